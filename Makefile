@@ -1,0 +1,66 @@
+# make help lists the targets.  Everything is set up by the targets themselves, once, in .venv.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+DEMO_ARGS ?=
+BENCH_ARGS ?=
+PYTEST_ARGS ?=
+# Tests start many short-lived JVMs: compiling hot code a second time costs more than it gives.
+TEST_JVM := -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
+
+.PHONY: help setup check-machine lint types test test-fast test-spark demo bench docs clean
+
+help: ## Show this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
+
+check-machine: ## Check Python and Java, with a clear message when one is missing
+	@$(PYTHON) tools/check_machine.py
+
+setup: $(STAMP) ## Create .venv with everything; does nothing when it is up to date
+
+$(STAMP): pyproject.toml constraints.txt tools/check_machine.py
+	@$(PYTHON) tools/check_machine.py
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "Installing the locked versions into $(VENV) (once) …"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+		--constraint constraints.txt --editable '.[dev]'
+	@SPARKTXLOG_PYTHON=$(BIN)/python ./spark-submit.sh --resolve
+	@touch $@
+
+lint: $(STAMP) ## Check style
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(STAMP) ## Check types
+	$(BIN)/mypy
+
+test: $(STAMP) lint types ## Check style and types, run all tests; with CI=true a skip fails
+	@$(PYTHON) tools/check_machine.py --java
+	JDK_JAVA_OPTIONS="$(TEST_JVM)" CI=$${CI:-} $(BIN)/python -m pytest -rs --durations=12 \
+		$(PYTEST_ARGS)
+
+test-fast: $(STAMP) ## Run the tests that start neither a JVM nor a node
+	$(BIN)/python -m pytest -m "not spark and not e2e and not slow" $(PYTEST_ARGS)
+
+test-spark: $(STAMP) ## Run the tests that start a JVM
+	@$(PYTHON) tools/check_machine.py --java
+	JDK_JAVA_OPTIONS="$(TEST_JVM)" $(BIN)/python -m pytest -m spark -rs $(PYTEST_ARGS)
+
+demo: $(STAMP) ## Run three sites with real flights; DEMO_ARGS="--scale 1 --keep" passes arguments
+	@$(PYTHON) tools/check_machine.py --java
+	@$(BIN)/sparktxlog demo $(DEMO_ARGS)
+
+bench: $(STAMP) ## Measure, and write benchmarks/results.json
+	@$(PYTHON) tools/check_machine.py --java
+	@$(BIN)/python -m benchmarks $(BENCH_ARGS)
+
+docs: $(STAMP) ## Write the generated pages docs/configuration.md and docs/cli.md
+	@$(BIN)/python tools/reference.py
+
+clean: ## Remove .venv and caches
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info

@@ -1,0 +1,40 @@
+"""`python -m benchmarks`: measure, print a Markdown table, write benchmarks/results.json."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+import time
+from pathlib import Path
+
+from benchmarks.results import Figure, machine, markdown, write
+
+#: In this order: first those without a JVM in this process.
+NAMES = ("ordering", "posts", "memory", "bulk", "apply", "visibility")
+
+
+def main() -> int:
+    """Run the measurements named on the command line, all by default."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--only", choices=NAMES, action="append", help="measure this one (repeat)")
+    parser.add_argument("--short", action="store_true", help="small sizes: a check, no figures")
+    parser.add_argument(
+        "--output", type=Path, default=Path(__file__).with_name("results.json"), metavar="FILE"
+    )
+    arguments = parser.parse_args()
+    print(f"machine: {machine()}\n", flush=True)
+    figures: list[Figure] = []
+    for name in arguments.only or NAMES:
+        begin = time.perf_counter()
+        found = importlib.import_module(f"benchmarks.{name}").run(arguments.short)
+        print(f"{name}: {time.perf_counter() - begin:.0f} s", file=sys.stderr, flush=True)
+        figures += found
+    print(markdown(figures))
+    if not arguments.short:
+        write(arguments.output, figures)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

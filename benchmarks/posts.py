@@ -1,0 +1,119 @@
+"""Single POSTs to `accepted` on one node, 64 keep-alive connections."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.cluster import Cluster
+from benchmarks.results import Figure, at_least, informing
+from sparktxlog import Client
+
+CLIENTS = 64
+
+
+class _Connection(asyncio.Protocol):
+    """Sends a request, waits for the answer, sends the next: the load of one client."""
+
+    def __init__(self, load: _Load) -> None:
+        self.load = load
+        self.buffer = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport
+        self.send()
+
+    def send(self) -> None:
+        request = self.load.next_request()
+        if request is None:
+            self.transport.close()
+            return
+        self.begin = time.perf_counter()
+        self.transport.write(request)  # type: ignore[attr-defined]
+
+    def data_received(self, data: bytes) -> None:
+        self.buffer += data
+        head, separator, body = self.buffer.partition(b"\r\n\r\n")
+        if not separator:
+            return
+        length = int(head.lower().split(b"content-length:")[1].split(b"\r\n")[0])
+        if len(body) < length:
+            return
+        if not head.startswith((b"HTTP/1.1 200", b"HTTP/1.1 201", b"HTTP/1.1 202")):
+            self.load.failures += 1
+        self.load.latencies.append(time.perf_counter() - self.begin)
+        self.buffer = body[length:]
+        self.send()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.load.ended()
+
+
+class _Load:
+    def __init__(self, port: int, total: int) -> None:
+        self.port, self.total, self.sent, self.failures = port, total, 0, 0
+        self.latencies: list[float] = []
+        self.open = CLIENTS
+        self.done = asyncio.Event()
+
+    def next_request(self) -> bytes | None:
+        if self.sent >= self.total:
+            return None
+        self.sent += 1
+        body = json.dumps(
+            {
+                "level": "accepted",
+                "operations": [
+                    {
+                        "kind": "append",
+                        "table": "events",
+                        "rows": [{"id": self.sent, "name": f"event {self.sent}", "value": 0.5}],
+                    }
+                ],
+            }
+        ).encode()
+        head = (
+            "POST /v1/transactions HTTP/1.1\r\nhost: 127.0.0.1\r\n"
+            f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+        )
+        return head.encode() + body
+
+    def ended(self) -> None:
+        self.open -= 1
+        if self.open == 0:
+            self.done.set()
+
+    async def run(self) -> float:
+        loop = asyncio.get_running_loop()
+        begin = time.perf_counter()
+        for _ in range(CLIENTS):
+            await loop.create_connection(lambda: _Connection(self), "127.0.0.1", self.port)
+        await self.done.wait()
+        return time.perf_counter() - begin
+
+
+def run(short: bool) -> list[Figure]:
+    """Measure on one node without peers."""
+    total = 4_000 if short else 40_000
+    with (
+        tempfile.TemporaryDirectory(prefix="txlog-bench-") as directory,
+        Cluster(Path(directory), "A") as cluster,
+    ):
+        Client(cluster.urls["A"]).create_table(
+            "events", {"id": "bigint", "name": "string", "value": "double"}
+        )
+        port = int(cluster.urls["A"].rsplit(":", 1)[1])
+        asyncio.run(_Load(port, 1_000).run())
+        load = _Load(port, total)
+        seconds = asyncio.run(load.run())
+    latencies = sorted(load.latencies)
+    if load.failures:
+        raise RuntimeError(f"{load.failures} of {total} posts failed")
+    return [
+        at_least("single POSTs to accepted, 64 clients", total / seconds, "tx/s", 2_000),
+        informing("single POSTs: p50", 1e3 * latencies[len(latencies) // 2], "ms"),
+        informing("single POSTs: p99", 1e3 * latencies[int(len(latencies) * 0.99)], "ms"),
+    ]

@@ -1,0 +1,176 @@
+#!/usr/bin/env bash
+# Start a Spark job with sparktxlog: configuration, package, interpreter and Delta's JARs.
+set -eu
+
+usage() {
+    cat <<'TEXT'
+Usage: ./spark-submit.sh [--print-command] [spark-submit options] JOB.py [job arguments]
+       ./spark-submit.sh --resolve
+
+Starts JOB.py with spark-submit, conf/, this package, its interpreter and Delta Lake's JARs.
+All options are spark-submit's own; its exit code is handed through.
+--print-command shows what would be started; --resolve only fetches the JARs, once.
+
+  ./spark-submit.sh jobs/apply.py --url http://127.0.0.1:7401 --once
+  ./spark-submit.sh --master spark://host:7077 jobs/verify.py --url http://host:7401
+
+Environment:
+  SPARKTXLOG_PYTHON   interpreter with pyspark (default: .venv/bin/python, else python3)
+  SPARKTXLOG_IVY      cache of the resolved JARs (default: ~/.cache/sparktxlog/ivy)
+  SPARKTXLOG_JARS     local JARs, comma separated: nothing is resolved or downloaded
+  SPARK_HOME          a Spark installation (default: the one inside the pyspark package)
+  SPARK_CONF_DIR      your own Spark configuration; conf/spark-defaults.conf is put on top
+  SPARK_LOCAL_IP      address Spark binds to (default for local masters: 127.0.0.1)
+  JAVA_HOME           Java 17 or newer (default: java on PATH)
+
+Exit codes: the job's own (0 done, 1 error, 2 usage, 3 lagging, 4 diverged, 5 unreachable,
+6 bad configuration); 1 with a message when Spark or the JARs are missing.
+TEXT
+}
+
+fail() {
+    echo "spark-submit.sh: $1" >&2
+    shift
+    for line in "$@"; do echo "  $line" >&2; done
+    exit 1
+}
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+package="io.delta:delta-spark_4.2_2.13:4.4.0"
+
+print_only=false
+resolve_only=false
+case "${1:-}" in
+    "" ) usage >&2; exit 2 ;;
+    -h | --help) usage; exit 0 ;;
+    --print-command) print_only=true; shift ;;
+    --resolve) resolve_only=true; shift ;;
+esac
+
+python=${SPARKTXLOG_PYTHON:-}
+[ -n "$python" ] || { [ -x "$here/.venv/bin/python" ] && python="$here/.venv/bin/python"; } ||
+    python=$(command -v python3) || fail "there is no python3 on PATH" "Set SPARKTXLOG_PYTHON."
+command -v "$python" >/dev/null ||
+    fail "SPARKTXLOG_PYTHON=$python cannot be run" "Name a Python 3.11 or newer with pyspark."
+
+if [ -n "${SPARK_HOME:-}" ]; then
+    spark_home=$SPARK_HOME
+else
+    spark_home=$("$python" -c 'import importlib.util as u
+print((u.find_spec("pyspark") or exit(1)).submodule_search_locations[0])') ||
+        fail "$python has no pyspark" "Run: make setup   or: pip install 'sparktxlog[spark]'" \
+            "Or point SPARKTXLOG_PYTHON at an interpreter that has it."
+fi
+[ -x "$spark_home/bin/spark-submit" ] ||
+    fail "there is no bin/spark-submit in $spark_home" "Check SPARK_HOME."
+export SPARK_HOME=$spark_home
+
+if [ -n "${JAVA_HOME:-}" ]; then java="$JAVA_HOME/bin/java"; else java=java; fi
+command -v "$java" >/dev/null ||
+    fail "Java was not found ($java)" "Install Java 17 and put it on PATH, or set JAVA_HOME."
+
+export PYSPARK_PYTHON=${PYSPARK_PYTHON:-$python}
+export PYSPARK_DRIVER_PYTHON=${PYSPARK_DRIVER_PYTHON:-$python}
+# Workers import the package under test, not an older installed one.
+[ -d "$here/src/sparktxlog" ] && export PYTHONPATH="$here/src${PYTHONPATH:+:$PYTHONPATH}"
+
+master=${MASTER:-local[*]}
+previous=""
+for argument in "$@"; do
+    [ "$previous" = --master ] && master=$argument
+    case "$argument" in --master=*) master=${argument#--master=} ;; *.py) break ;; esac
+    previous=$argument
+done
+
+options=()
+case "$master" in local*) export SPARK_LOCAL_IP=${SPARK_LOCAL_IP:-127.0.0.1} ;; esac
+if [ -n "${SPARK_CONF_DIR:-}" ]; then
+    options+=(--load-spark-defaults --properties-file "$here/conf/spark-defaults.conf")
+else
+    export SPARK_CONF_DIR="$here/conf"
+fi
+
+cache=${SPARKTXLOG_IVY:-${XDG_CACHE_HOME:-$HOME/.cache}/sparktxlog/ivy}
+# The JARs of this version, as Spark's resolver found them: one line, comma separated.
+list=$cache/delta-spark_4.2_2.13-4.4.0.jars
+
+jars_are_there() {
+    local jar jars
+    IFS=, read -r -a jars <<<"$1"
+    for jar in "${jars[@]}"; do
+        case "$jar" in file://*) jar=${jar#file://} ;; *://*) continue ;; esac
+        [ -f "$jar" ] || { echo "$jar"; return 1; }
+    done
+}
+
+# The first start resolves the JARs by itself: its failure gets a message of its own, and later
+# starts are quiet and need no network.
+resolve_jars() {
+    local work
+    work=$(mktemp -d)
+    echo "spark-submit.sh: resolving $package into $cache (once, about 90 MB) …" >&2
+    mkdir -p "$cache"
+    cat >"$work/resolve.py" <<'PYTHON'
+import os, sys
+from pyspark import SparkContext
+found = SparkContext("local[1]", "resolve").getConf().get("spark.jars")
+part = f"{sys.argv[1]}.{os.getpid()}"
+with open(part, "w") as file:
+    file.write(found + "\n")
+os.replace(part, sys.argv[1])
+PYTHON
+    if ! env -u PYTHONPATH SPARK_LOCAL_IP=127.0.0.1 "$SPARK_HOME/bin/spark-submit" \
+        --packages "$package" --conf "spark.jars.ivy=$cache" \
+        --conf "spark.jars.ivySettings=$here/conf/ivysettings.xml" \
+        --conf spark.ui.enabled=false "$work/resolve.py" "$list" >"$work/log" 2>&1; then
+        grep -E -i 'unresolved|not found|access error|denied|exception' "$work/log" |
+            sort -u | head -8 >&2 || tail -8 "$work/log" >&2
+        rm -rf "$work"
+        fail "Delta Lake's JARs could not be resolved: $package" \
+            "Looked in: $cache, ~/.m2/repository, then Maven Central (conf/ivysettings.xml)." \
+            "Without a network: copy a filled cache and set SPARKTXLOG_IVY to it," \
+            "or set SPARKTXLOG_JARS to local JARs (delta-spark_4.2_2.13-4.4.0.jar,…)."
+    fi
+    rm -rf "$work"
+}
+
+if [ -n "${SPARKTXLOG_JARS:-}" ]; then
+    jars=$SPARKTXLOG_JARS
+    lost=$(jars_are_there "$jars") || fail "SPARKTXLOG_JARS names $lost, which is no file" \
+        "Give comma separated paths of $package and what it depends on."
+elif $print_only; then
+    jars="\$(cat $list)"
+else
+    [ -f "$list" ] && jars_are_there "$(cat "$list")" >/dev/null || resolve_jars
+    jars=$(cat "$list")
+fi
+$resolve_only && exit 0
+options+=(--jars "$jars")
+
+# Executors on other machines lack this directory: they get the package as a zip.
+case "$master" in
+    local | local\[*) ;;
+    *)
+        mkdir -p "$cache"
+        archive=$cache/sparktxlog.zip
+        (cd "$here/src" && "$python" - "$archive" <<'PYTHON'
+import os, pathlib, sys, zipfile
+part = f"{sys.argv[1]}.{os.getpid()}"
+with zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED) as archive:
+    for path in sorted(pathlib.Path().rglob("*")):
+        if path.is_file() and "__pycache__" not in path.parts and "egg-info" not in str(path):
+            archive.write(path)
+os.replace(part, sys.argv[1])
+PYTHON
+        )
+        options+=(--py-files "$archive")
+        ;;
+esac
+
+if $print_only; then
+    printf '%q ' "$SPARK_HOME/bin/spark-submit" "${options[@]}" "$@"
+    echo
+    exit 0
+fi
+
+exec "$SPARK_HOME/bin/spark-submit" "${options[@]}" "$@"

@@ -1,0 +1,94 @@
+"""sparktxlog: one order over many Delta tables from several writing sites.
+
+    import sparktxlog
+    log = sparktxlog.connect(spark, "http://127.0.0.1:7070")    # from Spark: sparktxlog[spark]
+    client = sparktxlog.Client("http://127.0.0.1:7070")         # without Spark
+
+Public names are loaded when they are first used, so that a client needs neither PySpark nor what
+a node needs.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sparktxlog.api.client import Client as Client
+    from sparktxlog.api.connect import connect as connect
+    from sparktxlog.api.datasource import errors_from_spark as errors_from_spark
+    from sparktxlog.errors import TxLogError as TxLogError
+    from sparktxlog.model.receipt import Level as Level
+    from sparktxlog.model.receipt import Receipt as Receipt
+    from sparktxlog.model.table import Column as Column
+    from sparktxlog.model.table import TableDefinition as TableDefinition
+
+__version__ = "0.1.0"
+
+#: Public name → module that has it.
+_PUBLIC = {
+    "Client": "sparktxlog.api.client",
+    "Column": "sparktxlog.model.table",
+    "Level": "sparktxlog.model.receipt",
+    "Receipt": "sparktxlog.model.receipt",
+    "TableDefinition": "sparktxlog.model.table",
+    "connect": "sparktxlog.api.connect",
+    "errors": "sparktxlog.errors",
+    "errors_from_spark": "sparktxlog.api.datasource",
+}
+#: Library → extra that installs it.
+_EXTRAS = {
+    "aiohttp": "node",
+    "delta": "spark",
+    "deltalake": "node",
+    "fastapi": "node",
+    "pandas": "spark",
+    "prometheus_client": "node",
+    "pyspark": "spark",
+    "rich": "node",
+    "starlette": "node",
+    "structlog": "node",
+    "typer": "node",
+    "uvicorn": "node",
+}
+
+__all__ = [
+    "__version__",
+    "Client",
+    "Column",
+    "Level",
+    "Receipt",
+    "TableDefinition",
+    "connect",
+    "errors",
+    "errors_from_spark",
+]
+
+
+def __getattr__(name: str) -> Any:
+    module = _PUBLIC.get(name)
+    if module is None:
+        errors = import_module("sparktxlog.errors")
+        found = getattr(errors, name, None)
+        if isinstance(found, type) and issubclass(found, errors.TxLogError):
+            return found
+        raise AttributeError(f"module 'sparktxlog' has no attribute {name!r}")
+    try:
+        loaded = import_module(module)
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        extra = _EXTRAS.get(missing)
+        if extra is None:
+            raise
+        errors = import_module("sparktxlog.errors")
+        raise errors.MissingDependencyError(
+            f"sparktxlog.{name} needs {missing}, which is not installed",
+            hint=f"Install it: pip install 'sparktxlog[{extra}]'",
+            library=missing,
+            extra=extra,
+        ) from error
+    return loaded if name == "errors" else getattr(loaded, name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_PUBLIC])

@@ -1,0 +1,204 @@
+"""Batches of many transactions: cut into runs, given ids, sent over several connections.
+
+No object is made per row or transaction: ids are one array of random bytes, groups and cuts are
+array operations, and a run is one Arrow stream.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from sparktxlog.api.http import Http
+from sparktxlog.codec.assembly import as_ids, assemble_rows
+from sparktxlog.codec.validation import IndexArray, align_rows, check_rows, row_schema
+from sparktxlog.errors import OversizeError, SchemaMismatchError, TxLogError
+from sparktxlog.model.ids import transaction_id_to_text
+from sparktxlog.model.operation import OperationKind
+from sparktxlog.model.receipt import Receipt, ReceiptRejection
+from sparktxlog.model.table import TableDefinition
+
+RUN_CONTENT_TYPE = "application/vnd.sparktxlog.run"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchReceipt:
+    """Receipts of the runs of a batch, in the order of its rows."""
+
+    #: One receipt per run.
+    receipts: tuple[Receipt, ...]
+    #: `n` transaction ids of 16 bytes.
+    ids: bytes
+
+    @property
+    def n(self) -> int:
+        """Number of transactions."""
+        return len(self.ids) // 16
+
+    def transaction_id(self, index: int) -> str:
+        """Return the id of the transaction at `index` (0-based), a UUID."""
+        return transaction_id_to_text(self.ids[16 * index : 16 * index + 16])
+
+    @property
+    def rejections(self) -> tuple[ReceiptRejection, ...]:
+        """Transactions that take no effect; `index` counts through the batch."""
+        found = []
+        start = 0
+        for receipt in self.receipts:
+            for item in receipt.rejections:
+                found.append(
+                    ReceiptRejection(index=start + item.index, code=item.code, text=item.text)
+                )
+            start += receipt.n
+        return tuple(found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Run:
+    payload: bytes
+    ids: bytes
+
+
+def new_ids(n: int) -> bytes:
+    """Return n random transaction ids, 16 bytes each."""
+    return as_ids(os.urandom(16 * n))
+
+
+def submit_batch(
+    link: Http,
+    definition: TableDefinition,
+    kind: OperationKind,
+    rows: pa.Table,
+    *,
+    transaction_column: str | None,
+    session: str | None,
+    level: str,
+    timeout_s: float | None,
+    run_transactions: int,
+    run_bytes: int,
+    connections: int,
+) -> BatchReceipt:
+    """Check, cut and send a batch; see `Client.submit_many`."""
+    rows, txs = _grouped(definition, rows, transaction_column)
+    row_schema(definition, kind)
+    rows = align_rows(definition, kind, rows)
+    check_rows(definition, kind, rows, txs, np.zeros_like(txs))
+    ids = new_ids(int(txs[-1]) + 1)
+    runs = _runs(definition, kind, rows, txs, ids, session, run_transactions, run_bytes)
+    receipts: list[Receipt] = []
+
+    def send(run: _Run) -> Receipt:
+        return link.submit(
+            "/v1/runs",
+            run.payload,
+            RUN_CONTENT_TYPE,
+            run.ids[:16],
+            level=level,
+            timeout_s=timeout_s,
+        )
+
+    try:
+        if connections <= 1:
+            receipts.extend(map(send, runs))
+        else:
+            with ThreadPoolExecutor(connections, thread_name_prefix="sparktxlog") as pool:
+                receipts.extend(_in_order(pool, send, runs, 2 * connections))
+    except TxLogError as error:
+        error.fields.setdefault("accepted", sum(receipt.n for receipt in receipts))
+        raise
+    return BatchReceipt(receipts=tuple(receipts), ids=ids)
+
+
+def _in_order(
+    pool: ThreadPoolExecutor,
+    send: Callable[[_Run], Receipt],
+    runs: Iterator[_Run],
+    ahead: int,
+) -> Iterator[Receipt]:
+    """Yield receipts in order while up to `ahead` runs are under way or prepared."""
+    waiting: list[Future[Receipt]] = []
+    try:
+        for run in runs:
+            waiting.append(pool.submit(send, run))
+            if len(waiting) >= ahead:
+                yield waiting.pop(0).result()
+        while waiting:
+            yield waiting.pop(0).result()
+    finally:
+        for future in waiting:
+            future.cancel()
+
+
+def _grouped(
+    definition: TableDefinition, rows: pa.Table, column: str | None
+) -> tuple[pa.Table, IndexArray]:
+    """Return the rows sorted by transaction, and each row's transaction."""
+    if column is None:
+        each: IndexArray = np.arange(rows.num_rows, dtype=np.int32)
+        return rows, each
+    if column not in rows.column_names:
+        raise SchemaMismatchError(
+            f"the rows have no column {column!r} to group by", table=definition.name, column=column
+        )
+    values = rows[column].combine_chunks()
+    if values.null_count:
+        raise SchemaMismatchError(
+            f"column {column!r} groups rows into transactions and may not be NULL",
+            table=definition.name,
+            column=column,
+        )
+    codes: IndexArray = values.dictionary_encode().indices.to_numpy().astype(np.int32)
+    rows = rows.drop_columns([column])
+    if bool((codes[1:] < codes[:-1]).any()):
+        order = np.argsort(codes, kind="stable")
+        rows, codes = rows.take(pa.array(order)), codes[order]
+    return rows, codes
+
+
+def _runs(
+    definition: TableDefinition,
+    kind: OperationKind,
+    rows: pa.Table,
+    txs: IndexArray,
+    ids: bytes,
+    session: str | None,
+    run_transactions: int,
+    run_bytes: int,
+) -> Iterator[_Run]:
+    """Cut the batch at transaction boundaries so that every run keeps its limits."""
+    n = len(ids) // 16
+    first = 0
+    size = run_transactions
+    while first < n:
+        end = min(n, first + size)
+        start_row, end_row = np.searchsorted(txs, [first, end])
+        part = rows.slice(int(start_row), int(end_row - start_row))
+        _, payload = assemble_rows(
+            definition.name,
+            kind,
+            definition.schema_version,
+            part,
+            txs[start_row:end_row] - np.int32(first),
+            ids[16 * first : 16 * end],
+            time.time_ns() // 1000,
+            session=session,
+        )
+        if len(payload) > run_bytes:
+            if end - first == 1:
+                raise OversizeError(
+                    f"one transaction has {len(payload):,} bytes, {run_bytes:,} may travel inline",
+                    hint="Make it several transactions, or stage the rows as Parquet files "
+                    "(sparktxlog.connect does).",
+                    size_bytes=len(payload),
+                    limit_bytes=run_bytes,
+                )
+            size = max(1, (end - first) // 2)
+            continue
+        yield _Run(payload=payload, ids=ids[16 * first : 16 * end])
+        first = end

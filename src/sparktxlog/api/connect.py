@@ -1,0 +1,466 @@
+"""`connect`: a Spark session and a node become a `TxLog`, the object that users work with."""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Literal, Self
+
+from sparktxlog import __version__
+from sparktxlog.api.datasource import register
+from sparktxlog.api.grouped import GroupedTransactions
+from sparktxlog.api.grouped_batch import GroupedBatch, GroupedReceipt
+from sparktxlog.api.http import Http
+from sparktxlog.api.inline import InlineWorker
+from sparktxlog.api.probe import check_store
+from sparktxlog.api.schema import definition_from
+from sparktxlog.api.snapshot import Snapshot, not_applied
+from sparktxlog.api.staging import PayloadStore, SignatureExpressions
+from sparktxlog.api.submission import Submission
+from sparktxlog.api.transaction import Transaction
+from sparktxlog.api.views import view
+from sparktxlog.codec.requests import parse_level
+from sparktxlog.codec.transactions import PreparedTransaction
+from sparktxlog.errors import ConfigError, InvalidRequestError, NotAppliedError
+from sparktxlog.model.ids import check_table_name, transaction_id_from_text
+from sparktxlog.model.operation import OperationKind
+from sparktxlog.model.receipt import LEVEL_RANK, Level, Receipt
+from sparktxlog.model.table import TableDefinition
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+_log = logging.getLogger(__name__)
+
+#: What rows mean must not depend on the session they were committed from.
+_SESSION = {
+    "spark.sql.session.timeZone": "UTC",
+    # INT96, Spark's default, has no statistics.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+}
+
+#: A position, or "own": that of this log's last commit.
+AtLeast = int | Literal["own"] | None
+
+
+def connect(
+    spark: SparkSession,
+    url: str,
+    token: str | None = None,
+    *,
+    apply: Literal["inline"] | None = None,
+    session: str | None = None,
+    timeout: float = 60.0,
+) -> TxLog:
+    """Connect a Spark session with a node of the log.
+
+    Checks that the node answers and that node, driver and executors see one payload store, sets
+    the session's time zone to UTC and its Parquet timestamps to microseconds, and registers the
+    data source `txlog`.
+
+    Args:
+        spark: The session whose DataFrames are committed.
+        url: The node's, such as `http://127.0.0.1:7070`.
+        token: Client token, where the node asks for one.
+        apply: "inline": this session also applies what it commits, in place of a worker.
+        session: Commits of one session are ordered as they were submitted (protocol P1a);
+            default: one for each call.
+        timeout: Seconds that a commit waits for its level, unless it says otherwise.
+
+    Raises:
+        UnreachableError: No node answers there (definite).
+        UnauthorizedError: The token is missing or wrong (definite).
+        PayloadStoreError: The payload store is not shared; the text names both sides (definite).
+        ConfigError: `apply` is none of the allowed values, or the node is of another version.
+    """
+    if apply not in (None, "inline"):
+        raise ConfigError(
+            f"apply={apply!r} is unknown", hint="Use apply='inline', or leave it out."
+        )
+    link = Http(url, token=token)
+    info = link.get("/v1/info")
+    _check_version(str(info["version"]), url)
+    for name, value in _SESSION.items():
+        before = spark.conf.get(name, None)
+        if before != value:
+            _log.info("set %s to %s for this session (was %s)", name, value, before)
+            spark.conf.set(name, value)
+    root = Path(info["payload_root"])
+    check_store(spark, root, link.get, url)
+    register(spark, url=url, token=token)
+    log = TxLog(
+        spark,
+        link,
+        PayloadStore(root=root, inline_limit_bytes=int(info["inline_limit"])),
+        session=session or str(uuid.uuid4()),
+        timeout_s=timeout,
+    )
+    if apply == "inline":
+        log.worker = InlineWorker(spark, url, token)
+    return log
+
+
+def _check_version(version: str, url: str) -> None:
+    if version.split(".")[:2] != __version__.split(".")[:2]:
+        raise ConfigError(
+            f"the node at {url} has version {version}, this package has {__version__}",
+            hint=f"Install the node's: pip install 'sparktxlog[spark]=={version}'.",
+            value=version,
+        )
+
+
+class TxLog:
+    """The log, as a Spark session uses it; made by `connect`.
+
+    Every commit returns a receipt once its level is reached.  Levels in rising order: `accepted`
+    (durable at this node), `acquired` (durable at the quorum), `ordered` (has its position, the
+    default), `applied` (visible in this site's tables), `applied(k)` (at k sites).
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        link: Http,
+        store: PayloadStore,
+        *,
+        session: str,
+        timeout_s: float,
+    ) -> None:
+        self.spark = spark
+        self.store = store
+        self.expressions = SignatureExpressions()
+        #: The worker of `apply="inline"`, else None.
+        self.worker: InlineWorker | None = None
+        #: End of this log's last commit in the synchronized queue, 0 = none yet.
+        self.last_position = 0
+        self._link = link
+        self._submission = Submission(link)
+        self._session = session
+        self._timeout_s = timeout_s
+        self._definitions: dict[str, TableDefinition] = {}
+
+    @property
+    def url(self) -> str:
+        """The node's URL."""
+        return self._link.url
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close connections and give up the replica; the Spark session goes on."""
+        if self.worker is not None:
+            self.worker.close()
+            self.worker = None
+        self._link.close()
+
+    # -- commits ---------------------------------------------------------------------------------
+
+    def transaction(
+        self,
+        *,
+        level: str = "ordered",
+        timeout: float | None = None,
+        transaction_id: str | uuid.UUID | None = None,
+    ) -> Transaction:
+        """Return a transaction to fill in a `with` block, all or nothing.
+
+            with log.transaction() as t:
+                t.append("orders", orders)
+                t.upsert("customers", customers)
+            t.receipt
+
+        Args:
+            level: Level to wait for.
+            timeout: Seconds to wait for it; default: `connect`'s.
+            transaction_id: A UUID that makes a repeated commit one: if the node knows it, nothing
+                is staged again and the first receipt is returned.
+
+        Raises:
+            InvalidRequestError: No such level (definite).
+            InvalidNameError: The id is no UUID (definite).
+        """
+        parse_level(level)
+        given = transaction_id is not None
+        return Transaction(
+            self,
+            level=level,
+            timeout_s=self._timeout_s if timeout is None else timeout,
+            transaction_id=transaction_id_from_text(str(transaction_id))
+            if given
+            else uuid.uuid4().bytes,
+            repeatable=given,
+        )
+
+    def create_table(
+        self,
+        name: str,
+        schema: StructType | str | DataFrame,
+        keys: Sequence[str] = (),
+        partition_by: Sequence[str] = (),
+        deletion_vectors: bool | None = None,
+        **options: object,
+    ) -> Receipt:
+        """Create a table; see `Transaction.create_table`, and `transaction` for `options`."""
+        with self.transaction(**options) as t:  # type: ignore[arg-type]
+            t.create_table(
+                name,
+                schema,
+                keys=keys,
+                partition_by=partition_by,
+                deletion_vectors=deletion_vectors,
+            )
+        return t.committed
+
+    def append(self, table: str, frame: DataFrame, **options: object) -> Receipt:
+        """Add rows, as one transaction; see `transaction` for `options`."""
+        with self.transaction(**options) as t:  # type: ignore[arg-type]
+            t.append(table, frame)
+        return t.committed
+
+    def upsert(self, table: str, frame: DataFrame, **options: object) -> Receipt:
+        """Replace rows by key, as one transaction; see `transaction` for `options`."""
+        with self.transaction(**options) as t:  # type: ignore[arg-type]
+            t.upsert(table, frame)
+        return t.committed
+
+    def delete_keys(self, table: str, frame: DataFrame, **options: object) -> Receipt:
+        """Delete rows by key, as one transaction; see `transaction` for `options`."""
+        with self.transaction(**options) as t:  # type: ignore[arg-type]
+            t.delete_keys(table, frame)
+        return t.committed
+
+    def delete_where(self, table: str, predicate: str, **options: object) -> Receipt:
+        """Delete rows by predicate, as one transaction; see `transaction` for `options`."""
+        with self.transaction(**options) as t:  # type: ignore[arg-type]
+            t.delete_where(table, predicate)
+        return t.committed
+
+    def overwrite(self, table: str, frame: DataFrame, **options: object) -> Receipt:
+        """Replace all rows, as one transaction; see `transaction` for `options`."""
+        with self.transaction(**options) as t:  # type: ignore[arg-type]
+            t.overwrite(table, frame)
+        return t.committed
+
+    def batch(self, *, level: str = "ordered", timeout: float | None = None) -> GroupedBatch:
+        """Return a batch to fill in a `with` block: many transactions out of DataFrames.
+
+        with log.batch() as b:
+            b.append("flights", flights, transaction="tx")
+            b.upsert("aircraft", positions, transaction="tx")
+        b.receipt
+        """
+        parse_level(level)
+        return GroupedBatch(
+            self, level=level, timeout_s=self._timeout_s if timeout is None else timeout
+        )
+
+    def commit_many(
+        self,
+        frame: DataFrame,
+        *,
+        table: str,
+        kind: str = "append",
+        transaction: str,
+        transaction_ids: str | None = None,
+        level: str = "ordered",
+        timeout: float | None = None,
+    ) -> GroupedReceipt:
+        """Commit one transaction for each value of a column; see `GroupedBatch`."""
+        with self.batch(level=level, timeout=timeout) as b:
+            b.add(
+                OperationKind(kind),
+                table,
+                frame,
+                transaction=transaction,
+                transaction_ids=transaction_ids,
+            )
+        return b.committed
+
+    def find(self, transaction_id: str | uuid.UUID) -> Receipt | None:
+        """Return what the node knows of a transaction, None if it never saw it."""
+        return self._submission.find(transaction_id_from_text(str(transaction_id)))
+
+    # -- what transactions and batches need ------------------------------------------------------
+
+    def definition(self, table: str) -> TableDefinition:
+        """Return a table's definition, kept once read: definitions do not change.
+
+        Raises:
+            UnknownTableError: It is not in the catalog (definite).
+        """
+        found = self._definitions.get(table)
+        if found is None:
+            found = definition_from(self._link.get_below("/v1/tables", check_table_name(table)))
+            self._definitions[table] = found
+        return found
+
+    def submit(self, transaction: PreparedTransaction, level: str, timeout_s: float) -> Receipt:
+        """Submit a staged transaction; called by `Transaction`."""
+        stamped = PreparedTransaction(
+            transaction_id=transaction.transaction_id,
+            operations=transaction.operations,
+            session=self._session,
+        )
+        receipt = self._submission.submit(stamped, self._asked(level), timeout_s)
+        return self._after(receipt, level, timeout_s)
+
+    def known(self, transaction_id: bytes, level: str, timeout_s: float) -> Receipt | None:
+        """Return the receipt of a transaction that the node knows, once at its level."""
+        receipt = self._submission.known(transaction_id, self._asked(level), timeout_s)
+        return None if receipt is None else self._after(receipt, level, timeout_s)
+
+    def submit_grouped(
+        self, grouped: GroupedTransactions, level: str, timeout_s: float
+    ) -> GroupedReceipt:
+        """Submit the transactions of a batch; called by `GroupedBatch`."""
+        info = self._link.get("/v1/info")
+        runs = grouped.runs(
+            int(info["run_limit_transactions"]),
+            int(info["run_limit_bytes"]),
+            time.time_ns() // 1000,
+            self._session,
+        )
+        done = self._submission.submit_runs(runs, self._asked(level), timeout_s)
+        if done:
+            self._after(done[-1][1], level, timeout_s)
+        return GroupedReceipt.of(grouped, done)
+
+    def _asked(self, level: str) -> str:
+        """Return the level to ask the node for: an inline worker applies only afterwards."""
+        inline = self.worker is not None and level in ("applied", "applied(1)")
+        return Level.ORDERED.value if inline else level
+
+    def _after(self, receipt: Receipt, level: str, timeout_s: float) -> Receipt:
+        if receipt.position is None:
+            return receipt
+        self.last_position = max(self.last_position, receipt.position + receipt.n - 1)
+        if self.worker is None or LEVEL_RANK[parse_level(level)[0]] < LEVEL_RANK[Level.ORDERED]:
+            return receipt
+        self.worker.apply(self.last_position, timeout_s)
+        if receipt.transaction_id is None:
+            return receipt
+        return self.find(receipt.transaction_id) or receipt
+
+    # -- views -----------------------------------------------------------------------------------
+
+    def queue(self, at_least: AtLeast = "own") -> DataFrame:
+        """Return the synchronized queue as it is published: one row for each transaction.
+
+        Args:
+            at_least: Wait until this position is published; "own": this log's last commit.
+
+        Raises:
+            NotAppliedError: Not published in time (definite).
+        """
+        wanted = self._position(at_least)
+        answer = self._link.get(
+            "/v1/published", at_least=wanted, timeout=self._timeout_s, wait_s=self._timeout_s
+        )
+        if answer["position"] < wanted:
+            raise NotAppliedError(
+                f"position {wanted} is not published after {self._timeout_s:g} s, the queue table "
+                f"ends at {answer['position']}",
+                hint="See `sparktxlog status`: who is awaited?",
+                published=answer["position"],
+                position=wanted,
+            )
+        root = Path(self._link.get("/v1/info")["log_root"])
+        return self.spark.read.format("delta").load((root / "synchronized_queue").as_uri())
+
+    def masters(self) -> DataFrame:
+        """Return the members of the cluster as this node sees them; see `views.MASTERS`."""
+        return self._view("masters")
+
+    def workers(self) -> DataFrame:
+        """Return all replicas' workers; see `views.WORKERS`."""
+        return self._view("workers")
+
+    def signatures(self) -> DataFrame:
+        """Return all replicas' table signatures; see `views.SIGNATURES`."""
+        return self._view("signatures")
+
+    def tables(self) -> DataFrame:
+        """Return the catalog; see `views.TABLES`."""
+        return self._view("tables")
+
+    def _view(self, name: str) -> DataFrame:
+        return self.spark.createDataFrame(view(name, self._link.get))
+
+    def table(self, name: str, at_least: AtLeast = None) -> DataFrame:
+        """Return a table of this site's replica, at the newest position that is applied whole.
+
+        Args:
+            name: The table's.
+            at_least: Wait until this position is applied; "own": this log's last commit.
+
+        Raises:
+            UnknownTableError: It is not in the catalog (definite).
+            NotAppliedError: No worker has applied it yet; the text has both positions and the
+                command to run (definite).
+        """
+        return self.snapshot(at_least=at_least).table(name)
+
+    def snapshot(self, position: int | None = None, at_least: AtLeast = None) -> Snapshot:
+        """Return all tables at one position: whole transactions only (architecture §6).
+
+        Args:
+            position: End of a batch that this site's worker applied; default: the newest.
+            at_least: Wait until this position is applied; "own": this log's last commit.
+
+        Raises:
+            NotAppliedError: Not applied here yet, or not in time (definite).
+            NotFoundError: No batch ended at `position` (definite).
+        """
+        wanted = self._position(at_least)
+        try:
+            answer = self._link.get(
+                "/v1/snapshot",
+                position=position,
+                at_least=wanted,
+                timeout=self._timeout_s if wanted else 0,
+                wait_s=self._timeout_s,
+            )
+        except NotAppliedError as error:
+            if not wanted and position is None:
+                return Snapshot.nothing(self.spark, self)
+            asked = max(wanted, position or 0)
+            raise not_applied(self, "", error.fields.get("applied", 0), asked) from error
+        return Snapshot.of(self.spark, self, answer)
+
+    def apply(self, timeout: float | None = None) -> int:
+        """Apply what is published, with the worker of `apply="inline"`; return the position.
+
+        Raises:
+            InvalidRequestError: The log was connected without it (definite).
+        """
+        if self.worker is None:
+            raise InvalidRequestError(
+                "this log has no worker of its own",
+                hint="connect(…, apply='inline'), or run a worker: "
+                f"./spark-submit.sh jobs/apply.py --url {self.url}",
+            )
+        outcome = self.worker.apply(
+            self.last_position, self._timeout_s if timeout is None else timeout
+        )
+        return outcome.position
+
+    def position(self) -> int:
+        """Return the end of the synchronized queue as the node knows it."""
+        return int(self._link.get("/v1/info")["position"])
+
+    def _position(self, at_least: AtLeast) -> int:
+        return self.last_position if at_least == "own" else (at_least or 0)

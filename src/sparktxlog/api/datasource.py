@@ -1,0 +1,343 @@
+"""The data source `txlog`: `df.write.format("txlog")` appends, `spark.read.format("txlog")` shows.
+
+Spark runs every method here in Python processes of its own: no session, no memory shared with the
+user's, options lower-cased.  Tasks write files into the payload store; the commit posts them.  The
+claim of a content signature is missing, for Spark's hash cannot be had here: prefer `log.append`,
+whose staging is faster, too.
+
+Filters are never pushed down: Spark 4.2 gives silently wrong results with it (measured).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    InputPartition,
+    WriterCommitMessage,
+)
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import StructType
+
+from sparktxlog.api.files import FileStage
+from sparktxlog.api.http import ERROR_CLASSES, Http
+from sparktxlog.api.schema import check_fit, definition_from
+from sparktxlog.api.submission import Submission
+from sparktxlog.api.views import VIEWS, view
+from sparktxlog.codec.transactions import PreparedOperation, PreparedTransaction
+from sparktxlog.errors import (
+    InvalidRequestError,
+    InvalidRowsError,
+    MissingDependencyError,
+    NotAppliedError,
+    TxLogError,
+)
+from sparktxlog.model.ids import (
+    check_table_name,
+    transaction_id_from_text,
+    transaction_id_to_text,
+)
+from sparktxlog.model.operation import OperationKind, StagedFile
+from sparktxlog.model.table import TableDefinition
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_TIMEOUT_S = 60.0
+
+
+class TxLogDataSource(DataSource):
+    """`format("txlog")`.
+
+    Options: `url` and `token` of the node (known after `connect`); to write `table`,
+    `transaction_id`, `level`, `timeout`; to read, `load("queue" | "masters" | "workers" |
+    "signatures" | "tables")`.
+    """
+
+    #: Set by `register`: what `connect` knows.
+    defaults: ClassVar[Mapping[str, str]] = {}
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        super().__init__({**self.defaults, **options})
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the format's name."""
+        return "txlog"
+
+    def schema(self) -> StructType:
+        """Return the columns of the view that `load` names."""
+        name = self._view()
+        if name in VIEWS:
+            return from_arrow_schema(VIEWS[name][0])
+        return StructType.fromJson(_queue_schema(_open_queue(self._link())))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return the reader of a view, its content pinned now."""
+        link = self._link()
+        arrow = to_arrow_schema(schema, timezone="UTC")
+        name = self._view()
+        if name in VIEWS:
+            return _ViewReader(view(name, link.get).cast(arrow))
+        return _QueueReader(_open_queue(link), arrow)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        """Return the writer of an append, its rows' schema checked against the table's."""
+        if overwrite:
+            raise InvalidRequestError(
+                "the data source 'txlog' only appends",
+                hint="Use .mode('append'), or log.overwrite(table, df) of sparktxlog.connect.",
+            )
+        if not self.options.get("table"):
+            raise InvalidRequestError("no table is named", hint="Add .option('table', name).")
+        link = self._link()
+        name = check_table_name(self.options["table"])
+        definition = definition_from(link.get_below("/v1/tables", name))
+        check_fit(schema, definition, OperationKind.APPEND)
+        return TxLogWriter(dict(self.options), definition, link.get("/v1/info")["payload_root"])
+
+    def _view(self) -> str:
+        name = self.options.get("path") or self.options.get("view") or ""
+        if name != "queue" and name not in VIEWS:
+            raise InvalidRequestError(
+                f"there is no view {name!r}",
+                hint=f".load(name) takes queue, {', '.join(VIEWS)}; tables are read with "
+                "log.table(name).",
+            )
+        return name
+
+    def _link(self) -> Http:
+        return _link(self.options)
+
+
+def _link(options: Mapping[str, str]) -> Http:
+    url = options.get("url")
+    if not url:
+        raise InvalidRequestError(
+            "the node is not named",
+            hint="Add .option('url', 'http://host:port'), or call sparktxlog.connect first.",
+        )
+    return Http(url, token=options.get("token"))
+
+
+class _ViewReader(DataSourceReader):
+    """Rows fetched when the DataFrame was made: every action on it sees the same."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self._table = table
+
+    def partitions(self) -> list[InputPartition]:
+        return [InputPartition(0)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        yield from self._table.to_batches()
+
+
+class _QueueReader(DataSourceReader):
+    """The files of the published queue, pinned at one Delta version."""
+
+    def __init__(self, table: Any, schema: pa.Schema) -> None:
+        # The queue table has no deletion vectors and no column mapping: its files are its rows.
+        self._files = sorted(table.file_uris())
+        self._schema = schema
+
+    def partitions(self) -> list[InputPartition]:
+        return [InputPartition(file) for file in self._files] or [InputPartition("")]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if not partition.value:
+            return
+        with pq.ParquetFile(partition.value.removeprefix("file://")) as source:
+            for batch in source.iter_batches():
+                table = pa.Table.from_batches([batch])
+                columns = [
+                    table[field.name].cast(field.type)
+                    if field.name in table.column_names
+                    else pa.chunked_array([pa.nulls(table.num_rows, field.type)])
+                    for field in self._schema
+                ]
+                yield from pa.Table.from_arrays(columns, schema=self._schema).to_batches()
+
+
+def _open_queue(link: Http) -> Any:
+    try:
+        from deltalake import DeltaTable
+        from deltalake.exceptions import TableNotFoundError
+    except ImportError as error:
+        raise MissingDependencyError(
+            "reading the queue needs the package deltalake",
+            hint="pip install 'sparktxlog[spark]'",
+        ) from error
+    root = Path(link.get("/v1/info")["log_root"]) / "synchronized_queue"
+    try:
+        return DeltaTable(str(root))
+    except TableNotFoundError as error:
+        raise NotAppliedError(
+            f"nothing of the queue is published yet in {root}", hint="Commit something first."
+        ) from error
+
+
+def _queue_schema(table: Any) -> dict[str, Any]:
+    """Return the queue's schema as Spark's JSON; every column may be NULL in a data source."""
+    import json
+
+    schema: dict[str, Any] = json.loads(table.schema().to_json())
+    for field in schema["fields"]:
+        field["nullable"] = True
+    return schema
+
+
+class _Staged(WriterCommitMessage):
+    """What one task wrote."""
+
+    def __init__(self, files: tuple[StagedFile, ...]) -> None:
+        self.files = files
+
+
+class TxLogWriter(DataSourceArrowWriter):
+    """Stages the rows of one append from tasks, and posts it when all are done.
+
+    Built once for each job and pickled to tasks and commit, so the transaction id made here is
+    the same everywhere.  Of a task that ran twice only the attempt that won sends a message.
+    """
+
+    def __init__(
+        self, options: Mapping[str, str], definition: TableDefinition, payload_root: str
+    ) -> None:
+        self._options = dict(options)
+        self._definition = definition
+        self._root = Path(payload_root)
+        text = options.get("transaction_id")
+        self._id = transaction_id_from_text(text) if text else uuid.uuid4().bytes
+        self._folder = (
+            f"{transaction_id_to_text(self._id)}/0-{definition.name}-{uuid.uuid4().hex[:8]}"
+        )
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Write one task's rows; runs on an executor."""
+        context = TaskContext.get()
+        assert context is not None
+        name = f"part-{context.partitionId():05d}-{context.taskAttemptId()}"
+        stage = FileStage(self._root, self._folder, name, self._definition)
+        try:
+            for batch in iterator:
+                stage.write(batch)
+            return _Staged(stage.close())
+        except BaseException:
+            stage.discard()
+            raise
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Post the transaction; files of one that certainly failed are removed."""
+        files = _files(messages)
+        try:
+            self._commit(files)
+        except TxLogError as error:
+            if error.definite:
+                self._remove()
+            raise
+        self._marker().unlink(missing_ok=True)
+
+    def _commit(self, files: tuple[StagedFile, ...]) -> None:
+        if not files:
+            raise InvalidRowsError(
+                f"append to table {self._definition.name!r} got an empty DataFrame",
+                hint="Leave the write out when there is nothing to do.",
+                table=self._definition.name,
+            )
+        operation = PreparedOperation(
+            table=self._definition.name,
+            kind=OperationKind.APPEND,
+            schema_version=self._definition.schema_version,
+            files=files,
+        )
+        transaction = PreparedTransaction(transaction_id=self._id, operations=(operation,))
+        level = self._options.get("level", "ordered")
+        timeout_s = float(self._options.get("timeout", _TIMEOUT_S))
+        submission = Submission(_link(self._options))
+        if submission.known(self._id, level, timeout_s) is not None:
+            self._remove()  # of the first commit the log has its own
+            return
+        self._marker().touch()
+        submission.submit(transaction, level, timeout_s)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Remove what tasks wrote, unless the log has the transaction or may still get it.
+
+        Spark calls this also after a commit that raised, although the log may have accepted it.
+        A transaction that was posted and not certainly refused keeps its files, even if the node
+        does not know it: the request may still be on its way there.
+        """
+        if not self._marker().exists():
+            self._remove()
+
+    def _marker(self) -> Path:
+        """File that says that the transaction was posted: it may have happened from then on."""
+        return self._root / self._folder / "_submitted"
+
+    def _remove(self) -> None:
+        """Remove this write's own directory: tasks that Spark killed told nobody of their files."""
+        folder = self._root / self._folder
+        shutil.rmtree(folder, ignore_errors=True)
+        with contextlib.suppress(OSError):  # another write under the same id has files there
+            folder.parent.rmdir()
+
+
+def _files(messages: list[WriterCommitMessage | None]) -> tuple[StagedFile, ...]:
+    """Return the files of all messages; tasks that were still running sent None."""
+    return tuple(
+        file for message in messages if isinstance(message, _Staged) for file in message.files
+    )
+
+
+def register(spark: SparkSession, *, url: str | None = None, token: str | None = None) -> None:
+    """Register `format("txlog")` with a session.
+
+    Args:
+        spark: The session.
+        url: The node that is meant where no option `url` is given.
+        token: Its client token.
+    """
+    known = {"url": url, "token": token}
+
+    # A class made here is pickled by value, with its defaults.
+    class ConnectedDataSource(TxLogDataSource):
+        defaults: ClassVar[Mapping[str, str]] = {
+            name: value for name, value in known.items() if value is not None
+        }
+
+    spark.dataSource.register(ConnectedDataSource)
+
+
+_CODES = "|".join(re.escape(code) for code in ERROR_CLASSES)
+_RAISED = re.compile(rf"sparktxlog\.errors\.\w+: \[({_CODES})\] (.*)")
+
+
+def errors_from_spark(error: BaseException) -> BaseException:
+    """Return the typed error inside an error of Spark's, or the error itself.
+
+        try:
+            df.write.format("txlog").option("table", "orders").mode("append").save()
+        except Exception as error:
+            raise sparktxlog.errors_from_spark(error) from error
+
+    Spark keeps only the text of errors raised in data sources; their codes are stable.
+    """
+    found = _RAISED.findall(str(error))
+    if not found:
+        return error
+    code, text = found[-1]
+    message, _, hint = text.partition("  ")
+    return ERROR_CLASSES[code](message, hint=hint)

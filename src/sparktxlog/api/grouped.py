@@ -1,0 +1,331 @@
+"""Many transactions out of DataFrames: a column says which rows belong to which transaction.
+
+Rows are fetched as Arrow with their hashes, sorted once by transaction, and cut into runs
+(protocol P1b); nothing is done per row or per transaction in Python.  Runs are submitted one after
+another, in the order of the transaction column, each while the next one is being encoded.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from sparktxlog.api.schema import conform
+from sparktxlog.api.staging import LANE_COLUMNS, SignatureExpressions, lane_signature, with_lanes
+from sparktxlog.codec.assembly import as_ids, inline_section, mark_rows
+from sparktxlog.codec.payload import encode_payload
+from sparktxlog.codec.runs import check_distinct_ids
+from sparktxlog.codec.sections import write_section
+from sparktxlog.codec.validation import align_rows, check_rows
+from sparktxlog.errors import InvalidRowsError, OversizeError, SchemaMismatchError
+from sparktxlog.model.operation import Block, OperationKind, RunManifest
+from sparktxlog.model.table import TableDefinition
+
+_TRANSACTION = "__txlog_transaction"
+_ID = "__txlog_id"
+#: Share of the byte limit that runs are cut for; sizes are estimated from averages.
+_FILL = 0.9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupedRows:
+    """The fetched rows of one operation, of many transactions."""
+
+    definition: TableDefinition
+    kind: OperationKind
+    #: Place of the operation in its transactions.
+    place: int
+    rows: pa.Table
+    #: Each row's value in the transaction column.
+    values: pa.ChunkedArray
+    #: Each row's transaction id as text, None = ids are made.
+    ids: pa.ChunkedArray | None
+    #: int64 row hashes of both lanes; none for deletes.
+    lanes: tuple[np.ndarray[Any, Any], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncodedRun:
+    """A run ready to be submitted: transactions `first … first + n - 1` of the whole."""
+
+    first: int
+    n: int
+    #: Id of its first transaction.
+    transaction_id: bytes
+    payload: bytes
+
+
+@dataclass(slots=True, kw_only=True)
+class _Group:
+    """Sorted rows of one (table, kind): the unit of a block."""
+
+    definition: TableDefinition
+    kind: OperationKind
+    rows: pa.Table
+    txs: np.ndarray[Any, Any]
+    ops: np.ndarray[Any, Any]
+    lanes: tuple[np.ndarray[Any, Any], ...]
+
+
+def fetch(
+    frame: DataFrame,
+    definition: TableDefinition,
+    kind: OperationKind,
+    place: int,
+    expressions: SignatureExpressions,
+    transaction: str,
+    transaction_ids: str | None,
+) -> GroupedRows:
+    """Fetch the rows of one operation with their transactions and hashes; one Spark job.
+
+    Raises:
+        SchemaMismatchError: The frame does not fit, or lacks the transaction column (definite).
+        InvalidRowsError: No rows, or NULL in the transaction column (definite).
+    """
+    keep = {_TRANSACTION: transaction}
+    if transaction_ids is not None:
+        keep[_ID] = transaction_ids
+    for name in keep.values():
+        if name not in frame.columns:
+            raise SchemaMismatchError(
+                f"the data for table {definition.name!r} has no column {name!r} to tell its "
+                "transactions apart",
+                hint=f"Its columns: {', '.join(frame.columns)}.",
+                table=definition.name,
+                column=name,
+            )
+    rows = with_lanes(conform(frame, definition, kind, keep=keep), definition, kind, expressions)
+    if transaction_ids is not None:
+        rows = rows.withColumn(_ID, F.col(_ID).cast("string"))
+    found = rows.toArrow()
+    for name in keep:
+        if found[name].null_count:
+            raise InvalidRowsError(
+                f"{found[name].null_count:,} rows for table {definition.name!r} have NULL in "
+                f"{keep[name]!r}, so they belong to no transaction",
+                table=definition.name,
+                column=keep[name],
+            )
+    lanes = tuple(found[name].to_numpy() for name in LANE_COLUMNS if name in found.column_names)
+    ids = found[_ID] if transaction_ids is not None else None
+    values = found[_TRANSACTION]
+    extra = [name for name in (*keep, *LANE_COLUMNS) if name in found.column_names]
+    table = align_rows(definition, kind, found.drop_columns(extra))
+    return GroupedRows(
+        definition=definition, kind=kind, place=place, rows=table, values=values, ids=ids,
+        lanes=lanes,
+    )  # fmt: skip
+
+
+class GroupedTransactions:
+    """Transactions of several operations, one for each distinct value, ascending.
+
+    Args:
+        operations: In the order in which each transaction performs them.
+
+    Raises:
+        InvalidRowsError: No rows, NULLs, a key twice in an upsert of one transaction (definite).
+        SchemaMismatchError: Transaction columns of different types (definite).
+        DuplicateTransactionError: Two transactions have one id (definite).
+    """
+
+    def __init__(self, operations: Sequence[GroupedRows]) -> None:
+        kinds = {operation.values.type for operation in operations}
+        if len(kinds) != 1:
+            raise SchemaMismatchError(
+                "the transaction columns of a batch are of different types: "
+                f"{', '.join(sorted(map(str, kinds)))}",
+                hint="Cast them to one type.",
+            )
+        distinct = pc.unique(
+            pa.chunked_array([chunk for op in operations for chunk in op.values.chunks], *kinds)
+        )
+        #: Distinct values of the transaction column, ascending: one transaction each.
+        self.values: pa.Array = distinct.take(pc.array_sort_indices(distinct))
+        positions = [
+            pc.index_in(operation.values, value_set=self.values).to_numpy().astype(np.int32)
+            for operation in operations
+        ]
+        self.ids = _ids(operations, positions, len(self.values))
+        self.rows = sum(operation.rows.num_rows for operation in operations)
+        self._groups = _group(operations, positions)
+        for group in self._groups:
+            check_rows(group.definition, group.kind, group.rows, group.txs, group.ops)
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def runs(
+        self, limit_transactions: int, limit_bytes: int, submitted_at: int, session: str | None
+    ) -> Iterator[EncodedRun]:
+        """Yield the runs in order; the same rows and limits give the same runs.
+
+        Raises:
+            OversizeError: One transaction alone is over the limit of a run; known before the
+                first run is yielded where the estimate says so (definite).
+        """
+        bounds = self._cut(limit_transactions, limit_bytes)
+        for first, end in itertools.pairwise(bounds):
+            yield from self._encode(first, end, limit_bytes, submitted_at, session)
+
+    def _cut(self, limit_transactions: int, limit_bytes: int) -> list[int]:
+        sizes = np.zeros(len(self), dtype=np.float64)
+        for group in self._groups:
+            width = group.rows.nbytes / group.rows.num_rows + 8
+            sizes += np.bincount(group.txs, minlength=len(self)) * width
+        sizes += 24  # its id
+        if sizes.max() > limit_bytes:
+            raise self._oversize(int(sizes.argmax()), int(sizes.max()), limit_bytes)
+        ends = np.concatenate(([0.0], np.cumsum(sizes)))
+        bounds = [0]
+        while bounds[-1] < len(self):
+            first = bounds[-1]
+            end = int(np.searchsorted(ends, ends[first] + _FILL * limit_bytes, side="right")) - 1
+            bounds.append(min(max(end, first + 1), first + limit_transactions, len(self)))
+        return bounds
+
+    def _encode(
+        self, first: int, end: int, limit_bytes: int, submitted_at: int, session: str | None
+    ) -> Iterator[EncodedRun]:
+        blocks: list[Block] = []
+        sections: list[bytes] = []
+        for group in self._groups:
+            low, high = np.searchsorted(group.txs, (first, end)).tolist()
+            if low == high:
+                continue
+            txs = group.txs[low:high] - first
+            section = write_section(
+                mark_rows(group.rows.slice(low, high - low), txs, group.ops[low:high])
+            )
+            concerned = txs[np.concatenate(([True], txs[1:] != txs[:-1]))]
+            blocks.append(
+                Block(
+                    table=group.definition.name,
+                    kind=group.kind,
+                    schema_version=group.definition.schema_version,
+                    txs=None if len(concerned) == end - first else tuple(concerned.tolist()),
+                    inline=inline_section(len(sections), section, high - low),
+                    claim=lane_signature(*(lane[low:high] for lane in group.lanes))
+                    if group.lanes
+                    else None,
+                )
+            )
+            sections.append(section)
+        manifest = RunManifest(
+            n=end - first,
+            ids=self.ids[16 * first : 16 * end],
+            blocks=tuple(blocks),
+            submitted_at=submitted_at,
+            session=session,
+        )
+        payload = encode_payload(manifest, sections)
+        if len(payload) <= limit_bytes:
+            yield EncodedRun(
+                first=first, n=end - first, transaction_id=manifest.ids[:16], payload=payload
+            )
+            return
+        if end - first == 1:
+            raise self._oversize(first, len(payload), limit_bytes)
+        middle = (first + end) // 2
+        yield from self._encode(first, middle, limit_bytes, submitted_at, session)
+        yield from self._encode(middle, end, limit_bytes, submitted_at, session)
+
+    def _oversize(self, index: int, size: int, limit: int) -> OversizeError:
+        value = self.values[index].as_py()
+        return OversizeError(
+            f"the transaction {str(value)[:80]!r} has about {size:,} bytes, {limit:,} fit in a run",
+            hint="Commit it by itself, with log.transaction(): its rows are then staged as files.",
+            transaction=str(value)[:80],
+            size_bytes=size,
+            limit_bytes=limit,
+        )
+
+
+def _group(
+    operations: Sequence[GroupedRows], positions: Sequence[np.ndarray[Any, Any]]
+) -> list[_Group]:
+    parts: dict[tuple[str, OperationKind], list[int]] = {}
+    for index, operation in enumerate(operations):
+        parts.setdefault((operation.definition.name, operation.kind), []).append(index)
+    groups = []
+    for indices in parts.values():
+        txs = np.concatenate([positions[index] for index in indices])
+        ops = np.repeat(
+            np.array([operations[index].place for index in indices], dtype=np.int32),
+            [len(positions[index]) for index in indices],
+        )
+        order = np.argsort((txs.astype(np.int64) << 32) | ops, kind="stable")
+        rows = pa.concat_tables([operations[index].rows for index in indices])
+        lanes = [
+            np.concatenate(lane)[order]
+            for lane in zip(*(operations[index].lanes for index in indices), strict=True)
+        ]
+        first = operations[indices[0]]
+        groups.append(
+            _Group(
+                definition=first.definition,
+                kind=first.kind,
+                rows=rows.combine_chunks().take(pa.array(order)),
+                txs=txs[order],
+                ops=ops[order],
+                lanes=tuple(lanes),
+            )
+        )
+    return groups
+
+
+def _ids(
+    operations: Sequence[GroupedRows], positions: Sequence[np.ndarray[Any, Any]], n: int
+) -> bytes:
+    """Return the ids of all transactions: given ones checked, or fresh random UUIDs."""
+    given = [operation.ids is not None for operation in operations]
+    if not any(given):
+        return as_ids(os.urandom(16 * n))
+    if not all(given):
+        raise SchemaMismatchError(
+            "some operations of the batch have transaction ids and some have none",
+            hint="Give transaction_ids= to all of them, or to none.",
+        )
+    texts = pa.chunked_array(
+        [chunk for op in operations if op.ids is not None for chunk in op.ids.chunks], pa.string()
+    ).combine_chunks()
+    txs = np.concatenate(list(positions))
+    order = np.argsort(txs, kind="stable")
+    starts = np.concatenate(([True], np.diff(txs[order]) != 0))
+    first = texts.take(pa.array(order[starts]))
+    if not pc.all(pc.equal(first.take(pa.array(txs)), texts)).as_py():
+        raise InvalidRowsError(
+            "rows of one transaction have different transaction ids",
+            hint="The id must follow from the transaction column alone.",
+        )
+    digits = pc.replace_substring(first, "-", "")
+    if not pc.all(pc.match_substring_regex(digits, "^[0-9a-fA-F]{32}$")).as_py():
+        raise InvalidRowsError(
+            "some transaction ids are no UUIDs of 32 hexadecimal digits",
+            hint="Make them with F.expr('uuid()'), or from a hash: md5(...) has 32 digits.",
+        )
+    text: bytes = digits.buffers()[2].to_pybytes()
+    ids = bytes.fromhex(text[: 32 * n].decode("ascii"))
+    check_distinct_ids(ids)
+    return ids
+
+
+def id_texts(ids: bytes) -> pa.Array:
+    """Return 16-byte ids as an Arrow array of UUID texts."""
+    n = len(ids) // 16
+    digits = np.frombuffer(ids.hex().encode("ascii"), dtype=np.uint8).reshape(n, 32)
+    dash = np.full((n, 1), ord("-"), dtype=np.uint8)
+    cuts = [digits[:, low:high] for low, high in ((0, 8), (8, 12), (12, 16), (16, 20), (20, 32))]
+    joined = [part for cut in cuts for part in (cut, dash)][:-1]
+    text = np.ascontiguousarray(np.concatenate(joined, axis=1))
+    offsets = np.arange(0, 36 * (n + 1), 36, dtype=np.int32)
+    return pa.StringArray.from_buffers(n, pa.py_buffer(offsets), pa.py_buffer(text))

@@ -1,0 +1,215 @@
+"""Batches: many transactions out of a few DataFrames, and what became of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Protocol, Self
+
+import numpy as np
+import pyarrow as pa
+
+from sparktxlog.api.grouped import (
+    EncodedRun,
+    GroupedRows,
+    GroupedTransactions,
+    fetch,
+    id_texts,
+)
+from sparktxlog.api.staging import SignatureExpressions
+from sparktxlog.errors import InvalidRequestError
+from sparktxlog.model.ids import transaction_id_to_text
+from sparktxlog.model.operation import ROW_KINDS, OperationKind
+from sparktxlog.model.receipt import Receipt
+from sparktxlog.model.table import TableDefinition
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupedRejection:
+    """A transaction of a batch that takes no effect, an ordered fact."""
+
+    transaction_id: str
+    #: Its value in the transaction column, as text.
+    transaction: str
+    code: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupedReceipt:
+    """What became of a batch."""
+
+    transactions: int
+    rows: int
+    #: One receipt for each run, in order.
+    runs: tuple[Receipt, ...]
+    #: **Shape:** transaction (as in the data, ascending), transaction_id string, position bigint
+    #: (NULL while not ordered): one row for each transaction.
+    mapping: pa.Table
+    rejections: tuple[GroupedRejection, ...] = ()
+
+    @classmethod
+    def of(
+        cls, grouped: GroupedTransactions, done: list[tuple[EncodedRun, Receipt]]
+    ) -> GroupedReceipt:
+        """Collect the receipts of a batch's runs."""
+        positions = np.zeros(len(grouped), dtype=np.int64)
+        rejections = []
+        for run, receipt in done:
+            if receipt.position is not None:
+                positions[run.first : run.first + run.n] = receipt.position + np.arange(run.n)
+            for rejection in receipt.rejections:
+                index = run.first + rejection.index
+                rejections.append(
+                    GroupedRejection(
+                        transaction_id=transaction_id_to_text(
+                            grouped.ids[16 * index : 16 * index + 16]
+                        ),
+                        transaction=str(grouped.values[index].as_py()),
+                        code=rejection.code,
+                        text=rejection.text,
+                    )
+                )
+        mapping = pa.table(
+            {
+                "transaction": grouped.values,
+                "transaction_id": id_texts(grouped.ids),
+                "position": pa.array(positions, pa.int64(), mask=positions == 0),
+            }
+        )
+        return cls(
+            transactions=len(grouped),
+            rows=grouped.rows,
+            runs=tuple(receipt for _, receipt in done),
+            mapping=mapping,
+            rejections=tuple(rejections),
+        )
+
+
+class GroupedSubmitter(Protocol):
+    """What a batch needs of its log."""
+
+    expressions: SignatureExpressions
+
+    def definition(self, table: str) -> TableDefinition:
+        """Return a table's definition; raises UnknownTableError."""
+
+    def submit_grouped(
+        self, grouped: GroupedTransactions, level: str, timeout_s: float
+    ) -> GroupedReceipt:
+        """Commit; raises CommitRejectedError or CommitStateUnknownError."""
+
+
+class GroupedBatch:
+    """Collects operations whose rows say which transaction they belong to.
+
+    Each distinct value of the transaction column is one transaction; it holds the rows of all
+    operations with that value, all or nothing, in the order in which the operations were added.
+    Transactions are ordered by the column.  Used in a `with` statement: submitted at its end.
+
+    The rows go through the driver, as Arrow: for many small transactions.  A large one belongs
+    into `log.transaction()`, where executors write it.
+    """
+
+    def __init__(self, log: GroupedSubmitter, *, level: str, timeout_s: float) -> None:
+        self._log = log
+        self._level = level
+        self._timeout_s = timeout_s
+        self._operations: list[GroupedRows] = []
+        #: None until the batch is submitted.
+        self.receipt: GroupedReceipt | None = None
+
+    @property
+    def committed(self) -> GroupedReceipt:
+        """The receipt of a submitted batch."""
+        assert self.receipt is not None
+        return self.receipt
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is not None:
+            return
+        if not self._operations:
+            raise InvalidRequestError(
+                "the batch has no operation", hint="Call b.append(…) or another one in it."
+            )
+        grouped = GroupedTransactions(self._operations)
+        self._operations = []
+        self.receipt = self._log.submit_grouped(grouped, self._level, self._timeout_s)
+
+    def append(
+        self, table: str, frame: DataFrame, *, transaction: str, transaction_ids: str | None = None
+    ) -> None:
+        """Add rows; see `add`."""
+        self.add(
+            OperationKind.APPEND, table, frame, transaction=transaction,
+            transaction_ids=transaction_ids,
+        )  # fmt: skip
+
+    def upsert(
+        self, table: str, frame: DataFrame, *, transaction: str, transaction_ids: str | None = None
+    ) -> None:
+        """Replace rows by key; see `add`."""
+        self.add(
+            OperationKind.UPSERT, table, frame, transaction=transaction,
+            transaction_ids=transaction_ids,
+        )  # fmt: skip
+
+    def delete_keys(
+        self, table: str, frame: DataFrame, *, transaction: str, transaction_ids: str | None = None
+    ) -> None:
+        """Delete rows by key; see `add`."""
+        self.add(
+            OperationKind.DELETE_KEYS, table, frame, transaction=transaction,
+            transaction_ids=transaction_ids,
+        )  # fmt: skip
+
+    def add(
+        self,
+        kind: OperationKind,
+        table: str,
+        frame: DataFrame,
+        *,
+        transaction: str,
+        transaction_ids: str | None = None,
+    ) -> None:
+        """Add an operation; its rows are fetched now, one Spark job.
+
+        Args:
+            kind: A kind that carries rows.
+            table: Name of the table.
+            frame: Rows; the transaction column need not be one of the table's.
+            transaction: Column that tells transactions apart and orders them.
+            transaction_ids: Column with each transaction's UUID as text; default: random.  With
+                ids a batch may be repeated: what was committed stays committed once.
+
+        Raises:
+            UnknownTableError: The table is not in the catalog (definite).
+            SchemaMismatchError: The frame does not fit (definite).
+            InvalidRowsError: No rows, or NULL in the transaction column (definite).
+        """
+        if kind not in ROW_KINDS:
+            raise InvalidRequestError(f"{kind.value} takes no rows")
+        place = len(self._operations)
+        definition = self._log.definition(table)
+        self._operations.append(
+            fetch(
+                frame,
+                definition,
+                kind,
+                place,
+                self._log.expressions,
+                transaction,
+                transaction_ids,
+            )
+        )

@@ -1,0 +1,116 @@
+"""What the Spark jobs of a replica share: arguments, exit codes (architecture §7), JSON line."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from sparktxlog.api.session import build_session
+from sparktxlog.errors import (
+    ApplyError,
+    CommitStateUnknownError,
+    ConfigError,
+    DivergedError,
+    NotAppliedError,
+    TransportError,
+    TxLogError,
+)
+from sparktxlog.worker.source import HttpLogSource
+
+OK, ERROR, USAGE, LAGGING, DIVERGED, UNREACHABLE, BAD_CONFIG = range(7)
+_CODES: tuple[tuple[type[TxLogError], int], ...] = (
+    (ConfigError, BAD_CONFIG),
+    (DivergedError, DIVERGED),
+    (NotAppliedError, LAGGING),
+    (CommitStateUnknownError, LAGGING),
+    (TransportError, UNREACHABLE),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobContext:
+    """What a job works with."""
+
+    arguments: argparse.Namespace
+    spark: SparkSession
+
+    def open_source(self) -> HttpLogSource:
+        """Return a new connection to the node."""
+        return open_source(self.arguments)
+
+
+def open_source(arguments: argparse.Namespace) -> HttpLogSource:
+    """Return a connection to the node that the arguments name."""
+    return HttpLogSource(arguments.url, os.environ.get("SPARKTXLOG_CLIENT_TOKEN"))
+
+
+def parser(description: str) -> argparse.ArgumentParser:
+    """Return a parser with the arguments that all worker jobs take."""
+    made = argparse.ArgumentParser(description=description)
+    made.add_argument(
+        "--url",
+        default=os.environ.get("SPARKTXLOG_URL", "http://127.0.0.1:7070"),
+        help="URL of the site's node; a token comes from SPARKTXLOG_CLIENT_TOKEN",
+    )
+    made.add_argument("--lake", help="root of the replica's tables (default: the node's)")
+    made.add_argument(
+        "--master", help="Spark master (default: spark-submit's, else local[*])", default=None
+    )
+    made.add_argument("--json", action="store_true", help="end with one line of JSON on stdout")
+    return made
+
+
+def run_job(
+    arguments: argparse.Namespace, work: Callable[[JobContext], tuple[int, dict[str, Any]]]
+) -> int:
+    """Start Spark, do the work, print its result, and return the exit code."""
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stderr)
+    try:
+        # An absent node is told before Spark takes its seconds to start.
+        with closing(open_source(arguments)) as source:
+            source.info()
+        # spark-submit has chosen the master where it started this process.
+        submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+        master = arguments.master or (None if submitted else "local[*]")
+        spark = build_session(master, app_name="sparktxlog-worker")
+        try:
+            code, result = work(JobContext(arguments=arguments, spark=spark))
+        except (PySparkException, Py4JError) as error:
+            raise ApplyError(
+                f"Spark failed: {_first_lines(str(error))}",
+                hint="Tables keep their last whole state; the job may be repeated.",
+            ) from error
+        finally:
+            spark.stop()
+    except TxLogError as error:
+        sys.stderr.write(f"{error}\n")
+        code, result = exit_code(error), {"error": error.to_problem()}
+    if arguments.json:
+        sys.stdout.write(json.dumps({"exit_code": code, **result}, default=str) + "\n")
+        sys.stdout.flush()
+    return code
+
+
+def exit_code(error: TxLogError) -> int:
+    """Return the exit code of an error."""
+    return next((code for kind, code in _CODES if isinstance(error, kind)), ERROR)
+
+
+def main(work: Callable[[Sequence[str]], int]) -> None:
+    """End the process with the exit code of a job's main function."""
+    sys.exit(work(sys.argv[1:]))
+
+
+def _first_lines(text: str) -> str:
+    return " ".join(text.split("\n")[:3])[:600]

@@ -1,0 +1,86 @@
+"""Does everybody see the same payload store?  Asked once, before anything is staged."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import socket
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as F
+
+from sparktxlog.errors import NotFoundError, PayloadStoreError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: Directory of probe files in the payload store.
+PROBES = "probe"
+_HINT = (
+    "Mount one directory at that path for the node, the Spark driver and all executors "
+    "(setting `payload-dir` of the node), or run the node where Spark runs."
+)
+
+
+def check_store(spark: SparkSession, root: Path, get: Callable[..., Any], url: str) -> None:
+    """Send a file the way that staged rows go: executor, driver, node.
+
+    Args:
+        spark: Session whose executor writes, with Spark's own writer.
+        root: The node's payload store, as the node names it.
+        get: Returns the JSON answer of the node's `GET path`.
+        url: The node's, for texts.
+
+    Raises:
+        PayloadStoreError: One of the three sees another store; both names are in the text
+            (definite).
+    """
+    uri = root.as_uri()
+    here = f"the driver on {socket.gethostname()}"
+    if not root.is_dir():
+        raise PayloadStoreError(
+            f"the node at {url} keeps its payload store at {uri}; {here} has no such directory",
+            hint=_HINT,
+            node_uri=uri,
+        )
+    name = str(uuid.uuid4())
+    folder, file = root / PROBES / f"{name}.d", root / PROBES / name
+    try:
+        one = spark.range(1, numPartitions=1).select(F.lit(name).alias("value"))
+        one.write.text(folder.as_uri())
+        parts = list(folder.glob("part-*")) if folder.is_dir() else []
+        if len(parts) != 1:
+            raise PayloadStoreError(
+                f"an executor wrote to {folder.as_uri()}; {here} does not see the file there, "
+                f"nor would the node at {url}, whose payload store is {uri}",
+                hint=_HINT,
+                node_uri=uri,
+            )
+        parts[0].rename(file)
+        _ask(file, get, url, uri)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        file.unlink(missing_ok=True)
+
+
+def _ask(file: Path, get: Callable[..., Any], url: str, uri: str) -> None:
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    try:
+        seen = get(f"/v1/probe/{file.name}")
+    except (NotFoundError, PayloadStoreError) as error:
+        raise _not_shared(file, url, uri, "does not see it") from error
+    if seen.get("digest") != digest:
+        raise _not_shared(file, url, uri, "sees another file")
+
+
+def _not_shared(file: Path, url: str, uri: str, what: str) -> PayloadStoreError:
+    return PayloadStoreError(
+        f"driver and executors wrote {file.as_uri()} on {socket.gethostname()}; the node at {url} "
+        f"{what} in its payload store {uri}",
+        hint=_HINT,
+        node_uri=uri,
+        spark_uri=file.as_uri(),
+    )

@@ -1,0 +1,236 @@
+"""Spark schemas against the tables of the log: what a DataFrame must look like, and its select.
+
+A DataFrame fits a table if it has the table's columns, no more and no fewer, in any order, and if
+every type widens to the table's without losing anything (`int` to `bigint`, `decimal(5,2)` to
+`decimal(10,2)`).  Nothing is narrowed or parsed silently: a cast is the user's to write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import msgspec
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+
+from sparktxlog.codec.arrow import columns_of as arrow_columns
+from sparktxlog.codec.validation import row_schema
+from sparktxlog.errors import SchemaMismatchError
+from sparktxlog.model.operation import OperationKind
+from sparktxlog.model.table import Column, TableDefinition
+from sparktxlog.worker.signatures import quoted
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column as SparkColumn
+
+#: Digits of the whole numbers, and the floating types that hold them all exactly.
+_WHOLE: dict[type[T.DataType], tuple[int, tuple[type[T.DataType], ...]]] = {
+    T.ByteType: (3, (T.ShortType, T.IntegerType, T.LongType, T.FloatType, T.DoubleType)),
+    T.ShortType: (5, (T.IntegerType, T.LongType, T.FloatType, T.DoubleType)),
+    T.IntegerType: (10, (T.LongType, T.DoubleType)),
+    T.LongType: (19, ()),
+}
+
+
+def columns_of(schema: T.StructType | str | DataFrame) -> tuple[Column, ...]:
+    """Return the columns that a new table gets.
+
+    Args:
+        schema: A StructType, a DDL string such as `id bigint not null, name string`, or a
+            DataFrame whose names and types are taken; all its columns become nullable.
+
+    Raises:
+        SchemaMismatchError: The DDL cannot be parsed, or a type is none that a table can hold
+            (definite).
+    """
+    struct, nullable = _struct(schema)
+    try:
+        arrow = to_arrow_schema(struct, timezone="UTC")
+    except PySparkException as error:
+        text = str(error).partition("\n")[0]
+        raise SchemaMismatchError(f"no table can hold this schema: {text}") from error
+    columns = arrow_columns(arrow)
+    if not nullable:
+        return columns
+    return tuple(Column(name=column.name, type=column.type) for column in columns)
+
+
+def _struct(schema: T.StructType | str | DataFrame) -> tuple[T.StructType, bool]:
+    if isinstance(schema, T.StructType):
+        return schema, False
+    if isinstance(schema, str):
+        try:
+            parsed = T.DataType.fromDDL(schema)
+        except Exception as error:
+            text = str(error).strip().partition("\n")[0]
+            raise SchemaMismatchError(
+                f"the schema {schema[:140]!r} cannot be parsed: {text[:200]}",
+                hint="Write columns as in SQL: 'id bigint not null, name string'.",
+            ) from error
+        if isinstance(parsed, T.StructType):
+            return parsed, False
+        raise SchemaMismatchError(
+            f"the schema {schema[:140]!r} names no columns",
+            hint="Write columns as in SQL: 'id bigint not null, name string'.",
+        )
+    return schema.schema, True
+
+
+def struct_of(definition: TableDefinition, kind: OperationKind) -> T.StructType:
+    """Return the columns that an operation's rows have: all, or only the keys for delete_keys.
+
+    Raises:
+        InvalidRequestError: The kind needs keys and the table has none (definite).
+    """
+    return _struct_of(definition, kind)
+
+
+@lru_cache(maxsize=1024)
+def _struct_of(definition: TableDefinition, kind: OperationKind) -> T.StructType:
+    return from_arrow_schema(row_schema(definition, kind), prefer_timestamp_ntz=True)
+
+
+def check_fit(
+    given: T.StructType, definition: TableDefinition, kind: OperationKind
+) -> list[tuple[str, T.StructField]]:
+    """Return for each column of the operation the name it has in the data.
+
+    Raises:
+        SchemaMismatchError: An extra or missing column, or a type that would lose something
+            (definite).
+    """
+    table = definition.name
+    expected = struct_of(definition, kind)
+    found = _by_name(given, definition)
+    wanted = {field.name.lower(): field for field in expected.fields}
+    extra = [field.name for name, field in found.items() if name not in wanted]
+    missing = [field.name for name, field in wanted.items() if name not in found]
+    if extra or missing:
+        complaints = [f"has no column {name!r}" for name in extra]
+        complaints += [f"needs the column {name!r}, which is missing" for name in missing]
+        raise SchemaMismatchError(
+            f"{kind.value} of table {table!r} {' and '.join(complaints[:5])}",
+            hint=f"It takes exactly: {', '.join(field.name for field in expected.fields)}.",
+            table=table,
+            extra=extra,
+            missing=missing,
+        )
+    result = []
+    for name, field in wanted.items():
+        source = found[name]
+        if not widens(source.dataType, field.dataType):
+            raise SchemaMismatchError(
+                f"table {table!r}: column {field.name!r} is {field.dataType.simpleString()}, "
+                f"the data has {source.dataType.simpleString()}",
+                hint=f"Cast it: df.withColumn({field.name!r}, "
+                f"F.col({source.name!r}).cast({field.dataType.simpleString()!r})).",
+                table=table,
+                column=field.name,
+            )
+        result.append((source.name, field))
+    return result
+
+
+def _by_name(given: T.StructType, definition: TableDefinition) -> dict[str, T.StructField]:
+    found: dict[str, T.StructField] = {}
+    for field in given.fields:
+        if found.setdefault(field.name.lower(), field) is not field:
+            raise SchemaMismatchError(
+                f"the data for table {definition.name!r} has the column {field.name!r} twice "
+                "(case is ignored)",
+                table=definition.name,
+                column=field.name,
+            )
+    return found
+
+
+def conform(
+    frame: DataFrame,
+    definition: TableDefinition,
+    kind: OperationKind,
+    *,
+    keep: Mapping[str, str] | None = None,
+) -> DataFrame:
+    """Return the rows cast to the table's exact columns, types and order.
+
+    Args:
+        frame: Rows; columns in any order.
+        definition: The table.
+        kind: A kind that carries rows.
+        keep: New name → column of `frame` that stays beside the table's columns, and need not be
+            one of them.
+
+    **Shape:** the table's columns (only the keys for delete_keys), then those of `keep`.  An
+    empty string in a partition column becomes NULL, as it does in every Delta table.
+
+    Raises:
+        SchemaMismatchError: The data does not fit (definite); no Spark job ran.
+    """
+    kept = keep or {}
+    expected = struct_of(definition, kind).names
+    given = [f for f in frame.schema.fields if f.name not in kept.values() or f.name in expected]
+    fields = check_fit(T.StructType(given), definition, kind)
+    types = {f.name: f.dataType for f in frame.schema.fields}
+    columns = [_cast(name, types[name], field, definition) for name, field in fields]
+    return frame.select(*columns, *(F.col(quoted(old)).alias(new) for new, old in kept.items()))
+
+
+def _cast(
+    name: str, given: T.DataType, field: T.StructField, definition: TableDefinition
+) -> SparkColumn:
+    column = F.col(quoted(name))
+    if given != field.dataType:  # each cast to a type takes several calls into the JVM
+        column = column.cast(field.dataType)
+    if field.name in definition.partition_by and isinstance(field.dataType, T.StringType):
+        column = F.nullif(column, F.lit(""))
+    return column.alias(field.name)
+
+
+def required(definition: TableDefinition, kind: OperationKind) -> list[str]:
+    """Return the columns of an operation's rows that take no NULL."""
+    names = [field.name for field in struct_of(definition, kind).fields]
+    keyed = kind in (OperationKind.UPSERT, OperationKind.DELETE_KEYS)
+    nullable = {column.name: column.nullable for column in definition.columns}
+    return [name for name in names if not nullable[name] or (keyed and name in definition.keys)]
+
+
+def widens(source: T.DataType, target: T.DataType) -> bool:
+    """Return whether every value of one type stands unchanged in the other."""
+    match source, target:
+        case (T.NullType(), _):
+            return True
+        case (T.ArrayType(), T.ArrayType()):
+            return widens(source.elementType, target.elementType)
+        case (T.MapType(), T.MapType()):
+            return widens(source.keyType, target.keyType) and widens(
+                source.valueType, target.valueType
+            )
+        case (T.StructType(), T.StructType()):
+            return source.names == target.names and all(
+                widens(one.dataType, other.dataType)
+                for one, other in zip(source.fields, target.fields, strict=True)
+            )
+        case (T.DecimalType(), T.DecimalType()):
+            whole = target.precision - target.scale
+            return target.scale >= source.scale and whole >= source.precision - source.scale
+        case (T.FloatType(), T.DoubleType()):
+            return True
+        case (T.CharType() | T.VarcharType(), T.StringType()):
+            return True
+    if type(source) in _WHOLE:
+        digits, wider = _WHOLE[type(source)]
+        if isinstance(target, T.DecimalType):
+            return target.precision - target.scale >= digits
+        if isinstance(target, wider):
+            return True
+    return source == target
+
+
+def definition_from(answer: dict[str, object]) -> TableDefinition:
+    """Read a table as `GET /v1/tables/{name}` shows it."""
+    return msgspec.convert(answer, TableDefinition)

@@ -1,0 +1,338 @@
+"""Rows on their way into the log: small ones as Arrow, all others as Parquet files written once.
+
+One Spark job writes the files *and* counts rows, NULLs and the content signature, by an
+`Observation` beside the write; rows are never read a second time, but for the key columns of
+upserts, whose duplicates need a grouping.  What cannot be large (a local relation, a Python list)
+is fetched as Arrow instead, with the row hashes as two more columns of the same job.
+
+    <payload store>/<transaction id>/<place>-<table>-<random>/[column=value/]part-….parquet
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F
+
+from sparktxlog.api.schema import conform, required, struct_of
+from sparktxlog.codec.transactions import PreparedOperation
+from sparktxlog.codec.validation import align_rows, check_rows
+from sparktxlog.errors import InvalidRowsError, PayloadStoreError
+from sparktxlog.model.ids import transaction_id_to_text
+from sparktxlog.model.operation import OperationKind, StagedFile
+from sparktxlog.model.signature import TableSignature
+from sparktxlog.model.table import TableDefinition
+from sparktxlog.worker.signatures import (
+    AGGREGATES,
+    quoted,
+    row_hash,
+    signature_columns,
+    signature_from,
+)
+
+#: Row hashes that travel beside inline rows, one column for each lane.
+LANE_COLUMNS = ("__txlog_lane0", "__txlog_lane1")
+#: Rows that a frame of unknown size (a Python list) is probed for before it is staged.
+_PROBE_ROWS = 4096
+_NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
+_NO_MARKER = "mapreduce.fileoutputcommitter.marksuccessfuljobs"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PayloadStore:
+    """The payload store as driver and executors see it."""
+
+    #: Absolute path, the same for the node, the driver and all executors.
+    root: Path
+    #: Largest rows, as Arrow, that travel with the transaction itself.
+    inline_limit_bytes: int
+
+
+class SignatureExpressions:
+    """Spark expressions of tables' signatures, built once: each takes many calls into the JVM."""
+
+    def __init__(self) -> None:
+        self._aggregates: dict[TableDefinition, list[Column]] = {}
+        self._lanes: dict[TableDefinition, list[Column]] = {}
+
+    def aggregates(self, definition: TableDefinition) -> list[Column]:
+        """Return what `signature_columns` makes."""
+        found = self._aggregates.get(definition)
+        if found is None:
+            found = self._aggregates[definition] = signature_columns(definition)
+        return found
+
+    def lanes(self, definition: TableDefinition) -> list[Column]:
+        """Return the row hashes, named as `LANE_COLUMNS`."""
+        found = self._lanes.get(definition)
+        if found is None:
+            found = self._lanes[definition] = [
+                row_hash(definition.columns, lane).alias(name)
+                for lane, name in enumerate(LANE_COLUMNS)
+            ]
+        return found
+
+
+class Staging:
+    """Stages the operations of one transaction; `discard` removes what it wrote.
+
+    Args:
+        spark: Session whose executors write.
+        store: Where to.
+        transaction_id: 16 bytes, names the directory.
+        expressions: Kept from one transaction to the next.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        store: PayloadStore,
+        transaction_id: bytes,
+        expressions: SignatureExpressions,
+    ) -> None:
+        self._spark = spark
+        self._store = store
+        self._expressions = expressions
+        self._base = store.root / transaction_id_to_text(transaction_id)
+        self._written: list[Path] = []
+
+    def stage(
+        self, frame: DataFrame, definition: TableDefinition, kind: OperationKind, place: int
+    ) -> PreparedOperation:
+        """Check, write and count the rows of one operation.
+
+        Args:
+            frame: Rows; columns in any order.
+            definition: The table.
+            kind: A kind that carries rows.
+            place: Of the operation in its transaction.
+
+        Raises:
+            SchemaMismatchError: Columns or types do not fit; no Spark job ran (definite).
+            InvalidRowsError: No rows, NULL where none may be, a key twice in an upsert (definite).
+            PayloadStoreError: The driver does not see what executors wrote (definite).
+        """
+        rows = conform(frame, definition, kind)
+        inline = self._collect(rows, definition, kind)
+        if inline is not None:
+            return inline
+        return self._write(rows, definition, kind, place)
+
+    def discard(self) -> None:
+        """Remove the files of this transaction; nothing else of its directory."""
+        for path in self._written:
+            shutil.rmtree(path, ignore_errors=True)
+        self._written.clear()
+        if self._base.is_dir() and not any(self._base.iterdir()):
+            self._base.rmdir()
+
+    def _collect(
+        self, rows: DataFrame, definition: TableDefinition, kind: OperationKind
+    ) -> PreparedOperation | None:
+        limit = self._store.inline_limit_bytes
+        size = _size_bytes(rows)
+        if size is None:
+            # One partition, read until the limit: neither a shuffle nor more rows than that.
+            rows = rows.coalesce(1).limit(_PROBE_ROWS + 1)
+        elif size > limit:
+            return None
+        found = with_lanes(rows, definition, kind, self._expressions).toArrow()
+        table, claim = split_lanes(found)
+        if table.num_rows > _PROBE_ROWS or table.nbytes > limit:
+            return None
+        table = align_rows(definition, kind, table)
+        check_rows(definition, kind, table)
+        return PreparedOperation(
+            table=definition.name,
+            kind=kind,
+            schema_version=definition.schema_version,
+            rows=table,
+            claim=claim,
+        )
+
+    def _write(
+        self, rows: DataFrame, definition: TableDefinition, kind: OperationKind, place: int
+    ) -> PreparedOperation:
+        target = self._base / f"{place}-{definition.name}-{uuid.uuid4().hex[:8]}"
+        self._written.append(target)
+        partitions = [] if kind is OperationKind.DELETE_KEYS else list(definition.partition_by)
+        if len(partitions) == len(rows.columns):
+            partitions = []  # Parquet files need a column; the node takes unpartitioned keys
+        observation = Observation()
+        takes_no_null = required(definition, kind)
+        nulls = [
+            F.count_if(F.col(quoted(name)).isNull()).alias(f"__txlog_null{index}")
+            for index, name in enumerate(takes_no_null)
+        ]
+        counted = (
+            [F.count(F.lit(1)).alias(AGGREGATES[0])]
+            if kind is OperationKind.DELETE_KEYS
+            else self._expressions.aggregates(definition)
+        )
+        writer = rows.observe(observation, *counted, *nulls).write.option(_NO_MARKER, "false")
+        if partitions:
+            writer = writer.partitionBy(*partitions)
+        writer.parquet(target.as_uri())
+        observed = observation.get
+        count = observed[AGGREGATES[0]]
+        if not count:
+            raise _no_rows(definition, kind)
+        for index, name in enumerate(takes_no_null):
+            if observed[f"__txlog_null{index}"]:
+                raise _null_in(definition, kind, name, observed[f"__txlog_null{index}"])
+        files = list_files(self._store.root, target)
+        if sum(file.rows for file in files) != count:
+            raise PayloadStoreError(
+                f"executors wrote {count:,} rows to {target.as_uri()}, the driver sees "
+                f"{sum(file.rows for file in files):,}",
+                hint="Driver, executors and node must share the payload store under one path.",
+                path=str(target),
+            )
+        if kind is OperationKind.UPSERT:
+            self._check_keys(target, definition)
+        return PreparedOperation(
+            table=definition.name,
+            kind=kind,
+            schema_version=definition.schema_version,
+            files=files,
+            claim=None if kind is OperationKind.DELETE_KEYS else signature_from(observed),
+        )
+
+    def _check_keys(self, target: Path, definition: TableDefinition) -> None:
+        keys = [quoted(name) for name in definition.keys]
+        struct = struct_of(definition, OperationKind.DELETE_KEYS)
+        staged = self._spark.read.schema(struct).parquet(target.as_uri())
+        twice = staged.groupBy(*keys).count().where("count > 1").select(*keys).limit(1).collect()
+        if twice:
+            raise _duplicate_key(definition, twice[0].asDict())
+
+
+def with_lanes(
+    rows: DataFrame,
+    definition: TableDefinition,
+    kind: OperationKind,
+    expressions: SignatureExpressions,
+) -> DataFrame:
+    """Return conformed rows with their hashes in `LANE_COLUMNS`; deletes carry no hashes."""
+    if kind is OperationKind.DELETE_KEYS:
+        return rows
+    return rows.select("*", *expressions.lanes(definition))
+
+
+def split_lanes(table: pa.Table) -> tuple[pa.Table, TableSignature | None]:
+    """Return the rows without their hashes, and the signature that the hashes add up to."""
+    if LANE_COLUMNS[0] not in table.column_names:
+        return table, None
+    claim = lane_signature(*(table[name].to_numpy() for name in LANE_COLUMNS))
+    return table.drop_columns(list(LANE_COLUMNS)), claim
+
+
+def lane_signature(lane0: np.ndarray[Any, Any], lane1: np.ndarray[Any, Any]) -> TableSignature:
+    """Return the signature of rows from their int64 hashes."""
+    sums = [int(lane.view(np.uint64).sum(dtype=np.uint64)) for lane in (lane0, lane1)]
+    return TableSignature(rows=len(lane0), lane0=sums[0], lane1=sums[1])
+
+
+def list_files(root: Path, target: Path) -> tuple[StagedFile, ...]:
+    """Describe the Parquet files below a directory, hashing several at once.
+
+    Spark's checksum files are removed: the digests replace them.
+    """
+    paths = []
+    for folder, _, names in os.walk(target):
+        for name in names:
+            path = Path(folder, name)
+            if name.endswith(".crc"):
+                path.unlink()
+            elif name.endswith(".parquet"):
+                paths.append(path)
+    paths.sort()
+    with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
+        found = list(pool.map(lambda path: _describe(root, target, path), paths))
+    return tuple(file for file in found if file.rows)
+
+
+def _describe(root: Path, target: Path, path: Path) -> StagedFile:
+    with path.open("rb", buffering=0) as source:
+        digest = hashlib.file_digest(source, "sha256").hexdigest()
+    return StagedFile(
+        path=path.relative_to(root).as_posix(),
+        size_bytes=path.stat().st_size,
+        rows=pq.read_metadata(path).num_rows,
+        digest=digest,
+        partition=_partition(path.relative_to(target)),
+    )
+
+
+def _partition(relative: Path) -> dict[str, str | None] | None:
+    """Read the partition values that Spark wrote into directory names."""
+    values: dict[str, str | None] = {}
+    for part in relative.parts[:-1]:
+        name, _, value = part.partition("=")
+        values[unquote(name)] = None if value == _NULL_PARTITION else unquote(value)
+    return values or None
+
+
+def _size_bytes(frame: DataFrame) -> int | None:
+    """Return the optimiser's estimate; None for rows of unknown number held by the driver.
+
+    Frames made of Python lists have no statistics: they are told by their plan, an RDD below
+    nothing but projections and filters.
+    """
+    java = getattr(frame, "_jdf", None)
+    if java is None:  # Spark Connect shows no plans
+        return 1 << 62
+    plan: Any = java.queryExecution().optimizedPlan()
+    size = int(plan.stats().sizeInBytes())
+    if size < 1 << 40:
+        return size
+    while plan.nodeName() in ("Project", "Filter") and plan.children().size() == 1:
+        plan = plan.children().head()
+    return None if plan.nodeName() == "LogicalRDD" else size
+
+
+def _no_rows(definition: TableDefinition, kind: OperationKind) -> InvalidRowsError:
+    hint = "Leave the operation out when there is nothing to do."
+    if kind is OperationKind.OVERWRITE:
+        hint = f"To empty the table: log.delete_where({definition.name!r}, 'true')."
+    return InvalidRowsError(
+        f"{kind.value} of table {definition.name!r} got an empty DataFrame",
+        hint=hint,
+        table=definition.name,
+    )
+
+
+def _null_in(
+    definition: TableDefinition, kind: OperationKind, column: str, count: int
+) -> InvalidRowsError:
+    role = "key" if column in definition.keys else "NOT NULL"
+    return InvalidRowsError(
+        f"{kind.value} of table {definition.name!r}: {count:,} rows have NULL in the {role} "
+        f"column {column!r}",
+        hint=f"Filter them out: df.where({(column + ' is not null')!r}).",
+        table=definition.name,
+        column=column,
+        rows=count,
+    )
+
+
+def _duplicate_key(definition: TableDefinition, key: dict[str, Any]) -> InvalidRowsError:
+    shown = ", ".join(f"{name}={str(value)[:60]!r}" for name, value in key.items())
+    return InvalidRowsError(
+        f"upsert of table {definition.name!r}: the key {shown} stands in more than one row",
+        hint=f"Keep one row for each key: df.dropDuplicates({list(definition.keys)!r}).",
+        table=definition.name,
+        key=shown,
+    )

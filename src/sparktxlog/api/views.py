@@ -1,0 +1,189 @@
+"""The log's state as rows of fixed schemas: what `log.masters()` and the data source show."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from sparktxlog.errors import InvalidRequestError
+
+#: One row for each member, as the asked node sees it.
+MASTERS = pa.schema(
+    [
+        ("node_id", pa.string()),
+        ("url", pa.string()),
+        #: True for the node that was asked.
+        ("is_asked", pa.bool_()),
+        ("linked", pa.bool_()),
+        ("epoch", pa.int64()),
+        #: End of its synchronized queue, as far as known.
+        ("position", pa.int64()),
+        ("published", pa.int64()),
+        ("counter", pa.int64()),
+        ("round", pa.int64()),
+        ("busy", pa.bool_()),
+        ("incoming_runs", pa.int64()),
+        ("incoming_transactions", pa.int64()),
+        #: Seconds since its last post came.
+        ("age_s", pa.float64()),
+        ("clock_offset_us", pa.int64()),
+        #: What the asked node awaits of it: `promise`, `acquired`, `payload`; empty = nothing.
+        ("awaited", pa.list_(pa.field("element", pa.string()))),
+        #: Why it takes no more part; empty = it does.
+        ("halted", pa.string()),
+    ]
+)
+
+#: One row for each replica's worker.
+WORKERS = pa.schema(
+    [
+        ("worker_id", pa.string()),
+        ("node_id", pa.string()),
+        ("position", pa.int64()),
+        ("chain_hash", pa.string()),
+        #: KNOWN, AHEAD, DIVERGED, FOREIGN or EMPTY (protocol S3).
+        ("verdict", pa.string()),
+        ("reason", pa.string()),
+        ("alive", pa.bool_()),
+        ("age_s", pa.float64()),
+        ("engine", pa.string()),
+        ("tables", pa.int64()),
+    ]
+)
+
+#: One row for each table of each replica.
+SIGNATURES = pa.schema(
+    [
+        ("node_id", pa.string()),
+        ("worker_id", pa.string()),
+        #: Applied position at which the signature holds.
+        ("position", pa.int64()),
+        ("table", pa.string()),
+        #: Delta version of the table at the position.
+        ("version", pa.int64()),
+        #: `rows:lane0:lane1`.
+        ("signature", pa.string()),
+        ("schema", pa.string()),
+        ("diverged", pa.string()),
+    ]
+)
+
+#: One row for each table of the catalog.
+TABLES = pa.schema(
+    [
+        ("table", pa.string()),
+        #: DDL, as `create_table` takes it.
+        ("columns", pa.string()),
+        ("keys", pa.list_(pa.field("element", pa.string()))),
+        ("partition_by", pa.list_(pa.field("element", pa.string()))),
+        ("deletion_vectors", pa.bool_()),
+        ("schema_version", pa.int64()),
+    ]
+)
+
+Json = Mapping[str, Any]
+
+
+def masters_rows(status: Json, info: Json) -> list[dict[str, Any]]:
+    """Return the rows of `MASTERS` from `/v1/status` and `/v1/info`."""
+    awaited: dict[str, list[str]] = {}
+    for item in status.get("waiting_for", ()):
+        awaited.setdefault(str(item["peer"]), []).append(str(item["why"]))
+    own = {
+        **_known(status, MASTERS),
+        "url": info.get("master_url"),
+        "is_asked": True,
+        "linked": True,
+        "age_s": 0.0,
+        "clock_offset_us": 0,
+        "awaited": awaited.get(str(status["node_id"]), []),
+        "halted": str(status.get("halted") or ""),
+    }
+    peers = [
+        {
+            **_known(peer, MASTERS),
+            "node_id": _peer_id(peer),
+            "is_asked": False,
+            "awaited": awaited.get(_peer_id(peer), []),
+            "halted": "",
+        }
+        for peer in status.get("peers", ())
+    ]
+    return [own, *peers]
+
+
+def _peer_id(peer: Json) -> str:
+    return str(peer.get("id") or peer.get("peer") or peer.get("node_id"))
+
+
+def workers_rows(status: Json) -> list[dict[str, Any]]:
+    """Return the rows of `WORKERS` from `/v1/status`."""
+    return [
+        {**_known(replica, WORKERS), "tables": len(replica.get("tables") or {})}
+        for replica in status.get("replicas", ())
+    ]
+
+
+def signatures_rows(status: Json) -> list[dict[str, Any]]:
+    """Return the rows of `SIGNATURES` from `/v1/status`."""
+    return [
+        {**_known(replica, SIGNATURES), "table": name, **_known(table, SIGNATURES)}
+        for replica in status.get("replicas", ())
+        for name, table in (replica.get("tables") or {}).items()
+    ]
+
+
+def tables_rows(tables: Sequence[Json]) -> list[dict[str, Any]]:
+    """Return the rows of `TABLES` from `/v1/tables`."""
+    return [
+        {
+            **_known(table, TABLES),
+            "table": table["name"],
+            "columns": ", ".join(
+                f"{column['name']} {column['type']}"
+                + ("" if column.get("nullable", True) else " not null")
+                for column in table["columns"]
+            ),
+        }
+        for table in tables
+    ]
+
+
+def _known(found: Json, schema: pa.Schema) -> dict[str, Any]:
+    return {name: found[name] for name in schema.names if name in found}
+
+
+def to_arrow(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.Table:
+    """Return rows as Arrow; what a row lacks is NULL."""
+    return pa.Table.from_pylist(rows, schema=schema)
+
+
+Get = Callable[..., Any]
+
+#: View → (schema, function from a GET of the client API to the view's rows).
+VIEWS: dict[str, tuple[pa.Schema, Callable[[Get], list[dict[str, Any]]]]] = {
+    "masters": (MASTERS, lambda get: masters_rows(get("/v1/status"), get("/v1/info"))),
+    "workers": (WORKERS, lambda get: workers_rows(get("/v1/status"))),
+    "signatures": (SIGNATURES, lambda get: signatures_rows(get("/v1/status"))),
+    "tables": (TABLES, lambda get: tables_rows(get("/v1/tables"))),
+}
+
+
+def view(name: str, get: Get) -> pa.Table:
+    """Return a view's rows.
+
+    Args:
+        name: One of `VIEWS`.
+        get: Returns the JSON answer of `GET path`.
+
+    Raises:
+        InvalidRequestError: No such view (definite).
+    """
+    if name not in VIEWS:
+        raise InvalidRequestError(
+            f"there is no view {name!r}", hint=f"Views: queue, {', '.join(VIEWS)}.", view=name
+        )
+    schema, rows = VIEWS[name]
+    return to_arrow(rows(get), schema)

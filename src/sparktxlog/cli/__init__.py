@@ -1,0 +1,23 @@
+"""The command line `sparktxlog`: arguments to calls, no logic.
+
+Exit codes: 0 in sync, 1 error, 2 usage, 3 lagging, 4 diverged, 5 unreachable, 6 bad configuration.
+"""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    """Run the command line; without its libraries, say how to install them."""
+    try:
+        from sparktxlog.cli.app import run
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] == "sparktxlog":
+            raise
+        sys.stderr.write(
+            f"[missing-dependency] the command line needs {error.name!r}  "
+            "Run: pip install 'sparktxlog[node]'\n"
+        )
+        sys.exit(1)
+    run()

@@ -1,0 +1,361 @@
+"""The commands of `sparktxlog`.  Heavy modules are imported by the command that needs them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sparktxlog import __version__
+from sparktxlog.cli.node_api import DEFAULT_URL, TOKEN_VARIABLE, NodeApi
+from sparktxlog.cli.output import (
+    ExitCode,
+    exit_code_of,
+    print_error,
+    print_json,
+    print_rows,
+    time_text,
+)
+from sparktxlog.cli.state import awaited_text, judge_status, latest_runs, state_word
+from sparktxlog.errors import ConfigError, TxLogError
+
+app = typer.Typer(
+    name="sparktxlog",
+    help="One order over many Delta tables from several writing sites.",
+    epilog="Exit codes: 0 in sync, 1 error, 2 usage, 3 lagging, 4 diverged, 5 unreachable, "
+    "6 bad configuration.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    rich_markup_mode=None,
+)
+config_app = typer.Typer(help="Check and show configuration.", no_args_is_help=True)
+tx_app = typer.Typer(help="Look at single transactions.", no_args_is_help=True)
+app.add_typer(config_app, name="config")
+app.add_typer(tx_app, name="tx")
+
+Url = Annotated[str, typer.Option("--url", envvar="SPARKTXLOG_URL", help="URL of the node to ask.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one line of JSON instead of a table.")]
+ConfigFile = Annotated[
+    Path | None, typer.Option("--config", "-c", help="TOML or .properties file.")
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Override one setting; may be repeated."),
+]
+
+
+def run() -> None:
+    """Run the command line; every error of the project ends in one line and an exit code."""
+    try:
+        app()
+    except TxLogError as error:
+        print_error(error, as_json="--json" in sys.argv[1:])
+        sys.exit(int(exit_code_of(error)))
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _end(code: ExitCode) -> None:
+    if code is not ExitCode.IN_SYNC:
+        raise typer.Exit(int(code))
+
+
+def _overrides(pairs: list[str] | None) -> dict[str, str]:
+    found = {}
+    for pair in pairs or []:
+        key, separator, value = pair.partition("=")
+        if not separator:
+            raise ConfigError(
+                f"command line: --set {pair!r} has no '='", hint="Write --set key=value.", key=key
+            )
+        found[key.strip()] = value.strip()
+    return found
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
+) -> None:
+    """Hold options of the whole command line."""
+
+
+@app.command(epilog="Example: sparktxlog serve --config conf/site-a.toml --set log-level=debug")
+def serve(config: ConfigFile = None, settings: Overrides = None) -> None:
+    """Run a node until it is stopped (SIGTERM, Ctrl-C)."""
+    from sparktxlog.config import load_config
+
+    checked = load_config(config, _overrides(settings))
+    from sparktxlog.cli.serve import run_node
+
+    run_node(checked)
+
+
+@app.command(epilog="Example: sparktxlog init conf/site-a.toml --node-id A --port 7070")
+def init(
+    path: Annotated[Path, typer.Argument(help="File to write.")] = Path("sparktxlog.toml"),
+    node_id: Annotated[str, typer.Option(help="Name of the node.")] = "A",
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port on loopback.")] = 7070,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write an example configuration of one node, with every setting explained."""
+    from sparktxlog.cli.example import example_config
+
+    if path.exists() and not force:
+        raise ConfigError(
+            f"{path} exists already", hint="Choose another file, or add --force.", file=str(path)
+        )
+    text = example_config(node_id=node_id, port=port)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    if as_json:
+        print_json({"written": str(path)})
+    else:
+        typer.echo(f"Wrote {path}.  Start the node with: sparktxlog serve --config {path}")
+
+
+@config_app.command("check", epilog="Example: sparktxlog config check conf/site-a.toml")
+def config_check(
+    path: Annotated[Path, typer.Argument(help="File to check.")],
+    settings: Overrides = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check a configuration file; exit code 6 names file, key, value and the way out."""
+    from sparktxlog.config import load_config
+
+    config = load_config(path, _overrides(settings))
+    if as_json:
+        print_json({"file": str(path), "ok": True, "lineage": config.lineage})
+    else:
+        typer.echo(f"{path}: good.  Node {config.node_id} of {config.lineage}")
+
+
+@config_app.command("show", epilog="Example: sparktxlog config show --config conf/site-a.toml")
+def config_show(
+    config: ConfigFile = None, settings: Overrides = None, as_json: AsJson = False
+) -> None:
+    """Show all settings: their values with --config, their defaults without."""
+    from sparktxlog.cli.example import setting_rows
+
+    rows = setting_rows(config, _overrides(settings))
+    if as_json:
+        print_json([dict(zip(("key", "value", "meaning"), row, strict=True)) for row in rows])
+    else:
+        print_rows("settings", ("key", "value", "meaning"), rows)
+
+
+@app.command(epilog="Example: sparktxlog status --url http://127.0.0.1:7070 --json")
+def status(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Show a node's view: positions, queues, who is awaited and why, replicas."""
+    found = NodeApi(url).get("/v1/status")
+    code = judge_status(found)
+    if as_json:
+        print_json(found | {"state": state_word(code)})
+    else:
+        _print_status(found, state_word(code))
+    _end(code)
+
+
+def _print_status(found: Mapping[str, Any], word: str) -> None:
+    print_rows(
+        f"node {found.get('node_id')}: {word}",
+        ("position", "published", "incoming runs", "incoming transactions", "round", "epoch"),
+        [
+            [
+                found.get(name)
+                for name in ("position", "published", "incoming_runs", "incoming_transactions",
+                             "round", "epoch")
+            ]
+        ],
+    )  # fmt: skip
+    for waiting in found.get("waiting_for") or []:
+        typer.echo(f"awaited {awaited_text(waiting)}")
+    if found.get("halted"):
+        typer.echo(f"halted: {found['halted']}")
+    _print_peers(found)
+    _print_replicas(found)
+
+
+def _print_peers(found: Mapping[str, Any]) -> None:
+    print_rows(
+        "peers",
+        ("peer", "url", "linked", "last post (UTC)", "position", "counter", "round"),
+        [
+            [peer.get("id"), peer.get("url"), bool(peer.get("linked")),
+             time_text(peer.get("last_post_at")), peer.get("position"),
+             str(peer.get("counter", "-")), peer.get("round")]
+            for peer in found.get("peers") or []
+        ],
+    )  # fmt: skip
+
+
+def _print_replicas(found: Mapping[str, Any]) -> None:
+    print_rows(
+        "replicas",
+        ("worker", "site", "position", "verdict", "report is old (s)", "alive"),
+        [
+            [replica.get("worker_id"), replica.get("node_id"), replica.get("position"),
+             replica.get("verdict"), replica.get("age_s"), bool(replica.get("alive"))]
+            for replica in found.get("replicas") or []
+        ],
+    )  # fmt: skip
+
+
+@app.command(epilog="Example: sparktxlog peers")
+def peers(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Show the links of a node to its peers."""
+    found = NodeApi(url).get("/v1/status")
+    if as_json:
+        print_json(found.get("peers") or [])
+    else:
+        _print_peers(found)
+    linked = all(peer.get("linked") for peer in found.get("peers") or [])
+    _end(ExitCode.IN_SYNC if linked else ExitCode.LAGGING)
+
+
+@app.command(epilog="Example: sparktxlog workers --json")
+def workers(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Show the replicas of all sites: position, verdict, age of the last report."""
+    found = NodeApi(url).get("/v1/status")
+    if as_json:
+        print_json(found.get("replicas") or [])
+    else:
+        _print_replicas(found)
+    _end(judge_status({**found, "waiting_for": []}))
+
+
+@app.command(epilog="Example: sparktxlog queue --after 1000 --limit 20")
+def queue(
+    url: Url = DEFAULT_URL,
+    after: Annotated[
+        int | None, typer.Option(min=0, help="Show runs that start after this position.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Runs to show.")] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """Show runs of the synchronized queue; without --after the latest ones."""
+    api = NodeApi(url)
+    if after is None:
+        entries = latest_runs(api, limit)
+    else:
+        entries = api.get("/v1/queue", after=after, limit=limit)
+    if as_json:
+        print_json(entries)
+        return
+    print_rows(
+        "synchronized queue, by runs",
+        ("position", "transactions", "origin", "sequence", "timestamp", "first transaction",
+         "rejected", "bytes", "ordered (UTC)", "chain hash"),
+        [
+            [entry["position"], entry["n"], entry["origin"], entry["seq"], str(entry["ts"]),
+             entry["first_id"], len(entry["rejected"]), entry["size_bytes"],
+             time_text(entry["ordered_at"]), entry["chain_hash"][:12]]
+            for entry in entries
+        ],
+    )  # fmt: skip
+
+
+@app.command(epilog="Example: sparktxlog tables")
+def tables(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Show the tables of the catalog."""
+    found = NodeApi(url).get("/v1/tables")
+    if as_json:
+        print_json(found)
+        return
+    print_rows(
+        "tables",
+        ("table", "columns", "keys", "partitioned by", "position"),
+        [
+            [table.get("name"),
+             [f"{column['name']} {column['type']}" for column in table.get("columns") or []],
+             table.get("keys"), table.get("partition_by"), table.get("position")]
+            for table in found
+        ],
+    )  # fmt: skip
+
+
+@tx_app.command("show", epilog="Example: sparktxlog tx show 0f8fad5b-d9cb-469f-a165-70867728950e")
+def tx_show(
+    transaction_id: Annotated[str, typer.Argument(help="UUID of the transaction.")],
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Show how far a transaction got: level, position, outcome."""
+    from sparktxlog.model.ids import transaction_id_from_text, transaction_id_to_text
+
+    checked = transaction_id_to_text(transaction_id_from_text(transaction_id))
+    receipt = NodeApi(url).get(f"/v1/transactions/{checked}")
+    if as_json:
+        print_json(receipt)
+        return
+    names = ("transaction_id", "level", "position", "outcome", "rejections", "ordered_at")
+    row = [receipt.get(name) for name in names]
+    row[-1] = time_text(row[-1])
+    print_rows("transaction", names, [row])
+
+
+@app.command(epilog="Example: sparktxlog verify --url http://127.0.0.1:7070")
+def verify(
+    url: Url = DEFAULT_URL,
+    tables: Annotated[
+        list[str] | None, typer.Option("--table", help="Table to recount; default: all.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Recount the replica's signatures by full scan, with Spark, and compare the sites."""
+    from sparktxlog.cli.verification import run_verification
+
+    token = os.environ.get(TOKEN_VARIABLE)
+    report, code = run_verification(url, tables or [], token=token)
+    if as_json:
+        print_json(report)
+    else:
+        others = ", ".join(report["compared_sites"]) or "no other site"
+        title = f"site {report['node_id']} at position {report['position']:,}, against {others}"
+        print_rows(title, *_verify_rows(report))
+    _end(code)
+
+
+def _verify_rows(report: Mapping[str, Any]) -> tuple[tuple[str, ...], list[list[Any]]]:
+    columns = ("table", "version", "rows:signature by full scan", "sound", "what differs")
+    rows = []
+    for name, found in sorted(report["tables"].items()):
+        differing = [f"{site} has {text}" for site, text in found["differing_sites"].items()]
+        causes = [*found["causes"], *differing]
+        rows.append([name, found["version"], found["counted"], found["sound"], causes])
+    return columns, rows
+
+
+@app.command(epilog="Example: sparktxlog demo --scale 0.1 --keep")
+def demo(
+    scale: Annotated[
+        float, typer.Option(min=0.001, max=1.0, help="Part of the year 2013, 1 = all flights.")
+    ] = 0.05,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the three nodes running.")] = False,
+    directory: Annotated[
+        Path | None, typer.Option("--dir", help="Directory of the sites; default: a new one.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run three sites on this machine with real flights, cut one off, heal, compare."""
+    from sparktxlog.cli.demo.story import DemoSettings, run_demo
+
+    settings = DemoSettings(scale=scale, keep=keep, directory=directory, as_json=as_json)
+    if not run_demo(settings):
+        raise typer.Exit(int(ExitCode.DIVERGED))

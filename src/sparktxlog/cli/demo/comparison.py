@@ -1,0 +1,129 @@
+"""The replicas' tables against plain Spark over the source, which never saw the log.
+
+For the shared table the source cannot say who wrote last: of the log only (transaction id,
+position) is taken, and the row expected is the source's row with the highest position.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from sparktxlog.cli.demo.flights import (
+    AIRCRAFT_KEYS,
+    AIRCRAFT_SCHEMA,
+    FLIGHT_SCHEMA,
+    changes_of,
+    columns_of,
+    flights_of,
+    planes_of,
+    select_schema,
+    sightings_of,
+    transaction_id_column,
+    weather_of,
+)
+from sparktxlog.cli.demo.source import AIRPORTS, NULL_TEXT, SourceFiles
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+
+_SITE = "__site"
+_WEIGHT = "__weight"
+
+
+def read_csv(spark: SparkSession, path: Path) -> DataFrame:
+    """Read a CSV file of the package: header, types by content."""
+    return spark.read.csv(str(path), header=True, inferSchema=True, nullValue=NULL_TEXT)
+
+
+def read_flights(spark: SparkSession, source: SourceFiles, scale: float) -> DataFrame:
+    """Return the flights of the first `scale` of the year, of all airports."""
+    return flights_of(read_csv(spark, source.flights), scale)
+
+
+def expected_tables(
+    spark: SparkSession, source: SourceFiles, flights: DataFrame, positions: DataFrame
+) -> dict[str, DataFrame]:
+    """Return the tables as the source says they must be.
+
+    Args:
+        flights: What `read_flights` returns.
+        positions: `transaction_id` (32 hexadecimal digits) and `position`, from the queue.
+    """
+    return {
+        "flights": expected_flights(flights),
+        "aircraft_position": expected_aircraft(flights, positions),
+        "weather": weather_of(read_csv(spark, source.weather)),
+        "planes": planes_of(read_csv(spark, source.planes)),
+    }
+
+
+def expected_flights(flights: DataFrame) -> DataFrame:
+    """Return the flights that were not cancelled, as they ended; computed without changes."""
+    flew = flights.where(F.col("departed_at").isNotNull())
+    landed = F.col("arrived_at").isNotNull()
+    ended = flew.withColumn("status", F.when(landed, "arrived").otherwise("departed"))
+    # Without a landing nobody measured a delay of arrival.
+    ended = ended.withColumn("arr_delay", F.when(landed, F.col("arr_delay")))
+    return select_schema(ended, FLIGHT_SCHEMA)
+
+
+def expected_aircraft(flights: DataFrame, positions: DataFrame) -> DataFrame:
+    """Return for each aircraft the sighting whose transaction stands last in the queue."""
+    site = F.create_map(
+        *(F.lit(word) for name, airport in AIRPORTS.items() for word in (airport, name))
+    )[F.col("origin")]
+    seen = sightings_of(changes_of(flights)).withColumn(
+        "transaction_id", transaction_id_column(site, F.col("number"))
+    )
+    placed = seen.join(positions, "transaction_id", "left")
+    last = F.max_by(
+        F.struct(*columns_of(AIRCRAFT_SCHEMA)), F.coalesce(F.col("position"), F.lit(-1))
+    )
+    found = placed.groupBy(*AIRCRAFT_KEYS).agg(last.alias("last")).select("last.*")
+    return select_schema(found, AIRCRAFT_SCHEMA)
+
+
+def id_digits(frame: DataFrame, name: str) -> Column:
+    """Return a transaction id, UUID text or 16 bytes, as 32 hexadecimal digits."""
+    if frame.schema[name].dataType.typeName() == "binary":
+        return F.lower(F.hex(name))
+    return F.lower(F.replace(F.col(name), F.lit("-"), F.lit("")))
+
+
+def shared_keys(flights: DataFrame) -> int:
+    """Return how many aircraft were written by more than one site."""
+    seen = sightings_of(changes_of(flights)).groupBy(*AIRCRAFT_KEYS)
+    return seen.agg(F.count_distinct("origin").alias("sites")).where("sites > 1").count()
+
+
+def count_differences(have: Mapping[str, DataFrame], want: DataFrame) -> dict[str, int]:
+    """Return site → rows that stand on one side only, duplicates counted; one pass over all."""
+    names = want.columns
+    sites = F.explode(F.array(*(F.lit(site) for site in have)))
+    rows = want.select(sites.alias(_SITE), F.lit(-1).alias(_WEIGHT), *names)
+    for site, frame in have.items():
+        rows = rows.unionAll(frame.select(F.lit(site), F.lit(1), *names))
+    # groupBy takes NULL for a value like any other, as a comparison of rows must.
+    uneven = rows.groupBy(_SITE, *names).agg(F.abs(F.sum(_WEIGHT)).alias(_WEIGHT))
+    found = uneven.where(F.col(_WEIGHT) > 0).groupBy(_SITE).agg(F.sum(_WEIGHT)).collect()
+    return dict.fromkeys(have, 0) | {str(row[0]): int(row[1]) for row in found}
+
+
+def compare_sites(
+    spark: SparkSession, lakes: Mapping[str, str], expected: Mapping[str, DataFrame]
+) -> dict[str, dict[str, int]]:
+    """Return site → table → number of rows that differ from the source."""
+    differences: dict[str, dict[str, int]] = {site: {} for site in lakes}
+    for table, want in expected.items():
+        have = {
+            site: spark.read.format("delta").load(f"{lake}/{table}") for site, lake in lakes.items()
+        }
+        for site, count in count_differences(have, want.cache()).items():
+            differences[site][table] = count
+    return differences

@@ -1,0 +1,78 @@
+"""Texts made from the table of settings: an example file and the values in force."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sparktxlog.config import SETTINGS, Setting, load_config
+from sparktxlog.model.ids import check_node_id
+
+_GIVEN = ("node-id", "master-url", "data-dir")
+
+
+def example_config(*, node_id: str, port: int) -> str:
+    """Return a TOML file that starts a node of its own; all other settings stand as comments."""
+    check_node_id(node_id)
+    lines = [
+        "# Configuration of a sparktxlog node.  Environment variables SPARKTXLOG_<KEY> and",
+        "# --set KEY=VALUE override what stands here; relative paths are relative to the",
+        "# directory the node is started in.",
+        "",
+        f'node-id = "{node_id}"',
+        f'master-url = "http://127.0.0.1:{port}"',
+        f'data-dir = "data/{node_id.lower()}"',
+        "",
+        "# Peers of the other sites; all members need the same secret.",
+        '# cluster-secret-file = "conf/cluster-secret"',
+        "# [peer.1]",
+        '# id = "B"',
+        '# url = "http://10.0.0.2:7070"',
+        "",
+    ]
+    for setting in SETTINGS:
+        if setting.key in _GIVEN:
+            continue
+        lines.append(f"# {setting.description}")
+        lines.append(f"# {setting.key} = {_toml(setting.default)}".rstrip())
+        lines.append("")
+    # Keys after a [table] would belong to it: the commented peers stand last.
+    peers = lines.index("# [peer.1]")
+    block = lines[peers : peers + 3]
+    del lines[peers : peers + 3]
+    return "\n".join([*lines, *block]) + "\n"
+
+
+def _toml(value: Any) -> str:
+    if value is None:
+        return '""'
+    if isinstance(value, tuple):
+        return json.dumps(list(value))
+    return json.dumps(value)
+
+
+def setting_rows(path: Path | None, overrides: Mapping[str, str]) -> list[list[str]]:
+    """Return (key, value, meaning) of all settings; secrets are hidden."""
+    if path is None and not overrides:
+        return [[s.key, _shown(s, s.default), s.description] for s in SETTINGS]
+    config = load_config(path, overrides)
+    rows = [[s.key, _shown(s, getattr(config, s.attribute)), s.description] for s in SETTINGS]
+    for number, peer in enumerate(config.peers, start=1):
+        rows.append([f"peer.{number}.id", peer.id, "Name of a peer."])
+        rows.append([f"peer.{number}.url", peer.url, "URL of a peer."])
+    return rows
+
+
+def _shown(setting: Setting, value: Any) -> str:
+    if value is None:
+        return "-"
+    if setting.secret:
+        return "(hidden)"
+    if isinstance(value, tuple):
+        separator = ":" if setting.key == "listen" else ", "
+        return separator.join(str(part) for part in value)
+    if isinstance(value, float):
+        return f"{value:g}"
+    return str(value)

@@ -1,0 +1,91 @@
+"""Asks a node over its client API; the standard library is enough for a command line."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlencode, urlsplit
+from urllib.request import Request, urlopen
+
+from sparktxlog import errors
+from sparktxlog.errors import InvalidRequestError, TransportError, TxLogError
+
+DEFAULT_URL = "http://127.0.0.1:7070"
+TOKEN_VARIABLE = "SPARKTXLOG_CLIENT_TOKEN"  # noqa: S105 - a name, no secret
+_MAX_ANSWER_BYTES = 64 << 20
+
+
+class NodeApi:
+    """Reads one node's `/v1` resources.
+
+    Args:
+        url: The node's URL, scheme, host and port.
+        token: Bearer token; default: the variable `SPARKTXLOG_CLIENT_TOKEN`.
+        timeout_s: Seconds to wait for one answer.
+    """
+
+    def __init__(self, url: str, *, token: str | None = None, timeout_s: float = 10.0) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise InvalidRequestError(
+                f"{url[:120]!r} is no URL of a node", hint="Give one such as http://127.0.0.1:7070."
+            )
+        self.url = url.rstrip("/")
+        self.timeout_s = timeout_s
+        self._token = token or os.environ.get(TOKEN_VARIABLE)
+
+    def get(self, path: str, **query: Any) -> Any:
+        """Return the decoded JSON answer of `GET path`.
+
+        Raises:
+            TransportError: The node cannot be reached or sent no JSON.
+            TxLogError: The node's own error, in its class.
+        """
+        wanted = {name: value for name, value in query.items() if value is not None}
+        target = f"{self.url}{path}" + (f"?{urlencode(wanted)}" if wanted else "")
+        request = Request(target, headers={"accept": "application/json"})  # noqa: S310
+        if self._token:
+            request.add_header("authorization", f"Bearer {self._token}")
+        try:
+            with urlopen(request, timeout=self.timeout_s) as answer:  # noqa: S310
+                body = answer.read(_MAX_ANSWER_BYTES)
+        except HTTPError as error:
+            with error:
+                raise _error_of(error.read(_MAX_ANSWER_BYTES), error.code, self.url) from None
+        except (URLError, OSError) as error:
+            reason = getattr(error, "reason", error)
+            raise TransportError(
+                f"no node answers at {self.url}: {reason}",
+                hint="Start it with `sparktxlog serve`, or name another one with --url.",
+                url=self.url,
+            ) from error
+        return _decode(body, self.url)
+
+
+def _decode(body: bytes, url: str) -> Any:
+    try:
+        return json.loads(body)
+    except ValueError as error:
+        raise TransportError(
+            f"{url} answers, but not as a sparktxlog node", hint="Check --url.", url=url
+        ) from error
+
+
+def _error_of(body: bytes, status: int, url: str) -> TxLogError:
+    try:
+        problem = json.loads(body)
+        code, detail = str(problem["title"]), str(problem["detail"])
+    except (ValueError, KeyError, TypeError):
+        return TransportError(f"{url} answered with HTTP status {status}", url=url, status=status)
+    cls = _classes().get(code, TxLogError)
+    return cls(detail, hint=str(problem.get("hint", "")), **dict(problem.get("fields") or {}))
+
+
+def _classes() -> dict[str, type[TxLogError]]:
+    return {
+        found.code: found
+        for found in vars(errors).values()
+        if isinstance(found, type) and issubclass(found, TxLogError)
+    }

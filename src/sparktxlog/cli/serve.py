@@ -1,0 +1,134 @@
+"""`sparktxlog serve`: run a node until it is told to stop."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import gc
+import signal
+import socket
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+
+from sparktxlog.config import NodeConfig, load_config
+from sparktxlog.errors import ConfigError, TxLogError
+
+#: Open requests get so long to end after a stop signal, seconds.
+_GRACE_S = 3
+#: Longer than peers keep idle connections, so that only they close them.
+_KEEP_ALIVE_S = 75
+#: The publisher's thread must not keep the event loop waiting for the default 5 ms.
+_SWITCH_INTERVAL_S = 0.001
+
+
+def serve(config_path: Path | None, overrides: Mapping[str, Any] | None = None) -> int:
+    """Read the configuration and run a node; return its exit code."""
+    return run_node(load_config(config_path, overrides))
+
+
+def run_node(config: NodeConfig) -> int:
+    """Run a node until SIGTERM or SIGINT; return 0 after a clean stop.
+
+    Raises:
+        ConfigError: The address cannot be listened on (definite).
+        LockedError: Another process owns the data directory (definite).
+        StorageError, InvariantViolation: The node had to stop by itself.
+    """
+    import uvloop
+
+    from sparktxlog.runtime.logs import set_up_logs
+    from sparktxlog.runtime.memory import bound_memory
+
+    set_up_logs(config.node_id, config.log_level, config.log_format)
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    bound_memory()
+    listener = _listen(config)
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_run(config, listener))
+    finally:
+        listener.close()
+    return 0
+
+
+def _listen(config: NodeConfig) -> socket.socket:
+    host, port = config.listen
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=1024)
+    except OSError as error:
+        raise ConfigError(
+            f"listen = {host}:{port}: {error.strerror}",
+            hint="Stop whatever listens there, or choose another port with listen.",
+            key="listen",
+            value=f"{host}:{port}",
+        ) from error
+
+
+class _Server(uvicorn.Server):
+    """A server that leaves signals to `_run`."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+async def _run(config: NodeConfig, listener: socket.socket) -> None:
+    from sparktxlog.runtime.wiring import build_node
+    from sparktxlog.service.app import build_app
+
+    running = build_node(config)
+    server = _Server(
+        uvicorn.Config(
+            build_app(running),
+            http="httptools",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            date_header=False,
+            timeout_keep_alive=_KEEP_ALIVE_S,
+            timeout_graceful_shutdown=_GRACE_S,
+        )
+    )
+
+    def stop() -> None:
+        running.begin_stop()
+        server.should_exit = True
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+    running.failed.add_done_callback(lambda _: stop())
+    try:
+        await running.start()
+        gc.collect()
+        gc.freeze()
+        await server.serve(sockets=[listener])
+    finally:
+        await running.stop()
+    if running.failed.done():
+        raise running.failed.result()
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run a node from the command line; `sparktxlog serve` does the same."""
+    parser = argparse.ArgumentParser(prog="python -m sparktxlog.cli.serve", description=__doc__)
+    parser.add_argument("--config", "-c", type=Path)
+    parser.add_argument("--set", metavar="KEY=VALUE", action="append", default=[])
+    arguments = parser.parse_args(argv)
+    overrides = dict(pair.partition("=")[::2] for pair in arguments.set)
+    try:
+        return serve(arguments.config, overrides)
+    except TxLogError as error:
+        sys.stderr.write(f"{error}\n")
+        return 6 if isinstance(error, ConfigError) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,71 @@
+"""What a node's answers mean: in sync, lagging or diverged; who is awaited; the latest runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sparktxlog.cli.node_api import NodeApi
+from sparktxlog.cli.output import ExitCode
+
+_BAD_VERDICTS = ("DIVERGED", "FOREIGN")
+
+
+def judge_status(status: Mapping[str, Any]) -> ExitCode:
+    """Return what a node's `/v1/status` says about the cluster as this node sees it.
+
+    DIVERGED: a replica differs from the log, or the node halted.  LAGGING: a peer is awaited while
+    transactions wait, or a replica is behind what is published.  A silent worker whose replica has
+    everything is in sync: workers may run from a scheduler.
+    """
+    if status.get("halted"):
+        return ExitCode.DIVERGED
+    replicas = list(status.get("replicas") or [])
+    if any(replica.get("verdict") in _BAD_VERDICTS for replica in replicas):
+        return ExitCode.DIVERGED
+    if status.get("waiting_for") and status.get("incoming_transactions"):
+        return ExitCode.LAGGING
+    published = int(status.get("published") or 0)
+    if any(int(replica.get("position") or 0) < published for replica in replicas):
+        return ExitCode.LAGGING
+    return ExitCode.IN_SYNC
+
+
+def state_word(code: ExitCode) -> str:
+    """Return the word for a judged state."""
+    words = {ExitCode.IN_SYNC: "in sync", ExitCode.LAGGING: "lagging"}
+    return words.get(code, "diverged")
+
+
+def awaited_text(waiting: Mapping[str, Any]) -> str:
+    """Return who is awaited and why, in one sentence."""
+    reasons = {
+        "promise": "its timestamp counter (no post since)",
+        "acquired": "its word that it holds the data",
+        "payload": "its data",
+    }
+    why = str(waiting.get("why", ""))
+    since = waiting.get("since_us")
+    text = f"{waiting.get('peer')}: {reasons.get(why, why)}"
+    if isinstance(since, (int, float)) and since > 0:
+        text += f", for {_age_text(since)}"
+    return text
+
+
+def _age_text(since_us: float) -> str:
+    return f"{since_us / 1e6:,.1f} s"
+
+
+#: No run has more transactions, so the last one starts within so many positions.
+_LONGEST_RUN = 8_192
+_PAGE = 1_000
+
+
+def latest_runs(api: NodeApi, limit: int) -> list[dict[str, Any]]:
+    """Return the last `limit` runs of a node's queue, ascending; fewer where runs are long."""
+    after = max(0, int(api.get("/v1/info")["position"]) - _LONGEST_RUN)
+    runs: list[dict[str, Any]] = []
+    while page := api.get("/v1/queue", after=after, limit=_PAGE):
+        runs = (runs + page)[-limit:]
+        after = int(page[-1]["position"])
+    return runs

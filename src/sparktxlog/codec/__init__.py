@@ -1,0 +1,1 @@
+"""Values to bytes and back: wire messages, payload containers, digests, Arrow schemas."""

@@ -1,0 +1,297 @@
+"""Column types between Spark's DDL names and Arrow, both ways.
+
+    DDL                     Arrow
+    boolean                 bool
+    tinyint … bigint        int8, int16, int32, int64
+    float, double           float32, float64
+    decimal(p,s)            decimal128(p, s), 1 <= p <= 38, 0 <= s <= p
+    string, binary          string, binary
+    date                    date32
+    timestamp               timestamp(us, UTC)
+    timestamp_ntz           timestamp(us)
+    array<t>                list<element: t>
+    struct<a:t,b:t>         struct<a: t, b: t>
+    map<k,v>                map<k, v>; keys are never NULL
+
+`arrow_type` also takes Spark's aliases (`long`, `integer`, `short`, `byte`, `real`, `dec`,
+`numeric`, `timestamp_ltz`) and `ddl_type` the Arrow types that fit without loss (large and view
+forms, dictionaries, coarser timestamps); both give the one canonical form above.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+
+import pyarrow as pa
+
+from sparktxlog.errors import SchemaMismatchError
+from sparktxlog.model.table import Column, TableDefinition
+
+TIMESTAMP = pa.timestamp("us", tz="UTC")
+TIMESTAMP_NTZ = pa.timestamp("us")
+
+_SIMPLE: dict[str, pa.DataType] = {
+    "boolean": pa.bool_(),
+    "tinyint": pa.int8(),
+    "smallint": pa.int16(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": TIMESTAMP,
+    "timestamp_ntz": TIMESTAMP_NTZ,
+}
+_NAMES = {kind: name for name, kind in _SIMPLE.items()}
+_ALIASES = {
+    "bool": "boolean",
+    "byte": "tinyint",
+    "short": "smallint",
+    "integer": "int",
+    "long": "bigint",
+    "real": "float",
+    "dec": "decimal",
+    "numeric": "decimal",
+    "timestamp_ltz": "timestamp",
+}
+_KNOWN = (
+    "Known types: boolean, tinyint, smallint, int, bigint, float, double, decimal(p,s), string,"
+    " binary, date, timestamp, timestamp_ntz, array<>, struct<>, map<,>."
+)
+_TOKEN = re.compile(r"\s*(?:(?P<quoted>`(?:[^`]|``)+`)|(?P<word>[^\s<>(),:`]+)|(?P<mark>[<>(),:]))")
+_MARKS = frozenset("<>(),:")
+#: Nesting of types beyond this is an attack or a mistake.
+_MAX_DEPTH = 32
+
+
+@lru_cache(maxsize=4096)
+def arrow_type(ddl: str) -> pa.DataType:
+    """Return the Arrow type of Spark's DDL name.
+
+    Raises:
+        SchemaMismatchError: The name is unknown or torn (definite).
+    """
+    return _Parser(ddl).whole()
+
+
+@lru_cache(maxsize=4096)
+def normal_type(ddl: str) -> str:
+    """Return the canonical DDL name: lower case, no spaces, no aliases.
+
+    Raises:
+        SchemaMismatchError: The name is unknown or torn (definite).
+    """
+    return ddl_type(arrow_type(ddl))
+
+
+def arrow_schema(definition: TableDefinition, names: Iterable[str] | None = None) -> pa.Schema:
+    """Return the Arrow schema of a table's columns, in the table's order.
+
+    Args:
+        definition: The table.
+        names: Only these columns; None = all.
+
+    Raises:
+        SchemaMismatchError: A column has an unknown type (definite).
+    """
+    wanted = None if names is None else set(names)
+    return pa.schema(
+        [
+            pa.field(column.name, arrow_type(column.type), nullable=column.nullable)
+            for column in definition.columns
+            if wanted is None or column.name in wanted
+        ]
+    )
+
+
+def columns_of(schema: pa.Schema) -> tuple[Column, ...]:
+    """Return the columns of an Arrow schema.
+
+    Raises:
+        SchemaMismatchError: A column has a type that tables cannot hold (definite).
+    """
+    columns = []
+    for field in schema:
+        try:
+            name = ddl_type(field.type)
+        except SchemaMismatchError as error:
+            raise SchemaMismatchError(
+                f"column {field.name!r}: {error.message}", hint=error.hint, column=field.name
+            ) from error
+        columns.append(Column(name=field.name, type=name, nullable=field.nullable))
+    return tuple(columns)
+
+
+def ddl_type(kind: pa.DataType) -> str:
+    """Return Spark's DDL name of an Arrow type.
+
+    Raises:
+        SchemaMismatchError: Tables cannot hold the type without loss (definite).
+    """
+    found = _NAMES.get(kind)
+    if found is not None:
+        return found
+    types = pa.types
+    if types.is_dictionary(kind):
+        return ddl_type(kind.value_type)
+    if types.is_timestamp(kind) and kind.unit in ("s", "ms", "us"):
+        return "timestamp" if kind.tz else "timestamp_ntz"
+    if types.is_large_string(kind) or types.is_string_view(kind):
+        return "string"
+    if (
+        types.is_large_binary(kind)
+        or types.is_binary_view(kind)
+        or types.is_fixed_size_binary(kind)
+    ):
+        return "binary"
+    if types.is_decimal(kind) and kind.precision <= 38 and 0 <= kind.scale <= kind.precision:
+        return f"decimal({kind.precision},{kind.scale})"
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        return f"array<{ddl_type(kind.value_type)}>"
+    if types.is_map(kind):
+        return f"map<{ddl_type(kind.key_type)},{ddl_type(kind.item_type)}>"
+    if types.is_struct(kind) and kind.num_fields:
+        fields = [kind.field(i) for i in range(kind.num_fields)]
+        return f"struct<{','.join(f'{_quoted(f.name)}:{ddl_type(f.type)}' for f in fields)}>"
+    raise SchemaMismatchError(
+        f"Arrow type {kind} has no place in a table", hint=_advice(kind), type=str(kind)
+    )
+
+
+def _advice(kind: pa.DataType) -> str:
+    types = pa.types
+    if types.is_timestamp(kind):
+        return "Cast to timestamp('us'): tables keep microseconds."
+    if types.is_unsigned_integer(kind):
+        return "Cast to a signed type that holds all values."
+    if types.is_null(kind):
+        return "The column has no type: cast it to the column's."
+    return _KNOWN
+
+
+def _quoted(name: str) -> str:
+    return name if re.fullmatch(r"\w+", name) else "`" + name.replace("`", "``") + "`"
+
+
+class _Parser:
+    """Recursive descent over the tokens of one DDL name."""
+
+    def __init__(self, ddl: str) -> None:
+        self._ddl = ddl
+        self._tokens: list[str] = []
+        self._quoted: set[int] = set()
+        self._next = 0
+        at = 0
+        text = ddl.rstrip()
+        while at < len(text):
+            match = _TOKEN.match(text, at)
+            if match is None or len(text) > 65_536:
+                raise self._error()
+            if match["quoted"]:
+                self._quoted.add(len(self._tokens))
+                self._tokens.append(match["quoted"][1:-1].replace("``", "`"))
+            else:
+                self._tokens.append(match["word"] or match["mark"])
+            at = match.end()
+
+    def whole(self) -> pa.DataType:
+        kind = self._type(0)
+        if self._next != len(self._tokens):
+            raise self._error()
+        return kind
+
+    def _type(self, depth: int) -> pa.DataType:
+        word = self._take().lower()
+        name = _ALIASES.get(word, word)
+        if depth > _MAX_DEPTH:
+            raise self._error()
+        if name in _SIMPLE:
+            return _SIMPLE[name]
+        match name:
+            case "decimal":
+                return self._decimal()
+            case "array":
+                self._expect("<")
+                item = self._type(depth + 1)
+                self._expect(">")
+                return pa.list_(pa.field("element", item))
+            case "map":
+                self._expect("<")
+                key = self._type(depth + 1)
+                self._expect(",")
+                value = self._type(depth + 1)
+                self._expect(">")
+                return pa.map_(key, value)
+            case "struct":
+                return self._struct(depth)
+        raise self._error()
+
+    def _decimal(self) -> pa.DataType:
+        if self._peek() != "(":
+            return pa.decimal128(10, 0)
+        self._expect("(")
+        precision = self._number()
+        scale = 0
+        if self._peek() == ",":
+            self._expect(",")
+            scale = self._number()
+        self._expect(")")
+        if not (1 <= precision <= 38 and 0 <= scale <= precision):
+            raise SchemaMismatchError(
+                f"{self._ddl!r}: precision is 1 to 38, scale 0 to the precision", type=self._ddl
+            )
+        return pa.decimal128(precision, scale)
+
+    def _struct(self, depth: int) -> pa.DataType:
+        self._expect("<")
+        fields = []
+        names: set[str] = set()
+        while True:
+            name = self._take(quotable=True)
+            if name.lower() in names:
+                raise SchemaMismatchError(
+                    f"{self._ddl!r}: field {name!r} stands twice (case is ignored)", type=self._ddl
+                )
+            names.add(name.lower())
+            if self._peek() == ":":
+                self._expect(":")
+            fields.append(pa.field(name, self._type(depth + 1)))
+            if self._peek() != ",":
+                break
+            self._expect(",")
+        self._expect(">")
+        return pa.struct(fields)
+
+    def _peek(self) -> str:
+        if self._next < len(self._tokens) and self._next not in self._quoted:
+            return self._tokens[self._next]
+        return ""
+
+    def _take(self, *, quotable: bool = False) -> str:
+        if self._next >= len(self._tokens):
+            raise self._error()
+        token = self._tokens[self._next]
+        quoted = self._next in self._quoted
+        if (quoted and not quotable) or (not quoted and token in _MARKS):
+            raise self._error()
+        self._next += 1
+        return token
+
+    def _expect(self, mark: str) -> None:
+        if self._peek() != mark:
+            raise self._error()
+        self._next += 1
+
+    def _number(self) -> int:
+        token = self._take()
+        if not re.fullmatch(r"[0-9]{1,3}", token):
+            raise self._error()
+        return int(token)
+
+    def _error(self) -> SchemaMismatchError:
+        shown = self._ddl[:140]
+        return SchemaMismatchError(f"{shown!r} is no column type", hint=_KNOWN, type=shown)

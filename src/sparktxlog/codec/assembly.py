@@ -1,0 +1,201 @@
+"""Transactions become a run: one inline section per (table, kind), one block each for the rest.
+
+The run is the unit that is made durable, sent, ordered and hashed (protocol P1b).  Inline rows of
+all its transactions on one table and of one kind stand in one Arrow stream, in the order of the
+transactions and of their operations; `TX_COLUMN` and `OP_COLUMN` say whose row is whose.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from sparktxlog.codec.payload import encode_payload
+from sparktxlog.codec.sections import write_section
+from sparktxlog.codec.transactions import PreparedOperation, PreparedTransaction
+from sparktxlog.errors import LocalProtocolError
+from sparktxlog.model.operation import (
+    OP_COLUMN,
+    TX_COLUMN,
+    Block,
+    InlineSection,
+    OperationKind,
+    RunManifest,
+)
+from sparktxlog.model.signature import TableSignature
+
+_TX_FIELD = pa.field(TX_COLUMN, pa.int32(), nullable=False)
+_OP_FIELD = pa.field(OP_COLUMN, pa.int32(), nullable=False)
+
+
+@dataclass(slots=True)
+class _Group:
+    """Inline rows of one (table, kind, schema version), in run order."""
+
+    parts: list[pa.Table] = field(default_factory=list)
+    txs: list[int] = field(default_factory=list)
+    ops: list[int] = field(default_factory=list)
+    claims: list[TableSignature | None] = field(default_factory=list)
+
+
+def assemble_run(
+    transactions: Sequence[PreparedTransaction],
+    submitted_at: int,
+    *,
+    compression: str | None = None,
+) -> tuple[RunManifest, bytes]:
+    """Return manifest and payload container of a run of validated transactions.
+
+    Args:
+        transactions: 1 to 8,192 of them, validated, ids distinct; of one session, or of none.
+        submitted_at: Wall clock, microseconds since 1970 UTC.
+        compression: Of the inline sections: None, `lz4` or `zstd`.
+
+    Raises:
+        LocalProtocolError: Transactions of different sessions, or none at all (definite).
+    """
+    if not transactions:
+        raise LocalProtocolError("a run has at least one transaction")
+    session = transactions[0].session
+    groups: dict[tuple[str, OperationKind, int], _Group] = {}
+    blocks: list[Block] = []
+    for tx, transaction in enumerate(transactions):
+        if transaction.session != session:
+            raise LocalProtocolError("transactions of one run belong to one session")
+        for op, operation in enumerate(transaction.operations):
+            if operation.rows is None:
+                blocks.append(_single_block(operation, tx, op))
+                continue
+            key = (operation.table, operation.kind, operation.schema_version)
+            group = groups.setdefault(key, _Group())
+            group.parts.append(operation.rows)
+            group.txs.append(tx)
+            group.ops.append(op)
+            group.claims.append(operation.claim)
+    sections: list[bytes] = []
+    for (table, kind, schema_version), group in groups.items():
+        section = write_section(_merge(group), compression)
+        rows = sum(part.num_rows for part in group.parts)
+        blocks.append(
+            Block(
+                table=table,
+                kind=kind,
+                schema_version=schema_version,
+                txs=_concerned(group.txs, len(transactions)),
+                inline=inline_section(len(sections), section, rows),
+                claim=_sum(group.claims),
+            )
+        )
+        sections.append(section)
+    manifest = RunManifest(
+        n=len(transactions),
+        ids=b"".join(transaction.transaction_id for transaction in transactions),
+        blocks=tuple(blocks),
+        submitted_at=submitted_at,
+        session=session,
+    )
+    return manifest, encode_payload(manifest, sections)
+
+
+def assemble_rows(
+    table: str,
+    kind: OperationKind,
+    schema_version: int,
+    rows: pa.Table,
+    txs: np.ndarray,
+    ids: bytes,
+    submitted_at: int,
+    *,
+    session: str | None = None,
+    compression: str | None = None,
+) -> tuple[RunManifest, bytes]:
+    """Return a run whose transactions are one operation each, of one kind on one table.
+
+    Args:
+        table: Name of the table.
+        kind: A kind that carries rows.
+        schema_version: Of the table.
+        rows: Checked rows without TX and OP columns.
+        txs: int32, for each row the index of its transaction: ascending, 0 … n-1, none left out.
+        ids: n transaction ids of 16 bytes, distinct.
+        submitted_at: Wall clock, microseconds since 1970 UTC.
+        session: See `RunManifest.session`.
+        compression: Of the section: None, `lz4` or `zstd`.
+    """
+    marked = mark_rows(rows, txs, np.zeros(len(txs), dtype=np.int32))
+    section = write_section(marked, compression)
+    block = Block(
+        table=table,
+        kind=kind,
+        schema_version=schema_version,
+        inline=inline_section(0, section, rows.num_rows),
+    )
+    manifest = RunManifest(
+        n=len(ids) // 16, ids=ids, blocks=(block,), submitted_at=submitted_at, session=session
+    )
+    return manifest, encode_payload(manifest, [section])
+
+
+def as_ids(random: bytes) -> bytes:
+    """Turn random bytes, 16 for each, into UUIDs of version 4."""
+    ids = np.frombuffer(random, dtype=np.uint8).reshape(-1, 16).copy()
+    ids[:, 6] = (ids[:, 6] & 0x0F) | 0x40
+    ids[:, 8] = (ids[:, 8] & 0x3F) | 0x80
+    return ids.tobytes()
+
+
+def mark_rows(rows: pa.Table, txs: np.ndarray, ops: np.ndarray) -> pa.Table:
+    """Return the rows with their TX and OP columns, both int32."""
+    return rows.append_column(_TX_FIELD, pa.array(txs, pa.int32())).append_column(
+        _OP_FIELD, pa.array(ops, pa.int32())
+    )
+
+
+def inline_section(index: int, section: bytes, rows: int) -> InlineSection:
+    """Return the manifest's entry of a section."""
+    return InlineSection(
+        index=index,
+        size_bytes=len(section),
+        rows=rows,
+        digest=hashlib.sha256(section).hexdigest(),
+    )
+
+
+def _single_block(operation: PreparedOperation, tx: int, op: int) -> Block:
+    return Block(
+        table=operation.table,
+        kind=operation.kind,
+        schema_version=operation.schema_version,
+        txs=(tx,),
+        op=op,
+        files=operation.files,
+        definition=operation.definition,
+        predicate=operation.predicate,
+        claim=operation.claim,
+    )
+
+
+def _merge(group: _Group) -> pa.Table:
+    rows = group.parts[0] if len(group.parts) == 1 else pa.concat_tables(group.parts)
+    counts = [part.num_rows for part in group.parts]
+    txs = np.repeat(np.array(group.txs, dtype=np.int32), counts)
+    ops = np.repeat(np.array(group.ops, dtype=np.int32), counts)
+    return mark_rows(rows, txs, ops)
+
+
+def _concerned(txs: list[int], n: int) -> tuple[int, ...] | None:
+    distinct = tuple(dict.fromkeys(txs))  # ascending, for the run was walked in order
+    return None if len(distinct) == n else distinct
+
+
+def _sum(claims: Iterable[TableSignature | None]) -> TableSignature | None:
+    total = TableSignature()
+    for claim in claims:
+        if claim is None:
+            return None
+        total = total + claim
+    return total

@@ -1,0 +1,110 @@
+"""Payload container of a run: manifest and inline Arrow sections, one byte string.
+
+    8 bytes   magic "TXLOG\\0\\0\\1"
+    4 bytes   length of the manifest, little endian
+    4 bytes   number of sections
+    8 bytes   length, for each section
+    …         manifest (msgpack of RunManifest), then the sections (Arrow IPC streams)
+
+The run's digest is the SHA-256 of the manifest; the manifest holds the SHA-256 of each section
+and staged file, so one digest covers the run and the manifest can be read without its rows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Sequence
+
+import msgspec
+
+from sparktxlog.errors import ManifestMismatchError
+from sparktxlog.model.operation import RunManifest
+
+MAGIC = b"TXLOG\x00\x00\x01"
+_HEAD = struct.Struct("<8sII")
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(RunManifest)
+
+
+def encode_manifest(manifest: RunManifest) -> bytes:
+    """Return the bytes whose SHA-256 is the run's digest."""
+    return _encoder.encode(manifest)
+
+
+def encode_payload(manifest: RunManifest, sections: Sequence[bytes | memoryview]) -> bytes:
+    """Return the container of a manifest and its inline sections."""
+    body = encode_manifest(manifest)
+    head = _HEAD.pack(MAGIC, len(body), len(sections))
+    lengths = struct.pack(f"<{len(sections)}Q", *(len(section) for section in sections))
+    return b"".join((head, lengths, body, *sections))
+
+
+def split_payload(payload: bytes | memoryview) -> tuple[memoryview, list[memoryview]]:
+    """Return manifest bytes and sections, without copying.
+
+    Raises:
+        ManifestMismatchError: The bytes are no container (definite).
+    """
+    view = memoryview(payload)
+    if len(view) < _HEAD.size:
+        raise ManifestMismatchError("the payload container is torn", size=len(view))
+    magic, size, count = _HEAD.unpack_from(view)
+    if magic != MAGIC or count > 65_536 or len(view) < _HEAD.size + 8 * count:
+        raise ManifestMismatchError("these bytes are no payload container", size=len(view))
+    lengths = struct.unpack_from(f"<{count}Q", view, _HEAD.size)
+    start = _HEAD.size + 8 * count
+    if start + size + sum(lengths) != len(view):
+        raise ManifestMismatchError("the payload container is torn", size=len(view))
+    manifest = view[start : start + size]
+    start += size
+    sections = []
+    for length in lengths:
+        sections.append(view[start : start + length])
+        start += length
+    return manifest, sections
+
+
+def read_manifest(payload: bytes | memoryview) -> RunManifest:
+    """Decode the manifest of a container; its sections are not looked at.
+
+    Raises:
+        ManifestMismatchError: Torn container, or a manifest of another form (definite).
+    """
+    try:
+        manifest = _decoder.decode(split_payload(payload)[0])
+    except msgspec.MsgspecError as error:
+        raise ManifestMismatchError(f"the manifest cannot be read: {error}") from error
+    if len(manifest.ids) != 16 * manifest.n or manifest.n < 1:
+        raise ManifestMismatchError("the manifest's ids do not match its count", n=manifest.n)
+    return manifest
+
+
+def digest_of(payload: bytes | memoryview) -> bytes:
+    """Return the run's digest, computed from the manifest bytes."""
+    return hashlib.sha256(split_payload(payload)[0]).digest()
+
+
+def verify_payload(payload: bytes | memoryview, digest: bytes) -> RunManifest:
+    """Check a received container against a run's digest, inline sections included.
+
+    Raises:
+        ManifestMismatchError: Something differs; nothing may be kept of it (definite).
+    """
+    body, sections = split_payload(payload)
+    if hashlib.sha256(body).digest() != digest:
+        raise ManifestMismatchError("the manifest's digest is not the announced one")
+    manifest = read_manifest(payload)
+    for block in manifest.blocks:
+        inline = block.inline
+        if inline is None:
+            continue
+        if inline.index >= len(sections) or (
+            hashlib.sha256(sections[inline.index]).hexdigest() != inline.digest
+        ):
+            raise ManifestMismatchError(
+                f"inline rows of table {block.table!r} differ from their digest",
+                table=block.table,
+            )
+    return manifest

@@ -1,0 +1,497 @@
+"""One transaction as JSON, the form that a person can post with curl.
+
+    {"transaction_id": "…", "level": "ordered", "operations": [
+      {"kind": "create_table", "table": "orders", "keys": ["id"],
+       "columns": [{"name": "id", "type": "bigint", "nullable": false}, …]},
+      {"kind": "upsert", "table": "orders", "rows": [{"id": 1, …}]},
+      {"kind": "append", "table": "events", "arrow": "<base64 of an Arrow IPC stream>"},
+      {"kind": "append", "table": "bulk", "files": [{"path": "<transaction id>/…", …}]},
+      {"kind": "delete_where", "table": "orders", "predicate": "amount < 0"}]}
+
+`decode_request` checks the form, `prepare` the content against the catalog; staged files are
+looked at by the service, which has the payload store.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from sparktxlog.codec.arrow import arrow_schema, arrow_type, normal_type
+from sparktxlog.codec.predicate import normalise
+from sparktxlog.codec.rows import rows_to_arrow
+from sparktxlog.codec.runs import MAX_OPERATIONS, RunLimits
+from sparktxlog.codec.sections import read_section, write_section
+from sparktxlog.codec.transactions import PreparedOperation, PreparedTransaction
+from sparktxlog.codec.validation import (
+    align_rows,
+    check_definition,
+    check_rows,
+    known_table,
+    row_schema,
+)
+from sparktxlog.errors import (
+    InvalidNameError,
+    InvalidRequestError,
+    InvalidRowsError,
+    ManifestMismatchError,
+    OversizeError,
+    SchemaMismatchError,
+)
+from sparktxlog.model.ids import check_relative_path, transaction_id_to_text
+from sparktxlog.model.operation import ROW_KINDS, OperationKind, StagedFile
+from sparktxlog.model.receipt import Level
+from sparktxlog.model.signature import TableSignature
+from sparktxlog.model.table import Column, TableDefinition
+
+MAX_FILES = 100_000
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_LEVEL = re.compile(r"(accepted|acquired|ordered|applied)(?:\(([0-9]{1,3})\))?")
+
+
+class ColumnRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """A column of `create_table`."""
+
+    name: str
+    type: str
+    nullable: bool = True
+
+
+class FileRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """A staged Parquet file."""
+
+    path: str
+    size_bytes: int
+    rows: int
+    digest: str
+    partition: dict[str, str | None] | None = None
+
+
+class OperationRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """One operation; which fields it takes depends on its kind."""
+
+    kind: OperationKind
+    table: str
+    rows: list[Any] | None = None
+    #: Base64 of an Arrow IPC stream of the rows.
+    arrow: str | None = None
+    files: list[FileRequest] | None = None
+    predicate: str | None = None
+    columns: list[ColumnRequest] | None = None
+    keys: list[str] | None = None
+    partition_by: list[str] | None = None
+    deletion_vectors: bool | None = None
+    #: `rows:lane0:lane1`, the content signature of the rows (protocol S2b).
+    claim: str | None = None
+
+
+class TransactionRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """One transaction."""
+
+    operations: list[OperationRequest]
+    transaction_id: str | None = None
+    session: str | None = None
+    level: str | None = None
+    #: Seconds.
+    timeout: float | None = None
+
+
+_decoder = msgspec.json.Decoder(TransactionRequest)
+_encoder = msgspec.json.Encoder()
+
+#: Fields beside kind and table that a kind takes.
+_ROW_FIELDS = frozenset({"rows", "arrow", "files", "claim"})
+_FIELDS = {
+    OperationKind.CREATE_TABLE: frozenset({"columns", "keys", "partition_by", "deletion_vectors"}),
+    OperationKind.DELETE_WHERE: frozenset({"predicate"}),
+    **dict.fromkeys(ROW_KINDS, _ROW_FIELDS),
+}
+
+
+def decode_request(body: bytes) -> TransactionRequest:
+    """Read a transaction's JSON.
+
+    Raises:
+        InvalidRequestError: No JSON, or another form; the text names the place (definite).
+    """
+    try:
+        return _decoder.decode(body)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        raise InvalidRequestError(
+            f"the transaction cannot be read: {error}", hint="See /docs for its form."
+        ) from error
+
+
+def parse_level(text: str) -> tuple[Level, int]:
+    """Return level and number of copies of `accepted`, `ordered`, `applied`, `applied(2)` …
+
+    Raises:
+        InvalidRequestError: No such level (definite).
+    """
+    match = _LEVEL.fullmatch(text)
+    if match is None or (match[2] is not None and (match[1] != "applied" or int(match[2]) < 1)):
+        raise InvalidRequestError(
+            f"{text[:80]!r} is no level",
+            hint="Levels: accepted, acquired, ordered, applied, applied(k).",
+            value=text[:80],
+        )
+    return Level(match[1]), int(match[2] or 1)
+
+
+def prepare(
+    request: TransactionRequest,
+    transaction_id: bytes,
+    tables: Mapping[str, TableDefinition],
+    limits: RunLimits,
+    *,
+    size_bytes: int | None = None,
+) -> PreparedTransaction:
+    """Check a transaction against the catalog; staged files are checked by form only.
+
+    Args:
+        request: The decoded request.
+        transaction_id: Its id, or one made for it.
+        tables: The catalog; tables that the transaction itself creates are added for it.
+        limits: Bounds of a run.
+        size_bytes: Length of the JSON; if short, the rows' size need not be measured.
+
+    Raises:
+        CommitRejectedError: The class that fits; nothing happened (definite).
+    """
+    operations = request.operations
+    if not 1 <= len(operations) <= MAX_OPERATIONS:
+        raise InvalidRequestError(
+            f"a transaction has 1 to {MAX_OPERATIONS:,} operations, not {len(operations):,}",
+            operations=len(operations),
+        )
+    if request.session is not None and not 1 <= len(request.session) <= 128:
+        raise InvalidRequestError("a session's name has 1 to 128 characters")
+    seen_files: set[str] = set()
+    known: Mapping[str, TableDefinition] = tables
+    prepared = []
+    for operation in operations:
+        _check_fields(operation)
+        if operation.kind is OperationKind.CREATE_TABLE:
+            definition = _definition(operation, known)
+            known = {**known, definition.name: definition}
+            prepared.append(
+                PreparedOperation(table=definition.name, kind=operation.kind, definition=definition)
+            )
+            continue
+        prepared.append(
+            _prepare_operation(
+                operation, known_table(known, operation.table), transaction_id, seen_files, limits
+            )
+        )
+    # A value takes at least two characters of JSON and, but for its text, at most 16 bytes.
+    plain = size_bytes is not None and all(item.arrow is None for item in operations)
+    if not plain or 16 * (size_bytes or 0) > limits.size_bytes:
+        _check_size(prepared, limits)
+    return PreparedTransaction(
+        transaction_id=transaction_id, operations=tuple(prepared), session=request.session
+    )
+
+
+def _check_fields(operation: OperationRequest) -> None:
+    allowed = _FIELDS[operation.kind]
+    for name in operation.__struct_fields__:
+        if name in ("kind", "table") or name in allowed:
+            continue
+        if getattr(operation, name) is not None:
+            raise InvalidRequestError(
+                f"{operation.kind.value} takes no {name!r}",
+                hint=f"It takes {', '.join(sorted(allowed))}.",
+                table=operation.table[:140],
+                field=name,
+            )
+
+
+def _definition(
+    operation: OperationRequest, tables: Mapping[str, TableDefinition]
+) -> TableDefinition:
+    definition = TableDefinition(
+        name=operation.table,
+        columns=tuple(
+            Column(name=c.name, type=normal_type(c.type), nullable=c.nullable)
+            for c in operation.columns or ()
+        ),
+        keys=tuple(operation.keys or ()),
+        partition_by=tuple(operation.partition_by or ()),
+        deletion_vectors=bool(operation.deletion_vectors),
+    )
+    check_definition(definition)
+    for name, present in tables.items():
+        if name.lower() == definition.name.lower() and present != definition:
+            raise SchemaMismatchError(
+                f"table {name!r} exists with another definition",
+                hint="Names of tables ignore case.  Creating an equal table again does nothing; "
+                "choose another name.",
+                table=name,
+            )
+    return definition
+
+
+def _prepare_operation(
+    operation: OperationRequest,
+    definition: TableDefinition,
+    transaction_id: bytes,
+    seen_files: set[str],
+    limits: RunLimits,
+) -> PreparedOperation:
+    kind, table = operation.kind, definition.name
+    version = definition.schema_version
+    if kind is OperationKind.DELETE_WHERE:
+        predicate = normalise(operation.predicate or "", arrow_schema(definition))
+        return PreparedOperation(
+            table=table, kind=kind, schema_version=version, predicate=predicate
+        )
+    sources = [operation.rows, operation.arrow, operation.files]
+    if sum(source is not None for source in sources) != 1:
+        raise InvalidRequestError(
+            f"{kind.value} on table {table!r} takes rows, arrow or files, one of them",
+            table=table,
+        )
+    claim = _claim(operation)
+    if operation.files is not None:
+        row_schema(definition, kind)  # refuses keyed kinds on tables without keys
+        files = _files(operation.files, definition, kind, transaction_id, seen_files)
+        _check_claim(definition, claim, sum(file.rows for file in files))
+        return PreparedOperation(
+            table=table, kind=kind, schema_version=version, files=files, claim=claim
+        )
+    rows = _rows(operation, definition, limits)
+    check_rows(definition, kind, rows)
+    _check_claim(definition, claim, rows.num_rows)
+    return PreparedOperation(table=table, kind=kind, schema_version=version, rows=rows, claim=claim)
+
+
+def _rows(operation: OperationRequest, definition: TableDefinition, limits: RunLimits) -> pa.Table:
+    if operation.rows is not None:
+        return rows_to_arrow(
+            definition.name, operation.rows, row_schema(definition, operation.kind)
+        )
+    try:
+        data = base64.b64decode(operation.arrow or "", validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise InvalidRequestError(
+            f"table {definition.name!r}: 'arrow' is no base64", table=definition.name
+        ) from error
+    return align_rows(definition, operation.kind, read_section(data, 2 * limits.size_bytes))
+
+
+def _claim(operation: OperationRequest) -> TableSignature | None:
+    if operation.claim is None:
+        return None
+    if not re.fullmatch(r"[0-9]{1,18}:[0-9a-f]{16}:[0-9a-f]{16}", operation.claim):
+        raise InvalidRequestError(
+            f"{operation.claim[:80]!r} is no claimed signature",
+            hint="Its form is rows:lane0:lane1, lanes as 16 hexadecimal digits.",
+            table=operation.table,
+            value=operation.claim[:80],
+        )
+    return TableSignature.from_text(operation.claim)
+
+
+def _check_claim(definition: TableDefinition, claim: TableSignature | None, rows: int) -> None:
+    if claim is not None and claim.rows != rows:
+        raise ManifestMismatchError(
+            f"table {definition.name!r}: the claimed signature counts {claim.rows:,} rows, the "
+            f"operation carries {rows:,}",
+            table=definition.name,
+            claimed=claim.rows,
+            rows=rows,
+        )
+
+
+def _files(
+    requests: Iterable[FileRequest],
+    definition: TableDefinition,
+    kind: OperationKind,
+    transaction_id: bytes,
+    seen: set[str],
+) -> tuple[StagedFile, ...]:
+    """Check staged files by form: place, digest, partition values."""
+    root = transaction_id_to_text(transaction_id) + "/"
+    files = []
+    for request in requests:
+        path = check_relative_path(request.path)
+        if not path.startswith(root):
+            raise InvalidNameError(
+                f"staged file {path[:140]!r} is not below {root!r}",
+                hint="Files are staged in a directory named as their transaction.",
+                value=path[:140],
+            )
+        if path in seen:
+            raise InvalidRequestError(
+                f"staged file {path[:140]!r} stands twice", path=path[:140], table=definition.name
+            )
+        seen.add(path)
+        if request.size_bytes < 1 or request.rows < 0 or not _DIGEST.fullmatch(request.digest):
+            raise InvalidRequestError(
+                f"staged file {path[:140]!r}: size above 0, rows from 0 and a SHA-256 digest in "
+                "64 hexadecimal digits are wanted",
+                path=path[:140],
+                table=definition.name,
+            )
+        _check_partition(request, definition, kind)
+        files.append(
+            StagedFile(
+                path=path,
+                size_bytes=request.size_bytes,
+                rows=request.rows,
+                digest=request.digest,
+                partition=request.partition or None,
+            )
+        )
+    if len(seen) > MAX_FILES:
+        raise OversizeError(
+            f"a transaction has {MAX_FILES:,} staged files at most", limit=MAX_FILES
+        )
+    if not sum(file.rows for file in files):
+        raise InvalidRowsError(
+            f"table {definition.name!r}: staged files without rows",
+            hint="Leave the operation out.",
+            table=definition.name,
+        )
+    return tuple(files)
+
+
+def _check_partition(
+    request: FileRequest, definition: TableDefinition, kind: OperationKind
+) -> None:
+    given = request.partition or {}
+    # Files of keys to delete are never placed in the table: they hold all keys as columns.
+    wanted = () if kind is OperationKind.DELETE_KEYS else definition.partition_by
+    if set(given) != set(wanted):
+        raise SchemaMismatchError(
+            f"staged file {request.path[:140]!r} gives values for the partition columns "
+            f"{sorted(given)}, {kind.value} of table {definition.name!r} takes {sorted(wanted)}",
+            table=definition.name,
+            path=request.path[:140],
+        )
+    for name, value in given.items():
+        column = definition.column(name)
+        assert column is not None
+        if value is None:
+            if not column.nullable or name in definition.keys:
+                raise InvalidRowsError(
+                    f"staged file {request.path[:140]!r}: partition column {name!r} takes no NULL",
+                    table=definition.name,
+                    column=name,
+                )
+        elif not _is_partition_value(value, arrow_type(column.type)):
+            raise SchemaMismatchError(
+                f"staged file {request.path[:140]!r}: {value[:80]!r} is no {column.type} for the "
+                f"partition column {name!r}",
+                table=definition.name,
+                column=name,
+                value=value[:80],
+                expected=column.type,
+            )
+
+
+_PARTITION_FORMS: tuple[tuple[Callable[[pa.DataType], bool], re.Pattern[str]], ...] = (
+    (pa.types.is_boolean, re.compile(r"true|false")),
+    (pa.types.is_integer, re.compile(r"-?[0-9]{1,19}")),
+    (pa.types.is_decimal, re.compile(r"-?[0-9]{1,38}(\.[0-9]{1,38})?")),
+    (pa.types.is_date, re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")),
+    (
+        pa.types.is_timestamp,
+        re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9:]{8}(\.[0-9]{1,6})?Z?"),
+    ),
+)
+
+
+def _is_partition_value(value: str, kind: pa.DataType) -> bool:
+    """Return whether Delta's text of a partition value is one of the type."""
+    for check, form in _PARTITION_FORMS:
+        if not check(kind):
+            continue
+        if not form.fullmatch(value):
+            return False
+        plain = value.rstrip("Z") if pa.types.is_timestamp(kind) else value
+        target = pa.timestamp("us") if pa.types.is_timestamp(kind) else kind
+        try:
+            pa.array([plain]).cast(target)
+        except pa.ArrowException:
+            return False
+        return True
+    return True
+
+
+def _check_size(operations: Iterable[PreparedOperation], limits: RunLimits) -> None:
+    inline = sum(4096 + o.rows.nbytes for o in operations if o.rows is not None)
+    if inline > limits.size_bytes:
+        raise OversizeError(
+            f"the transaction's rows have {inline:,} bytes, {limits.size_bytes:,} may travel "
+            "inline",
+            hint="Stage the rows as Parquet files (sparktxlog.connect does), or make it several "
+            "transactions.",
+            size_bytes=inline,
+            limit_bytes=limits.size_bytes,
+        )
+
+
+# -- the other direction --------------------------------------------------------------------------
+
+
+def request_of(
+    transaction: PreparedTransaction, *, level: str | None = None, timeout_s: float | None = None
+) -> bytes:
+    """Return the JSON body of a transaction; rows travel as Arrow."""
+    return encode_request(
+        TransactionRequest(
+            operations=[_operation_request(item) for item in transaction.operations],
+            transaction_id=transaction_id_to_text(transaction.transaction_id),
+            session=transaction.session,
+            level=level,
+            timeout=timeout_s,
+        )
+    )
+
+
+def encode_request(request: TransactionRequest) -> bytes:
+    """Return a request's JSON."""
+    return _encoder.encode(request)
+
+
+def arrow_text(rows: pa.Table) -> str:
+    """Return rows as the field `arrow` of an operation."""
+    return base64.b64encode(write_section(rows)).decode("ascii")
+
+
+def _operation_request(operation: PreparedOperation) -> OperationRequest:
+    request = OperationRequest(
+        kind=operation.kind,
+        table=operation.table,
+        predicate=operation.predicate,
+        claim=operation.claim.to_text() if operation.claim is not None else None,
+    )
+    if operation.rows is not None:
+        request.arrow = arrow_text(operation.rows)
+    if operation.files:
+        request.files = [
+            FileRequest(
+                path=file.path,
+                size_bytes=file.size_bytes,
+                rows=file.rows,
+                digest=file.digest,
+                partition=file.partition,
+            )
+            for file in operation.files
+        ]
+    definition = operation.definition
+    if definition is not None:
+        request.columns = [
+            ColumnRequest(name=c.name, type=c.type, nullable=c.nullable) for c in definition.columns
+        ]
+        request.keys = list(definition.keys)
+        request.partition_by = list(definition.partition_by)
+        request.deletion_vectors = definition.deletion_vectors
+    return request

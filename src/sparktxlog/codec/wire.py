@@ -1,0 +1,114 @@
+"""Messages between nodes as bytes: msgpack of the protocol's values, typed on both sides.
+
+Pushes are frames so that payload bytes are neither copied into nor out of msgpack:
+
+    u32 length of the header | header (msgpack RunHeader) | u64 length of the payload | payload
+
+one or more in a body.  Wire version `WIRE_VERSION` is compared when peers greet each other.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TypeVar
+
+import msgspec
+
+from sparktxlog.errors import RemoteProtocolError
+from sparktxlog.model.report import WorkerReport
+from sparktxlog.protocol.messages import Announcement, Post, RunHeader, Tail
+
+WIRE_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Envelope:
+    """What one node posts to another: its status, and its workers' changed reports."""
+
+    post: Post | None = None
+    reports: tuple[WorkerReport, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hello:
+    """How nodes greet each other (G39–G42, G44); the answer has the same form."""
+
+    node_id: str
+    url: str
+    #: UUID kept in the data directory: two nodes under one id differ in it.
+    instance: str
+    #: New at each start; the other side's requests carry it, so that old ones are refused.
+    boot: str
+    lineage: str
+    #: `NodeConfig.shared_hash()`.
+    config_hash: str
+    wire_version: int = WIRE_VERSION
+    software: str = ""
+
+
+Message = Envelope | Hello | Announcement | Tail | RunHeader
+_M = TypeVar("_M", bound=Message)
+
+_encoder = msgspec.msgpack.Encoder()
+_decoders: dict[type[Message], msgspec.msgpack.Decoder[Message]] = {
+    kind: msgspec.msgpack.Decoder(kind) for kind in (Envelope, Hello, Announcement, Tail, RunHeader)
+}
+_HEADER_LENGTH = struct.Struct("<I")
+_PAYLOAD_LENGTH = struct.Struct("<Q")
+
+
+def encode(message: Message) -> bytes:
+    """Return a message's bytes."""
+    return _encoder.encode(message)
+
+
+def decode(kind: type[_M], data: bytes | memoryview) -> _M:
+    """Read a message of a kind.
+
+    Raises:
+        RemoteProtocolError: The bytes are no such message; nothing changed (definite).
+    """
+    decoder: msgspec.msgpack.Decoder[Message] = _decoders[kind]  # type: ignore[index]
+    try:
+        message = decoder.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise RemoteProtocolError(f"no {kind.__name__} in these bytes: {error}") from error
+    assert isinstance(message, kind)
+    return message
+
+
+def encode_pushes(pushes: Iterable[tuple[RunHeader, bytes]]) -> bytes:
+    """Return headers and payloads as one body."""
+    parts: list[bytes] = []
+    for header, payload in pushes:
+        head = _encoder.encode(header)
+        parts += (
+            _HEADER_LENGTH.pack(len(head)), head, _PAYLOAD_LENGTH.pack(len(payload)), payload
+        )  # fmt: skip
+    return b"".join(parts)
+
+
+def decode_pushes(body: bytes) -> Iterator[tuple[RunHeader, bytes]]:
+    """Read what `encode_pushes` wrote.
+
+    Raises:
+        RemoteProtocolError: Torn frames (definite).
+    """
+    view = memoryview(body)
+    at = 0
+    while at < len(view):
+        head, at = _take(view, at, _HEADER_LENGTH)
+        payload, at = _take(view, at, _PAYLOAD_LENGTH)
+        yield decode(RunHeader, head), bytes(payload)
+
+
+def _take(view: memoryview, at: int, length: struct.Struct) -> tuple[memoryview, int]:
+    start = at + length.size
+    if start > len(view):
+        raise RemoteProtocolError("the push is torn")
+    end = start + length.unpack_from(view, at)[0]
+    if end > len(view):
+        raise RemoteProtocolError("the push is torn")
+    return view[start:end], end

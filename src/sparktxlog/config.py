@@ -1,0 +1,526 @@
+"""Configuration of a node: one flat table of settings, read from TOML or `.properties`.
+
+Order of precedence: command line > environment (`SPARKTXLOG_<KEY>`, `-` and `.` as `_`) > file >
+default.  Relative paths are relative to the directory the process starts in.  Every error names
+the file, the key, its value and, where a key is unknown, the nearest valid one.
+
+Names and defaults of the sources (GraphDB-style `node-id`, `master-url`, `peer.<n>.id`,
+`NetSpeedBitsPerSec` …) are kept; requirements G39–G47.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import os
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from sparktxlog.errors import ConfigError, InvalidNameError
+from sparktxlog.model.ids import NodeId, check_node_id
+
+ENV_PREFIX = "SPARKTXLOG_"
+_PEER_KEY = re.compile(r"peer\.([0-9]{1,4})\.(id|url)")
+_ROLES = ("master", "replica")
+_MAX_FILE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One setting: its key, how its value is read, its default and what it means."""
+
+    key: str
+    #: Turns the value of a file, variable or argument into the field's; ValueError says why not.
+    read: Callable[[Any], Any]
+    #: None = no default; whether it must be given is checked as a whole.
+    default: Any
+    description: str
+    #: True: equal on all members, compared when peers greet each other.
+    shared: bool = False
+    secret: bool = False
+
+    @property
+    def attribute(self) -> str:
+        """Name of the field in `NodeConfig`."""
+        return _attribute(self.key)
+
+
+def _attribute(key: str) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "-", key).lower().replace("-", "_")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peer:
+    """A configured peer; only these are talked to (G44)."""
+
+    id: NodeId
+    url: str
+
+
+# -- readers of single values ----------------------------------------------------------------------
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError("expected a text that is not empty")
+    return value.strip()
+
+
+def _path(value: Any) -> Path:
+    return Path(_text(value)).expanduser().absolute()
+
+
+def _node_id(value: Any) -> NodeId:
+    try:
+        return check_node_id(_text(value))
+    except InvalidNameError as error:
+        raise ValueError(error.hint) from error
+
+
+def _url(value: Any) -> str:
+    text = _text(value).rstrip("/")
+    parts = urlsplit(text)
+    try:
+        port = parts.port
+    except ValueError as error:
+        raise ValueError("expected a port between 1 and 65535") from error
+    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
+        raise ValueError("expected a URL such as http://10.0.0.1:7070")
+    if parts.path or parts.query or parts.fragment or parts.username:
+        raise ValueError("expected scheme, host and port only")
+    return text.lower()
+
+
+def _listen(value: Any) -> tuple[str, int]:
+    host, separator, port = _text(value).rpartition(":")
+    if not separator or not host or not port.isdigit() or not 0 <= int(port) <= 65_535:
+        raise ValueError("expected host:port such as 127.0.0.1:7070")
+    return host.strip("[]"), int(port)
+
+
+def _number(low: float, high: float, *, whole: bool = False) -> Callable[[Any], Any]:
+    def read(value: Any) -> Any:
+        if isinstance(value, str):
+            try:
+                value = float(value) if "." in value or "e" in value.lower() else int(value)
+            except ValueError as error:
+                raise ValueError("expected a number") from error
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise ValueError("expected a number")
+        if whole and value != int(value):
+            raise ValueError("expected a whole number")
+        if not low <= value <= high:
+            raise ValueError(f"expected a number from {low:g} to {high:g}")
+        return int(value) if whole else float(value)
+
+    return read
+
+
+def _count(low: int, high: int) -> Callable[[Any], Any]:
+    return _number(low, high, whole=True)
+
+
+def _one_of(*choices: str) -> Callable[[Any], str]:
+    def read(value: Any) -> str:
+        text = _text(value).lower()
+        if text not in choices:
+            raise ValueError(f"expected one of {', '.join(choices)}")
+        return text
+
+    return read
+
+
+def _roles(value: Any) -> tuple[str, ...]:
+    names = value.split(",") if isinstance(value, str) else value
+    if not isinstance(names, (list, tuple)) or not names:
+        raise ValueError(f"expected a list of {', '.join(_ROLES)}")
+    roles = tuple(sorted({_one_of(*_ROLES)(name) for name in names}))
+    if "master" not in roles:
+        raise ValueError("a node without the role master is not there yet")
+    return roles
+
+
+def _quorum(value: Any) -> str | int:
+    if isinstance(value, str) and value.strip().lower() in ("majority", "all"):
+        return value.strip().lower()
+    try:
+        return int(_count(1, 1_000)(value))
+    except ValueError as error:
+        raise ValueError("expected majority, all or a number of nodes") from error
+
+
+# -- the table ------------------------------------------------------------------------------------
+
+SETTINGS: tuple[Setting, ...] = (
+    Setting(key="node-id", read=_node_id, default=None,
+            description="Name of this node, unique and stable across all sites (required)."),
+    Setting(key="master-url", read=_url, default=None,
+            description="URL under which peers and clients reach this node (required)."),
+    Setting(key="listen", read=_listen, default=None,
+            description="host:port to listen on; default: host and port of master-url."),
+    Setting(key="cluster", read=_node_id, default="sparktxlog", shared=True,
+            description="Name of the cluster; with the members it names the log's lineage."),
+    Setting(key="data-dir", read=_path, default=None,
+            description="Directory of the node's own state (required); one process at a time."),
+    Setting(key="lake-dir", read=_path, default=None,
+            description="Directory of the replica's Delta tables; default: data-dir/lake."),
+    Setting(key="payload-dir", read=_path, default=None,
+            description="Payload store, seen by node and Spark executors; default: "
+            "data-dir/payloads."),
+    Setting(key="roles", read=_roles, default=("master", "replica"),
+            description="What the node does: master, replica."),
+    Setting(key="cluster-secret", read=_text, default=None, secret=True,
+            description="Secret that signs requests between peers, 16 characters or more; "
+            "required with peers."),
+    Setting(key="cluster-secret-file", read=_path, default=None,
+            description="File that holds the cluster secret."),
+    Setting(key="client-token", read=_text, default=None, secret=True,
+            description="Bearer token of clients and workers; required when listening elsewhere "
+            "than on loopback."),
+    Setting(key="client-token-file", read=_path, default=None,
+            description="File that holds the client token."),
+    Setting(key="acquisition-quorum", read=_quorum, default=None,
+            description="Members that must hold a transaction before it is ordered: majority, all "
+            "or a number; default: all of 2, majority of 3 and more."),
+    Setting(key="signature-interval", read=_count(1, 1_000_000_000), default=10_000, shared=True,
+            description="Positions between the places where sites compare their tables."),
+    Setting(key="id-window", read=_count(1_000, 100_000_000), default=1_000_000, shared=True,
+            description="A repeated transaction id is noticed within so many positions."),
+    Setting(key="publish-interval", read=_number(0.01, 3_600), default=0.5,
+            description="Least time between two commits to the queue table, seconds."),
+    Setting(key="idle-round-min", read=_number(0.01, 3_600), default=1.0,
+            description="First pause between rounds without work, seconds."),
+    Setting(key="idle-round-max", read=_number(0.01, 86_400), default=60.0,
+            description="Longest pause between rounds without work, seconds."),
+    Setting(key="inline-limit", read=_count(0, 4 << 20), default=65_536,
+            description="Bytes of rows of one transaction that may travel with its manifest."),
+    Setting(key="run-limit-transactions", read=_count(1, 8_192), default=8_192,
+            description="Most transactions in one run."),
+    Setting(key="run-limit-bytes", read=_count(65_536, 64 << 20), default=4_194_304,
+            description="Most bytes of one run's payload container."),
+    Setting(key="body-limit", read=_count(65_536, 1 << 31), default=67_108_864,
+            description="Most bytes of one request's body."),
+    Setting(key="incoming-limit-bytes", read=_count(1 << 20, 1 << 40), default=536_870_912,
+            description="Bytes of runs not yet ordered, beyond which submits are refused as busy."),
+    Setting(key="stage-timeout", read=_number(0.01, 86_400), default=60.0,
+            description="Seconds after which a run with staged files is stamped though too few "
+            "members hold the files."),
+    Setting(key="worker-heartbeat", read=_number(0.1, 3_600), default=5.0,
+            description="Seconds between a worker's reports."),
+    Setting(key="worker-dead-after", read=_number(0.2, 86_400), default=10.0,
+            description="Seconds of silence after which a worker counts as dead."),
+    Setting(key="tx-log-max-size", read=_count(1, 1 << 40), default=100_000,
+            description="Transactions kept in the log once every worker applied them."),
+    Setting(key="tx-log-max-depth", read=_number(0.01, 1_000_000), default=168.0,
+            description="Hours that transactions are kept in the log at most."),
+    Setting(key="NetSpeedBitsPerSec", read=_count(1, 1 << 50), default=104_857_600,
+            description="Speed of the network between sites, for estimates of copying."),
+    Setting(key="FullReplicationTimeFactor", read=_number(0.01, 1_000), default=1.3,
+            description="Copying is chosen when replaying takes so many times longer."),
+    Setting(key="MinTimeToConsiderFullReplicationS", read=_number(0, 10_000_000), default=600.0,
+            description="Replays estimated below so many seconds are never replaced by a copy."),
+    Setting(key="log-level", read=_one_of("debug", "info", "warning", "error"), default="info",
+            description="Least level of log records."),
+    Setting(key="log-format", read=_one_of("json", "console"), default="console",
+            description="json: one object per line; console: for people."),
+)  # fmt: skip
+_BY_KEY = {setting.key: setting for setting in SETTINGS}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeConfig:
+    """Checked settings of a node; `SETTINGS` describes each field."""
+
+    node_id: NodeId
+    master_url: str
+    listen: tuple[str, int]
+    cluster: str
+    data_dir: Path
+    lake_dir: Path
+    payload_dir: Path
+    roles: tuple[str, ...]
+    cluster_secret: str | None = field(repr=False)
+    cluster_secret_file: Path | None
+    client_token: str | None = field(repr=False)
+    client_token_file: Path | None
+    #: Number of members, resolved.
+    acquisition_quorum: int
+    signature_interval: int
+    id_window: int
+    publish_interval: float
+    idle_round_min: float
+    idle_round_max: float
+    inline_limit: int
+    run_limit_transactions: int
+    run_limit_bytes: int
+    body_limit: int
+    incoming_limit_bytes: int
+    stage_timeout: float
+    worker_heartbeat: float
+    worker_dead_after: float
+    tx_log_max_size: int
+    tx_log_max_depth: float
+    net_speed_bits_per_sec: int
+    full_replication_time_factor: float
+    min_time_to_consider_full_replication_s: float
+    log_level: str
+    log_format: str
+    peers: tuple[Peer, ...]
+
+    @property
+    def members(self) -> tuple[NodeId, ...]:
+        """All members in precedence order, the same on every node: ascending by id."""
+        return tuple(sorted((self.node_id, *(peer.id for peer in self.peers))))
+
+    @property
+    def lineage(self) -> str:
+        """Name of the log that these members write, the same on every node."""
+        names = "\n".join((self.cluster, *self.members))
+        return f"{self.cluster}-{hashlib.sha256(names.encode()).hexdigest()[:12]}"
+
+    def peer(self, node_id: str) -> Peer | None:
+        """Return the configured peer of that id, or None."""
+        return next((peer for peer in self.peers if peer.id == node_id), None)
+
+    def shared_hash(self) -> str:
+        """Return a digest of all that must be equal on every member."""
+        urls = sorted([(self.node_id, self.master_url), *((p.id, p.url) for p in self.peers)])
+        parts = [f"{name}={url}" for name, url in urls]
+        parts.append(f"quorum={self.acquisition_quorum}")
+        parts += [f"{s.key}={getattr(self, s.attribute)}" for s in SETTINGS if s.shared]
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
+
+
+# -- reading --------------------------------------------------------------------------------------
+
+
+def load_config(
+    path: str | os.PathLike[str] | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> NodeConfig:
+    """Read and check a node's configuration.
+
+    Args:
+        path: A `.toml` or `.properties` file; None = no file.
+        overrides: Values of the command line by key (`node-id`, `peer.1.url`); None is skipped.
+        environ: Environment variables; default: those of the process.
+
+    Raises:
+        ConfigError: Unknown key or wrong value; fields `file`, `key`, `value` (definite).
+    """
+    environ = os.environ if environ is None else environ
+    values: dict[str, tuple[Any, str]] = {}
+    if path is not None:
+        for key, value in _read_file(Path(path)).items():
+            _known_key(key, value, str(path))
+            values[key] = (value, str(path))
+    for key, value, name in _from_environment(environ):
+        values[key] = (value, f"environment variable {name}")
+    for key, value in (overrides or {}).items():
+        if value is not None:
+            _known_key(key, value, "command line")
+            values[key] = (value, "command line")
+    where = str(path) if path is not None else "configuration"
+    return _resolve(values, where)
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: cannot be read: {error.strerror}",
+            hint="Name an existing file with --config.",
+            file=str(path),
+        ) from error
+    if len(data) > _MAX_FILE_BYTES:
+        raise ConfigError(f"{path}: is larger than 1 MiB", file=str(path))
+    try:
+        text = data.decode()
+        if path.suffix == ".properties":
+            return _read_properties(text)
+        return _flatten(tomllib.loads(text))
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError, ValueError) as error:
+        raise ConfigError(f"{path}: {error}", file=str(path)) from error
+
+
+def _read_properties(text: str) -> dict[str, Any]:
+    values = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        line = line.strip()
+        if not line or line[0] in "#!":
+            continue
+        key, separator, value = line.partition("=")
+        if not separator:
+            raise ValueError(f"line {number}: expected key=value")
+        values[key.strip()] = value.strip()
+    return values
+
+
+def _flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        if isinstance(value, dict):
+            flat.update(_flatten(value, f"{prefix}{key}."))
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def _from_environment(environ: Mapping[str, str]) -> list[tuple[str, str, str]]:
+    found = []
+    by_name = {f"{ENV_PREFIX}{s.key.upper().replace('-', '_')}": s.key for s in SETTINGS}
+    for name, value in sorted(environ.items()):
+        if name in by_name:
+            found.append((by_name[name], value, name))
+        elif match := re.fullmatch(ENV_PREFIX + r"PEER_([0-9]{1,4})_(ID|URL)", name):
+            found.append((f"peer.{match[1]}.{match[2].lower()}", value, name))
+    return found
+
+
+def _known_key(key: str, value: Any, where: str) -> None:
+    if key in _BY_KEY or _PEER_KEY.fullmatch(key):
+        return
+    names = [*_BY_KEY, "peer.1.id", "peer.1.url"]
+    lowered = {name.lower(): name for name in names}
+    near = difflib.get_close_matches(key.lower(), list(lowered), n=1, cutoff=0.4)
+    meant = _BY_KEY.get(lowered[near[0]]) if near else None
+    shown = "(hidden)" if meant is not None and meant.secret else repr(value)[:120]
+    raise ConfigError(
+        f"{where}: unknown key {key[:80]!r} (value {shown})",
+        hint=f"Did you mean {lowered[near[0]]!r}?" if near else "See `sparktxlog config show`.",
+        file=where,
+        key=key,
+        value=shown,
+    )
+
+
+def _wrong(where: str, key: str, value: Any, why: str, hint: str = "") -> ConfigError:
+    setting = _BY_KEY.get(key)
+    shown = "(hidden)" if setting is not None and setting.secret else repr(value)[:120]
+    return ConfigError(
+        f"{where}: {key} = {shown}: {why}",
+        hint=hint or (setting.description if setting is not None else ""),
+        file=where,
+        key=key,
+        value=shown,
+    )
+
+
+def _missing(where: str, key: str, why: str = "is required") -> ConfigError:
+    hint = _BY_KEY[key].description if key in _BY_KEY else ""
+    return ConfigError(f"{where}: {key} {why}", hint=hint, file=where, key=key, value="")
+
+
+def _resolve(values: Mapping[str, tuple[Any, str]], where: str) -> NodeConfig:
+    read: dict[str, Any] = {}
+    for setting in SETTINGS:
+        if setting.key not in values:
+            read[setting.attribute] = setting.default
+            continue
+        value, source = values[setting.key]
+        try:
+            read[setting.attribute] = setting.read(value)
+        except ValueError as error:
+            raise _wrong(source, setting.key, value, str(error)) from error
+    for key in ("node-id", "master-url", "data-dir"):
+        if read[_attribute(key)] is None:
+            raise _missing(where, key)
+    read["peers"] = _resolve_peers(values, read, where)
+    _resolve_places(read)
+    _resolve_secrets(read, where)
+    _resolve_quorum(read, values, where)
+    for low, high in (("idle-round-min", "idle-round-max"), ("worker-heartbeat",
+                                                             "worker-dead-after")):  # fmt: skip
+        if read[_attribute(low)] > read[_attribute(high)]:
+            source = values.get(high, values.get(low, (None, where)))[1]
+            raise _wrong(source, high, read[_attribute(high)], f"is less than {low}")
+    return NodeConfig(**{f.name: read[f.name] for f in fields(NodeConfig)})
+
+
+def _resolve_places(read: dict[str, Any]) -> None:
+    if read["listen"] is None:
+        parts = urlsplit(read["master_url"])
+        read["listen"] = (
+            parts.hostname or "127.0.0.1",
+            parts.port or (443 if parts.scheme == "https" else 80),
+        )
+    for name, folder in (("lake_dir", "lake"), ("payload_dir", "payloads")):
+        if read[name] is None:
+            read[name] = read["data_dir"] / folder
+
+
+def _resolve_peers(
+    values: Mapping[str, tuple[Any, str]], read: Mapping[str, Any], where: str
+) -> tuple[Peer, ...]:
+    numbers: dict[int, dict[str, tuple[str, str]]] = {}
+    for key, (value, source) in values.items():
+        if match := _PEER_KEY.fullmatch(key):
+            try:
+                text = _node_id(value) if match[2] == "id" else _url(value)
+            except ValueError as error:
+                raise _wrong(source, key, value, str(error)) from error
+            numbers.setdefault(int(match[1]), {})[match[2]] = (text, source)
+    taken_ids = {read["node_id"]: "node-id"}
+    taken_urls = {read["master_url"]: "master-url"}
+    peers = []
+    for number, parts in sorted(numbers.items()):
+        for name, taken in (("id", taken_ids), ("url", taken_urls)):
+            key = f"peer.{number}.{name}"
+            if name not in parts:
+                raise _missing(where, key)
+            value, source = parts[name]
+            if value in taken:
+                raise _wrong(source, key, value, f"is already given by {taken[value]}")
+            taken[value] = key
+        peers.append(Peer(id=NodeId(parts["id"][0]), url=parts["url"][0]))
+    return tuple(peers)
+
+
+def _resolve_secrets(read: dict[str, Any], where: str) -> None:
+    for name in ("cluster-secret", "client-token"):
+        file = read[_attribute(f"{name}-file")]
+        if file is not None:
+            if read[_attribute(name)] is not None:
+                raise _wrong(where, f"{name}-file", str(file), f"{name} is given as well")
+            try:
+                read[_attribute(name)] = _text(file.read_text())
+            except (OSError, ValueError) as error:
+                raise _wrong(where, f"{name}-file", str(file), str(error)) from error
+    secret = read["cluster_secret"]
+    if read["peers"] and secret is None:
+        raise _missing(where, "cluster-secret", "is required with peers")
+    if secret is not None and len(secret) < 16:
+        raise _wrong(where, "cluster-secret", secret, "is shorter than 16 characters")
+    if read["client_token"] is None and not _is_loopback(read["listen"][0]):
+        raise _missing(
+            where, "client-token", f"is required when listening on {read['listen'][0]!r}"
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _resolve_quorum(
+    read: dict[str, Any], values: Mapping[str, tuple[Any, str]], where: str
+) -> None:
+    members = 1 + len(read["peers"])
+    wanted = read["acquisition_quorum"]
+    if wanted is None:
+        wanted = "all" if members <= 2 else "majority"
+    number = {"all": members, "majority": members // 2 + 1}.get(wanted, wanted)
+    if not isinstance(number, int) or number > members:
+        source = values["acquisition-quorum"][1]
+        raise _wrong(source, "acquisition-quorum", wanted, f"there are {members} members")
+    read["acquisition_quorum"] = number

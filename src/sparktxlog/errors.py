@@ -1,0 +1,309 @@
+"""All errors of sparktxlog, in one tree.
+
+Every class says with `definite` whether the refused or failed act certainly did **not** happen
+(`True`) or may have happened (`False`: ask for the transaction id before doing it again).  Each
+instance carries a stable `code`, the fields of the case and a `hint` that names the way out, so
+that HTTP (RFC 9457), the CLI and Python show the same text.
+
+    TxLogError
+      ConfigError                      MissingDependencyError
+      ProtocolError                    LocalProtocolError, RemoteProtocolError
+      CommitRejectedError  definite    UnknownTableError, SchemaMismatchError, InvalidRowsError,
+                                       InvalidNameError, DuplicateTransactionError, OversizeError,
+                                       ManifestMismatchError, PayloadStoreError, BusyError
+      CommitStateUnknownError          may have happened; carries the transaction id
+      StorageError                     CorruptLogError, ExpiredError, LockedError, DiskFullError
+      TransportError                   PeerTimeoutError, UnauthorizedError, UnreachableError
+      ApplyError                       DivergedError, NotAppliedError
+      InternalError                    a bug of the node: it may have happened
+      InvariantViolation               a bug or a damaged disk: the node stops
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class TxLogError(Exception):
+    """Base of all errors of sparktxlog.
+
+    Args:
+        message: What is wrong, with the value that is.
+        hint: What to do about it.
+        fields: The case as data, shown beside the text in JSON.
+    """
+
+    #: Stable identifier, part of the public interface.
+    code: ClassVar[str] = "error"
+    #: True: certainly nothing happened.  False: it may have happened.
+    definite: ClassVar[bool] = True
+    #: True: the same call may succeed later.
+    retryable: ClassVar[bool] = False
+    #: Status of the HTTP answer that carries this error.
+    http_status: ClassVar[int] = 500
+
+    def __init__(self, message: str, *, hint: str = "", **fields: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.fields = fields
+
+    def __str__(self) -> str:
+        text = f"[{self.code}] {self.message}"
+        return f"{text}  {self.hint}" if self.hint else text
+
+    def to_problem(self) -> dict[str, Any]:
+        """Return the error as an RFC 9457 problem document."""
+        return {
+            "type": f"urn:sparktxlog:error:{self.code}",
+            "title": self.code,
+            "status": self.http_status,
+            "detail": self.message,
+            "hint": self.hint,
+            "definite": self.definite,
+            "retryable": self.retryable,
+            "fields": {name: _plain(value) for name, value in self.fields.items()},
+        }
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, (tuple, list, set, frozenset)):
+        return [_plain(item) for item in value]
+    if isinstance(value, (str, int, float, bool)) or value is None:
+        return value
+    return str(value)
+
+
+class ConfigError(TxLogError):
+    """A configuration value is missing or wrong: fields `file`, `key`, `value`."""
+
+    code = "config"
+    http_status = 400
+
+
+class MissingDependencyError(TxLogError):
+    """An optional library is not installed: the hint is the command that installs it."""
+
+    code = "missing-dependency"
+
+
+class ProtocolError(TxLogError):
+    """The sync protocol was broken, here or by a peer."""
+
+    code = "protocol"
+
+
+class LocalProtocolError(ProtocolError):
+    """This node was asked for something its protocol state does not allow."""
+
+    code = "protocol-local"
+    http_status = 409
+
+
+class RemoteProtocolError(ProtocolError):
+    """A peer sent what the protocol does not allow; its message changed nothing."""
+
+    code = "protocol-remote"
+    http_status = 400
+
+
+class CommitRejectedError(TxLogError):
+    """The transaction certainly did not and will not take effect."""
+
+    code = "rejected"
+    http_status = 422
+
+
+class UnknownTableError(CommitRejectedError):
+    """The table is not in the catalog at this node's position."""
+
+    code = "unknown-table"
+    http_status = 404
+
+
+class SchemaMismatchError(CommitRejectedError):
+    """Columns or types are not the table's."""
+
+    code = "schema-mismatch"
+
+
+class InvalidRowsError(CommitRejectedError):
+    """Rows break a rule of the table: NULL or duplicate keys, no rows."""
+
+    code = "invalid-rows"
+
+
+class InvalidNameError(CommitRejectedError):
+    """A name or path is outside the allowed pattern."""
+
+    code = "invalid-name"
+    http_status = 400
+
+
+class InvalidRequestError(CommitRejectedError):
+    """The request cannot be understood: wrong JSON, wrong field, wrong value."""
+
+    code = "invalid-request"
+    http_status = 400
+
+
+class DuplicateTransactionError(CommitRejectedError):
+    """The transaction id stands for another transaction."""
+
+    code = "duplicate-transaction"
+    http_status = 409
+
+
+class OversizeError(CommitRejectedError):
+    """A body, run or transaction is over its configured limit."""
+
+    code = "oversize"
+    http_status = 413
+
+
+class ManifestMismatchError(CommitRejectedError):
+    """A staged file is not what its manifest says: digest, size, rows or schema."""
+
+    code = "manifest-mismatch"
+
+
+class PayloadStoreError(CommitRejectedError):
+    """The node cannot see staged files: node and executors do not share the payload store."""
+
+    code = "payload-store"
+
+
+class BusyError(CommitRejectedError):
+    """A bounded queue is full; the same submit may succeed later."""
+
+    code = "busy"
+    retryable = True
+    http_status = 503
+
+
+class CommitStateUnknownError(TxLogError):
+    """The transaction may or may not take effect: ask for its id (field `transaction_id`)."""
+
+    code = "unknown-outcome"
+    definite = False
+    retryable = True
+    http_status = 504
+
+
+class NotFoundError(TxLogError):
+    """What was asked for is not there."""
+
+    code = "not-found"
+    http_status = 404
+
+
+class StorageError(TxLogError):
+    """The node's storage failed."""
+
+    code = "storage"
+    definite = False
+
+
+class CorruptLogError(StorageError):
+    """Stored bytes are damaged beyond what the node may repair by itself."""
+
+    code = "corrupt-log"
+
+
+class ExpiredError(StorageError):
+    """The entry was pruned from the log."""
+
+    code = "expired"
+    definite = True
+    http_status = 410
+
+
+class LockedError(StorageError):
+    """Another process owns this directory."""
+
+    code = "locked"
+    definite = True
+
+
+class DiskFullError(StorageError):
+    """No space left: nothing of this act was kept."""
+
+    code = "disk-full"
+    definite = True
+    retryable = True
+    http_status = 507
+
+
+class TransportError(TxLogError):
+    """A node could not be reached or the link broke in the middle."""
+
+    code = "transport"
+    definite = False
+    retryable = True
+    http_status = 502
+
+
+class UnreachableError(TransportError):
+    """No connection to the node came about: nothing was sent."""
+
+    code = "unreachable"
+    definite = True
+
+
+class PeerTimeoutError(TransportError):
+    """A peer did not answer in time."""
+
+    code = "peer-timeout"
+
+
+class UnauthorizedError(TransportError):
+    """Credentials are missing or wrong."""
+
+    code = "unauthorized"
+    definite = True
+    retryable = False
+    http_status = 401
+
+
+class ForbiddenPeerError(UnauthorizedError):
+    """The sender is no configured peer, or not the one it claims to be (G41, G42, G44)."""
+
+    code = "forbidden-peer"
+    http_status = 403
+
+
+class ApplyError(TxLogError):
+    """A worker could not apply a batch; the table keeps its last whole state."""
+
+    code = "apply"
+
+
+class DivergedError(ApplyError):
+    """A replica's table is not what the log makes of it."""
+
+    code = "diverged"
+    http_status = 409
+
+
+class NotAppliedError(ApplyError):
+    """The table or position asked for was not applied here yet."""
+
+    code = "not-applied"
+    retryable = True
+    http_status = 409
+
+
+class InternalError(TxLogError):
+    """The node failed at a request in a way that nobody foresaw; its log has the trace."""
+
+    code = "internal"
+    definite = False
+
+
+class InvariantViolation(TxLogError):
+    """An invariant of the protocol does not hold: the node must stop and not guess."""
+
+    code = "invariant"
+    definite = False

@@ -1,0 +1,98 @@
+"""Identifiers and names, each of its own type so that a position cannot pass for a timestamp."""
+
+from __future__ import annotations
+
+import re
+from typing import NewType
+
+from sparktxlog.errors import InvalidNameError
+
+#: Unique name of a master across all sites (requirement G39).
+NodeId = NewType("NodeId", str)
+#: 16 bytes of a UUID, given at submit; names the staged files and makes a repeated submit one.
+TransactionId = NewType("TransactionId", bytes)
+#: 1-based place in the synchronized queue; 0 = none.
+Position = NewType("Position", int)
+#: Logical time of a run, microseconds (protocol C1); orders transactions, never read as a clock.
+Timestamp = NewType("Timestamp", int)
+#: 1-based number of a transaction at its origin, without gaps.
+Sequence = NewType("Sequence", int)
+
+_TABLE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,127}")
+_NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+_COLUMN_FORBIDDEN = re.compile(r"[ ,;{}()\n\t=\x00]")
+#: Columns with this prefix belong to sparktxlog.
+RESERVED_PREFIX = "__txlog_"
+
+
+def transaction_id_from_text(text: str) -> TransactionId:
+    """Parse a UUID in its usual form, with or without hyphens.
+
+    Raises:
+        InvalidNameError: It is no UUID (definite).
+    """
+    digits = text.replace("-", "")
+    if len(digits) != 32 or not re.fullmatch(r"[0-9a-fA-F]{32}", digits):
+        raise InvalidNameError(
+            f"{text[:80]!r} is no transaction id",
+            hint="A transaction id is a UUID of 32 hexadecimal digits.",
+            value=text[:80],
+        )
+    return TransactionId(bytes.fromhex(digits))
+
+
+def transaction_id_to_text(transaction_id: bytes) -> str:
+    """Return the UUID text of 16 bytes."""
+    h = transaction_id.hex()
+    return f"{h[:8]}-{h[8:12]}-{h[12:16]}-{h[16:20]}-{h[20:]}"
+
+
+def check_table_name(name: str) -> str:
+    """Return `name` if it may name a table and its directory, else raise InvalidNameError."""
+    if not isinstance(name, str) or not _TABLE.fullmatch(name):
+        raise InvalidNameError(
+            f"{str(name)[:140]!r} cannot name a table",
+            hint="Use a letter, then letters, digits and underscores, 128 at most.",
+            value=str(name)[:140],
+        )
+    return name
+
+
+def check_node_id(name: str) -> NodeId:
+    """Return `name` if it may name a node, else raise InvalidNameError."""
+    if not isinstance(name, str) or not _NODE.fullmatch(name):
+        raise InvalidNameError(
+            f"{str(name)[:80]!r} cannot name a node",
+            hint="Use letters, digits, '-' and '_', 64 at most.",
+            value=str(name)[:80],
+        )
+    return NodeId(name)
+
+
+def check_column_name(name: str) -> str:
+    """Return `name` if Delta and sparktxlog accept it for a column, else raise InvalidNameError."""
+    if not name or len(name) > 255 or _COLUMN_FORBIDDEN.search(name):
+        raise InvalidNameError(
+            f"{name[:80]!r} cannot name a column",
+            hint="Column names have 1 to 255 characters and none of ' ,;{}()=', tab, newline, NUL.",
+            value=name[:80],
+        )
+    if name.lower().startswith(RESERVED_PREFIX):
+        raise InvalidNameError(f"column {name!r}: the prefix {RESERVED_PREFIX!r} is reserved")
+    return name
+
+
+def check_relative_path(path: str) -> str:
+    """Return `path` if it names a file below a root, else raise InvalidNameError.
+
+    Refused are absolute paths, empty parts, `.`, `..`, backslashes and NUL.
+    """
+    parts = path.split("/")
+    bad = not path or len(path) > 1024 or "\x00" in path or "\\" in path
+    if bad or any(part in ("", ".", "..") for part in parts):
+        raise InvalidNameError(
+            f"{path[:140]!r} is no path below the payload store",
+            hint="Give a relative path without '.', '..', '\\' or NUL.",
+            value=path[:140],
+        )
+    return path

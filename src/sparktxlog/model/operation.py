@@ -1,0 +1,158 @@
+"""Operations of transactions, and the manifest of a run that carries them.
+
+A *run* is a group of transactions of one origin, stamped and made durable together (protocol
+P1b).  Its manifest is columnar in spirit: one `Block` per (table, kind) for all inline rows of
+all its transactions, so that no object exists per transaction.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from sparktxlog.model.signature import TableSignature
+from sparktxlog.model.table import TableDefinition
+
+#: Column of inline rows: index of the row's transaction in its run, int32, ascending.
+TX_COLUMN = "__txlog_tx"
+#: Column of inline rows: place of the row's operation in its transaction, int32.
+OP_COLUMN = "__txlog_op"
+#: Column of published inline files: position of the row's transaction, int64.
+POSITION_COLUMN = "__txlog_position"
+
+
+class OperationKind(str, Enum):
+    """What an operation does to its table."""
+
+    CREATE_TABLE = "create_table"
+    APPEND = "append"
+    UPSERT = "upsert"
+    DELETE_KEYS = "delete_keys"
+    DELETE_WHERE = "delete_where"
+    OVERWRITE = "overwrite"
+
+
+#: Kinds that carry rows, inline or staged.
+ROW_KINDS = frozenset(
+    {
+        OperationKind.APPEND,
+        OperationKind.UPSERT,
+        OperationKind.DELETE_KEYS,
+        OperationKind.OVERWRITE,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedFile:
+    """A Parquet file in the payload store, written once by the submitter."""
+
+    #: Relative to the payload store, `<transaction id>/<table>/<name>.parquet`.
+    path: str
+    size_bytes: int
+    rows: int
+    #: SHA-256 of the file, hexadecimal.
+    digest: str
+    #: Partition column → value as Delta writes it (text, None = NULL); the file lacks the columns.
+    partition: dict[str, str | None] | None = None
+    #: Delta's statistics JSON (numRecords, minValues, maxValues, nullCount); set by the origin.
+    stats: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InlineSection:
+    """Rows that travel with the manifest: section `index` of the payload, an Arrow IPC stream."""
+
+    index: int
+    size_bytes: int
+    rows: int
+    #: SHA-256 of the section, hexadecimal.
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """One kind of operation on one table, of one or many transactions of a run.
+
+    Inline blocks hold rows of many transactions: the section's columns `TX_COLUMN` and
+    `OP_COLUMN` say whose and in which order.  All other blocks belong to one operation of one
+    transaction: `txs` has one element and `op` its place.
+    """
+
+    table: str
+    kind: OperationKind
+    #: Version of the table's schema the rows were checked against.
+    schema_version: int = 1
+    #: Indices of the transactions concerned, ascending; None = all of the run.
+    txs: tuple[int, ...] | None = None
+    #: Place of the operation in its transaction; for inline blocks the columns say it.
+    op: int = 0
+    inline: InlineSection | None = None
+    files: tuple[StagedFile, ...] = ()
+    #: For create_table.
+    definition: TableDefinition | None = None
+    #: For delete_where.
+    predicate: str | None = None
+    #: Signature of the rows carried, computed by the submitter: a claim (protocol S2b).
+    claim: TableSignature | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunManifest:
+    """Everything about a run but its bulk data; its SHA-256 is the run's digest."""
+
+    #: Number of transactions.
+    n: int
+    #: `n` transaction ids of 16 bytes, in order.
+    ids: bytes
+    blocks: tuple[Block, ...]
+    #: Wall clock at submit, microseconds since 1970 UTC (for display and retention, protocol C4).
+    submitted_at: int
+    #: Transactions of one session are stamped in submit order (protocol P1a).
+    session: str | None = None
+    version: int = 1
+
+    def transaction_id(self, index: int) -> bytes:
+        """Return the id of the transaction at `index` (0-based)."""
+        return self.ids[16 * index : 16 * index + 16]
+
+    @property
+    def staged_bytes(self) -> int:
+        """Bytes of the staged files."""
+        return sum(file.size_bytes for block in self.blocks for file in block.files)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Touch:
+    """Transactions of a run that touch a table; `txs` None = all."""
+
+    table: str
+    schema_version: int
+    txs: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFacts:
+    """What the core needs to know of a run's content for the catalog fold (protocol P25b)."""
+
+    n: int
+    ids: bytes
+    touches: tuple[Touch, ...] = ()
+    #: (transaction index, definition), ascending by index.
+    creates: tuple[tuple[int, TableDefinition], ...] = ()
+
+    @classmethod
+    def of(cls, manifest: RunManifest) -> RunFacts:
+        """Extract the facts; O(blocks)."""
+        touches = []
+        creates = []
+        for block in manifest.blocks:
+            if block.kind is OperationKind.CREATE_TABLE:
+                assert block.definition is not None and block.txs is not None
+                creates.append((block.txs[0], block.definition))
+            else:
+                touches.append(
+                    Touch(table=block.table, schema_version=block.schema_version, txs=block.txs)
+                )
+        creates.sort(key=lambda item: item[0])
+        return cls(n=manifest.n, ids=manifest.ids, touches=tuple(touches), creates=tuple(creates))

@@ -1,0 +1,58 @@
+"""Receipts: what a client is told about its transaction or run (protocol §4)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Level(str, Enum):
+    """How far a transaction got, in rising order; see protocol §4 for what each survives."""
+
+    ACCEPTED = "accepted"
+    ACQUIRED = "acquired"
+    ORDERED = "ordered"
+    APPLIED = "applied"
+
+
+#: Rank of a level; a receipt of a higher level includes the lower ones.
+LEVEL_RANK = {level: rank for rank, level in enumerate(Level, start=1)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunId:
+    """Names a stamped run: its origin's transactions `seq .. seq+n-1`."""
+
+    origin: str
+    incarnation: int
+    seq: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReceiptRejection:
+    """A transaction of the run that takes no effect, an ordered fact."""
+
+    index: int
+    code: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt:
+    """State of a submitted transaction (`n` = 1) or run of transactions."""
+
+    #: UUID text; None for runs of more than one transaction.
+    transaction_id: str | None
+    n: int
+    #: Level reached, None = refused as a whole.
+    level: Level | None
+    run: RunId | None = None
+    #: Position of the first transaction; the i-th of the run stands at `position + i`.
+    position: int | None = None
+    #: `committed`, `rejected`, or None while not ordered; for runs None and `rejections` count.
+    outcome: str | None = None
+    rejections: tuple[ReceiptRejection, ...] = ()
+    #: Wall clock, microseconds since 1970 UTC.
+    ordered_at: int | None = None
+    #: Ids that the node made, UUID texts in order; empty where the client gave them.
+    ids: tuple[str, ...] = ()

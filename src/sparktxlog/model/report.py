@@ -1,0 +1,51 @@
+"""What a worker tells its node, and what the node makes of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from sparktxlog.model.signature import TableSignature
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableState:
+    """A table of a replica at the replica's applied position."""
+
+    #: Delta version that holds exactly the transactions up to the position.
+    version: int
+    signature: TableSignature
+    #: `TableDefinition.fingerprint()`.
+    schema: str
+    #: Empty, or why the table stands still (foreign commit, failed apply).
+    diverged: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerReport:
+    """State of a replica after a batch, or a heartbeat with the state unchanged (B25, G38)."""
+
+    worker_id: str
+    #: Node (site) whose replica this is.
+    node_id: str
+    lineage: str
+    epoch: int
+    #: Applied position, a run end.
+    position: int
+    #: Chain hash at `position`, hexadecimal.
+    chain_hash: str
+    tables: dict[str, TableState] = field(default_factory=dict)
+    #: `pyspark 4.2.0 delta 4.4.0` …
+    engine: str = ""
+    #: Wall clock of the report, microseconds since 1970 UTC.
+    reported_at: int = 0
+
+
+class ReplicaVerdict(str, Enum):
+    """What a replica's report says about it (protocol S3)."""
+
+    KNOWN = "KNOWN"
+    AHEAD = "AHEAD"
+    DIVERGED = "DIVERGED"
+    FOREIGN = "FOREIGN"
+    EMPTY = "EMPTY"

@@ -1,0 +1,71 @@
+"""Tables of the catalog."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+from sparktxlog.errors import SchemaMismatchError
+from sparktxlog.model.ids import check_column_name, check_table_name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A column of a table."""
+
+    name: str
+    #: Spark's DDL name of the type, lower case: `bigint`, `decimal(10,2)`, `array<string>`.
+    type: str
+    nullable: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableDefinition:
+    """What `create_table` fixes; equal definitions are the same table (protocol P25b)."""
+
+    name: str
+    columns: tuple[Column, ...]
+    #: Columns that upserts and deletes match on; never NULL.
+    keys: tuple[str, ...] = ()
+    partition_by: tuple[str, ...] = ()
+    deletion_vectors: bool = False
+    #: Transactions that touch the table are synchronous (protocol P25a).
+    is_sync: bool = False
+    schema_version: int = 1
+
+    def __post_init__(self) -> None:
+        check_table_name(self.name)
+        names = [check_column_name(column.name) for column in self.columns]
+        if not names:
+            raise SchemaMismatchError(f"table {self.name!r} has no columns", table=self.name)
+        lowered = [name.lower() for name in names]
+        for name in lowered:
+            if lowered.count(name) > 1:
+                raise SchemaMismatchError(
+                    f"table {self.name!r}: column {name!r} stands twice (case is ignored)",
+                    table=self.name,
+                    column=name,
+                )
+        for role, wanted in (("key", self.keys), ("partition", self.partition_by)):
+            for name in wanted:
+                if name not in names:
+                    raise SchemaMismatchError(
+                        f"table {self.name!r}: {role} column {name!r} is not in its schema",
+                        hint=f"Columns: {', '.join(names)}.",
+                        table=self.name,
+                        column=name,
+                    )
+        if set(self.partition_by) >= set(names):
+            raise SchemaMismatchError(
+                f"table {self.name!r}: every column is a partition column", table=self.name
+            )
+
+    def column(self, name: str) -> Column | None:
+        """Return the column of that name, or None."""
+        return next((column for column in self.columns if column.name == name), None)
+
+    def fingerprint(self) -> str:
+        """Return 16 hexadecimal digits that change when names, types or keys do (protocol S2)."""
+        text = "\n".join(f"{c.name}\t{c.type}\t{c.nullable}" for c in self.columns)
+        text += "\n" + "\t".join(self.keys) + "\n" + "\t".join(self.partition_by)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,0 +1,164 @@
+"""What the core tells the shell to do, in execution order.
+
+The executor works the actions off as one first-in-first-out stream: every `Persist…` is durable
+(fsynced) before any action behind it is carried out.  So whatever a message or an answer to a
+client says was made durable before it leaves ("persist before you speak", protocol §3); the
+executor may make many `Persist…` actions durable with one fsync.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sparktxlog.model.ids import NodeId
+from sparktxlog.model.table import TableDefinition
+from sparktxlog.protocol.messages import Announcement, Post, QueueEntry, RunHeader
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PersistOwnRun:
+    """Keep header and payload of an own, now stamped run; removes its announcement, if any."""
+
+    ticket: int
+    header: RunHeader
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PersistForeignRun:
+    """Keep header and payload of a peer's run (the payload came with `PayloadArrived`)."""
+
+    header: RunHeader
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PersistReservation:
+    """Keep the reserved counter H: after a restart the counter starts there (P2)."""
+
+    counter: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PersistAnnouncement:
+    """Keep an own unstamped run: payload and place in its session (P1a)."""
+
+    ticket: int
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PersistQueue:
+    """Append entries to the synchronized queue."""
+
+    entries: tuple[QueueEntry, ...]
+    #: Tables that come into being with them (P25b): (position, definition), ascending.
+    tables: tuple[tuple[int, TableDefinition], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendPost:
+    """Post to one peer.  A newer post to the same peer replaces one that is still waiting."""
+
+    peer: NodeId
+    post: Post
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendPush:
+    """Push a small run's header and payload to one peer (P3a); losing it is harmless."""
+
+    peer: NodeId
+    header: RunHeader
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendAnnouncement:
+    """Tell one peer of an unstamped run."""
+
+    peer: NodeId
+    announcement: Announcement
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendTail:
+    """Send a lagging peer the queue after `position`, a bounded number of entries (P9)."""
+
+    peer: NodeId
+    position: int
+    #: Chain hash the peer reported at `position`; another one here means divergence (P28).
+    chain_hash: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchPayload:
+    """Get a run's payload and staged files from one of `sources`, in that order of preference."""
+
+    header: RunHeader
+    sources: tuple[NodeId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefetchFiles:
+    """Get manifest and staged files of an announced run from its origin."""
+
+    announcement: Announcement
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TellAccepted:
+    """The submit is durable here; told again with its header once a late run is stamped."""
+
+    ticket: int
+    #: None while unstamped (P1a).
+    header: RunHeader | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TellAcquired:
+    """Own run durable at the acquisition quorum."""
+
+    header: RunHeader
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TellOrdered:
+    """Entries stand durably in the synchronized queue: receipts, publishing."""
+
+    entries: tuple[QueueEntry, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TellRejected:
+    """The submit changed nothing: `code` as in `errors` (`busy`, `clock-skew`, …)."""
+
+    ticket: int
+    code: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alarm:
+    """Something an operator must see; with `fatal` the core takes no more part (P10)."""
+
+    code: str
+    text: str
+    fatal: bool = False
+
+
+Action = (
+    PersistOwnRun
+    | PersistForeignRun
+    | PersistReservation
+    | PersistAnnouncement
+    | PersistQueue
+    | SendPost
+    | SendPush
+    | SendAnnouncement
+    | SendTail
+    | FetchPayload
+    | PrefetchFiles
+    | TellAccepted
+    | TellAcquired
+    | TellOrdered
+    | TellRejected
+    | Alarm
+)

@@ -1,0 +1,246 @@
+"""COLLECT and MERGE: what peers' posts, pushes and tails add to the streams (protocol P5, P6, P10).
+
+Promises and acquired vectors only grow, headers only join at the end of their stream, and a
+promise counts only once its headers are held.  So loss, duplication and reordering are harmless,
+and posts of any merge base may be used.
+"""
+
+from __future__ import annotations
+
+from sparktxlog.errors import InvariantViolation
+from sparktxlog.model.ids import NodeId
+from sparktxlog.model.operation import RunFacts
+from sparktxlog.protocol.counter import TimestampCounter
+from sparktxlog.protocol.fetching import Fetching
+from sparktxlog.protocol.messages import Post, RunHeader
+from sparktxlog.protocol.peers import Peer, distance_from_median
+from sparktxlog.protocol.recovery import MasterConfig, RecoveredRun
+from sparktxlog.protocol.streams import Run, Stream, same_run
+
+#: Runs kept durable behind a gap, per origin; further ones are fetched later (P3b).
+_MAX_EARLY = 1_024
+
+
+class Collecting:
+    """Streams of all members, and what the other members said.
+
+    Args:
+        watermarks: Per origin, the last sequence number in the synchronized queue.
+    """
+
+    __slots__ = (
+        "_config", "_counter", "_fetching", "_own", "news", "peer_list", "peers", "posted_counter",
+        "stream_list", "streams", "warnings",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        config: MasterConfig,
+        counter: TimestampCounter,
+        fetching: Fetching,
+        watermarks: dict[str, int],
+    ) -> None:
+        self._config = config
+        self._counter = counter
+        self._fetching = fetching
+        self.streams: dict[str, Stream] = {
+            member: Stream(member, watermarks.get(member, 0)) for member in config.members
+        }
+        self.stream_list = tuple(self.streams.values())
+        self._own = self.streams[config.node_id]
+        self.peers: dict[str, Peer] = {
+            member: Peer(member) for member in config.members if member != config.node_id
+        }
+        self.peer_list = tuple(self.peers.values())
+        #: True: peers must learn of it at once (P8); the master clears it with a post.
+        self.news = False
+        #: Counter of this node's last post; headers above it need another promise.
+        self.posted_counter = -1
+        #: Texts for the operator (code `protocol-remote` or `clock-skew`), taken by the master.
+        self.warnings: list[tuple[str, str]] = []
+
+    def recover(self, runs: list[RecoveredRun], now: int) -> None:
+        """Take in the durable runs beyond the queue.
+
+        Raises:
+            InvariantViolation: Own runs leave a gap.
+        """
+        for recovered in sorted(runs, key=lambda r: (r.header.origin, r.header.seq)):
+            header = recovered.header
+            stream = self.streams.get(header.origin)
+            if stream is None or header.seq <= stream.watermark:
+                continue
+            if header.seq == stream.known + 1:
+                stream.acquire(stream.register(header, now), recovered.facts)
+            else:
+                stream.keep_early(header, recovered.facts, now)
+        if self._own.early:
+            raise InvariantViolation(
+                "own durable runs have a gap",
+                sequence_numbers=sorted(self._own.early)[:8],
+                known=self._own.known,
+            )
+
+    def take_post(self, post: Post, now: int) -> Peer | None:
+        """Take in a post; return its sender, None if the post was refused.
+
+        Raises:
+            InvariantViolation: The sender broke a promise (P10), or knows more of this node's
+                transactions than this node.
+        """
+        config = self._config
+        peer = self.peers.get(post.sender)
+        if peer is None or post.lineage != config.lineage or post.epoch != config.epoch:
+            return None
+        if self.is_runaway(peer, post.counter, now):
+            return None
+        known_of_me = post.known.get(config.node_id, 0)
+        if known_of_me > self._own.known:
+            raise InvariantViolation(
+                f"{post.sender} holds own transactions up to {known_of_me}, "
+                f"this node only up to {self._own.known}",
+                hint="This node's data directory is not the one it ran with: it must return "
+                "under a new incarnation.",
+                peer=post.sender,
+            )
+        stream = self.streams[post.sender]
+        for header in post.headers:
+            self.learn(peer, stream, header, now)
+        if post.cut is not None:
+            self._take_promise(peer, stream, *post.cut)
+        self._take_promise(peer, stream, post.counter, post.last_seq)
+        peer.record_acquired(post.acquired)
+        return peer
+
+    def learn(self, peer: Peer, stream: Stream, header: RunHeader, now: int) -> Run | None:
+        """Register a header of `peer` if it continues its stream; return its run if incoming."""
+        config = self._config
+        if header.seq <= stream.known:
+            run = stream.get(header.seq)
+            if run is not None:
+                same_run(run.header, header)
+            return run
+        if (
+            header.origin != stream.origin
+            or header.epoch != config.epoch
+            or not 1 <= header.n <= config.max_run
+        ):
+            self.warnings.append(
+                ("protocol-remote", f"{peer.node_id} sent a header that cannot be: {header}")
+            )
+            return None
+        self._check_promise(peer, header)
+        if header.seq > stream.known + 1 or len(stream.runs) >= config.max_incoming_runs:
+            return None
+        return self._register(stream, header, now)
+
+    def keep_early(self, stream: Stream, header: RunHeader, facts: RunFacts, now: int) -> bool:
+        """Keep a run whose predecessors are on their way; return whether it is to be persisted."""
+        if header.seq <= stream.known or len(stream.early) >= _MAX_EARLY:
+            return False
+        if header.origin != stream.origin or header.epoch != self._config.epoch:
+            return False
+        return stream.keep_early(header, facts, now)
+
+    def learn_ordered(self, header: RunHeader, now: int) -> None:
+        """Register the header of a forerunner's queue entry, unless it is known (P9).
+
+        Raises:
+            InvariantViolation: It cannot continue its stream: the queues differ.
+        """
+        stream = self.streams.get(header.origin)
+        if stream is None:
+            raise InvariantViolation(f"the tail holds a run of {header.origin}, which is no member")
+        run = stream.get(header.seq)
+        if run is not None:
+            same_run(run.header, header)
+            return
+        if header.seq != stream.known + 1 or stream is self._own:
+            raise InvariantViolation(
+                f"the tail continues {header.origin} at {header.seq}, this node at "
+                f"{stream.known + 1}",
+                origin=header.origin,
+            )
+        self._check_promise(self.peers[header.origin], header)
+        self._register(stream, header, now)
+
+    def _register(self, stream: Stream, header: RunHeader, now: int) -> Run:
+        acquired = stream.acquired
+        run = stream.register(header, now)
+        if run.facts is None:
+            pushed = header.staged_bytes == 0 and header.size_bytes <= self._config.push_limit_bytes
+            self._fetching.want(run, now + self._config.retry_us if pushed else now)
+        # Runs that were pushed ahead of this one bring their headers along.
+        while (follower := stream.early.get(stream.known + 1)) is not None:
+            header = stream.register(follower.header, now).header
+        self._counter.learn(header.ts, now)
+        if header.ts > self.posted_counter or stream.acquired != acquired:
+            self.news = True
+        self.peers[stream.origin].settle_promise(stream.known)
+        return run
+
+    def _take_promise(self, peer: Peer, stream: Stream, counter: int, last_seq: int) -> None:
+        if counter <= peer.counter:
+            return
+        broken = stream.breaks_promise(counter, last_seq)
+        if broken is not None:
+            raise InvariantViolation(
+                f"{peer.node_id} promises ({counter}, {last_seq}) after it stamped "
+                f"{broken.seq} at {broken.ts} (P10)",
+                peer=peer.node_id,
+                seq=broken.seq,
+            )
+        peer.record_promise(counter, last_seq, stream.known)
+
+    def _check_promise(self, peer: Peer, header: RunHeader) -> None:
+        """Check a new header against what its origin promised (P10)."""
+        for counter, last_seq in ((peer.counter, peer.last_seq), *peer.pending):
+            if header.ts <= counter and header.seq > last_seq:
+                raise InvariantViolation(
+                    f"{header.origin} promised ({counter}, {last_seq}) and then stamped "
+                    f"{header.seq} at {header.ts} (P10)",
+                    peer=peer.node_id,
+                    seq=header.seq,
+                )
+
+    def is_runaway(self, peer: Peer, counter: int, now: int) -> bool:
+        """Return whether a counter is too far ahead to be believed (C3)."""
+        lead = counter - self._counter.log_time(now)
+        if lead <= self._config.max_counter_lead_us:
+            peer.refused = False
+            return False
+        if not peer.refused:
+            peer.refused = True
+            hours = lead // 3_600_000_000
+            self.warnings.append(("clock-skew", f"{peer.node_id} counts {hours} h ahead: refused"))
+        return True
+
+    def holding(self, run: Run) -> tuple[NodeId, ...]:
+        """Return who holds a payload: the origin, then members that said so; linked ones first."""
+        origin, last = run.header.origin, run.last
+        holders = [
+            peer
+            for peer in self.peer_list
+            if peer.node_id == origin or peer.acquired.get(origin, 0) >= last
+        ]
+        holders.sort(key=lambda peer: (not peer.linked, peer.node_id != origin))
+        return tuple(peer.node_id for peer in holders)
+
+    def acquired_mark(self) -> int:
+        """Return up to which own sequence number the acquisition quorum holds everything."""
+        marks = [self._own.known]
+        marks.extend(peer.acquired.get(self._own.origin, 0) for peer in self.peer_list)
+        marks.sort(reverse=True)
+        return marks[self._config.quorum - 1]
+
+    def clock_distance(self, now: int) -> int:
+        """Return this node's clock against the members' median, from recent posts (C3)."""
+        limit = 2 * self._config.idle_round_max_us
+        offsets = [
+            offset
+            for peer in self.peer_list
+            if (offset := peer.clock_offset_us) is not None
+            and peer.last_post_at is not None
+            and now - peer.last_post_at <= limit
+        ]
+        return distance_from_median(offsets) if offsets else 0

@@ -1,0 +1,96 @@
+"""What the shell tells the core.  `now` is passed beside every event (microseconds, log clock)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sparktxlog.model.ids import NodeId
+from sparktxlog.model.operation import RunFacts
+from sparktxlog.protocol.messages import Announcement, Post, RunHeader, Tail
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSubmitted:
+    """Validated transactions of this node's clients, to be one run."""
+
+    #: Names the submit in the core's answers.
+    ticket: int
+    digest: bytes
+    size_bytes: int
+    staged_bytes: int
+    facts: RunFacts
+    session: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PostReceived:
+    """A peer's post, authenticated."""
+
+    post: Post
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PayloadArrived:
+    """The verified payload of a run (pushed or fetched, staged files included) is at hand.
+
+    Not yet durable in the front; staged files are fsynced.  The core answers with
+    `PersistForeignRun` when it wants it.
+    """
+
+    header: RunHeader
+    facts: RunFacts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchFailed:
+    """A `FetchPayload` or `PrefetchFiles` ended without success at all sources; retried later."""
+
+    digest: bytes
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TailReceived:
+    """A forerunner's tail (P9)."""
+
+    tail: Tail
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnnouncementReceived:
+    """A peer announced a late-stamped run (P1a)."""
+
+    announcement: Announcement
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilesHeld:
+    """The files of an announced run (own or a peer's) are durable here."""
+
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkChanged:
+    """The connection to a peer came up or broke (D11)."""
+
+    peer: NodeId
+    up: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tick:
+    """`next_deadline()` passed."""
+
+
+Event = (
+    RunSubmitted
+    | PostReceived
+    | PayloadArrived
+    | FetchFailed
+    | TailReceived
+    | AnnouncementReceived
+    | FilesHeld
+    | LinkChanged
+    | Tick
+)

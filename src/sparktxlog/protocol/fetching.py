@@ -1,0 +1,79 @@
+"""Which payload to fetch when: a short grace for pushes, a bound, retries (protocol P3a, P3b)."""
+
+from __future__ import annotations
+
+import heapq
+
+from sparktxlog.protocol.streams import Run
+
+#: Retries of one payload back off up to this many times the configured time.
+_MAX_BACKOFF = 64
+
+
+class Fetching:
+    """Payloads that are known of and not held.
+
+    Args:
+        limit: Fetches in flight at once.
+        retry_us: First pause after a failed fetch; doubles.
+    """
+
+    __slots__ = ("_count", "_due", "_failures", "_limit", "_retry_us", "in_flight")
+
+    def __init__(self, *, limit: int, retry_us: int) -> None:
+        self._limit = limit
+        self._retry_us = retry_us
+        #: (time, tie-break, run); runs acquired meanwhile are dropped when they come up.
+        self._due: list[tuple[int, int, Run]] = []
+        self._count = 0
+        self._failures: dict[bytes, int] = {}
+        #: Digest → run; each ends with PayloadArrived or FetchFailed.
+        self.in_flight: dict[bytes, Run] = {}
+
+    def want(self, run: Run, at: int) -> None:
+        """Fetch the run's payload from time `at` on, unless it comes by itself."""
+        self._count += 1
+        heapq.heappush(self._due, (at, self._count, run))
+
+    def start(self, now: int) -> list[Run]:
+        """Return the runs to fetch now; they count as in flight."""
+        started: list[Run] = []
+        due, flying = self._due, self.in_flight
+        while due and due[0][0] <= now and len(flying) < self._limit:
+            run = heapq.heappop(due)[2]
+            if run.facts is not None:
+                continue
+            digest = run.header.digest
+            if digest in flying:
+                # Two runs with one manifest: the second waits for its own copy.
+                if flying[digest] is not run:
+                    self.want(run, now + self._retry_us)
+                continue
+            flying[digest] = run
+            started.append(run)
+        return started
+
+    def arrived(self, digest: bytes) -> None:
+        """Note that a payload came, by push or fetch."""
+        self.in_flight.pop(digest, None)
+        if self._failures:
+            self._failures.pop(digest, None)
+
+    def failed(self, digest: bytes, now: int) -> bool:
+        """Plan the next attempt; return whether the digest was a fetch of this kind."""
+        run = self.in_flight.pop(digest, None)
+        if run is None:
+            return False
+        failures = self._failures.get(digest, 0) + 1
+        self._failures[digest] = failures
+        self.want(run, now + self._retry_us * min(1 << (failures - 1), _MAX_BACKOFF))
+        return True
+
+    def next_deadline(self) -> int | None:
+        """Return when the next fetch may start, None if nothing is wanted or all slots busy."""
+        due = self._due
+        while due and due[0][2].facts is not None:
+            heapq.heappop(due)
+        if not due or len(self.in_flight) >= self._limit:
+            return None
+        return due[0][0]

@@ -1,0 +1,217 @@
+"""Transaction ids of the last positions: is one a repeat, and where does it stand (P25b).
+
+The window is counted in positions, so the answer is a function of the synchronized queue alone
+and the same at every site: the transaction at position `p` is a repeat if its id stands at one of
+the positions `p - size … p - 1`, whatever became of that transaction.
+
+Form: a ring of the ids' two words indexed by position, and hash chains through it.  `head` holds
+per bucket the newest position, `older` per position the next older one of the same bucket.
+Chains descend, so a walk ends at the first position that has left the window; nothing is ever
+deleted, merged or rehashed, and no call is slower than the others.  Positions are kept modulo
+2**32; a stale link can at worst lead to an entry of the window, whose words are compared anyway.
+Cost: 24 bytes per id of the window; numpy for runs, plain integers for a few ids
+(docs/decisions/0008-numpy-in-the-core.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+_WORD = (1 << 64) - 1
+_LINK = (1 << 32) - 1
+#: Odd constants that spread structured ids (counters, UUIDv7) over the buckets.
+_MIX_A = 0x9E3779B97F4A7C15
+_MIX_B = 0xC2B2AE3D27D4EB4F
+#: Up to this many ids, plain integers are faster than arrays.
+_FEW = 24
+
+
+class IdWindow:
+    """Ids of the last `size` positions.
+
+    Args:
+        size: Positions an id is known for, at least 1.
+        max_run: Longest run that is ever added at once.
+    """
+
+    __slots__ = (
+        "_a", "_a_view", "_b", "_b_view", "_capacity", "_head", "_head_view", "_older",
+        "_older_view", "_shift", "end", "first", "size",
+    )  # fmt: skip
+
+    def __init__(self, size: int, max_run: int = 8_192) -> None:
+        self.size = size
+        #: Last position added, 0 = none.
+        self.end = 0
+        #: First position added; ids before it are unknown.
+        self.first = 1
+        # A whole run is added before it is looked up, hence the room beyond `size`.
+        self._capacity = size + max_run
+        bits = max(4, min(24, (size - 1).bit_length()))
+        self._shift = 64 - bits
+        self._a: NDArray[np.uint64] = np.zeros(self._capacity, np.uint64)
+        self._b: NDArray[np.uint64] = np.zeros(self._capacity, np.uint64)
+        self._older: NDArray[np.uint32] = np.zeros(self._capacity, np.uint32)
+        self._head: NDArray[np.uint32] = np.zeros(1 << bits, np.uint32)
+        # Single elements are read and written several times faster through a memoryview.
+        self._a_view = memoryview(self._a)  # type: ignore[arg-type]
+        self._b_view = memoryview(self._b)  # type: ignore[arg-type]
+        self._older_view = memoryview(self._older)  # type: ignore[arg-type]
+        self._head_view = memoryview(self._head)  # type: ignore[arg-type]
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory of the window."""
+        return int(self._a.nbytes + self._b.nbytes + self._older.nbytes + self._head.nbytes)
+
+    def recover(self, pieces: Iterable[tuple[int, bytes]]) -> None:
+        """Fill an empty window from (first position, ids) pieces, oldest first.
+
+        Raises:
+            ValueError: The pieces leave a gap or are out of order.
+        """
+        parts: list[bytes] = []
+        start = end = 0
+        for first, ids in pieces:
+            if not parts:
+                start = first
+            elif first != end + 1:
+                raise ValueError(f"ids of position {first} follow those of position {end}")
+            parts.append(ids)
+            end = first + len(ids) // 16 - 1
+        if not parts:
+            return
+        ids = b"".join(parts)
+        start = max(start, end - self.size + 1)
+        ids = ids[-16 * (end - start + 1) :]
+        self.end = start - 1
+        self.first = start
+        for offset in range(0, len(ids), 16 * 65_536):
+            self._insert(ids[offset : offset + 16 * 65_536])
+
+    def add(self, ids: bytes) -> list[int]:
+        """Add a run's ids at the next positions; return the indices of repeats, ascending.
+
+        Args:
+            ids: 16 bytes per transaction, in order.
+        """
+        n = len(ids) // 16
+        if n <= _FEW:
+            return [index for index in range(n) if self._add_one(ids, 16 * index)]
+        first = self.end + 1
+        a, b, links = self._insert(ids)
+        return self._repeats(first, a, b, links)
+
+    def locate(self, transaction_id: bytes) -> int | None:
+        """Return the oldest position in the window that holds the id, None if none does."""
+        a = int.from_bytes(transaction_id[:8], "little")
+        b = int.from_bytes(transaction_id[8:], "little")
+        link = self._head_view[self._bucket(a, b)]
+        return self._walk(link, self.end + 1, a, b, oldest=True) or None
+
+    def _bucket(self, a: int, b: int) -> int:
+        mixed = ((a ^ (b * _MIX_B)) * _MIX_A) & _WORD
+        return ((mixed ^ (mixed >> 29)) * _MIX_B & _WORD) >> self._shift
+
+    def _buckets(self, a: NDArray[np.uint64], b: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        mixed = (a ^ (b * np.uint64(_MIX_B))) * np.uint64(_MIX_A)
+        mixed = (mixed ^ (mixed >> np.uint64(29))) * np.uint64(_MIX_B)
+        return mixed >> np.uint64(self._shift)
+
+    def _walk(self, link: int, position: int, a: int, b: int, *, oldest: bool = False) -> int:
+        """Return the newest (or oldest) position before `position` that holds the words, or 0."""
+        floor = max(self.first - 1, position - 1 - self.size)
+        end, capacity, found, before = self.end, self._capacity, 0, position
+        while True:
+            at = end - ((end - link) & _LINK)
+            if at <= floor or at >= before:
+                return found
+            slot = at % capacity
+            if self._a_view[slot] == a and self._b_view[slot] == b:
+                if not oldest:
+                    return at
+                found = at
+            before, link = at, self._older_view[slot]
+
+    def _add_one(self, ids: bytes, offset: int) -> bool:
+        a = int.from_bytes(ids[offset : offset + 8], "little")
+        b = int.from_bytes(ids[offset + 8 : offset + 16], "little")
+        bucket = self._bucket(a, b)
+        link = self._head_view[bucket]
+        position = self.end + 1
+        repeat = self._walk(link, position, a, b) != 0
+        slot = position % self._capacity
+        self._a_view[slot] = a
+        self._b_view[slot] = b
+        self._older_view[slot] = link
+        self._head_view[bucket] = position & _LINK
+        self.end = position
+        return repeat
+
+    def _insert(
+        self, ids: bytes
+    ) -> tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.uint32]]:
+        """Put ids into ring and chains; return their words and their links to older entries."""
+        words = np.frombuffer(ids, dtype="<u8").reshape(-1, 2)
+        a, b = np.ascontiguousarray(words[:, 0]), np.ascontiguousarray(words[:, 1])
+        n = len(a)
+        first = self.end + 1
+        # Sorted by (bucket, order): neighbours of one bucket link to each other.
+        keyed = (self._buckets(a, b) << np.uint64(32)) | np.arange(n, dtype=np.uint64)
+        keyed.sort()
+        bucket = (keyed >> np.uint64(32)).astype(np.int64)
+        index = (keyed & np.uint64(_LINK)).astype(np.int64)
+        newest = np.empty(n, bool)
+        newest[-1] = True
+        np.not_equal(bucket[1:], bucket[:-1], out=newest[:-1])
+        at = ((first + index) & _LINK).astype(np.uint32)
+        links_sorted = np.empty(n, np.uint32)
+        links_sorted[1:] = at[:-1]
+        eldest = np.empty(n, bool)
+        eldest[0] = True
+        eldest[1:] = newest[:-1]
+        links_sorted[eldest] = self._head[bucket[eldest]]
+        self._head[bucket[newest]] = at[newest]
+        links = np.empty(n, np.uint32)
+        links[index] = links_sorted
+        for target, source in ((self._a, a), (self._b, b), (self._older, links)):
+            self._write(target, first, source)
+        self.end = first + n - 1
+        return a, b, links
+
+    def _write(self, target: NDArray[Any], first: int, source: NDArray[Any]) -> None:
+        slot = first % self._capacity
+        head = min(len(source), self._capacity - slot)
+        target[slot : slot + head] = source[:head]
+        target[: len(source) - head] = source[head:]
+
+    def _repeats(
+        self,
+        first: int,
+        a: NDArray[np.uint64],
+        b: NDArray[np.uint64],
+        links: NDArray[np.uint32],
+    ) -> list[int]:
+        index: NDArray[np.int64] = np.arange(len(a), dtype=np.int64)
+        before = first + index
+        floor = np.maximum(before - 1 - self.size, self.first - 1)
+        found: list[int] = []
+        while len(index):
+            at = self.end - ((self.end - links.astype(np.int64)) & _LINK)
+            alive = np.flatnonzero((at > floor) & (at < before))
+            if not len(alive):
+                break
+            index, floor, before = index[alive], floor[alive], at[alive]
+            slot = before % self._capacity
+            same = (self._a[slot] == a[index]) & (self._b[slot] == b[index])
+            links = self._older[slot]
+            if same.any():
+                found.extend(int(i) for i in index[same])
+                rest = ~same
+                index, floor, before, links = index[rest], floor[rest], before[rest], links[rest]
+        found.sort()
+        return found

@@ -1,0 +1,137 @@
+"""What masters say to each other.  Headers and counters only: payloads travel separately (G33)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from sparktxlog.model.ids import NodeId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=False)
+class RunHeader:
+    """A stamped run: transactions `seq .. seq+n-1` of `origin`, all at timestamp `ts` (P1b)."""
+
+    epoch: int
+    #: Timestamp, microseconds of the log clock.
+    ts: int
+    origin: NodeId
+    #: Incarnation of the origin; a node that lost its disk returns as a new one.
+    incarnation: int
+    #: Sequence number of the first transaction.
+    seq: int
+    #: Number of transactions, 1 … 8,192.
+    n: int
+    #: SHA-256 of the run's manifest.
+    digest: bytes
+    #: Bytes of the payload container (manifest and inline rows), without staged files.
+    size_bytes: int
+    #: Bytes of staged files that must be fetched beside it; 0 = all inline.
+    staged_bytes: int = 0
+
+    @property
+    def key(self) -> tuple[int, int, str, int]:
+        """Order key, identical at every node."""
+        return (self.epoch, self.ts, self.origin, self.seq)
+
+    @property
+    def last(self) -> int:
+        """Sequence number of the last transaction."""
+        return self.seq + self.n - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeBase:
+    """End of a synchronized queue (P3); hash 32 zero bytes and empty origin at position 0."""
+
+    position: int = 0
+    #: Chain hash at `position`.
+    chain_hash: bytes = bytes(32)
+    #: Origin and last sequence number of the run that ends there.
+    origin: str = ""
+    seq: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Post:
+    """One node's status, an atomic snapshot of its state (P3)."""
+
+    lineage: str
+    epoch: int
+    sender: NodeId
+    #: The sender's own post counter since its start: the seed's round number.
+    round: int
+    base: MergeBase
+    #: Promise (c, n): own transactions of this epoch with ts <= c are exactly seq <= n (P2).
+    counter: int
+    last_seq: int
+    #: Own headers beyond what the receiver reported, ascending by seq, bounded (P3b).
+    headers: tuple[RunHeader, ...] = ()
+    #: Where the bound cut the headers: the promise (c, n) that those sent fulfil.
+    cut: tuple[int, int] | None = None
+    #: Per origin: headers held up to this seq, without gap.
+    known: dict[str, int] = field(default_factory=dict)
+    #: Per origin: headers and payloads durable up to this seq, without gap (P4).
+    acquired: dict[str, int] = field(default_factory=dict)
+    #: Digests of announced, unstamped runs whose files the sender holds (P1a).
+    held: tuple[bytes, ...] = ()
+    #: Wall clock of the sender, microseconds since 1970 UTC; for skew warnings only (C3).
+    wall: int = 0
+    #: True: the sender has unsynchronized transactions.
+    busy: bool = False
+    #: Counter the sender started with; (start, round) orders its posts across its restarts.
+    start: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Announcement:
+    """An unstamped run whose staged files peers should prefetch (P1a); no header, no seq."""
+
+    lineage: str
+    epoch: int
+    origin: NodeId
+    #: Digest of the run's manifest.
+    digest: bytes
+    size_bytes: int
+    staged_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueEntry:
+    """A run's place in the synchronized queue."""
+
+    #: Position of the run's first transaction.
+    position: int
+    header: RunHeader
+    #: Chain hash before the run (at `position - 1`) and at its end.
+    previous_hash: bytes
+    chain_hash: bytes
+    #: Transactions of the run that take no effect; ascending by index.
+    rejections: tuple[Rejection, ...] = ()
+
+    @property
+    def end(self) -> int:
+        """Position of the run's last transaction."""
+        return self.position + self.header.n - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejection:
+    """Ordered outcome REJECTED of one transaction, the same at every site (P25b)."""
+
+    #: Index in the run.
+    index: int
+    #: Error code as in `errors`: `unknown-table`, `schema-mismatch`, `duplicate-transaction`.
+    code: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tail:
+    """Part of a synchronized queue for a lagging peer (P9)."""
+
+    lineage: str
+    epoch: int
+    sender: NodeId
+    #: Chain hash at the position before the first entry.
+    previous_hash: bytes
+    entries: tuple[QueueEntry, ...]

@@ -1,0 +1,88 @@
+"""What the front gives the core at start, and the core's configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from sparktxlog.model.ids import NodeId
+from sparktxlog.model.operation import RunFacts
+from sparktxlog.model.table import TableDefinition
+from sparktxlog.protocol.messages import MergeBase, RunHeader
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MasterConfig:
+    """Settings of the core; equal on all members where marked (*), checked at the handshake."""
+
+    node_id: NodeId
+    #: (*) All members in precedence order, this node included.
+    members: tuple[NodeId, ...]
+    #: (*) Acquisition quorum q: 1 … len(members).
+    quorum: int
+    #: (*)
+    lineage: str
+    #: (*) A transaction id is known for so many positions.
+    id_window: int = 1_000_000
+    epoch: int = 1
+    incarnation: int = 1
+    #: Push payloads up to this size with the header (P3a).
+    push_limit_bytes: int = 4 << 20
+    #: Staged files above this are stamped late (P1a).
+    inline_limit_bytes: int = 64 << 10
+    stage_timeout_us: int = 60_000_000
+    #: How far ahead of the counter H is reserved (P2).
+    reserve_us: int = 1_000_000
+    idle_round_min_us: int = 1_000_000
+    idle_round_max_us: int = 60_000_000
+    #: Unanswered work (posts, fetches, announcements) is repeated after this.
+    retry_us: int = 500_000
+    #: A silent peer counts as awaited by name after this (shown, never acted upon: G21, G22).
+    silent_after_us: int = 10_000_000
+    #: Bounds (P3b).
+    max_run: int = 8_192
+    max_incoming_runs: int = 65_536
+    max_incoming_bytes: int = 512 << 20
+    max_post_headers: int = 512
+    max_fetches: int = 64
+    #: C3.
+    max_counter_lead_us: int = 24 * 3_600 * 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveredRun:
+    """A durable run beyond the synchronized queue."""
+
+    header: RunHeader
+    facts: RunFacts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveredAnnouncement:
+    """An own run that was accepted and not yet stamped, oldest first."""
+
+    ticket: int
+    digest: bytes
+    size_bytes: int
+    staged_bytes: int
+    facts: RunFacts
+    session: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveredState:
+    """State at start; reading it costs O(tables + incoming + id window), never O(log)."""
+
+    base: MergeBase = field(default_factory=MergeBase)
+    #: Order key of the base's run.
+    base_key: tuple[int, int, str, int] = (0, 0, "", 0)
+    #: Reserved counter H.
+    reserved: int = 0
+    #: Per origin: last seq in the synchronized queue.
+    watermarks: dict[str, int] = field(default_factory=dict)
+    #: Runs beyond the watermarks, own and foreign, any order.
+    incoming: Sequence[RecoveredRun] = ()
+    announcements: Sequence[RecoveredAnnouncement] = ()
+    tables: Sequence[TableDefinition] = ()
+    #: Pieces of the ids of the last `id_window` positions, oldest first: (first position, ids).
+    recent_ids: Sequence[tuple[int, bytes]] = ()

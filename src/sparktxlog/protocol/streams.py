@@ -1,0 +1,145 @@
+"""Per-origin incoming streams: the stream form of the incoming queue (protocol §2, P1b, P4, P5).
+
+A stream holds the runs of one origin beyond its watermark in the synchronized queue, whole and
+gapless by sequence number.  Three numbers describe it, and only ever grow:
+
+    watermark <= acquired <= known
+
+Headers up to `known` are held, headers and payloads up to `acquired` are durable, transactions up
+to `watermark` stand in the synchronized queue.  A pushed run that arrives before its predecessors
+is kept durably beside the stream (`early`) and joins it when the gap closes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from sparktxlog.errors import InvariantViolation
+from sparktxlog.model.operation import RunFacts
+from sparktxlog.protocol.messages import RunHeader
+
+
+class Run:
+    """A run of the incoming queue."""
+
+    __slots__ = ("facts", "header", "key", "last", "seen_at")
+
+    def __init__(self, header: RunHeader, seen_at: int) -> None:
+        self.header = header
+        #: Order key (epoch, ts, origin, seq), identical everywhere.
+        self.key = header.key
+        self.last = header.last
+        #: Shell's time when the header came, microseconds.
+        self.seen_at = seen_at
+        #: None until header and payload are durable here; then what the catalog fold needs.
+        self.facts: RunFacts | None = None
+
+
+class Stream:
+    """Runs of one origin beyond its watermark."""
+
+    __slots__ = (
+        "_by_seq", "_last_ts", "acquired", "early", "known", "origin", "payload_bytes", "runs",
+        "watermark",
+    )  # fmt: skip
+
+    def __init__(self, origin: str, watermark: int) -> None:
+        self.origin = origin
+        self.watermark = watermark
+        self.acquired = watermark
+        self.known = watermark
+        #: Ascending by seq, gapless from `watermark + 1` to `known`.
+        self.runs: deque[Run] = deque()
+        #: Durable runs behind a gap, by first sequence number.
+        self.early: dict[int, Run] = {}
+        self.payload_bytes = 0
+        self._by_seq: dict[int, Run] = {}
+        self._last_ts = 0
+
+    def get(self, seq: int) -> Run | None:
+        """Return the run that starts at `seq`, None if it is not in the stream."""
+        return self._by_seq.get(seq)
+
+    def register(self, header: RunHeader, now: int) -> Run:
+        """Append the header that continues the stream.
+
+        Raises:
+            InvariantViolation: The origin's timestamps do not rise.
+        """
+        assert header.seq == self.known + 1
+        if header.ts <= self._last_ts:
+            raise InvariantViolation(
+                f"run {self.origin}:{header.seq} is stamped {header.ts}, not above {self._last_ts}",
+                origin=self.origin,
+                seq=header.seq,
+            )
+        run = self.early.pop(header.seq, None)
+        if run is None:
+            run = Run(header, now)
+        else:
+            same_run(run.header, header)
+        self._last_ts = header.ts
+        self.known = run.last
+        self.runs.append(run)
+        self._by_seq[header.seq] = run
+        self.payload_bytes += header.size_bytes
+        if run.facts is not None:
+            self._advance()
+        return run
+
+    def keep_early(self, header: RunHeader, facts: RunFacts, now: int) -> bool:
+        """Keep a durable run behind a gap; return False if it was kept before."""
+        present = self.early.get(header.seq)
+        if present is not None:
+            same_run(present.header, header)
+            return False
+        run = Run(header, now)
+        run.facts = facts
+        self.early[header.seq] = run
+        return True
+
+    def acquire(self, run: Run, facts: RunFacts) -> None:
+        """Note that a run of the stream is durable here."""
+        run.facts = facts
+        self._advance()
+
+    def _advance(self) -> None:
+        while (run := self._by_seq.get(self.acquired + 1)) is not None and run.facts is not None:
+            self.acquired = run.last
+
+    def pop(self) -> Run:
+        """Remove the first run: it was appended to the synchronized queue."""
+        run = self.runs.popleft()
+        del self._by_seq[run.header.seq]
+        self.watermark = run.last
+        self.payload_bytes -= run.header.size_bytes
+        return run
+
+    def breaks_promise(self, counter: int, last_seq: int) -> RunHeader | None:
+        """Return a held header that the promise (counter, last_seq) says cannot exist (P10)."""
+        for run in reversed(self.runs):
+            if run.header.seq <= last_seq:
+                break
+            if run.header.ts <= counter:
+                return run.header
+        return next(
+            (r.header for s, r in self.early.items() if s > last_seq and r.header.ts <= counter),
+            None,
+        )
+
+
+def same_run(mine: RunHeader, theirs: RunHeader) -> None:
+    """Check that two headers of one sequence number are one run.
+
+    Raises:
+        InvariantViolation: The origin gave the number twice (it lost its disk, or two nodes
+            share its name).
+    """
+    if mine != theirs:
+        raise InvariantViolation(
+            f"two runs are called {mine.origin}:{mine.seq}: "
+            f"{mine.digest.hex()[:12]}@{mine.ts} and {theirs.digest.hex()[:12]}@{theirs.ts}",
+            hint="A node that lost its disk must return under a new incarnation.",
+            origin=mine.origin,
+            seq=mine.seq,
+        )

@@ -1,0 +1,261 @@
+"""The cycle: the one task that owns the core.
+
+It drains everything that waits, hands it to the core in one call, and appends the core's actions
+to the executor's stream.  While a write is in flight further cycles go on, so work pipelines.
+Single transactions gather until the writer is free and then become one run (group commit, P1b).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from sparktxlog.codec.assembly import assemble_run
+from sparktxlog.codec.payload import digest_of
+from sparktxlog.codec.transactions import PreparedTransaction
+from sparktxlog.errors import BusyError, TxLogError
+from sparktxlog.model.operation import RunFacts, RunManifest
+from sparktxlog.protocol.actions import Action, Alarm, PersistForeignRun
+from sparktxlog.protocol.events import Event, PayloadArrived, RunSubmitted, Tick
+from sparktxlog.protocol.master import Master
+from sparktxlog.runtime.clock import LogClock, wall_us
+from sparktxlog.runtime.executor import Executor
+from sparktxlog.runtime.holdings import Holdings, OwnRun
+from sparktxlog.runtime.receipts import Receipts, Submission
+
+_log = structlog.get_logger("sparktxlog.cycle")
+
+#: Events that wait for the core; beyond it submits are refused and messages dropped.
+_MAX_EVENTS = 16_384
+
+
+@dataclass(slots=True, eq=False)
+class _Single:
+    """A transaction that waits to become part of a run."""
+
+    transaction: PreparedTransaction
+    size_bytes: int
+    alone: bool
+    opened: asyncio.Future[tuple[Submission, int]]
+
+
+class Cycle:
+    """Feeds the core and passes on what it wants done.
+
+    Args:
+        master: The core; nobody else calls its `handle_all`.
+        executor: Carries the actions out.
+        holdings: Keeps submitted payloads until they are durable.
+        receipts: Follows the submits.
+        clock: The log clock.
+        run_limit: Most transactions, and bytes, of a run assembled here.
+        first_ticket: Greater than every ticket of recovered announcements.
+        on_fatal: Called with the alarm after which the core takes no more part (P10, P28).
+    """
+
+    def __init__(
+        self,
+        *,
+        master: Master,
+        executor: Executor,
+        holdings: Holdings,
+        receipts: Receipts,
+        clock: LogClock,
+        run_limit: tuple[int, int],
+        first_ticket: int,
+        on_fatal: Callable[[Alarm], None],
+    ) -> None:
+        self._master = master
+        self._executor = executor
+        self._holdings = holdings
+        self._receipts = receipts
+        self._clock = clock
+        self._run_limit = run_limit
+        self._ticket = first_ticket
+        self._on_fatal = on_fatal
+        self._events: deque[Event] = deque()
+        self._singles: deque[_Single] = deque()
+        self._waiting: dict[bytes, _Single] = {}
+        self._wake = asyncio.Event()
+        self._alarm: asyncio.TimerHandle | None = None
+        #: Set when the core takes no more part; reads go on.
+        self.halted: Alarm | None = None
+
+    # -- input -------------------------------------------------------------------------------------
+
+    def tell(self, event: Event) -> bool:
+        """Queue an event for the core; False if the queue is full and it was dropped."""
+        if len(self._events) >= _MAX_EVENTS:
+            return False
+        self.tell_always(event)
+        return True
+
+    def tell_always(self, event: Event) -> None:
+        """Queue an event that the core counts on and whose number it bounds itself."""
+        self._events.append(event)
+        self._wake.set()
+
+    def submit_run(self, manifest: RunManifest, payload: bytes, *, singles: bool) -> Submission:
+        """Hand a run to the core.
+
+        Raises:
+            BusyError: The core's queue is full (definite).
+        """
+        if len(self._events) >= _MAX_EVENTS:
+            raise BusyError("too many events wait for the core", hint="Try again soon.")
+        self._ticket += 1
+        ticket, digest = self._ticket, digest_of(payload)
+        self._holdings.put_own(
+            ticket, OwnRun(digest=digest, payload=payload, session=manifest.session)
+        )
+        submission = self._receipts.open(ticket, manifest.ids, singles=singles)
+        self.tell(
+            RunSubmitted(
+                ticket=ticket,
+                digest=digest,
+                size_bytes=len(payload),
+                staged_bytes=manifest.staged_bytes,
+                facts=RunFacts.of(manifest),
+                session=manifest.session,
+            )
+        )
+        return submission
+
+    async def submit_single(self, transaction: PreparedTransaction) -> tuple[Submission, int]:
+        """Let a transaction become part of the next run; return the run and its index there.
+
+        Raises:
+            BusyError: Too many transactions wait (definite).
+        """
+        single = self._waiting.get(transaction.transaction_id)
+        if single is None:
+            if len(self._singles) >= _MAX_EVENTS:
+                raise BusyError("too many transactions wait", hint="Try again soon.")
+            single = self._queue_single(transaction)
+        return await asyncio.shield(single.opened)
+
+    def _queue_single(self, transaction: PreparedTransaction) -> _Single:
+        operations = transaction.operations
+        single = _Single(
+            transaction=transaction,
+            size_bytes=sum(o.rows.nbytes for o in operations if o.rows is not None),
+            alone=transaction.session is not None or any(o.files for o in operations),
+            opened=asyncio.get_running_loop().create_future(),
+        )
+        self._singles.append(single)
+        self._waiting[transaction.transaction_id] = single
+        self._wake.set()
+        return single
+
+    def writer_is_free(self) -> None:
+        """Wake the cycle: what gathered meanwhile may become a run now."""
+        if self._singles:
+            self._wake.set()
+
+    # -- the task ----------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Work until cancelled.
+
+        Raises:
+            InvariantViolation: A bug or a damaged disk; the node must stop.
+        """
+        self._wake.set()
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            if self.halted is not None:
+                self._events.clear()
+                continue
+            if self._singles and not self._executor.writing:
+                self._assemble()
+            self._turn()
+
+    def _turn(self) -> None:
+        now = self._clock.now()
+        deadline = self._master.next_deadline()
+        if deadline is not None and deadline <= now:
+            self._events.append(Tick())
+        if self._events:
+            events = list(self._events)
+            self._events.clear()
+            actions = self._master.handle_all(events, now)
+            self._sort_arrived(events, actions)
+            self._executor.put(actions)
+            for action in actions:
+                if isinstance(action, Alarm):
+                    self.raise_alarm(action)
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        deadline = self._master.next_deadline()
+        if deadline is not None:
+            delay = self._clock.seconds_until(deadline)
+            self._alarm = asyncio.get_running_loop().call_later(delay, self._wake.set)
+
+    def _sort_arrived(self, events: Sequence[Event], actions: Sequence[Action]) -> None:
+        """Keep the payloads the core asks for; let those go that it has, or never wants."""
+        for action in actions:
+            if isinstance(action, PersistForeignRun):
+                self._holdings.foreign_wanted(action.header)
+        for event in events:
+            if isinstance(event, PayloadArrived):
+                self._holdings.foreign_refused(event.header)
+
+    def raise_alarm(self, alarm: Alarm) -> None:
+        """Tell an alarm; after a fatal one the node takes no more part."""
+        (_log.critical if alarm.fatal else _log.warning)("alarm", code=alarm.code, text=alarm.text)
+        if alarm.fatal:
+            self.halt(alarm)
+
+    def halt(self, alarm: Alarm) -> None:
+        """Take no more part in the protocol; what is durable stays readable."""
+        if self.halted is None:
+            self.halted = alarm
+            self._on_fatal(alarm)
+
+    # -- group commit ------------------------------------------------------------------------------
+
+    def _assemble(self) -> None:
+        """Make runs of everything that waits; those of their own kind stay alone."""
+        while self._singles:
+            group = [self._singles.popleft()]
+            size = group[0].size_bytes
+            most, most_bytes = self._run_limit
+            while not group[0].alone and self._singles and len(group) < most:
+                following = self._singles[0]
+                size += following.size_bytes
+                if following.alone or size > most_bytes:
+                    break
+                group.append(self._singles.popleft())
+            self._open(group)
+
+    def _open(self, group: list[_Single]) -> None:
+        for single in group:
+            del self._waiting[single.transaction.transaction_id]
+        try:
+            manifest, payload = assemble_run([s.transaction for s in group], wall_us())
+            submission = self.submit_run(manifest, payload, singles=True)
+        except TxLogError as error:
+            for single in group:
+                if not single.opened.done():
+                    single.opened.set_exception(error)
+            return
+        for index, single in enumerate(group):
+            if not single.opened.done():
+                single.opened.set_result((submission, index))
+
+    def fail_waiting(self, error: TxLogError) -> None:
+        """Refuse what waits to become a run; nothing of it happened."""
+        while self._singles:
+            single = self._singles.popleft()
+            del self._waiting[single.transaction.transaction_id]
+            if not single.opened.done():
+                single.opened.set_exception(error)

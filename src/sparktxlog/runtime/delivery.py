@@ -1,0 +1,175 @@
+"""Carrying out the core's actions that are no `Persist…`: links, fetches, receipts, publishing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import assert_never
+
+import structlog
+
+from sparktxlog.errors import TxLogError
+from sparktxlog.model.ids import NodeId
+from sparktxlog.protocol.actions import (
+    Action,
+    Alarm,
+    FetchPayload,
+    PersistAnnouncement,
+    PersistForeignRun,
+    PersistOwnRun,
+    PersistQueue,
+    PersistReservation,
+    PrefetchFiles,
+    SendAnnouncement,
+    SendPost,
+    SendPush,
+    SendTail,
+    TellAccepted,
+    TellAcquired,
+    TellOrdered,
+    TellRejected,
+)
+from sparktxlog.protocol.messages import Tail
+from sparktxlog.runtime.fetching import Fetcher
+from sparktxlog.runtime.holdings import Holdings
+from sparktxlog.runtime.progress import Progress
+from sparktxlog.runtime.receipts import Receipts
+from sparktxlog.storage.interfaces import Front
+from sparktxlog.transport.peers import PeerLink
+
+_log = structlog.get_logger("sparktxlog.delivery")
+
+#: Runs of one tail message; the next ones follow once the peer's base has moved (P9).
+_TAIL_RUNS = 2_000
+
+
+class Delivery:
+    """Carries out actions; never blocks.
+
+    Args:
+        on_diverged: Called with an alarm if a peer's history is not this node's (P28).
+        readers: Runs blocking reads of the front.
+    """
+
+    def __init__(
+        self,
+        *,
+        node_id: NodeId,
+        lineage: str,
+        epoch: int,
+        front: Front,
+        holdings: Holdings,
+        receipts: Receipts,
+        links: Mapping[str, PeerLink],
+        fetcher: Fetcher,
+        ordered: Progress,
+        on_ordered: Callable[[int], None],
+        on_diverged: Callable[[Alarm], None],
+        run_blocking: Callable[..., asyncio.Future[object]],
+    ) -> None:
+        self._node_id = node_id
+        self._lineage = lineage
+        self._epoch = epoch
+        self._front = front
+        self._holdings = holdings
+        self._receipts = receipts
+        self._links = links
+        self._fetcher = fetcher
+        self._ordered = ordered
+        self._on_ordered = on_ordered
+        self._on_diverged = on_diverged
+        self._run_blocking = run_blocking
+        self._tails: set[asyncio.Task[None]] = set()
+
+    def deliver(self, action: Action, at: int) -> None:
+        """Carry out one action; `at` is the wall clock of its batch, microseconds."""
+        match action:
+            case SendPost():
+                self._links[action.peer].post(action.post)
+            case SendPush():
+                self._push(action)
+            case TellAccepted():
+                self._receipts.accepted(action.ticket, action.header)
+            case TellAcquired():
+                self._receipts.acquired(action.header)
+            case TellOrdered():
+                self._tell_ordered(action, at)
+            case TellRejected():
+                self._holdings.own_rejected(action.ticket)
+                self._receipts.rejected(action.ticket, action.code, action.text)
+            case FetchPayload():
+                self._fetcher.fetch(action.header, action.sources)
+            case PrefetchFiles():
+                self._fetcher.prefetch(action.announcement)
+            case SendAnnouncement():
+                self._links[action.peer].announce(action.announcement)
+            case SendTail():
+                self._start_tail(action)
+            case Alarm():
+                pass  # the cycle has told it
+            case (
+                PersistOwnRun() | PersistForeignRun() | PersistReservation()
+                | PersistAnnouncement() | PersistQueue()
+            ):  # fmt: skip
+                raise AssertionError("persisting is the executor's")
+            case _:
+                assert_never(action)
+
+    def _push(self, action: SendPush) -> None:
+        payload = self._holdings.find(action.header.digest)
+        if payload is not None:  # else the peer fetches it (P3a)
+            self._links[action.peer].push(action.header, payload)
+
+    def _tell_ordered(self, action: TellOrdered, at: int) -> None:
+        for entry in action.entries:
+            self._receipts.ordered(entry, at)
+            self._holdings.ordered(entry.end, entry.header.digest)
+        position = action.entries[-1].end
+        self._ordered.advance(position)
+        self._on_ordered(position)
+
+    def _start_tail(self, action: SendTail) -> None:
+        task = asyncio.create_task(self._send_tail(action))
+        self._tails.add(task)
+        task.add_done_callback(self._tails.discard)
+
+    async def _send_tail(self, action: SendTail) -> None:
+        try:
+            tail = await self._run_blocking(self._read_tail, action)
+        except TxLogError as error:
+            _log.error(
+                "no tail for peer", peer=action.peer, position=action.position, error=str(error)
+            )
+            return
+        if isinstance(tail, Alarm):
+            self._on_diverged(tail)
+        elif isinstance(tail, Tail) and tail.entries:
+            self._links[action.peer].tail(tail)
+
+    def _read_tail(self, action: SendTail) -> Tail | Alarm:
+        """Read a bounded piece of the queue; in a thread."""
+        stored = self._front.read_queue(action.position, _TAIL_RUNS, payloads=False)
+        if stored and stored[0].entry.position == action.position + 1:
+            here = stored[0].entry.previous_hash
+        else:
+            here = self._front.read_hash_at(action.position) or b""
+        if here != action.chain_hash:
+            return Alarm(
+                code="diverged",
+                text=f"peer {action.peer!r} has another history at position {action.position}: "
+                f"hash {action.chain_hash.hex()[:12]}, here {here.hex()[:12] or 'no run end'}",
+                fatal=True,
+            )
+        return Tail(
+            lineage=self._lineage,
+            epoch=self._epoch,
+            sender=self._node_id,
+            previous_hash=here,
+            entries=tuple(item.entry for item in stored),
+        )
+
+    async def close(self) -> None:
+        """Stop reading tails."""
+        for task in tuple(self._tails):
+            task.cancel()
+        await asyncio.gather(*self._tails, return_exceptions=True)

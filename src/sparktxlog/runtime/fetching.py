@@ -1,0 +1,199 @@
+"""Getting payloads of peers' runs: manifest and inline rows first, then staged files (G34).
+
+Runs beside the rounds and never holds them up.  Several runs and several files of a run move in
+parallel, each bounded; what a broken link left of a file is resumed.  Everything is verified
+against the digest that came with the header before the core hears of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import structlog
+
+from sparktxlog.codec.payload import verify_payload
+from sparktxlog.errors import ManifestMismatchError, TransportError, TxLogError
+from sparktxlog.model.operation import RunFacts, RunManifest, StagedFile
+from sparktxlog.protocol.events import Event, FetchFailed, FilesHeld, PayloadArrived
+from sparktxlog.protocol.messages import Announcement, RunHeader
+from sparktxlog.runtime.holdings import Holdings
+from sparktxlog.storage.interfaces import PayloadStore
+from sparktxlog.transport.peers import PeerLink
+from sparktxlog.transport.signing import StaleSessionError
+
+_log = structlog.get_logger("sparktxlog.fetching")
+
+#: Runs, and staged files, that move at once.
+_PARALLEL_RUNS = 16
+_PARALLEL_FILES = 4
+#: A file is tried so often at one source before the next source gets its turn.
+_ATTEMPTS = 2
+#: Containers up to this size are verified on the event loop, larger ones in a thread.
+_SMALL_BYTES = 32 << 10
+_T = TypeVar("_T")
+
+
+def staged_files(manifest: RunManifest) -> list[StagedFile]:
+    """Return the staged files of a run."""
+    return [file for block in manifest.blocks for file in block.files]
+
+
+def check_run(header: RunHeader, payload: bytes) -> RunManifest:
+    """Verify a container against the header that announced it.
+
+    Raises:
+        ManifestMismatchError: Digest, count or size differ (definite).
+    """
+    manifest = verify_payload(payload, header.digest)
+    if manifest.n != header.n or len(payload) != header.size_bytes:
+        raise ManifestMismatchError(
+            f"run {header.origin}/{header.seq} is not what its header says", n=manifest.n
+        )
+    if manifest.staged_bytes != header.staged_bytes:
+        raise ManifestMismatchError(
+            f"run {header.origin}/{header.seq} names {manifest.staged_bytes} staged bytes, its "
+            f"header {header.staged_bytes}"
+        )
+    return manifest
+
+
+class Fetcher:
+    """Carries out `FetchPayload` and `PrefetchFiles`.
+
+    Args:
+        links: Peers by node id.
+        payloads: Where staged files go.
+        holdings: Where containers wait for the core.
+        tell: Puts an event into the core's queue.
+    """
+
+    def __init__(
+        self,
+        links: Mapping[str, PeerLink],
+        payloads: PayloadStore,
+        holdings: Holdings,
+        tell: Callable[[Event], None],
+    ) -> None:
+        self._links = links
+        self._payloads = payloads
+        self._holdings = holdings
+        self._tell = tell
+        self._threads = ThreadPoolExecutor(
+            max_workers=_PARALLEL_FILES, thread_name_prefix="fetching"
+        )
+        self._runs = asyncio.Semaphore(_PARALLEL_RUNS)
+        #: By what is done and the digest: a prefetched run may be fetched meanwhile.
+        self._tasks: dict[tuple[str, bytes], asyncio.Task[None]] = {}
+
+    def fetch(self, header: RunHeader, sources: Iterable[str]) -> None:
+        """Get a run's payload and files; `PayloadArrived` or `FetchFailed` follows."""
+        self._start("fetch", header.digest, self._fetch(header, tuple(sources)))
+
+    def prefetch(self, announcement: Announcement) -> None:
+        """Get manifest and files of an unstamped run; `FilesHeld` or `FetchFailed` follows."""
+        self._start("prefetch", announcement.digest, self._prefetch(announcement))
+
+    async def close(self) -> None:
+        """Stop all transfers; what came is kept for resumption."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def _start(self, kind: str, digest: bytes, work: Coroutine[Any, Any, None]) -> None:
+        key = (kind, digest)
+        if key in self._tasks:
+            work.close()
+            return
+        task = asyncio.create_task(self._guarded(digest, work))
+        self._tasks[key] = task
+        task.add_done_callback(lambda _: self._tasks.pop(key, None))
+
+    async def _guarded(self, digest: bytes, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            async with self._runs:
+                await work
+        except TxLogError as error:
+            _log.info("fetch failed", run=digest.hex()[:12], reason=str(error))
+            self._tell(FetchFailed(digest=digest, reason=str(error)))
+
+    async def _fetch(self, header: RunHeader, sources: tuple[str, ...]) -> None:
+        failure: TxLogError = TransportError("there is no source to fetch from")
+        for source in sources:
+            link = self._links.get(source)
+            if link is None:
+                continue
+            try:
+                payload = self._holdings.find(header.digest) or await link.get_run(header)
+                manifest = await self._check(header, payload)
+                await self._get_files(link, manifest)
+            except TxLogError as error:
+                failure = error
+                continue
+            if not self._holdings.put_foreign(header, payload):
+                raise TransportError("too many payloads wait for the core")
+            self._tell(PayloadArrived(header=header, facts=RunFacts.of(manifest)))
+            return
+        raise failure
+
+    async def _prefetch(self, announcement: Announcement) -> None:
+        link = self._links.get(announcement.origin)
+        if link is None:
+            raise TransportError(f"no link to {announcement.origin!r}")
+        digest = announcement.digest
+        payload = self._holdings.find(digest) or await link.get_announced(digest)
+        manifest = await self._in_thread(verify_payload, payload, digest)
+        self._holdings.cache(digest, payload)
+        await self._get_files(link, manifest)
+        self._tell(FilesHeld(digest=digest))
+
+    async def _check(self, header: RunHeader, payload: bytes) -> RunManifest:
+        if len(payload) <= _SMALL_BYTES:
+            return check_run(header, payload)
+        return await self._in_thread(check_run, header, payload)
+
+    async def _in_thread(self, work: Callable[..., _T], *args: object) -> _T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work, *args)
+
+    async def _get_files(self, link: PeerLink, manifest: RunManifest) -> None:
+        files = staged_files(manifest)
+        if not files:
+            return
+        transfers = [asyncio.ensure_future(self._get_file(link, file)) for file in files]
+        try:
+            await asyncio.gather(*transfers)
+        finally:
+            for transfer in transfers:
+                transfer.cancel()
+
+    async def _get_file(self, link: PeerLink, file: StagedFile) -> None:
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                await self._in_thread(self._receive, link, file)
+            except StaleSessionError:
+                link.greet_again()
+            except (TransportError, ManifestMismatchError):
+                if attempt == _ATTEMPTS:
+                    raise
+            else:
+                return
+        raise TransportError(f"file {file.path!r} could not be fetched from {link.node_id}")
+
+    def _receive(self, link: PeerLink, file: StagedFile) -> None:
+        """Fetch one file, in a thread; a no-op if it is here and whole."""
+        if self._payloads.has(file):
+            try:
+                self._payloads.verify(file)
+            except ManifestMismatchError:
+                _log.warning("damaged file is fetched again", path=file.path)
+            else:
+                return
+        offset = self._payloads.received_bytes(file)
+        self._payloads.receive(file, link.stream(file.path, offset), offset)

@@ -1,0 +1,154 @@
+"""Payload containers in memory: until they are durable, and a bounded while longer.
+
+Own payloads wait for the core's `PersistOwnRun` or `PersistAnnouncement`, a peer's for
+`PersistForeignRun`; both are bounded before the core hears of them, so nothing it was told of is
+ever missing.  What is durable stays in a cache bounded by bytes, for pushing, for peers that
+fetch and for publishing; whatever fell out is read from the front.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from dataclasses import dataclass
+
+from sparktxlog.errors import InvariantViolation
+from sparktxlog.protocol.messages import RunHeader
+
+_MAX_ENDS = 8_192
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnRun:
+    """A submitted run that is not durable yet; payload None = read it from the front."""
+
+    digest: bytes
+    payload: bytes | None
+    session: str | None = None
+
+
+class Holdings:
+    """Payloads of runs by what they wait for.
+
+    Args:
+        foreign_limit_bytes: Bound of peers' payloads that wait for the core.
+        cache_limit_bytes: Bound of the cache of durable payloads.
+    """
+
+    def __init__(self, *, foreign_limit_bytes: int, cache_limit_bytes: int) -> None:
+        self._own: dict[int, OwnRun] = {}
+        #: By (origin, incarnation, seq): one content may have been submitted at two nodes.
+        self._foreign: dict[tuple[str, int, int], bytes] = {}
+        #: Those of them that the core wants kept and that are on their way to the disk.
+        self._wanted: dict[tuple[str, int, int], bytes] = {}
+        self._foreign_bytes = 0
+        self._foreign_limit = foreign_limit_bytes
+        self._cache: OrderedDict[bytes, bytes] = OrderedDict()
+        self._cache_bytes = 0
+        self._cache_limit = cache_limit_bytes
+        #: (run end, digest) of ordered runs, ascending; older ones have left the cache by size.
+        self._ends: deque[tuple[int, bytes]] = deque(maxlen=_MAX_ENDS)
+
+    # -- own runs ----------------------------------------------------------------------------------
+
+    def put_own(self, ticket: int, run: OwnRun) -> None:
+        """Keep an own run until it is durable."""
+        self._own[ticket] = run
+
+    def own(self, ticket: int) -> OwnRun:
+        """Return an own run by its ticket."""
+        try:
+            return self._own[ticket]
+        except KeyError:
+            raise InvariantViolation(f"no submit stands behind ticket {ticket}") from None
+
+    def announced(self, ticket: int) -> None:
+        """Let the payload of a durable, unstamped run go; the front has it."""
+        run = self.own(ticket)
+        if run.payload is not None:
+            self.cache(run.digest, run.payload)
+        self._own[ticket] = OwnRun(digest=run.digest, payload=None, session=run.session)
+
+    def own_persisted(self, ticket: int) -> None:
+        """Move the payload of a durable, stamped run to the cache."""
+        run = self._own.pop(ticket, None)
+        if run is not None and run.payload is not None:
+            self.cache(run.digest, run.payload)
+
+    def own_rejected(self, ticket: int) -> None:
+        """Forget a submit that the core refused."""
+        self._own.pop(ticket, None)
+
+    # -- runs of peers -----------------------------------------------------------------------------
+
+    def put_foreign(self, header: RunHeader, payload: bytes) -> bool:
+        """Keep a peer's verified payload for the core; False if there is no room for it now."""
+        key = _key(header)
+        if key in self._foreign or key in self._wanted:
+            return True
+        if self._foreign_bytes + len(payload) > self._foreign_limit and self._foreign:
+            return False
+        self._foreign[key] = payload
+        self._foreign_bytes += len(payload)
+        return True
+
+    def foreign(self, header: RunHeader) -> bytes:
+        """Return a peer's payload that the core asked to keep."""
+        payload = self._wanted.get(_key(header)) or self._cache.get(header.digest)
+        if payload is None:
+            raise InvariantViolation(f"the payload of run {_key(header)} is not at hand")
+        return payload
+
+    def foreign_persisted(self, header: RunHeader) -> None:
+        """Move the payload of a durable foreign run to the cache."""
+        payload = self._wanted.pop(_key(header), None)
+        if payload is not None:
+            self._foreign_bytes -= len(payload)
+            self.cache(header.digest, payload)
+
+    def foreign_wanted(self, header: RunHeader) -> None:
+        """Note that the core asked to keep a payload."""
+        payload = self._foreign.pop(_key(header), None)
+        if payload is not None:
+            self._wanted[_key(header)] = payload
+
+    def foreign_refused(self, header: RunHeader) -> None:
+        """Let a payload go that the core has no use for."""
+        payload = self._foreign.pop(_key(header), None)
+        if payload is not None:
+            self._foreign_bytes -= len(payload)
+
+    # -- cache -------------------------------------------------------------------------------------
+
+    def cache(self, digest: bytes, payload: bytes) -> None:
+        """Keep a durable payload for a while."""
+        if digest in self._cache:
+            self._cache.move_to_end(digest)
+            return
+        self._cache[digest] = payload
+        self._cache_bytes += len(payload)
+        while self._cache_bytes > self._cache_limit:
+            self._cache_bytes -= len(self._cache.popitem(last=False)[1])
+
+    def find(self, digest: bytes) -> bytes | None:
+        """Return a durable payload if it is still in memory."""
+        return self._cache.get(digest)
+
+    def ordered(self, end: int, digest: bytes) -> None:
+        """Note where a run ends in the queue, so that `release` finds its payload."""
+        self._ends.append((end, digest))
+
+    def release(self, position: int) -> None:
+        """Let payloads up to a position go: nobody needs them any more."""
+        while self._ends and self._ends[0][0] <= position:
+            payload = self._cache.pop(self._ends.popleft()[1], None)
+            if payload is not None:
+                self._cache_bytes -= len(payload)
+
+    def size_bytes(self) -> int:
+        """Bytes held."""
+        own = sum(len(run.payload or b"") for run in self._own.values())
+        return own + self._foreign_bytes + self._cache_bytes
+
+
+def _key(header: RunHeader) -> tuple[str, int, int]:
+    return (header.origin, header.incarnation, header.seq)

@@ -1,0 +1,58 @@
+"""Structured logs: one record per line, JSON or for people, with the node in each (D of the docs).
+
+Everything that logs through the standard library comes the same way.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+import structlog
+
+_LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+
+
+def set_up_logs(node_id: str, level: str, form: str) -> None:
+    """Configure logging of the process; call it once, before the node is built."""
+    least = _LEVELS[level]
+    shared: list[structlog.types.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.format_exc_info,
+        _NodeName(node_id),
+    ]
+    renderer: structlog.types.Processor
+    if form == "json":
+        renderer = structlog.processors.JSONRenderer()
+    else:
+        renderer = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+    structlog.configure(
+        processors=[*shared, renderer],
+        wrapper_class=structlog.make_filtering_bound_logger(least),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
+        )
+    )
+    logging.basicConfig(level=max(least, logging.INFO), handlers=[handler], force=True)
+
+
+class _NodeName:
+    """Adds the node's id to each record."""
+
+    def __init__(self, node_id: str) -> None:
+        self._node_id = node_id
+
+    def __call__(
+        self, logger: object, method: str, record: structlog.types.EventDict
+    ) -> structlog.types.EventDict:
+        """Return the record with the node's id."""
+        record.setdefault("node", self._node_id)
+        return record

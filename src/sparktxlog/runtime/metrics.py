@@ -1,0 +1,119 @@
+"""Metrics of a node in Prometheus' form; names are part of the public interface."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+_FAST = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+
+_GAUGES = (
+    ("position", "End of the synchronized queue."),
+    ("published", "End of its published part."),
+    ("applied", "Position the local replica has applied."),
+    ("incoming_runs", "Runs not yet ordered."),
+    ("incoming_transactions", "Transactions not yet ordered."),
+    ("incoming_bytes", "Bytes of runs not yet ordered."),
+    ("unstamped_runs", "Own runs accepted and not stamped yet."),
+    ("empty_rounds", "Rounds in a row that added nothing while transactions waited."),
+    ("log_bytes", "Bytes of the front on disk."),
+    ("clock_distance_us", "This node's clock against the members' median, microseconds."),
+    ("fetching", "Payload transfers under way."),
+)
+_PEER_GAUGES = (
+    ("linked", "1 while the link to the peer is up."),
+    ("position", "The peer's position as it posted it."),
+    ("clock_offset_us", "The peer's clock minus this node's, microseconds."),
+)
+_PEER_COUNTERS = (
+    ("sent_bytes", "Bytes of requests sent to the peer."),
+    ("received_bytes", "Bytes of answers received from the peer."),
+    ("fetched_bytes", "Payload bytes fetched from the peer."),
+    ("posts", "Posts sent to the peer."),
+)
+
+
+class Metrics(Collector):
+    """Registry of one node; what status knows is read when the metrics are asked for."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.status: Callable[[], dict[str, Any]] | None = None
+        self.write_seconds = Histogram(
+            "sparktxlog_front_write_seconds", "One group commit of the front, fsync included.",
+            buckets=_FAST, registry=self.registry,
+        )  # fmt: skip
+        self.publish_seconds = Histogram(
+            "sparktxlog_publish_seconds", "Publishing one segment.", registry=self.registry
+        )
+        self.refused_peers = Counter(
+            "sparktxlog_refused_peer_requests", "Requests of peers that were refused.", ("code",),
+            registry=self.registry,
+        )  # fmt: skip
+        self.ordered = Counter(
+            "sparktxlog_ordered_transactions", "Transactions ordered since the start.",
+            registry=self.registry,
+        )  # fmt: skip
+        self.registry.register(self)
+
+    def describe(self) -> Iterable[GaugeMetricFamily]:
+        """Return nothing: the families exist only while the node runs."""
+        return ()
+
+    def collect(self) -> Iterable[GaugeMetricFamily | CounterMetricFamily]:
+        """Return gauges and counters of the moment."""
+        if self.status is None:
+            return
+        status = self.status()
+        for name, text in _GAUGES:
+            yield GaugeMetricFamily(f"sparktxlog_{name}", text, value=status[name])
+        yield CounterMetricFamily("sparktxlog_rounds", "Posts since start.", value=status["round"])
+        halted = 0 if status["halted"] is None else 1
+        yield GaugeMetricFamily("sparktxlog_halted", "1: takes no more part.", value=halted)
+        yield from _per_peer(status)
+        yield from _per_replica(status)
+
+    def text(self) -> bytes:
+        """Return the metrics in the exposition format."""
+        return generate_latest(self.registry)
+
+
+def _per_peer(status: dict[str, Any]) -> Iterable[GaugeMetricFamily | CounterMetricFamily]:
+    for name, text in _PEER_GAUGES:
+        gauge = GaugeMetricFamily(f"sparktxlog_peer_{name}", text, labels=["peer"])
+        for peer in status["peers"]:
+            if peer[name] is not None:
+                gauge.add_metric([peer["id"]], float(peer[name]))
+        yield gauge
+    lag = GaugeMetricFamily(
+        "sparktxlog_peer_lag", "Positions the peer is behind this node.", labels=["peer"]
+    )
+    for peer in status["peers"]:
+        lag.add_metric([peer["id"]], max(0, status["position"] - peer["position"]))
+    yield lag
+    for name, text in _PEER_COUNTERS:
+        counter = CounterMetricFamily(f"sparktxlog_peer_{name}", text, labels=["peer"])
+        for peer in status["peers"]:
+            counter.add_metric([peer["id"]], peer[name])
+        yield counter
+
+
+def _per_replica(status: dict[str, Any]) -> Iterable[GaugeMetricFamily]:
+    labels = ["site", "worker"]
+    position = GaugeMetricFamily(
+        "sparktxlog_replica_position", "Position the replica applied.", labels=labels
+    )
+    alive = GaugeMetricFamily("sparktxlog_replica_alive", "1 while it reports.", labels=labels)
+    known = GaugeMetricFamily(
+        "sparktxlog_replica_known", "1 while its verdict is KNOWN.", labels=labels
+    )
+    for replica in status["replicas"]:
+        key = [replica["node_id"], replica["worker_id"]]
+        position.add_metric(key, replica["position"])
+        alive.add_metric(key, 1 if replica["alive"] else 0)
+        known.add_metric(key, 1 if replica["verdict"] == "KNOWN" else 0)
+    yield from (position, alive, known)

@@ -1,0 +1,360 @@
+"""A node: what clients, workers and peers can ask of it.
+
+The node holds no decisions of its own: the core orders, the front remembers, the publisher
+writes the queue table, workers apply.  Here their answers meet the questions of `service/`.
+All methods belong to the event loop; whatever blocks goes to a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import structlog
+
+from sparktxlog import __version__
+from sparktxlog.codec.payload import read_manifest
+from sparktxlog.codec.transactions import PreparedTransaction
+from sparktxlog.config import NodeConfig
+from sparktxlog.errors import (
+    BusyError,
+    CommitStateUnknownError,
+    DiskFullError,
+    LocalProtocolError,
+    NotAppliedError,
+    NotFoundError,
+)
+from sparktxlog.model.ids import transaction_id_to_text
+from sparktxlog.model.operation import RunManifest
+from sparktxlog.model.receipt import LEVEL_RANK, Level, Receipt
+from sparktxlog.model.report import WorkerReport
+from sparktxlog.model.table import TableDefinition
+from sparktxlog.runtime.parts import Parts
+from sparktxlog.runtime.receipts import check_copies, make_receipt
+from sparktxlog.storage.interfaces import PayloadStore, Segment
+
+_log = structlog.get_logger("sparktxlog.node")
+
+#: Longest wait of any request, seconds.
+MAX_WAIT_S = 300.0
+_MAX_PAGE = 1_000
+
+
+class Node:
+    """One member of the cluster, started by `wiring.start_node`."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self.config: NodeConfig = parts.config
+        self.payloads: PayloadStore = parts.payloads
+
+    # -- transactions ------------------------------------------------------------------------------
+
+    def tables(self) -> Mapping[str, TableDefinition]:
+        """Return the catalog at this node's position."""
+        return self._parts.master.catalog
+
+    async def submit(
+        self, tx: PreparedTransaction, *, level: Level, copies: int = 1, timeout: float
+    ) -> Receipt:
+        """Commit one transaction; those that come together become one run (group commit).
+
+        A repeated transaction id gets the receipt of the first (idempotency).
+
+        Raises:
+            CommitStateUnknownError: The level was not reached in time (not definite).
+            BusyError, DiskFullError, CommitRejectedError: Nothing happened (definite).
+        """
+        self._check_submit(level, copies)
+        timeout = min(timeout, MAX_WAIT_S)
+        known = await self._known(tx.transaction_id, level, copies, timeout)
+        if known is not None:
+            return known
+        try:
+            async with asyncio.timeout(timeout):
+                submission, index = await self._parts.cycle.submit_single(tx)
+        except TimeoutError:
+            text = transaction_id_to_text(tx.transaction_id)
+            raise CommitStateUnknownError(
+                f"transaction {text} has not reached {level.value!r} in time",
+                hint="Ask for its id before doing it again.",
+                transaction_id=text,
+                reached=None,
+            ) from None
+        return await self._parts.receipts.wait(submission, index, level, copies, timeout)
+
+    async def submit_run(
+        self,
+        payload: bytes,
+        manifest: RunManifest,
+        *,
+        level: Level,
+        copies: int = 1,
+        timeout: float,
+    ) -> Receipt:
+        """Commit a run of transactions; errors and idempotency as `submit`, by its first id."""
+        self._check_submit(level, copies)
+        timeout = min(timeout, MAX_WAIT_S)
+        known = await self._known(manifest.transaction_id(0), level, copies, timeout, manifest)
+        if known is not None:
+            return known
+        submission = self._parts.cycle.submit_run(manifest, payload, singles=False)
+        return await self._parts.receipts.wait(submission, None, level, copies, timeout)
+
+    def _check_submit(self, level: Level, copies: int) -> None:
+        parts = self._parts
+        check_copies(level, copies, len(self.config.members))
+        if parts.cycle.halted is not None:
+            raise LocalProtocolError(
+                f"this node takes no more part: {parts.cycle.halted.text}",
+                hint="Submit at another site; see `sparktxlog status`.",
+                reason=parts.cycle.halted.code,
+            )
+        if parts.executor.disk_full:
+            raise DiskFullError(
+                "the node's disk is full", hint="Make room; the node goes on by itself."
+            )
+        if parts.stopping:
+            raise BusyError("the node is stopping", hint="Submit again when it is back.")
+
+    async def _known(
+        self,
+        transaction_id: bytes,
+        level: Level,
+        copies: int,
+        timeout: float,
+        manifest: RunManifest | None = None,
+    ) -> Receipt | None:
+        """Return the receipt of a transaction that was submitted before, once at its level."""
+        parts = self._parts
+        pending = parts.receipts.pending(transaction_id)
+        run = manifest is not None and manifest.n > 1
+        if pending is not None:
+            submission, index = pending
+            if run and manifest is not None and submission.ids != manifest.ids:
+                return None  # the core will find the repeated id, as an ordered outcome
+            which = None if run else index
+            return await parts.receipts.wait(submission, which, level, copies, timeout)
+        found = parts.front.find_transaction(transaction_id)
+        if found is not None:
+            header, index = found
+            payload = parts.front.read_payload(header.origin, header.incarnation, header.seq)
+            if payload is not None:
+                ids = read_manifest(payload).ids
+                if run and manifest is not None and ids != manifest.ids:
+                    return None
+                submission = parts.receipts.adopt(header, ids)
+                which = None if run else index
+                return await parts.receipts.wait(submission, which, level, copies, timeout)
+        receipt = self._ordered_receipt(transaction_id, manifest if run else None)
+        if receipt is None or LEVEL_RANK[level] <= LEVEL_RANK[Level.ORDERED]:
+            return receipt
+        assert receipt.position is not None
+        return await self._applied(receipt, receipt.position + receipt.n - 1, copies, timeout)
+
+    def _ordered_receipt(
+        self, transaction_id: bytes, manifest: RunManifest | None = None
+    ) -> Receipt | None:
+        position = self._parts.master.locate(transaction_id)
+        stored = None if position is None else self._parts.front.read_entry_at(position)
+        if position is None or stored is None:
+            return None
+        if manifest is not None and stored.ids != manifest.ids:
+            return None
+        index = None if manifest is not None else position - stored.entry.position
+        return make_receipt(
+            stored.ids, index, Level.ORDERED, stored.entry.header, stored.entry, stored.ordered_at
+        )
+
+    async def _applied(
+        self, receipt: Receipt, position: int, copies: int, timeout: float
+    ) -> Receipt:
+        reached = await self._parts.receipts.wait_applied(position, copies, timeout)
+        if not reached:
+            raise CommitStateUnknownError(
+                f"position {position} is not applied at {copies} sites in time",
+                transaction_id=receipt.transaction_id,
+                reached=Level.ORDERED.value,
+                position=receipt.position,
+            )
+        return Receipt(
+            transaction_id=receipt.transaction_id, n=receipt.n, level=Level.APPLIED,
+            run=receipt.run, position=receipt.position, outcome=receipt.outcome,
+            rejections=receipt.rejections, ordered_at=receipt.ordered_at,
+        )  # fmt: skip
+
+    async def find(self, transaction_id: bytes) -> Receipt | None:
+        """Return what is known of a transaction, None if it was never seen here."""
+        parts = self._parts
+        pending = parts.receipts.pending(transaction_id)
+        if pending is not None and pending[0].reached is not None:
+            return self._raised(pending[0].receipt(pending[1]))
+        found = parts.front.find_transaction(transaction_id)
+        if found is not None:
+            header, index = found
+            payload = parts.front.read_payload(header.origin, header.incarnation, header.seq)
+            if payload is not None:
+                ids = read_manifest(payload).ids
+                return make_receipt(ids, index, Level.ACCEPTED, header, None, None)
+        receipt = self._ordered_receipt(transaction_id)
+        return None if receipt is None else self._raised(receipt)
+
+    def _raised(self, receipt: Receipt) -> Receipt:
+        """Return the receipt at level applied if the own replica has got there."""
+        position = receipt.position
+        if position is None or position + receipt.n - 1 > self._parts.replicas.applied(1):
+            return receipt
+        return Receipt(
+            transaction_id=receipt.transaction_id, n=receipt.n, level=Level.APPLIED,
+            run=receipt.run, position=position, outcome=receipt.outcome,
+            rejections=receipt.rejections, ordered_at=receipt.ordered_at,
+        )  # fmt: skip
+
+    # -- state -------------------------------------------------------------------------------------
+
+    def info(self) -> dict[str, Any]:
+        """Return what clients and workers need to know of this node."""
+        config, parts = self.config, self._parts
+        return {
+            "node_id": config.node_id,
+            "master_url": config.master_url,
+            "cluster": config.cluster,
+            "lineage": config.lineage,
+            "epoch": parts.epoch,
+            "members": list(config.members),
+            "quorum": config.acquisition_quorum,
+            "position": parts.ordered.value,
+            "published": parts.published.value,
+            "payload_root": str(config.payload_dir),
+            "lake_root": str(config.lake_dir),
+            "log_root": str(config.data_dir / "log"),
+            "version": __version__,
+            "inline_limit": config.inline_limit,
+            "run_limit_bytes": config.run_limit_bytes,
+            "run_limit_transactions": config.run_limit_transactions,
+            "signature_interval": config.signature_interval,
+            "worker_heartbeat": config.worker_heartbeat,
+        }
+
+    def status(self) -> dict[str, Any]:
+        """Return the master's view: queues, peers, who is awaited and why, replicas."""
+        return self._parts.status()
+
+    def ready(self) -> list[tuple[str, bool, str]]:
+        """Return checks (name, good, text); ready = all are good."""
+        parts = self._parts
+        halted = parts.cycle.halted
+        failure = parts.publisher.failure
+        checks = [
+            ("protocol", halted is None, "takes part" if halted is None else halted.text),
+            ("front", not parts.executor.disk_full, "disk full" if parts.executor.disk_full
+             else "writable"),
+            ("publisher", failure is None, "publishing" if failure is None else str(failure)),
+            ("running", not parts.stopping, "stopping" if parts.stopping else "started"),
+        ]  # fmt: skip
+        for link in parts.links.values():
+            checks.append((f"peer {link.node_id}", True, "linked" if link.up else link.reason))
+        return checks
+
+    async def published(self, at_least: int, timeout: float) -> int:
+        """Return the published position once it is `at_least`, or as it is after `timeout` s."""
+        return await self._parts.published.reach(at_least, min(timeout, MAX_WAIT_S))
+
+    def queue(self, after: int, limit: int) -> list[dict[str, Any]]:
+        """Return entries of the synchronized queue behind a position, for people."""
+        stored = self._parts.front.read_queue(
+            max(after, 0), max(1, min(limit, _MAX_PAGE)), payloads=False
+        )
+        return [
+            {
+                "position": item.entry.position,
+                "n": item.entry.header.n,
+                "origin": item.entry.header.origin,
+                "incarnation": item.entry.header.incarnation,
+                "seq": item.entry.header.seq,
+                "ts": item.entry.header.ts,
+                "epoch": item.entry.header.epoch,
+                "digest": item.entry.header.digest.hex(),
+                "chain_hash": item.entry.chain_hash.hex(),
+                "size_bytes": item.entry.header.size_bytes,
+                "staged_bytes": item.entry.header.staged_bytes,
+                "rejected": [
+                    {"index": r.index, "code": r.code, "text": r.text}
+                    for r in item.entry.rejections
+                ],
+                "first_id": transaction_id_to_text(item.ids[:16]),
+                "ordered_at": item.ordered_at,
+            }
+            for item in stored
+        ]
+
+    # -- workers -----------------------------------------------------------------------------------
+
+    async def segments(self, after: int, wait: float, limit: int) -> tuple[int, list[Segment]]:
+        """Return published position and segments behind `after`, waiting for one if needed.
+
+        Raises:
+            ExpiredError: `after` lies before what the node keeps (definite).
+        """
+        parts = self._parts
+        published = await parts.published.reach(after + 1, min(wait, MAX_WAIT_S))
+        if published <= after:
+            return published, []
+        loop = asyncio.get_running_loop()
+        segments = await loop.run_in_executor(
+            parts.readers, parts.front.read_segments, after, max(1, min(limit, _MAX_PAGE))
+        )
+        return published, segments
+
+    def accept_report(self, report: WorkerReport) -> dict[str, str]:
+        """Judge the report of this site's worker: verdict, plan and reason (P24, S3)."""
+        if report.node_id != self.config.node_id:
+            return {
+                "verdict": "FOREIGN",
+                "plan": "stop",
+                "reason": f"the report is of site {report.node_id!r}, this is "
+                f"{self.config.node_id!r}",
+            }
+        return self._parts.take_report(report)
+
+    async def snapshot(self, position: int | None, at_least: int, timeout: float) -> dict[str, Any]:
+        """Return the table versions of the local replica at one position.
+
+        Raises:
+            NotAppliedError: The replica is not there yet; fields say both positions (definite).
+            NotFoundError: No batch ended at that position (definite).
+        """
+        parts = self._parts
+        wanted = max(at_least, position or 0)
+        await parts.receipts.wait_applied(wanted, 1, min(timeout, MAX_WAIT_S))
+        applied = parts.replicas.applied(1)
+        if applied < wanted or applied == 0:
+            raise NotAppliedError(
+                f"the local replica has applied position {applied}, asked for {wanted}",
+                hint="Run a worker: sparktxlog apply, or spark-submit.sh jobs/apply.py.",
+                applied=applied,
+                position=wanted,
+            )
+        report = parts.replicas.snapshot(position)
+        if report is None:
+            raise NotFoundError(
+                f"no batch of the local replica ended at position {position}",
+                hint="Ask without a position for the newest snapshot.",
+                position=position,
+                applied=applied,
+            )
+        return {
+            "position": report.position,
+            "chain_hash": report.chain_hash,
+            "tables": {
+                name: {
+                    "version": table.version,
+                    "signature": table.signature.to_text(),
+                    "schema": table.schema,
+                    "uri": str(self.config.lake_dir / name),
+                    "diverged": table.diverged,
+                }
+                for name, table in sorted(report.tables.items())
+            },
+        }

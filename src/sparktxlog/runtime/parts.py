@@ -1,0 +1,188 @@
+"""The parts of a running node, and the sums over them: status, reports, forgetting."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from sparktxlog.catchup.comparison import Comparison
+from sparktxlog.config import NodeConfig
+from sparktxlog.model.report import WorkerReport
+from sparktxlog.protocol.master import Master
+from sparktxlog.runtime.clock import LogClock, wall_us
+from sparktxlog.runtime.cycle import Cycle
+from sparktxlog.runtime.executor import AsideWrite, Executor
+from sparktxlog.runtime.fetching import Fetcher
+from sparktxlog.runtime.holdings import Holdings
+from sparktxlog.runtime.metrics import Metrics
+from sparktxlog.runtime.progress import Progress
+from sparktxlog.runtime.publisher import Publisher
+from sparktxlog.runtime.receipts import Receipts
+from sparktxlog.runtime.replicas import Replicas
+from sparktxlog.storage.interfaces import ForgetPayloads, Front, PayloadStore
+from sparktxlog.transport.greeting import Greeter
+from sparktxlog.transport.peers import PeerLink
+from sparktxlog.transport.signing import Signer, Verifier
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Parts:
+    """Everything a node is made of; wired once by `wiring`, owned by the event loop."""
+
+    config: NodeConfig
+    epoch: int
+    instance: str
+    front: Front
+    payloads: PayloadStore
+    clock: LogClock
+    master: Master
+    holdings: Holdings
+    receipts: Receipts
+    executor: Executor
+    cycle: Cycle
+    links: dict[str, PeerLink]
+    fetcher: Fetcher
+    replicas: Replicas
+    publisher: Publisher
+    greeter: Greeter
+    signer: Signer
+    verifier: Verifier | None
+    metrics: Metrics
+    ordered: Progress
+    published: Progress
+    #: Runs blocking reads of the front.
+    readers: ThreadPoolExecutor
+    #: Position up to which payloads were forgotten.
+    forgotten: int = 0
+    stopping: bool = False
+
+    # -- reports -----------------------------------------------------------------------------------
+
+    def take_report(self, report: WorkerReport) -> dict[str, str]:
+        """Judge a report of this site's worker and pass it on to the peers."""
+        comparison = self._judge(report, self.clock.now())
+        # Unchanged ones travel as well, so that all sites see who is alive (G38).
+        for link in self.links.values():
+            link.report([report])
+        return self.replicas.answer(comparison)
+
+    def take_foreign_report(self, report: WorkerReport) -> None:
+        """Take in a peer's worker report."""
+        self._judge(report, self.clock.now())
+
+    def judge_again(self) -> None:
+        """Judge reports anew that this node's queue has caught up with."""
+        for report, heard_at in self.replicas.overtaken():
+            self._judge(report, heard_at)
+
+    def _judge(self, report: WorkerReport, heard_at: int) -> Comparison:
+        comparison, changed, writes = self.replicas.accept(report, heard_at)
+        if writes:
+            self.executor.put([AsideWrite(writes=writes)])
+        if changed:
+            self._note(report, comparison)
+            self.receipts.replicas_moved()
+        return comparison
+
+    def _note(self, report: WorkerReport, comparison: Comparison) -> None:
+        self.publisher.note(
+            (report, comparison.verdict.value, comparison.plan.value, comparison.reason)
+        )
+
+    # -- forgetting --------------------------------------------------------------------------------
+
+    def forgettable(self) -> int:
+        """Return the position up to which every member has the payloads and this one published."""
+        peers = [peer.position for peer in self.master.status().peers]
+        return min([self.published.value, *peers])
+
+    def forget_payloads(self) -> None:
+        """Tell the front what nobody needs any more."""
+        position = self.forgettable()
+        if position > self.forgotten:
+            self.forgotten = position
+            self.holdings.release(position)
+            self.executor.put([AsideWrite(writes=[ForgetPayloads(position=position)])])
+
+    # -- status ------------------------------------------------------------------------------------
+
+    def status(self) -> dict[str, Any]:
+        """Return the master's view for `/v1/status`."""
+        status, now = self.master.status(), self.clock.now()
+        halted = status.halted
+        if self.cycle.halted is not None and not halted:
+            halted = self.cycle.halted.text
+        return {
+            "node_id": status.node_id,
+            "lineage": self.config.lineage,
+            "epoch": status.epoch,
+            "members": list(self.config.members),
+            "quorum": self.config.acquisition_quorum,
+            "position": self.ordered.value,
+            "chain_hash": status.chain_hash.hex(),
+            "chain_position": status.position,
+            "published": self.published.value,
+            "applied": self.replicas.applied(1),
+            "incoming_runs": status.incoming_runs,
+            "incoming_transactions": status.incoming_transactions,
+            "incoming_bytes": status.incoming_bytes,
+            "unstamped_runs": status.unstamped_runs,
+            "counter": status.counter,
+            "busy": status.busy,
+            "round": status.round,
+            "empty_rounds": status.empty_rounds,
+            "halted": halted or None,
+            "disk_full": self.executor.disk_full,
+            "waiting_for": [
+                {
+                    "peer": item.peer,
+                    "why": item.why.value,
+                    "since_us": max(0, now - item.since),
+                    "behind": None if item.key is None else {
+                        "epoch": item.key[0], "ts": item.key[1],
+                        "origin": item.key[2], "seq": item.key[3],
+                    },
+                }
+                for item in status.waiting_for
+            ],
+            "peers": [self._peer(peer, now) for peer in status.peers],
+            "replicas": self.replicas.status(now),
+            "log_bytes": self.front.size_bytes(),
+            "clock_distance_us": status.clock_distance_us,
+            "fetching": len(self.fetcher),
+            "publish_failure": None if self.publisher.failure is None
+            else str(self.publisher.failure),
+            "wall": wall_us(),
+        }  # fmt: skip
+
+    def _peer(self, peer: Any, now: int) -> dict[str, Any]:
+        link = self.links[peer.peer]
+        return {
+            "id": peer.peer,
+            "url": link.url,
+            "linked": link.up,
+            "reason": link.reason,
+            "silent": peer.silent,
+            "last_post_at": peer.last_post_at,
+            "age_s": None if peer.last_post_at is None
+            else round((now - peer.last_post_at) / 1e6, 3),
+            "counter": peer.counter,
+            "last_seq": peer.last_seq,
+            "position": peer.position,
+            "round": peer.round,
+            "busy": peer.busy,
+            "acquired": peer.acquired,
+            "clock_offset_us": peer.clock_offset_us,
+            "sent_bytes": link.traffic.sent_bytes,
+            "received_bytes": link.traffic.received_bytes,
+            "fetched_bytes": link.traffic.fetched_bytes,
+            "posts": link.traffic.posts,
+            "post_bytes_max": link.traffic.post_bytes_max,
+            "pushes_dropped": link.traffic.pushes_dropped,
+        }  # fmt: skip
+
+    def run_blocking(self, work: Any, *args: Any) -> asyncio.Future[Any]:
+        """Run a blocking read in the readers' threads."""
+        return asyncio.get_running_loop().run_in_executor(self.readers, work, *args)

@@ -1,0 +1,186 @@
+"""The side of a node that its peers see: who may speak, what they say, what they may fetch.
+
+Before anything else the sender must be a configured peer (G44) and its request signed, new and
+meant for this start (see `transport.signing`).  What is refused changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+import structlog
+
+from sparktxlog.codec import wire
+from sparktxlog.codec.wire import Envelope, Hello, decode_pushes
+from sparktxlog.errors import (
+    BusyError,
+    ForbiddenPeerError,
+    NotFoundError,
+    RemoteProtocolError,
+    TxLogError,
+    UnauthorizedError,
+)
+from sparktxlog.model.operation import RunFacts
+from sparktxlog.protocol.events import (
+    AnnouncementReceived,
+    Event,
+    PayloadArrived,
+    PostReceived,
+    TailReceived,
+)
+from sparktxlog.protocol.messages import Announcement, Tail
+from sparktxlog.runtime.fetching import check_run
+from sparktxlog.runtime.parts import Parts
+from sparktxlog.transport import signing
+
+_log = structlog.get_logger("sparktxlog.peering")
+
+#: Refusals of one kind and sender are logged once per so many.
+_LOG_EVERY = 100
+
+
+class Peering:
+    """Admits peers and passes on what they say."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._greeter = parts.greeter
+        self._verifier = parts.verifier
+        self._refusals: dict[tuple[str, str], int] = {}
+
+    # -- admission ---------------------------------------------------------------------------------
+
+    def check_known(self, headers: Mapping[str, str]) -> None:
+        """Let configured peers pass before anything of the request is read (G44).
+
+        Raises:
+            ForbiddenPeerError: A stranger (definite).
+        """
+        node = headers.get(signing.NODE, "")
+        own = self._greeter.own.node_id
+        if node == own and self._verifier is not None:
+            return  # a second node under this one's id: its greeting is answered with that
+        if self._verifier is None or not self._greeter.known(node):
+            raise ForbiddenPeerError(
+                f"node {node[:80]!r} is no configured peer of {own!r}",
+                hint="Add it to both configurations as peer.<n>.id and peer.<n>.url.",
+                node=node[:80],
+            )
+
+    def check_signed(
+        self, headers: Mapping[str, str], method: str, target: str, body: bytes, *, greeting: bool
+    ) -> str:
+        """Return the sender of a genuine, new request; errors as `signing.Verifier.check`."""
+        if self._verifier is None:
+            raise ForbiddenPeerError("this node has no peers")
+        return self._verifier.check(headers, method, target, body, greeting=greeting)
+
+    def refusal_headers(self) -> dict[str, str]:
+        """Return what a refused peer needs in order to greet this start."""
+        return {signing.BOOT: self._greeter.own.boot}
+
+    def note_refusal(
+        self, headers: Mapping[str, str], path: str, client: str, error: TxLogError
+    ) -> None:
+        """Count and log a refused request; the first of its kind and then a few."""
+        if not isinstance(error, UnauthorizedError):
+            return
+        node = headers.get(signing.NODE, "")[:80]
+        self._parts.metrics.refused_peers.labels(code=error.code).inc()
+        # Names of strangers are not kept: their number is unbounded.
+        key = (error.code, node if self._greeter.known(node) else "")
+        count = self._refusals.get(key, 0)
+        self._refusals[key] = count + 1
+        if count % _LOG_EVERY == 0 and not isinstance(error, signing.StaleSessionError):
+            _log.warning(
+                "peer refused", peer=node, code=error.code, reason=error.message, path=path,
+                client=client, times=count + 1,
+            )  # fmt: skip
+
+    def on_hello(
+        self, sender: str, headers: Mapping[str, str], hello: Hello
+    ) -> tuple[bytes, dict[str, str]]:
+        """Return the answer to a greeting and its headers, sealed with the cluster's secret.
+
+        Raises:
+            ForbiddenPeerError: It is not who it should be (definite).
+        """
+        self._greeter.check(hello, sender)
+        assert self._verifier is not None
+        self._verifier.admit(headers)
+        answer = wire.encode(self._greeter.own)
+        seal = self._parts.signer.answer_signature(headers[signing.SIGNATURE], answer)
+        return answer, {signing.SIGNATURE: seal}
+
+    # -- what peers say ----------------------------------------------------------------------------
+
+    async def on_envelope(self, sender: str, envelope: Envelope) -> None:
+        """Take in a peer's post and its workers' reports.
+
+        Raises:
+            RemoteProtocolError: It speaks for another node (definite).
+            BusyError: The core's queue is full; the peer repeats it (definite).
+        """
+        post = envelope.post
+        if post is not None:
+            if post.sender != sender:
+                raise RemoteProtocolError(f"node {sender!r} posts for {post.sender!r}")
+            self._tell(PostReceived(post=post))
+        for report in envelope.reports:
+            if report.node_id != sender:
+                raise RemoteProtocolError(f"node {sender!r} reports for {report.node_id!r}")
+            self._parts.take_foreign_report(report)
+
+    async def on_push(self, sender: str, body: bytes) -> None:
+        """Take in pushed runs; what does not fit is dropped and fetched later (P3a)."""
+        parts = self._parts
+        for header, payload in decode_pushes(body):
+            if header.origin != sender:
+                raise RemoteProtocolError(f"node {sender!r} pushes a run of {header.origin!r}")
+            manifest = check_run(header, payload)
+            if manifest.staged_bytes or not parts.holdings.put_foreign(header, payload):
+                continue
+            self._tell(PayloadArrived(header=header, facts=RunFacts.of(manifest)))
+
+    async def on_announcement(self, sender: str, announcement: Announcement) -> None:
+        """Take in the announcement of a late-stamped run (P1a)."""
+        if announcement.origin != sender:
+            raise RemoteProtocolError(f"node {sender!r} announces for {announcement.origin!r}")
+        self._tell(AnnouncementReceived(announcement=announcement))
+
+    async def on_tail(self, sender: str, tail: Tail) -> None:
+        """Take in a forerunner's tail (P9)."""
+        if tail.sender != sender:
+            raise RemoteProtocolError(f"node {sender!r} sends a tail of {tail.sender!r}")
+        self._tell(TailReceived(tail=tail))
+
+    def _tell(self, event: Event) -> None:
+        if not self._parts.cycle.tell(event):
+            raise BusyError("too many events wait for the core")
+
+    async def run_payload(self, origin: str, incarnation: int, seq: int) -> bytes:
+        """Return a durable run's container for a peer.
+
+        Raises:
+            NotFoundError: Not held here, or forgotten (definite).
+        """
+        parts = self._parts
+        payload = await asyncio.get_running_loop().run_in_executor(
+            parts.readers, parts.front.read_payload, origin, incarnation, seq
+        )
+        if payload is None:
+            raise NotFoundError(f"run {origin}/{incarnation}/{seq} is not held here")
+        return payload
+
+    async def announced_payload(self, digest: bytes) -> bytes:
+        """Return an own unstamped run's container for a peer; NotFoundError as `run_payload`."""
+        parts = self._parts
+        payload = parts.holdings.find(digest)
+        if payload is None:
+            payload = await asyncio.get_running_loop().run_in_executor(
+                parts.readers, parts.front.read_announced, digest
+            )
+        if payload is None:
+            raise NotFoundError(f"no announced run {digest.hex()[:12]} is held here")
+        return payload

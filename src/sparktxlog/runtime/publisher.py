@@ -1,0 +1,229 @@
+"""The publisher: a thread that writes the ordered queue to Delta, a few times a second.
+
+It takes ordered entries from the front, cut at signature boundaries (S2a), has `storage` write
+the inline rows and the queue table, and marks them published in the front; then workers see them.
+A publish starts at once if the last one began `publish-interval` ago or earlier, so a single
+transaction is published without delay and a flood in batches.
+
+A failure stops nothing else: it is told, shown in `ready`, and tried again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from time import monotonic
+
+import structlog
+
+from sparktxlog.errors import CorruptLogError, TxLogError
+from sparktxlog.model.report import WorkerReport
+from sparktxlog.model.table import TableDefinition
+from sparktxlog.runtime.memory import trim_memory
+from sparktxlog.storage.interfaces import Front, StoredEntry, Write
+from sparktxlog.storage.log_tables import ReportTables
+from sparktxlog.storage.publishing import PublishedFiles, publish, restored_rows
+from sparktxlog.storage.queue_table import QueueTable
+
+_log = structlog.get_logger("sparktxlog.publisher")
+
+#: Bounds of what is published with one commit.
+_MAX_RUNS = 256
+_MAX_TRANSACTIONS = 30_000
+_RETRY_MAX_S = 10.0
+#: Least time between two commits to the tables of reports, seconds.
+_REPORTS_INTERVAL_S = 5.0
+_MAX_REPORTS = 4_096
+_TRIM_S = 5.0
+
+#: Report, verdict, plan, reason.
+JudgedReport = tuple[WorkerReport, str, str, str]
+
+
+class Publisher:
+    """Publishes in its own thread.
+
+    Args:
+        front: Read only here.
+        payloads: Where the files of inline rows go.
+        log_root: Directory of the log's Delta tables.
+        lineage: Names the log in them.
+        tables: Returns the catalog at or after the last ordered entry.
+        write: Makes writes durable in the front's writer thread and returns when they are.
+        interval_s: Least time between the starts of two publishes.
+        signature_interval: Where segments end, positions (S2a).
+        published: Position and Delta version where a former start stopped.
+        on_published: Called in this thread with (position, seconds it took).
+    """
+
+    def __init__(
+        self,
+        *,
+        front: Front,
+        payloads: PublishedFiles,
+        log_root: Path,
+        lineage: str,
+        tables: Callable[[], Mapping[str, TableDefinition]],
+        write: Callable[[Sequence[Write]], None],
+        interval_s: float,
+        signature_interval: int,
+        published: tuple[int, int],
+        on_published: Callable[[int, float], None],
+    ) -> None:
+        self._front = front
+        self._payloads = payloads
+        self._log_root = log_root
+        self._lineage = lineage
+        self._tables = tables
+        self._write = write
+        self._interval_s = interval_s
+        self._signature_interval = signature_interval
+        self._published, self._version = published
+        self._on_published = on_published
+        self._queue: QueueTable | None = None
+        self._report_tables: ReportTables | None = None
+        self._reports: deque[JudgedReport] = deque(maxlen=_MAX_REPORTS)
+        self._reported_at = float("-inf")
+        #: Position and time of the last return of memory.
+        self._trimmed_at = (self._published, monotonic())
+        self._changed = threading.Condition()
+        self._ordered = self._published
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
+        #: Why the last attempt failed; None after a success.
+        self.failure: TxLogError | None = None
+
+    def start(self, ordered: int) -> None:
+        """Start; `ordered` is the end of the synchronized queue."""
+        self._ordered = ordered
+        self._thread.start()
+
+    def ordered(self, position: int) -> None:
+        """Tell that the queue has grown; from any thread."""
+        with self._changed:
+            self._ordered = position
+            self._changed.notify()
+
+    def note(self, report: JudgedReport) -> None:
+        """Let a report be appended to the tables of reports; from any thread."""
+        self._reports.append(report)
+
+    def stop(self) -> None:
+        """Finish the publish under way and end the thread."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify()
+        if self._thread.is_alive():
+            self._thread.join(timeout=30)
+
+    # -- the thread --------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        retry_s = 0.1
+        working = True  # opens the tables before the first transaction waits for them
+        while working:
+            started = monotonic()
+            try:
+                self._publish_all()
+                self._append_reports()
+                self._trim()
+                self.failure = None
+                retry_s = 0.1
+            except TxLogError as error:
+                self.failure = error
+                self._queue = None
+                _log.error("publishing failed", error=str(error), again_in_s=retry_s)
+                self._pause(retry_s)
+                retry_s = min(2 * retry_s, _RETRY_MAX_S)
+            working = self._wait(started)
+
+    def _wait(self, started: float) -> bool:
+        """Wait until there is something to publish and the interval is over."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._stopping or self._ordered > self._published,
+                timeout=_REPORTS_INTERVAL_S,
+            )
+            rest = started + self._interval_s - monotonic()
+            full = self._published + _MAX_TRANSACTIONS
+            if rest > 0:
+                self._changed.wait_for(
+                    lambda: self._stopping or self._ordered >= full, timeout=rest
+                )
+            return not self._stopping
+
+    def _pause(self, seconds: float) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._stopping, timeout=seconds)
+
+    def _publish_all(self) -> None:
+        queue = self._opened()
+        with self._changed:
+            goal = self._ordered
+        while self._published < goal and not self._stopping:
+            began = monotonic()
+            # How many runs first, then their payloads: a backlog is never read into memory.
+            ahead = bounded(self._front.read_queue(self._published, _MAX_RUNS, payloads=False))
+            if not ahead:
+                return
+            entries = self._front.read_queue(self._published, len(ahead), payloads=True)
+            marks = publish(
+                entries,
+                signature_interval=self._signature_interval,
+                tables=self._tables(),
+                payloads=self._payloads,
+                queue=queue,
+            )
+            self._write(marks)
+            self._published, self._version = marks[-1].position, marks[-1].version
+            self._on_published(self._published, monotonic() - began)
+
+    def _opened(self) -> QueueTable:
+        """Return the queue table, repaired from the front if a crash took rows of it."""
+        if self._queue is not None:
+            return self._queue
+        queue = QueueTable(self._log_root, self._lineage, published_version=self._version)
+        if queue.position < self._published:
+            _log.warning(
+                "queue table is behind, restored", held=queue.position, published=self._published
+            )
+        while queue.position < self._published:
+            stored = self._front.read_queue(queue.position, _MAX_RUNS, payloads=False)
+            lost = [item for item in stored if item.entry.end <= self._published]
+            if not lost:
+                raise CorruptLogError(
+                    f"the queue table ends at {queue.position}, {self._published} was published, "
+                    "and the front no longer holds what lies between",
+                )
+            queue.append(restored_rows(lost))
+        self._queue = queue
+        return queue
+
+    def _trim(self) -> None:
+        """Give memory back now and then, if there was work (see `memory`)."""
+        if self._published > self._trimmed_at[0] and monotonic() - self._trimmed_at[1] > _TRIM_S:
+            self._trimmed_at = (self._published, monotonic())
+            trim_memory()
+
+    def _append_reports(self) -> None:
+        if not self._reports or monotonic() - self._reported_at < _REPORTS_INTERVAL_S:
+            return
+        if self._report_tables is None:
+            self._report_tables = ReportTables(self._log_root)
+        taken = [self._reports.popleft() for _ in range(len(self._reports))]
+        self._reported_at = monotonic()
+        self._report_tables.append(taken)
+
+
+def bounded(entries: Sequence[StoredEntry]) -> list[StoredEntry]:
+    """Return the leading entries that are published with one commit, at least one."""
+    taken: list[StoredEntry] = []
+    transactions = 0
+    for stored in entries:
+        transactions += stored.entry.header.n
+        if taken and transactions > _MAX_TRANSACTIONS:
+            break
+        taken.append(stored)
+    return taken

@@ -1,0 +1,344 @@
+"""Receipts: who waits for which transaction to reach which level (protocol §4).
+
+A `Submission` follows one own run from submit until it is ordered; then only those who wait for
+replicas keep it.  Nothing here is kept per transaction of a larger run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from sparktxlog import errors
+from sparktxlog.errors import (
+    BusyError,
+    CommitRejectedError,
+    CommitStateUnknownError,
+    InvalidRequestError,
+    TxLogError,
+)
+from sparktxlog.model.ids import transaction_id_to_text
+from sparktxlog.model.receipt import LEVEL_RANK, Level, Receipt, ReceiptRejection, RunId
+from sparktxlog.protocol.messages import QueueEntry, RunHeader
+
+
+@dataclass(slots=True, eq=False)
+class _Waiter:
+    """One client that waits for the transaction at `index` of a run, or for the run (None)."""
+
+    index: int | None
+    level: Level
+    copies: int
+    future: asyncio.Future[Receipt]
+
+
+@dataclass(slots=True, eq=False)
+class Submission:
+    """An own run on its way; `reached` only rises."""
+
+    ids: bytes
+    #: How many of its transactions are found by id: all singles, the first of a batch.
+    indexed: int = 0
+    header: RunHeader | None = None
+    entry: QueueEntry | None = None
+    ordered_at: int | None = None
+    reached: Level | None = None
+    waiters: list[_Waiter] = field(default_factory=list)
+
+    @property
+    def n(self) -> int:
+        """Number of transactions."""
+        return len(self.ids) // 16
+
+    def receipt(self, index: int | None) -> Receipt:
+        """Return the state of one transaction, or of the run (None)."""
+        return make_receipt(self.ids, index, self.reached, self.header, self.entry, self.ordered_at)
+
+
+def make_receipt(
+    ids: bytes,
+    index: int | None,
+    level: Level | None,
+    header: RunHeader | None,
+    entry: QueueEntry | None,
+    ordered_at: int | None,
+) -> Receipt:
+    """Return the receipt of the transaction at `index` of a run, or of the whole run (None)."""
+    n = len(ids) // 16
+    single = index if index is not None else (0 if n == 1 else None)
+    rejections = () if entry is None else entry.rejections
+    if single is not None:
+        rejections = tuple(r for r in rejections if r.index == single)
+    told = tuple(
+        ReceiptRejection(index=0 if single is not None else r.index, code=r.code, text=r.text)
+        for r in rejections
+    )
+    outcome = None
+    if single is not None and entry is not None:
+        outcome = "rejected" if told else "committed"
+    at = 16 * (single or 0)
+    return Receipt(
+        transaction_id=transaction_id_to_text(ids[at : at + 16]) if single is not None else None,
+        n=n if single is None else 1,
+        level=level,
+        run=None if header is None else RunId(
+            origin=header.origin, incarnation=header.incarnation, seq=header.seq
+        ),
+        position=None if entry is None else entry.position + (single or 0),
+        outcome=outcome,
+        rejections=told,
+        ordered_at=ordered_at,
+    )  # fmt: skip
+
+
+#: Position, tiebreak, future, its result.
+_ReplicaWait = tuple[int, int, asyncio.Future[Any], Receipt | None]
+
+
+class Receipts:
+    """All submissions that are not ordered yet, and all who wait.
+
+    Args:
+        applied: Returns the position that `copies` replicas have applied (protocol §4).
+    """
+
+    def __init__(self, applied: Callable[[int], int]) -> None:
+        self._applied = applied
+        self._by_ticket: dict[int, Submission] = {}
+        #: By (origin, first sequence number).
+        self._by_run: dict[tuple[str, int], Submission] = {}
+        #: Ids of single transactions and first ids of larger runs.
+        self._by_id: dict[bytes, tuple[Submission, int]] = {}
+        #: Per number of copies: (position, tiebreak, future, its result), least first.
+        self._replicas: dict[int, list[_ReplicaWait]] = {}
+        self._tiebreak = itertools.count()
+        self._expired = 0
+
+    # -- submits -----------------------------------------------------------------------------------
+
+    def open(self, ticket: int, ids: bytes, *, singles: bool) -> Submission:
+        """Follow a new own run; `singles`: each of its ids was submitted by itself."""
+        submission = Submission(ids=ids, indexed=len(ids) // 16 if singles else 1)
+        self._by_ticket[ticket] = submission
+        for index in range(submission.indexed):
+            self._by_id.setdefault(ids[16 * index : 16 * index + 16], (submission, index))
+        return submission
+
+    def adopt(self, header: RunHeader, ids: bytes) -> Submission:
+        """Follow a durable run that was not submitted here since this start."""
+        submission = self._by_run.get((header.origin, header.seq))
+        if submission is None:
+            submission = Submission(ids=ids, header=header, reached=Level.ACCEPTED)
+            self._by_run[header.origin, header.seq] = submission
+        return submission
+
+    def pending(self, transaction_id: bytes) -> tuple[Submission, int] | None:
+        """Return submission and index of a transaction that is not ordered yet."""
+        return self._by_id.get(transaction_id)
+
+    def __len__(self) -> int:
+        return len(self._by_ticket) + len(self._by_run)
+
+    # -- waiting -----------------------------------------------------------------------------------
+
+    async def wait(
+        self, submission: Submission, index: int | None, level: Level, copies: int, timeout_s: float
+    ) -> Receipt:
+        """Return the receipt once the level is reached.
+
+        Raises:
+            CommitStateUnknownError: Not reached in time; fields `transaction_id`, `reached`
+                (not definite).
+            CommitRejectedError: The core refused the submit (definite).
+        """
+        future: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
+        waiter = _Waiter(index=index, level=level, copies=copies, future=future)
+        submission.waiters.append(waiter)
+        self._settle(submission)
+        if future.done():
+            return future.result()
+        timer = asyncio.get_running_loop().call_later(timeout_s, self._expire, submission, waiter)
+        try:
+            return await future
+        finally:
+            timer.cancel()
+
+    def _expire(self, submission: Submission, waiter: _Waiter) -> None:
+        if waiter in submission.waiters:
+            submission.waiters.remove(waiter)
+        if waiter.future.done():
+            return
+        self._purge(waiter.copies)
+        receipt = submission.receipt(waiter.index)
+        first = receipt.transaction_id or transaction_id_to_text(submission.ids[:16])
+        waiter.future.set_exception(
+            CommitStateUnknownError(
+                f"transaction {first} has not reached {waiter.level.value!r} in time",
+                hint="It may still get there: ask for its id before doing it again.",
+                transaction_id=first,
+                reached=receipt.level.value if receipt.level else None,
+                n=receipt.n,
+                position=receipt.position,
+            )
+        )
+
+    async def wait_applied(self, position: int, copies: int, timeout_s: float) -> bool:
+        """Wait until `copies` replicas applied a position; return whether they did in time."""
+        if position <= self._applied(copies):
+            return True
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._push(copies, position, future, None)
+        try:
+            async with asyncio.timeout(max(timeout_s, 0)):
+                await future
+        except TimeoutError:
+            self._purge(copies)
+            return False
+        return True
+
+    # -- what the core tells -----------------------------------------------------------------------
+
+    def accepted(self, ticket: int, header: RunHeader | None) -> None:
+        """The submit is durable here; told again with the header once it is stamped (P1a)."""
+        submission = self._by_ticket.get(ticket)
+        if submission is None:
+            return
+        if header is not None:
+            submission.header = header
+            del self._by_ticket[ticket]
+            self._by_run[header.origin, header.seq] = submission
+        submission.reached = submission.reached or Level.ACCEPTED
+        self._settle(submission)
+
+    def acquired(self, header: RunHeader) -> None:
+        """The own run is durable at the acquisition quorum."""
+        submission = self._by_run.get((header.origin, header.seq))
+        if submission is not None and submission.reached is not Level.ORDERED:
+            submission.header = header
+            submission.reached = Level.ACQUIRED
+            self._settle(submission)
+
+    def ordered(self, entry: QueueEntry, at: int) -> None:
+        """A run has its place and outcome."""
+        submission = self._by_run.pop((entry.header.origin, entry.header.seq), None)
+        if submission is None:
+            return
+        submission.header, submission.entry = entry.header, entry
+        submission.ordered_at, submission.reached = at, Level.ORDERED
+        self._settle(submission)
+        self._drop_ids(submission)
+
+    def rejected(self, ticket: int, code: str, text: str) -> None:
+        """The core refused the submit; nothing happened."""
+        submission = self._by_ticket.pop(ticket, None)
+        if submission is not None:
+            self._drop_ids(submission)
+            self._fail(submission, rejection_error(code, text))
+
+    def replicas_moved(self) -> None:
+        """Replicas reported: answer those who waited for it."""
+        for copies, heap in self._replicas.items():
+            applied = self._applied(copies)
+            while heap and heap[0][0] <= applied:
+                _, _, future, receipt = heapq.heappop(heap)
+                if not future.done():
+                    future.set_result(receipt)
+
+    def close(self, error: TxLogError) -> None:
+        """Fail all who still wait: the node stops."""
+        for submission in (*self._by_ticket.values(), *self._by_run.values()):
+            self._fail(submission, error)
+        for heap in self._replicas.values():
+            for _, _, future, _ in heap:
+                if not future.done():
+                    future.set_exception(error)
+
+    def _purge(self, copies: int) -> None:
+        """Drop those who gave up once they are many: replicas may stand still for long."""
+        heap = self._replicas.get(copies, [])
+        self._expired += 1
+        if self._expired > 64 and 2 * self._expired > len(heap):
+            self._expired = 0
+            self._replicas[copies] = [item for item in heap if not item[2].done()]
+            heapq.heapify(self._replicas[copies])
+
+    # -- inside ------------------------------------------------------------------------------------
+
+    def _drop_ids(self, submission: Submission) -> None:
+        for index in range(submission.indexed):
+            key = submission.ids[16 * index : 16 * index + 16]
+            held = self._by_id.get(key)
+            if held is not None and held[0] is submission:
+                del self._by_id[key]
+
+    def _settle(self, submission: Submission) -> None:
+        reached = submission.reached
+        if reached is None or not submission.waiters:
+            return
+        rank = LEVEL_RANK[reached]
+        waiting = []
+        for waiter in submission.waiters:
+            if waiter.future.done():
+                continue
+            if LEVEL_RANK[waiter.level] <= rank:
+                waiter.future.set_result(submission.receipt(waiter.index))
+            elif reached is Level.ORDERED:
+                self._wait_for_replicas(submission, waiter)
+            else:
+                waiting.append(waiter)
+        submission.waiters = waiting
+
+    def _wait_for_replicas(self, submission: Submission, waiter: _Waiter) -> None:
+        assert submission.entry is not None
+        entry = submission.entry
+        position = entry.end if waiter.index is None else entry.position + waiter.index
+        receipt = make_receipt(
+            submission.ids, waiter.index, Level.APPLIED, submission.header, entry,
+            submission.ordered_at,
+        )  # fmt: skip
+        if position <= self._applied(waiter.copies):
+            waiter.future.set_result(receipt)
+        else:
+            self._push(waiter.copies, position, waiter.future, receipt)
+
+    def _push(self, copies: int, position: int, future: Any, receipt: Receipt | None) -> None:
+        heap = self._replicas.setdefault(copies, [])
+        heapq.heappush(heap, (position, next(self._tiebreak), future, receipt))
+
+    def _fail(self, submission: Submission, error: TxLogError) -> None:
+        for waiter in submission.waiters:
+            if not waiter.future.done():
+                waiter.future.set_exception(error)
+        submission.waiters.clear()
+
+
+_REJECTIONS: dict[str, type[TxLogError]] = {
+    kind.code: kind
+    for kind in vars(errors).values()
+    if isinstance(kind, type) and issubclass(kind, CommitRejectedError)
+}
+
+
+def rejection_error(code: str, text: str) -> TxLogError:
+    """Return the error that a core's refusal is for the client."""
+    kind = _REJECTIONS.get(code)
+    if kind is None:
+        kind = BusyError if code in ("busy", "clock-skew") else CommitRejectedError
+    return kind(text, reason=code)
+
+
+def check_copies(level: Level, copies: int, members: int) -> None:
+    """Refuse a number of copies that can never be reached.
+
+    Raises:
+        InvalidRequestError: Not between 1 and the number of members (definite).
+    """
+    if level is Level.APPLIED and not 1 <= copies <= members:
+        raise InvalidRequestError(
+            f"level applied({copies}) cannot be reached by {members} members",
+            hint=f"Ask for 1 to {members}.",
+        )

@@ -1,0 +1,359 @@
+"""Building, starting and stopping a node from its parts."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import aiohttp
+import structlog
+
+from sparktxlog import __version__
+from sparktxlog.codec.wire import Hello
+from sparktxlog.config import NodeConfig
+from sparktxlog.errors import BusyError, CommitStateUnknownError, StorageError, TxLogError
+from sparktxlog.model.ids import NodeId
+from sparktxlog.protocol.actions import Action, Alarm
+from sparktxlog.protocol.events import LinkChanged
+from sparktxlog.protocol.master import Master
+from sparktxlog.protocol.recovery import MasterConfig
+from sparktxlog.runtime.clock import LogClock
+from sparktxlog.runtime.cycle import Cycle
+from sparktxlog.runtime.delivery import Delivery
+from sparktxlog.runtime.executor import Executor
+from sparktxlog.runtime.fetching import Fetcher
+from sparktxlog.runtime.holdings import Holdings, OwnRun
+from sparktxlog.runtime.metrics import Metrics
+from sparktxlog.runtime.node import Node
+from sparktxlog.runtime.parts import Parts
+from sparktxlog.runtime.peering import Peering
+from sparktxlog.runtime.progress import Progress
+from sparktxlog.runtime.publisher import Publisher
+from sparktxlog.runtime.receipts import Receipts
+from sparktxlog.runtime.replicas import LogEnds, Replicas
+from sparktxlog.storage.front import SqliteFront
+from sparktxlog.storage.interfaces import Front, FrontState, PutValue, Write
+from sparktxlog.storage.payloads import LocalPayloadStore
+from sparktxlog.transport.greeting import Greeter
+from sparktxlog.transport.peers import PeerLink
+from sparktxlog.transport.signing import Signer, Verifier
+
+_log = structlog.get_logger("sparktxlog.node")
+
+_INSTANCE = "instance"
+_PEER_INSTANCE = "peer-instance:"
+#: Peers' payloads that wait for the core, and durable payloads kept in memory, bytes.
+_FOREIGN_BYTES = 128 << 20
+_CACHE_BYTES = 16 << 20
+_US = 1_000_000
+
+
+class RunningNode:
+    """A started node: its face for the service, and its end.
+
+    **After calling** `start`: await `failed`, and `stop` in any case.
+    """
+
+    def __init__(self, parts: Parts) -> None:
+        self.parts = parts
+        self.node = Node(parts)
+        self.peering = Peering(parts)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._session: aiohttp.ClientSession | None = None
+        self._loop = asyncio.get_running_loop()
+        #: Set to the error after which the node must stop.
+        self.failed: asyncio.Future[TxLogError] = self._loop.create_future()
+
+    async def start(self) -> None:
+        """Start the core, the links and the publisher."""
+        parts = self.parts
+        for work in (parts.executor.run, parts.cycle.run):
+            task = asyncio.create_task(work(), name=work.__qualname__)
+            task.add_done_callback(self._ended)
+            self._tasks.append(task)
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=60),
+            auto_decompress=False,
+            trust_env=False,
+        )
+        for link in parts.links.values():
+            link.start(self._session)
+        parts.publisher.start(parts.ordered.value)
+        config = parts.config
+        _log.info(
+            "started", node=config.node_id, url=config.master_url, lineage=config.lineage,
+            position=parts.ordered.value, published=parts.published.value,
+            members=list(config.members), quorum=config.acquisition_quorum,
+        )  # fmt: skip
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if task.cancelled() or self.failed.done():
+            return
+        error = task.exception()
+        if not isinstance(error, TxLogError):
+            _log.critical("unexpected end of a task", task=task.get_name(), exc_info=error)
+            error = StorageError(f"{task.get_name()} ended: {error!r}")
+        else:
+            _log.critical("the node must stop", error=str(error))
+        self.failed.set_result(error)
+
+    def begin_stop(self) -> None:
+        """Take no more submits; who waits learns that the outcome is open."""
+        parts = self.parts
+        parts.stopping = True
+        parts.cycle.fail_waiting(BusyError("the node is stopping"))
+        parts.receipts.close(
+            CommitStateUnknownError(
+                "the node is stopping", hint="Ask for the transaction's id when it is back."
+            )
+        )
+        parts.published.release()
+
+    async def stop(self) -> None:
+        """Stop cleanly; nothing accepted is lost."""
+        parts = self.parts
+        self.begin_stop()
+        await asyncio.gather(*(link.close() for link in parts.links.values()))
+        await parts.fetcher.close()
+        await asyncio.to_thread(parts.publisher.stop)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._session is not None:
+            await self._session.close()
+        parts.executor.close()
+        parts.readers.shutdown(wait=True)
+        parts.front.close()
+        _log.info("stopped", node=parts.config.node_id)
+
+
+def core_config(config: NodeConfig) -> MasterConfig:
+    """Return the core's settings."""
+    return MasterConfig(
+        node_id=config.node_id,
+        members=config.members,
+        quorum=config.acquisition_quorum,
+        lineage=config.lineage,
+        id_window=config.id_window,
+        push_limit_bytes=config.run_limit_bytes,
+        inline_limit_bytes=config.inline_limit,
+        stage_timeout_us=int(config.stage_timeout * _US),
+        idle_round_min_us=int(config.idle_round_min * _US),
+        idle_round_max_us=int(config.idle_round_max * _US),
+        max_run=config.run_limit_transactions,
+        max_incoming_bytes=config.incoming_limit_bytes,
+    )
+
+
+def build_node(config: NodeConfig) -> RunningNode:
+    """Open the data directory and wire a node; call it on the event loop, then `start`.
+
+    Raises:
+        LockedError: Another process owns the data directory (definite).
+        CorruptLogError: The front is damaged.
+    """
+    config.data_dir.mkdir(parents=True, exist_ok=True)
+    front = SqliteFront(config.data_dir, id_window=config.id_window)
+    try:
+        return _Builder(config, front).build()
+    except BaseException:
+        front.close()
+        raise
+
+
+class _Builder:
+    """Wires one node; attributes are the parts that others refer to."""
+
+    def __init__(self, config: NodeConfig, front: Front) -> None:
+        self.config = config
+        self.front = front
+        self.loop = asyncio.get_running_loop()
+        self.state: FrontState = front.load(config.id_window)
+        self.payloads = LocalPayloadStore(config.payload_dir)
+        self.clock = LogClock(self.state.core.reserved)
+        self.master = Master(core_config(config), self.state.core, self.clock.now())
+        self.holdings = Holdings(foreign_limit_bytes=_FOREIGN_BYTES, cache_limit_bytes=_CACHE_BYTES)
+        self.ordered = Progress(self.state.core.base.position)
+        self.published = Progress(self.state.published)
+        self.metrics = Metrics()
+        self.readers = ThreadPoolExecutor(max_workers=4, thread_name_prefix="front-reader")
+        self.links: dict[str, PeerLink] = {}
+        self.parts: Parts | None = None
+
+    def build(self) -> RunningNode:
+        """Return the wired node."""
+        config, core = self.config, core_config(self.config)
+        self.replicas = Replicas(
+            node_id=config.node_id,
+            lineage=config.lineage,
+            dead_after_us=int(config.worker_dead_after * _US),
+            ends=lambda: LogEnds(position=self.ordered.value, published=self.published.value),
+            hash_at=self.front.read_hash_at,
+            saved=self.state.values,
+        )
+        self.receipts = Receipts(self.replicas.applied)
+        self.executor = Executor(self.front, self.holdings, self._deliver, self._wrote)
+        self.cycle = Cycle(
+            master=self.master,
+            executor=self.executor,
+            holdings=self.holdings,
+            receipts=self.receipts,
+            clock=self.clock,
+            run_limit=(config.run_limit_transactions, config.run_limit_bytes),
+            first_ticket=self._recover_announcements(),
+            on_fatal=self._on_fatal,
+        )
+        greeter, signer, verifier = self._greeting()
+        self._build_links(greeter, signer)
+        self.fetcher = Fetcher(self.links, self.payloads, self.holdings, self.cycle.tell_always)
+        self.publisher = self._build_publisher()
+        self.delivery = Delivery(
+            node_id=config.node_id,
+            lineage=config.lineage,
+            epoch=core.epoch,
+            front=self.front,
+            holdings=self.holdings,
+            receipts=self.receipts,
+            links=self.links,
+            fetcher=self.fetcher,
+            ordered=self.ordered,
+            on_ordered=self.publisher.ordered,
+            on_diverged=self.cycle.raise_alarm,
+            run_blocking=lambda work, *args: self.loop.run_in_executor(self.readers, work, *args),
+        )
+        parts = Parts(
+            config=config,
+            epoch=core.epoch,
+            instance=greeter.own.instance,
+            front=self.front,
+            payloads=self.payloads,
+            clock=self.clock,
+            master=self.master,
+            holdings=self.holdings,
+            receipts=self.receipts,
+            executor=self.executor,
+            cycle=self.cycle,
+            links=self.links,
+            fetcher=self.fetcher,
+            replicas=self.replicas,
+            publisher=self.publisher,
+            greeter=greeter,
+            signer=signer,
+            verifier=verifier,
+            metrics=self.metrics,
+            ordered=self.ordered,
+            published=self.published,
+            readers=self.readers,
+        )
+        self.parts = parts
+        self.metrics.status = parts.status
+        return RunningNode(parts)
+
+    # -- pieces ------------------------------------------------------------------------------------
+
+    def _recover_announcements(self) -> int:
+        """Follow the unstamped runs of former starts again; return the highest ticket."""
+        highest = 0
+        for waiting in self.state.core.announcements:
+            highest = max(highest, waiting.ticket)
+            self.holdings.put_own(
+                waiting.ticket,
+                OwnRun(digest=waiting.digest, payload=None, session=waiting.session),
+            )
+            self.receipts.open(waiting.ticket, waiting.facts.ids, singles=waiting.facts.n == 1)
+            self.receipts.accepted(waiting.ticket, None)
+        return highest
+
+    def _greeting(self) -> tuple[Greeter, Signer, Verifier | None]:
+        config, values = self.config, self.state.values
+        instance = values.get(_INSTANCE, b"").decode()
+        if not instance:
+            instance = str(uuid.uuid4())
+            self.front.write([PutValue(name=_INSTANCE, value=instance.encode())])
+        boot = str(uuid.uuid4())
+        own = Hello(
+            node_id=config.node_id,
+            url=config.master_url,
+            instance=instance,
+            boot=boot,
+            lineage=config.lineage,
+            config_hash=config.shared_hash(),
+            software=__version__,
+        )
+        greeter = Greeter(
+            own,
+            {peer.id: peer.url for peer in config.peers},
+            {
+                name.removeprefix(_PEER_INSTANCE): value.decode()
+                for name, value in values.items()
+                if name.startswith(_PEER_INSTANCE)
+            },
+            self._remember_instance,
+        )
+        secret = config.cluster_secret or ""
+        verifier = Verifier(secret, boot) if secret else None
+        return greeter, Signer(secret, config.node_id, boot), verifier
+
+    def _remember_instance(self, node_id: str, instance: str) -> None:
+        self.executor.write([PutValue(name=_PEER_INSTANCE + node_id, value=instance.encode())])
+
+    def _build_links(self, greeter: Greeter, signer: Signer) -> None:
+        for peer in self.config.peers:
+            self.links[peer.id] = PeerLink(
+                peer.id, peer.url, greeter=greeter, signer=signer, on_link=self._on_link
+            )
+
+    def _build_publisher(self) -> Publisher:
+        config = self.config
+        return Publisher(
+            front=self.front,
+            payloads=self.payloads,
+            log_root=config.data_dir / "log",
+            lineage=config.lineage,
+            tables=lambda: self.master.catalog,
+            write=self._write_from_thread,
+            interval_s=config.publish_interval,
+            signature_interval=config.signature_interval,
+            published=(self.state.published, self.state.published_version),
+            on_published=self._on_published,
+        )
+
+    # -- callbacks ---------------------------------------------------------------------------------
+
+    def _deliver(self, action: Action, at: int) -> None:
+        self.delivery.deliver(action, at)
+
+    def _wrote(self, seconds: float) -> None:
+        self.metrics.write_seconds.observe(seconds)
+        self.cycle.writer_is_free()
+
+    def _on_link(self, node_id: str, up: bool) -> None:
+        self.cycle.tell_always(LinkChanged(peer=NodeId(node_id), up=up))
+
+    def _on_fatal(self, alarm: Alarm) -> None:
+        _log.critical(
+            "this node takes no more part", code=alarm.code, reason=alarm.text,
+            node=self.config.node_id,
+        )  # fmt: skip
+
+    def _write_from_thread(self, writes: Sequence[Write]) -> None:
+        async def write() -> None:
+            await self.executor.write(writes)
+
+        asyncio.run_coroutine_threadsafe(write(), self.loop).result()
+
+    def _on_published(self, position: int, seconds: float) -> None:
+        self._on_loop(self._published_on_loop, position, seconds)
+
+    def _published_on_loop(self, position: int, seconds: float) -> None:
+        self.metrics.publish_seconds.observe(seconds)
+        self.published.advance(position)
+        if self.parts is not None:
+            self.parts.forget_payloads()
+            self.parts.judge_again()
+
+    def _on_loop(self, work: Callable[..., None], *args: Any) -> None:
+        self.loop.call_soon_threadsafe(work, *args)

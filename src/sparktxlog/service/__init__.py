@@ -1,0 +1,1 @@
+"""Room of sparktxlog; see ARCHITECTURE.md."""

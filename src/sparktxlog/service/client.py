@@ -1,0 +1,442 @@
+"""The client side of a node, `/v1`: submit, ask, wait; and what workers need.
+
+Handlers are plain Starlette routes: decoding is by `msgspec`, checks are in `codec`, and nothing
+is validated twice.  Bodies over `body-limit` are cut off while they arrive.  Checks of large
+bodies run in a thread, so that rounds go on; waiting is a future and holds nothing up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import re
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from sparktxlog.codec.assembly import as_ids, assemble_rows
+from sparktxlog.codec.requests import decode_request, parse_level, prepare
+from sparktxlog.codec.runs import RunLimits, validate_run
+from sparktxlog.codec.sections import read_section
+from sparktxlog.codec.transactions import PreparedOperation, PreparedTransaction
+from sparktxlog.codec.validation import (
+    IndexArray,
+    align_rows,
+    check_rows,
+    known_table,
+    row_schema,
+)
+from sparktxlog.errors import (
+    InvalidNameError,
+    InvalidRequestError,
+    NotFoundError,
+    OversizeError,
+    PayloadStoreError,
+    StorageError,
+)
+from sparktxlog.model.ids import transaction_id_from_text, transaction_id_to_text
+from sparktxlog.model.operation import ROW_KINDS, TX_COLUMN, OperationKind, RunManifest
+from sparktxlog.model.receipt import Level, Receipt
+from sparktxlog.model.report import WorkerReport
+from sparktxlog.runtime.node import Node
+from sparktxlog.runtime.staging import verify_staged
+from sparktxlog.service.auth import ClientAuth
+from sparktxlog.service.openapi import document_routes
+from sparktxlog.service.problems import Handler, guarded, json_response
+
+_T = TypeVar("_T")
+
+#: Default and longest wait of a submit, seconds.
+DEFAULT_TIMEOUT_S = 30.0
+MAX_TIMEOUT_S = 300.0
+#: Bodies above are checked in a thread, bytes.
+_THREAD_BYTES = 256 << 10
+_PROBE = re.compile(r"[A-Za-z0-9-]{1,64}")
+_MAX_PROBE_BYTES = 1 << 20
+
+_report_decoder = msgspec.json.Decoder(WorkerReport)
+
+
+def client_routes(node: Node) -> list[Route]:
+    """Return the routes of the client API of a node; each checks the client token first."""
+    api = _ClientApi(node)
+    table: list[tuple[str, str, Handler]] = [
+        ("POST", "/v1/transactions", api.submit_transaction),
+        ("POST", "/v1/runs", api.submit_run),
+        ("GET", "/v1/info", api.info),
+        ("GET", "/v1/status", api.status),
+        ("GET", "/v1/tables", api.tables),
+        ("GET", "/v1/tables/{table}", api.table),
+        ("POST", "/v1/tables/{table}/rows", api.submit_rows),
+        ("GET", "/v1/transactions/{id}", api.find),
+        ("GET", "/v1/queue", api.queue),
+        ("GET", "/v1/published", api.published),
+        ("GET", "/v1/snapshot", api.snapshot),
+        ("GET", "/v1/probe/{name}", api.probe),
+        ("GET", "/v1/worker/segments", api.segments),
+        ("GET", "/v1/worker/tables", api.tables),
+        ("POST", "/v1/worker/reports", api.report),
+    ]
+    routes = [Route(path, api.open(handler), methods=[method]) for method, path, handler in table]
+    return routes + document_routes()
+
+
+class _ClientApi:
+    """One method per route."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._ids = _Ids()
+        self._auth = ClientAuth(node.config.client_token)
+        self._limits = RunLimits(
+            transactions=node.config.run_limit_transactions,
+            size_bytes=node.config.run_limit_bytes,
+        )
+
+    def open(self, handler: Handler) -> Handler:
+        """Return the handler behind the token check, errors as problem documents."""
+
+        async def checked(request: Request) -> Response:
+            self._auth.check(request)
+            return await handler(request)
+
+        return guarded(checked)
+
+    # -- submits --------------------------------------------------------------------------------
+
+    async def submit_transaction(self, request: Request) -> Response:
+        body = await self._body(request)
+        return json_response(
+            await self._submit(request, *await _checked(len(body), self._decode, body))
+        )
+
+    def _decode(self, body: bytes) -> tuple[PreparedTransaction, str | None, float | None]:
+        wanted = decode_request(body)
+        text = wanted.transaction_id
+        transaction_id = transaction_id_from_text(text) if text is not None else self._ids.next()
+        prepared = prepare(
+            wanted, transaction_id, self._node.tables(), self._limits, size_bytes=len(body)
+        )
+        return prepared, wanted.level, wanted.timeout
+
+    async def _submit(
+        self,
+        request: Request,
+        prepared: PreparedTransaction,
+        level_text: str | None = None,
+        timeout_s: float | None = None,
+    ) -> Receipt:
+        level, copies, timeout = _waiting(request, level_text, timeout_s)
+        if any(operation.files for operation in prepared.operations):
+            prepared = await asyncio.to_thread(
+                verify_staged, prepared, self._node.tables(), self._node.payloads
+            )
+        return await self._node.submit(prepared, level=level, copies=copies, timeout=timeout)
+
+    async def submit_run(self, request: Request) -> Response:
+        level, copies, timeout = _waiting(request)
+        payload = await self._body(request)
+        manifest = await _checked(
+            len(payload), validate_run, payload, self._node.tables(), self._limits
+        )
+        return json_response(
+            await self._node.submit_run(
+                payload, manifest, level=level, copies=copies, timeout=timeout
+            )
+        )
+
+    async def submit_rows(self, request: Request) -> Response:
+        level, copies, timeout = _waiting(request)
+        try:
+            kind = OperationKind(request.query_params.get("kind", "append"))
+        except ValueError:
+            kind = OperationKind.CREATE_TABLE
+        if kind not in ROW_KINDS:
+            raise InvalidRequestError(
+                f"{request.query_params['kind'][:40]!r} takes no rows",
+                hint=f"Kinds: {', '.join(sorted(item.value for item in ROW_KINDS))}.",
+            )
+        text = request.query_params.get("transaction_id") or request.headers.get("transaction-id")
+        body = await self._body(request)
+        found = await _checked(
+            len(body), self._decode_rows, body, request.path_params["table"], kind, text
+        )
+        if isinstance(found, PreparedTransaction):
+            return json_response(
+                await self._node.submit(found, level=level, copies=copies, timeout=timeout)
+            )
+        manifest, payload = found
+        receipt = await self._node.submit_run(
+            payload, manifest, level=level, copies=copies, timeout=timeout
+        )
+        ids = tuple(transaction_id_to_text(manifest.transaction_id(i)) for i in range(manifest.n))
+        return json_response(replace(receipt, ids=ids))
+
+    def _decode_rows(
+        self, body: bytes, table: str, kind: OperationKind, id_text: str | None
+    ) -> PreparedTransaction | tuple[RunManifest, bytes]:
+        definition = known_table(self._node.tables(), table)
+        row_schema(definition, kind)
+        rows = read_section(body, 2 * self._limits.size_bytes)
+        txs = None
+        if TX_COLUMN in rows.column_names:
+            txs = _transactions_of(rows, table, self._limits)
+            rows = rows.drop_columns([TX_COLUMN])
+        rows = align_rows(definition, kind, rows)
+        check_rows(definition, kind, rows, txs, None if txs is None else np.zeros_like(txs))
+        if rows.nbytes + 4096 > self._limits.size_bytes:
+            raise OversizeError(
+                f"the rows have {rows.nbytes:,} bytes, a run takes {self._limits.size_bytes:,}",
+                hint="Send several requests, or stage the rows as Parquet files.",
+                size_bytes=rows.nbytes,
+                limit_bytes=self._limits.size_bytes,
+            )
+        n = 1 if txs is None else int(txs[-1]) + 1
+        if n == 1 or txs is None:
+            transaction_id = transaction_id_from_text(id_text) if id_text else self._ids.next()
+            operation = PreparedOperation(
+                table=table, kind=kind, schema_version=definition.schema_version, rows=rows
+            )
+            return PreparedTransaction(transaction_id=transaction_id, operations=(operation,))
+        if id_text:
+            raise InvalidRequestError(
+                f"one transaction id is given for {n:,} transactions",
+                hint="POST /v1/runs takes an id for each.",
+            )
+        return assemble_rows(
+            table, kind, definition.schema_version, rows, txs, as_ids(os.urandom(16 * n)), _now_us()
+        )
+
+    async def _body(self, request: Request) -> bytes:
+        """Read the body, at most `body-limit` bytes of it.
+
+        Raises:
+            OversizeError: It is longer; nothing happened (definite).
+        """
+        limit = self._node.config.body_limit
+        chunks = []
+        size = 0
+        async for chunk in request.stream():
+            size += len(chunk)
+            if size <= limit:
+                chunks.append(chunk)
+            elif size <= 2 * limit:
+                # Read on for a while: who still writes cannot read the answer.
+                chunks.clear()
+            else:
+                break
+        if size > limit:
+            raise _too_long(size, limit)
+        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+    # -- questions ------------------------------------------------------------------------------
+
+    async def info(self, _: Request) -> Response:
+        return json_response(self._node.info())
+
+    async def status(self, _: Request) -> Response:
+        return json_response(self._node.status())
+
+    async def tables(self, _: Request) -> Response:
+        position = self._node.info()["position"]
+        return json_response(
+            [
+                {**msgspec.to_builtins(definition), "position": position}
+                for _, definition in sorted(self._node.tables().items())
+            ]
+        )
+
+    async def table(self, request: Request) -> Response:
+        definition = known_table(self._node.tables(), request.path_params["table"])
+        position = self._node.info()["position"]
+        return json_response({**msgspec.to_builtins(definition), "position": position})
+
+    async def find(self, request: Request) -> Response:
+        transaction_id = transaction_id_from_text(request.path_params["id"])
+        receipt = await self._node.find(transaction_id)
+        if receipt is None:
+            text = transaction_id_to_text(transaction_id)
+            raise NotFoundError(
+                f"transaction {text} was never seen here",
+                hint="It may be on its way from another site; ask the node it was sent to.",
+                transaction_id=text,
+            )
+        return json_response(receipt)
+
+    async def queue(self, request: Request) -> Response:
+        return json_response(
+            self._node.queue(
+                _whole(request, "after", 0, 0, 1 << 62), _whole(request, "limit", 100, 1, 1000)
+            )
+        )
+
+    async def published(self, request: Request) -> Response:
+        at_least = _whole(request, "at_least", 0, 0, 1 << 62)
+        position = await self._node.published(at_least, _seconds(request, "timeout", 0.0))
+        return json_response({"position": position})
+
+    async def snapshot(self, request: Request) -> Response:
+        wanted = _whole(request, "position", -1, -1, 1 << 62)
+        return json_response(
+            await self._node.snapshot(
+                None if wanted < 0 else wanted,
+                _whole(request, "at_least", 0, 0, 1 << 62),
+                _seconds(request, "timeout", 0.0),
+            )
+        )
+
+    async def probe(self, request: Request) -> Response:
+        return json_response(await asyncio.to_thread(self._probe, request.path_params["name"]))
+
+    def _probe(self, name: str) -> dict[str, Any]:
+        """Say what a file of `<payload store>/probe/` holds: does the client see this store?"""
+        if not _PROBE.fullmatch(name):
+            raise InvalidNameError(f"{name[:80]!r} cannot name a probe file", value=name[:80])
+        path = Path(self._node.payloads.path(f"probe/{name}"))
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+        except FileNotFoundError as error:
+            raise PayloadStoreError(
+                f"the node sees no file {path}",
+                hint="Node, driver and executors must see one payload store under one path; set "
+                "payload-dir to a shared directory.",
+                path=str(path),
+            ) from error
+        except OSError as error:
+            raise StorageError(f"{path}: {error.strerror}", path=str(path)) from error
+        with os.fdopen(descriptor, "rb") as source:
+            data = source.read(_MAX_PROBE_BYTES)
+        return {"size_bytes": len(data), "digest": hashlib.sha256(data).hexdigest()}
+
+    # -- workers --------------------------------------------------------------------------------
+
+    async def segments(self, request: Request) -> Response:
+        position, segments = await self._node.segments(
+            _whole(request, "after", 0, 0, 1 << 62),
+            _seconds(request, "wait", 0.0),
+            _whole(request, "limit", 500, 1, 1000),
+        )
+        info = self._node.info()
+        return json_response(
+            {
+                "position": position,
+                "lineage": info["lineage"],
+                "epoch": info["epoch"],
+                "segments": segments,
+            }
+        )
+
+    async def report(self, request: Request) -> Response:
+        try:
+            report = _report_decoder.decode(await self._body(request))
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise InvalidRequestError(f"the report cannot be read: {error}") from error
+        return json_response(self._node.accept_report(report))
+
+
+async def _checked(size_bytes: int, check: Callable[..., _T], *arguments: Any) -> _T:
+    """Run a check, in a thread if its input is large."""
+    if size_bytes > _THREAD_BYTES:
+        return await asyncio.to_thread(check, *arguments)
+    return check(*arguments)
+
+
+def _transactions_of(rows: pa.Table, table: str, limits: RunLimits) -> IndexArray:
+    """Return the column TX_COLUMN, checked: ascending from 0 without gaps."""
+    column = rows[TX_COLUMN]
+    if not pa.types.is_integer(column.type) or column.null_count or not rows.num_rows:
+        raise InvalidRequestError(
+            f"table {table!r}: {TX_COLUMN} holds whole numbers, one for each row", table=table
+        )
+    txs = column.to_numpy().astype(np.int64)
+    steps = np.diff(txs)
+    if txs[0] != 0 or bool(((steps < 0) | (steps > 1)).any()):
+        raise InvalidRequestError(
+            f"table {table!r}: {TX_COLUMN} rises from 0 without gaps",
+            hint="It numbers the transactions: 0, 0, 1, 2, 2 …",
+            table=table,
+        )
+    if int(txs[-1]) >= limits.transactions:
+        raise OversizeError(
+            f"{int(txs[-1]) + 1:,} transactions, {limits.transactions:,} make a run",
+            hint="Split them.",
+            transactions=int(txs[-1]) + 1,
+            limit=limits.transactions,
+        )
+    result: IndexArray = txs.astype(np.int32)
+    return result
+
+
+def _waiting(
+    request: Request, level: str | None = None, timeout_s: float | None = None
+) -> tuple[Level, int, float]:
+    """Return level, copies and timeout; the query's win over the body's."""
+    found, copies = parse_level(request.query_params.get("level") or level or "ordered")
+    default = DEFAULT_TIMEOUT_S if timeout_s is None else timeout_s
+    return found, copies, _seconds(request, "timeout", default)
+
+
+def _seconds(request: Request, name: str, default: float) -> float:
+    text = request.query_params.get(name)
+    try:
+        value = default if text is None else float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= MAX_TIMEOUT_S:
+        raise InvalidRequestError(
+            f"{name} is {str(text if text is not None else default)[:40]!r}, 0 to "
+            f"{MAX_TIMEOUT_S:g} seconds are allowed",
+            field=name,
+        )
+    return value
+
+
+def _whole(request: Request, name: str, default: int, low: int, high: int) -> int:
+    text = request.query_params.get(name)
+    if text is None:
+        return default
+    if not re.fullmatch(r"-?[0-9]{1,19}", text) or not low <= int(text) <= high:
+        raise InvalidRequestError(
+            f"{name} is {text[:40]!r}, a whole number from {max(low, 0)} to {high} is wanted",
+            field=name,
+        )
+    return int(text)
+
+
+def _too_long(size: int, limit: int) -> OversizeError:
+    return OversizeError(
+        f"the body has {size:,} bytes or more, {limit:,} are allowed",
+        hint="Split it, or stage the rows as Parquet files.",
+        size_bytes=size,
+        limit_bytes=limit,
+    )
+
+
+class _Ids:
+    """Random transaction ids, made many at a time: a system call for each would be felt."""
+
+    _BATCH = 256
+
+    def __init__(self) -> None:
+        self._ids = b""
+        self._at = 0
+
+    def next(self) -> bytes:
+        if self._at >= len(self._ids):
+            self._ids, self._at = as_ids(os.urandom(16 * self._BATCH)), 0
+        self._at += 16
+        return self._ids[self._at - 16 : self._at]
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1000

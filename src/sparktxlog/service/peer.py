@@ -1,0 +1,138 @@
+"""Peer routes: what members say to each other, signed (see `runtime.peering`).
+
+Plain Starlette routes with msgpack bodies: a post costs no validation framework.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from starlette.requests import Request
+from starlette.responses import FileResponse, Response
+from starlette.routing import Route
+
+from sparktxlog.codec import wire
+from sparktxlog.errors import NotFoundError, OversizeError, TxLogError
+from sparktxlog.protocol.messages import Announcement, Tail
+from sparktxlog.runtime.peering import Peering
+from sparktxlog.service.problems import problem_response
+from sparktxlog.storage.interfaces import PayloadStore
+
+_BINARY = "application/msgpack"
+_RUN = "application/vnd.sparktxlog.run"
+
+Handler = Callable[[str, Request, bytes], Awaitable[Response]]
+
+
+class PeerRoutes:
+    """Routes below `/peer/v1`.
+
+    Args:
+        peering: Admits peers, takes in what they say and gives what they ask.
+        payloads: Whose files they may fetch.
+        body_limit: Most bytes of one request.
+    """
+
+    def __init__(self, peering: Peering, payloads: PayloadStore, body_limit: int) -> None:
+        self._peering = peering
+        self._payloads = payloads
+        self._body_limit = body_limit
+
+    def routes(self) -> list[Route]:
+        """Return the routes."""
+        return [
+            self._route("/peer/v1/hello", "POST", self._hello, greeting=True),
+            self._route("/peer/v1/posts", "POST", self._posts),
+            self._route("/peer/v1/pushes", "POST", self._pushes),
+            self._route("/peer/v1/announcements", "POST", self._announcements),
+            self._route("/peer/v1/tails", "POST", self._tails),
+            self._route("/peer/v1/runs/{origin}/{incarnation:int}/{seq:int}", "GET", self._run),
+            self._route("/peer/v1/announced/{digest}", "GET", self._announced),
+            self._route("/peer/v1/files/{path:path}", "GET", self._file),
+        ]
+
+    def _route(self, path: str, method: str, handler: Handler, *, greeting: bool = False) -> Route:
+        async def endpoint(request: Request) -> Response:
+            try:
+                self._peering.check_known(request.headers)
+                body = await self._read_body(request)
+                sender = self._peering.check_signed(
+                    request.headers, request.method, _target(request), body, greeting=greeting
+                )
+                return await handler(sender, request, body)
+            except TxLogError as error:
+                return self._refuse(request, error)
+
+        return Route(path, endpoint, methods=[method])
+
+    async def _read_body(self, request: Request) -> bytes:
+        if request.method == "GET":
+            return b""
+        chunks, size = [], 0
+        async for chunk in request.stream():
+            size += len(chunk)
+            if size > self._body_limit:
+                raise OversizeError(f"the body is larger than {self._body_limit} bytes")
+            chunks.append(chunk)
+        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+    def _refuse(self, request: Request, error: TxLogError) -> Response:
+        client = request.client.host if request.client else ""
+        self._peering.note_refusal(request.headers, request.url.path, client, error)
+        response = problem_response(error)
+        response.headers.update(self._peering.refusal_headers())
+        return response
+
+    # -- routes ------------------------------------------------------------------------------------
+
+    async def _hello(self, sender: str, request: Request, body: bytes) -> Response:
+        hello = wire.decode(wire.Hello, body)
+        answer, headers = self._peering.on_hello(sender, request.headers, hello)
+        return Response(answer, media_type=_BINARY, headers=headers)
+
+    async def _posts(self, sender: str, request: Request, body: bytes) -> Response:
+        await self._peering.on_envelope(sender, wire.decode(wire.Envelope, body))
+        return Response(status_code=204)
+
+    async def _pushes(self, sender: str, request: Request, body: bytes) -> Response:
+        await self._peering.on_push(sender, body)
+        return Response(status_code=204)
+
+    async def _announcements(self, sender: str, request: Request, body: bytes) -> Response:
+        await self._peering.on_announcement(sender, wire.decode(Announcement, body))
+        return Response(status_code=204)
+
+    async def _tails(self, sender: str, request: Request, body: bytes) -> Response:
+        await self._peering.on_tail(sender, wire.decode(Tail, body))
+        return Response(status_code=204)
+
+    async def _run(self, sender: str, request: Request, body: bytes) -> Response:
+        params = request.path_params
+        payload = await self._peering.run_payload(
+            params["origin"], params["incarnation"], params["seq"]
+        )
+        return Response(payload, media_type=_RUN)
+
+    async def _announced(self, sender: str, request: Request, body: bytes) -> Response:
+        text = request.path_params["digest"]
+        try:
+            digest = bytes.fromhex(text)
+        except ValueError as error:
+            raise NotFoundError("no such digest") from error
+        payload = await self._peering.announced_payload(digest)
+        return Response(payload, media_type=_RUN)
+
+    async def _file(self, sender: str, request: Request, body: bytes) -> Response:
+        path = Path(self._payloads.path(request.path_params["path"]))
+        if not path.is_file():
+            raise NotFoundError("no such file in the payload store", path=path.name)
+        return FileResponse(path, media_type="application/octet-stream")
+
+
+def _target(request: Request) -> str:
+    """Return path and query exactly as they were sent: they are signed."""
+    scope = request.scope
+    target = scope.get("raw_path", b"").decode("latin-1") or request.url.path
+    query = scope.get("query_string", b"")
+    return f"{target}?{query.decode('latin-1')}" if query else target

@@ -1,0 +1,1 @@
+"""Durable state of a node: the front (SQLite), the queue tables (Delta), the payload store."""

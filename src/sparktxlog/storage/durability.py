@@ -1,0 +1,54 @@
+"""Making files and their names outlive a power loss."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from sparktxlog.errors import DiskFullError, StorageError
+
+
+def sync_file(path: str | Path) -> None:
+    """Bring a file's bytes to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_directory(path: str | Path) -> None:
+    """Bring a directory's names to the disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_parents(paths: Iterable[str | Path], root: str | Path) -> None:
+    """Bring the names of files to the disk, in every directory from theirs up to `root`."""
+    top = Path(root)
+    directories: set[Path] = set()
+    for path in paths:
+        for parent in Path(path).parents:
+            if parent in directories:
+                break
+            directories.add(parent)
+            if parent == top:
+                break
+    for directory in sorted(directories, reverse=True):
+        sync_directory(directory)
+
+
+def storage_error(error: OSError, path: str | Path) -> StorageError:
+    """Return the error of this project that says what the system's means for the caller."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return DiskFullError(
+            f"no space left for {path}",
+            hint="Free space on that disk; the same act may succeed later.",
+            path=str(path),
+        )
+    return StorageError(f"{path} failed: {error.strerror or error}", path=str(path))

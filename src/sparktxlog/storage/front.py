@@ -1,0 +1,551 @@
+"""The front: durable state of the protocol in one SQLite file (protocol §3).
+
+Rules of the room: one INSERT per run, never one per transaction; one SQLite transaction and one
+fsync per `write`; what is in memory changes only after the transaction was kept.  The writing
+connection belongs to one thread at a time; `read_*` take connections of their own from a pool,
+so the publisher and the HTTP handlers never wait for the writer (WAL).
+
+    incoming ──AppendQueue──► queue ──MarkPublished──► segments
+    payloads stay until ForgetPayloads; queue rows stay for the id window
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from queue import Empty, LifoQueue
+from typing import Any, assert_never
+
+from sparktxlog.codec.payload import read_manifest
+from sparktxlog.errors import ExpiredError, InvariantViolation, StorageError, TxLogError
+from sparktxlog.model.operation import RunFacts
+from sparktxlog.protocol.messages import MergeBase, QueueEntry, RunHeader
+from sparktxlog.protocol.recovery import RecoveredAnnouncement, RecoveredRun, RecoveredState
+from sparktxlog.storage.durability import sync_directory
+from sparktxlog.storage.front_schema import (
+    ENTRY_COLUMNS,
+    HEADER_COLUMNS,
+    definition_of,
+    encode_definition,
+    encode_facts,
+    encode_segment,
+    entry_row,
+    facts_of,
+    header_of,
+    header_row,
+    open_front,
+    open_reader,
+    segment_of,
+    stored_entry,
+    translate,
+)
+from sparktxlog.storage.interfaces import (
+    AppendQueue,
+    ForgetPayloads,
+    FrontState,
+    MarkPublished,
+    PutAnnouncement,
+    PutReservation,
+    PutRun,
+    PutValue,
+    Segment,
+    StoredEntry,
+    Write,
+)
+from sparktxlog.storage.lock import DirectoryLock
+from sparktxlog.storage.waiting import WaitingIds
+
+FRONT_NAME = "front.sqlite"
+
+#: Ids of the window are handed out in pieces of at most this many.
+_PIECE_IDS = 8_192
+#: No run is longer (P1b).
+_LONGEST_RUN = 8_192
+#: One ForgetPayloads works off at most so much, so that no write takes long (P3b).
+_FORGET_RUNS = 20_000
+_FORGET_BYTES = 128 << 20
+_PRUNE_RUNS = 20_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ends:
+    """Ends of the queue and of what was done with it; forgotten <= published <= position."""
+
+    position: int = 0
+    chain_hash: bytes = bytes(32)
+    published: int = 0
+    #: Payloads up to here are gone.
+    forgotten: int = 0
+    #: Queue rows up to here are gone.
+    pruned: int = 0
+
+
+class SqliteFront:
+    """`Front` in `<directory>/front.sqlite`; owns the directory through its lock.
+
+    Raises:
+        LockedError: Another process owns the directory (definite).
+        CorruptLogError: The file is damaged or of another format.
+    """
+
+    def __init__(self, directory: Path, *, id_window: int = 1_000_000) -> None:
+        self._path = directory / FRONT_NAME
+        self._id_window = id_window
+        self._lock = DirectoryLock(directory)
+        self._closed = False
+        #: What made the state unknown; from then on every write is refused.
+        self._failed: StorageError | None = None
+        self._readers: LifoQueue[sqlite3.Connection] = LifoQueue()
+        self._waiting = WaitingIds()
+        self._ends = _Ends()
+        try:
+            self._db = open_front(self._path)
+            sync_directory(directory)
+            self._recover()
+        except BaseException:
+            self._lock.release()
+            raise
+
+    # -- start ---------------------------------------------------------------------------------
+
+    def _recover(self) -> None:
+        try:
+            meta = dict(self._db.execute("SELECT name, value FROM meta").fetchall())
+            last = self._db.execute(
+                "SELECT position + n - 1, chain_hash FROM queue ORDER BY position DESC LIMIT 1"
+            ).fetchone()
+            waiting = self._db.execute(f"SELECT {HEADER_COLUMNS}, ids FROM incoming").fetchall()
+        except sqlite3.Error as error:
+            self._db.close()
+            raise translate(error, self._path) from error
+        position, chain_hash = last or (0, bytes(32))
+        self._ends = _Ends(
+            position=position,
+            chain_hash=chain_hash,
+            published=meta.get("published", 0),
+            forgotten=meta.get("forgotten", 0),
+            pruned=meta.get("pruned", 0),
+        )
+        for row in waiting:
+            self._waiting.add(header_of(row), row[9])
+
+    def load(self, id_window: int) -> FrontState:
+        """Read the state at start: O(tables + incoming + id window), never O(log)."""
+        self._id_window = id_window
+        with self._reading() as db:
+            meta = dict(db.execute("SELECT name, value FROM meta").fetchall())
+            base, base_key = self._base(db)
+            incoming = [
+                RecoveredRun(header=header_of(row), facts=facts_of(row[3], row[9], row[10]))
+                for row in db.execute(f"SELECT {HEADER_COLUMNS}, ids, facts FROM incoming")
+            ]
+            tables = [
+                definition_of(body)
+                for (body,) in db.execute("SELECT definition FROM catalog ORDER BY position, name")
+            ]
+            core = RecoveredState(
+                base=base,
+                base_key=base_key,
+                reserved=meta.get("reserved", 0),
+                watermarks=dict(db.execute("SELECT origin, seq FROM watermarks").fetchall()),
+                incoming=incoming,
+                announcements=_announcements(db),
+                tables=tables,
+                recent_ids=_recent_ids(db, base.position - id_window),
+            )
+            return FrontState(
+                core=core,
+                published=meta.get("published", 0),
+                published_version=meta.get("published_version", -1),
+                values=dict(db.execute("SELECT name, value FROM named_values").fetchall()),
+            )
+
+    @staticmethod
+    def _base(db: sqlite3.Connection) -> tuple[MergeBase, tuple[int, int, str, int]]:
+        row = db.execute(
+            f"SELECT {ENTRY_COLUMNS} FROM queue ORDER BY position DESC LIMIT 1"
+        ).fetchone()
+        if row is None:
+            return MergeBase(), (0, 0, "", 0)
+        entry = stored_entry(row, None).entry
+        header = entry.header
+        base = MergeBase(
+            position=entry.end,
+            chain_hash=entry.chain_hash,
+            origin=header.origin,
+            seq=header.last,
+        )
+        return base, header.key
+
+    # -- writing -------------------------------------------------------------------------------
+
+    def write(self, writes: Sequence[Write]) -> None:
+        """Make all writes durable, atomically: one transaction, one fsync."""
+        if not writes:
+            return
+        if self._failed is not None:
+            raise self._failed
+        before = self._ends
+        added: list[tuple[RunHeader, bytes]] = []
+        removed: list[tuple[RunHeader, bytes]] = []
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            for write in writes:
+                self._carry_out(write, added, removed)
+            self._db.execute("COMMIT")
+        except sqlite3.Error as error:
+            self._roll_back(before)
+            failure = translate(error, self._path)
+            if not failure.definite:
+                self._failed = failure
+            raise failure from error
+        except BaseException:
+            self._roll_back(before)
+            raise
+        for header, ids in added:
+            self._waiting.add(header, ids)
+        for header, ids in removed:
+            self._waiting.remove(header, ids)
+
+    def _roll_back(self, before: _Ends) -> None:
+        self._ends = before
+        try:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+        except sqlite3.Error as error:
+            self._failed = translate(error, self._path)
+
+    def _carry_out(
+        self,
+        write: Write,
+        added: list[tuple[RunHeader, bytes]],
+        removed: list[tuple[RunHeader, bytes]],
+    ) -> None:
+        match write:
+            case PutRun():
+                self._put_run(write, added)
+            case AppendQueue():
+                self._append_queue(write, removed)
+            case PutReservation():
+                self._put_meta("reserved", write.counter)
+            case PutAnnouncement():
+                self._db.execute(
+                    "INSERT INTO announcements(digest, ticket, session, payload)"
+                    " VALUES(?, ?, ?, ?) ON CONFLICT(digest) DO NOTHING",
+                    (write.digest, write.ticket, write.session, write.payload),
+                )
+            case MarkPublished():
+                self._mark_published(write)
+            case ForgetPayloads():
+                self._forget(write.position)
+            case PutValue():
+                self._db.execute(
+                    "INSERT OR REPLACE INTO named_values VALUES(?, ?)", (write.name, write.value)
+                )
+            case _:
+                assert_never(write)
+
+    def _put_meta(self, name: str, value: int) -> None:
+        self._db.execute("INSERT OR REPLACE INTO meta VALUES(?, ?)", (name, value))
+
+    def _put_run(self, write: PutRun, added: list[tuple[RunHeader, bytes]]) -> None:
+        header = write.header
+        manifest = read_manifest(write.payload)
+        if manifest.n != header.n:
+            raise InvariantViolation(
+                f"run {header.origin}/{header.seq}: header says {header.n} transactions,"
+                f" its manifest {manifest.n}"
+            )
+        kept = self._db.execute(
+            f"INSERT INTO incoming({HEADER_COLUMNS}, ids, facts) VALUES(?,?,?,?,?,?,?,?,?,?,?)"
+            " ON CONFLICT DO NOTHING",
+            (*header_row(header), manifest.ids, encode_facts(RunFacts.of(manifest))),
+        )
+        if kept.rowcount != 1:
+            self._check_same(header)
+            return
+        self._db.execute(
+            "INSERT INTO payloads(origin, incarnation, seq, payload) VALUES(?, ?, ?, ?)",
+            (header.origin, header.incarnation, header.seq, write.payload),
+        )
+        self._db.execute("DELETE FROM announcements WHERE digest = ?", (header.digest,))
+        added.append((header, manifest.ids))
+
+    def _check_same(self, header: RunHeader) -> None:
+        held = self._db.execute(
+            "SELECT digest FROM incoming WHERE origin = ? AND incarnation = ? AND seq = ?",
+            (header.origin, header.incarnation, header.seq),
+        ).fetchone()
+        if held[0] != header.digest:
+            raise InvariantViolation(
+                f"two runs {header.origin}/{header.incarnation}/{header.seq} of different content",
+                digests=[held[0], header.digest],
+            )
+
+    def _append_queue(self, write: AppendQueue, removed: list[tuple[RunHeader, bytes]]) -> None:
+        for entry in write.entries:
+            self._check_next(entry)
+            ids = self._ids_of(entry.header)
+            self._db.execute(
+                f"INSERT INTO queue({ENTRY_COLUMNS}) VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
+                (*entry_row(entry, write.ordered_at), ids),
+            )
+            removed.append((entry.header, ids))
+            self._ends = replace(self._ends, position=entry.end, chain_hash=entry.chain_hash)
+        self._db.executemany(
+            "DELETE FROM incoming WHERE origin = ? AND incarnation = ? AND seq = ?",
+            [(e.header.origin, e.header.incarnation, e.header.seq) for e in write.entries],
+        )
+        watermarks = {entry.header.origin: entry.header.last for entry in write.entries}
+        self._db.executemany(
+            "INSERT OR REPLACE INTO watermarks VALUES(?, ?)", sorted(watermarks.items())
+        )
+        self._db.executemany(
+            "INSERT OR REPLACE INTO catalog VALUES(?, ?, ?)",
+            [(at, table.name, encode_definition(table)) for at, table in write.tables],
+        )
+
+    def _check_next(self, entry: QueueEntry) -> None:
+        ends = self._ends
+        if entry.position != ends.position + 1 or entry.previous_hash != ends.chain_hash:
+            raise InvariantViolation(
+                f"entry at {entry.position} does not follow the queue's end at {ends.position}",
+                position=entry.position,
+                previous_hash=entry.previous_hash,
+                chain_hash=ends.chain_hash,
+            )
+
+    def _ids_of(self, header: RunHeader) -> bytes:
+        row = self._db.execute(
+            "SELECT ids FROM incoming WHERE origin = ? AND incarnation = ? AND seq = ?"
+            " AND digest = ?",
+            (header.origin, header.incarnation, header.seq, header.digest),
+        ).fetchone()
+        if row is None:
+            raise InvariantViolation(
+                f"run {header.origin}/{header.incarnation}/{header.seq} enters the synchronized"
+                " queue without standing in the incoming queue",
+                digest=header.digest,
+            )
+        ids: bytes = row[0]
+        return ids
+
+    def _mark_published(self, write: MarkPublished) -> None:
+        ends = self._ends
+        if not ends.published <= write.position <= ends.position:
+            raise InvariantViolation(
+                f"published position {write.position} lies outside"
+                f" {ends.published} … {ends.position}"
+            )
+        self._put_meta("published", write.position)
+        self._put_meta("published_version", write.version)
+        self._db.execute(
+            "INSERT OR REPLACE INTO segments VALUES(?, ?, ?)",
+            (write.segment.last, write.segment.first, encode_segment(write.segment)),
+        )
+        self._ends = replace(ends, published=write.position)
+
+    def _forget(self, position: int) -> None:
+        ends = self._ends
+        # The publisher still reads what is not published.
+        limit = min(position, ends.published)
+        upto = self._db.execute(
+            "SELECT max(last) FROM (SELECT position + n - 1 AS last,"
+            " sum(size_bytes) OVER (ORDER BY position) - size_bytes AS before FROM queue"
+            " WHERE position > ? AND position + n - 1 <= ? ORDER BY position LIMIT ?)"
+            " WHERE before < ?",
+            (ends.forgotten, limit, _FORGET_RUNS, _FORGET_BYTES),
+        ).fetchone()[0]
+        forgotten = ends.forgotten if upto is None else int(upto)
+        if forgotten > ends.forgotten:
+            self._db.execute(
+                "DELETE FROM payloads WHERE rowid IN (SELECT p.rowid FROM queue q JOIN payloads p"
+                " USING (origin, incarnation, seq) WHERE q.position > ? AND q.position <= ?)",
+                (ends.forgotten, forgotten),
+            )
+            self._put_meta("forgotten", forgotten)
+        # The last row always stays: it is the merge base.
+        horizon = min(forgotten, ends.position - max(self._id_window, 1))
+        pruned = self._db.execute(
+            "SELECT max(last) FROM (SELECT position + n - 1 AS last FROM queue"
+            " WHERE position > ? AND position <= ? ORDER BY position LIMIT ?) WHERE last <= ?",
+            (ends.pruned, horizon, _PRUNE_RUNS, horizon),
+        ).fetchone()[0]
+        if pruned is not None:
+            self._db.execute("DELETE FROM queue WHERE position <= ?", (pruned,))
+            self._put_meta("pruned", pruned)
+        self._ends = replace(
+            ends, forgotten=forgotten, pruned=ends.pruned if pruned is None else int(pruned)
+        )
+
+    # -- reading, from any thread --------------------------------------------------------------
+
+    @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        """Lend a reading connection: one snapshot for all that is read with it."""
+        if self._closed:
+            raise StorageError(f"{self._path} is closed")
+        try:
+            connection = self._readers.get_nowait()
+        except Empty:
+            connection = open_reader(self._path)
+        try:
+            connection.execute("BEGIN")
+            yield connection
+            connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            connection.close()
+            raise translate(error, self._path) from error
+        except TxLogError:
+            connection.execute("COMMIT")
+            self._readers.put(connection)
+            raise
+        except BaseException:
+            connection.close()
+            raise
+        self._readers.put(connection)
+
+    def read_payload(self, origin: str, incarnation: int, seq: int) -> bytes | None:
+        """Return the payload container of the run that starts at `seq`, None if not held."""
+        with self._reading() as db:
+            payload: bytes | None = _first_value(
+                db,
+                "SELECT payload FROM payloads WHERE origin = ? AND incarnation = ? AND seq = ?",
+                (origin, incarnation, seq),
+            )
+        return payload
+
+    def read_announced(self, digest: bytes) -> bytes | None:
+        """Return the payload container of an own unstamped run."""
+        with self._reading() as db:
+            payload: bytes | None = _first_value(
+                db, "SELECT payload FROM announcements WHERE digest = ?", (digest,)
+            )
+        return payload
+
+    def read_queue(self, after: int, limit_runs: int, *, payloads: bool) -> list[StoredEntry]:
+        """Return queue entries that start after position `after`, ascending."""
+        columns = ", ".join(f"q.{name.strip()}" for name in ENTRY_COLUMNS.split(","))
+        join = "LEFT JOIN payloads p USING (origin, incarnation, seq)" if payloads else ""
+        with self._reading() as db:
+            pruned = _first_value(db, "SELECT value FROM meta WHERE name = 'pruned'", ()) or 0
+            if after < pruned:
+                raise ExpiredError(
+                    f"the queue after position {after} was pruned up to {pruned}",
+                    hint="A node or worker so far behind needs a copy.",
+                    after=after,
+                    pruned=pruned,
+                )
+            rows = db.execute(
+                f"SELECT {columns}, {'p.payload' if payloads else 'NULL'} FROM queue q {join}"
+                " WHERE q.position > ? ORDER BY q.position LIMIT ?",
+                (after, limit_runs),
+            ).fetchall()
+        return [stored_entry(row, row[15]) for row in rows]
+
+    def read_entry_at(self, position: int) -> StoredEntry | None:
+        """Return the entry that holds `position`, without payload."""
+        with self._reading() as db:
+            row = db.execute(
+                f"SELECT {ENTRY_COLUMNS} FROM queue WHERE position <= ?"
+                " ORDER BY position DESC LIMIT 1",
+                (position,),
+            ).fetchone()
+        if row is None or row[9] + row[3] <= position:
+            return None
+        return stored_entry(row, None)
+
+    def read_hash_at(self, position: int) -> bytes | None:
+        """Return the chain hash at a run end, None if `position` is no run end held here."""
+        if position == 0:
+            return bytes(32)
+        entry = self.read_entry_at(position)
+        if entry is not None:
+            return entry.entry.chain_hash if entry.entry.end == position else None
+        # The run was pruned, but the one behind it may still say its hash.
+        behind = self.read_entry_at(position + 1)
+        return None if behind is None else behind.entry.previous_hash
+
+    def read_segments(self, after: int, limit: int) -> list[Segment]:
+        """Return published segments that end after position `after`, ascending."""
+        with self._reading() as db:
+            rows = db.execute(
+                "SELECT segment FROM segments WHERE last > ? ORDER BY last LIMIT ?",
+                (after, limit),
+            ).fetchall()
+        return [segment_of(body) for (body,) in rows]
+
+    def find_transaction(self, transaction_id: bytes) -> tuple[RunHeader, int] | None:
+        """Return header and index of a transaction that waits in the incoming queue."""
+        return self._waiting.find(transaction_id)
+
+    # -- end -----------------------------------------------------------------------------------
+
+    def size_bytes(self) -> int:
+        """Bytes on disk: the file and its write-ahead log."""
+        total = 0
+        for suffix in ("", "-wal", "-shm"):
+            try:
+                total += self._path.with_name(FRONT_NAME + suffix).stat().st_size
+            except FileNotFoundError:
+                continue
+        return total
+
+    def close(self) -> None:
+        """Release lock and files; doing it twice is harmless."""
+        if self._closed:
+            return
+        self._closed = True
+        while not self._readers.empty():
+            self._readers.get_nowait().close()
+        self._db.close()
+        self._lock.release()
+
+
+def _first_value(db: sqlite3.Connection, statement: str, arguments: tuple[Any, ...]) -> Any:
+    row = db.execute(statement, arguments).fetchone()
+    return None if row is None else row[0]
+
+
+def _announcements(db: sqlite3.Connection) -> list[RecoveredAnnouncement]:
+    found = []
+    for digest, ticket, session, payload in db.execute(
+        "SELECT digest, ticket, session, payload FROM announcements ORDER BY id"
+    ):
+        manifest = read_manifest(payload)
+        found.append(
+            RecoveredAnnouncement(
+                ticket=ticket,
+                digest=digest,
+                size_bytes=len(payload),
+                staged_bytes=manifest.staged_bytes,
+                facts=RunFacts.of(manifest),
+                session=session,
+            )
+        )
+    return found
+
+
+def _recent_ids(db: sqlite3.Connection, after: int) -> list[tuple[int, bytes]]:
+    """Return the ids of positions after `after`; neighbours are joined into larger pieces."""
+    pieces: list[tuple[int, bytes]] = []
+    start = size = 0
+    parts: list[bytes] = []
+    for position, ids in db.execute(
+        "SELECT position, ids FROM queue WHERE position > ? AND position + n - 1 > ?"
+        " ORDER BY position",
+        (after - _LONGEST_RUN, after),
+    ):
+        if size + len(ids) > 16 * _PIECE_IDS and parts:
+            pieces.append((start, b"".join(parts)))
+            parts, size = [], 0
+        if not parts:
+            start = position
+        parts.append(ids)
+        size += len(ids)
+    if parts:
+        pieces.append((start, b"".join(parts)))
+    return pieces

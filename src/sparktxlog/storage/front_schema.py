@@ -1,0 +1,221 @@
+"""Tables of `front.sqlite`, its settings, and rows to values and back (docs/formats.md)."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from sparktxlog.errors import CorruptLogError, DiskFullError, StorageError
+from sparktxlog.model.ids import NodeId
+from sparktxlog.model.operation import RunFacts, Touch
+from sparktxlog.model.table import TableDefinition
+from sparktxlog.protocol.messages import QueueEntry, Rejection, RunHeader
+from sparktxlog.storage.interfaces import Segment, StoredEntry
+
+#: "TXLG": tells this file from other SQLite files.
+APPLICATION_ID = 0x54584C47
+#: Rises with every change of the tables; an older program refuses a newer file.
+SCHEMA_VERSION = 1
+
+_PAGE_BYTES = 8192
+#: The write-ahead log is folded back in steps of this size: fewer, larger steps write a page
+#: that changed several times only once.
+_CHECKPOINT_BYTES = 48 << 20
+
+_TABLES = """
+CREATE TABLE meta(name TEXT PRIMARY KEY, value) WITHOUT ROWID;
+CREATE TABLE named_values(name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
+CREATE TABLE incoming(
+    origin TEXT, incarnation INTEGER, seq INTEGER, n INTEGER, epoch INTEGER, ts INTEGER,
+    digest BLOB, size_bytes INTEGER, staged_bytes INTEGER, ids BLOB, facts BLOB,
+    PRIMARY KEY(origin, incarnation, seq)) WITHOUT ROWID;
+CREATE TABLE payloads(
+    origin TEXT, incarnation INTEGER, seq INTEGER, payload BLOB,
+    UNIQUE(origin, incarnation, seq));
+CREATE TABLE queue(
+    position INTEGER PRIMARY KEY, origin TEXT, incarnation INTEGER, seq INTEGER, n INTEGER,
+    epoch INTEGER, ts INTEGER, digest BLOB, size_bytes INTEGER, staged_bytes INTEGER,
+    previous_hash BLOB, chain_hash BLOB, rejections BLOB, ordered_at INTEGER, ids BLOB);
+CREATE TABLE watermarks(origin TEXT PRIMARY KEY, seq INTEGER) WITHOUT ROWID;
+CREATE TABLE announcements(
+    id INTEGER PRIMARY KEY, digest BLOB UNIQUE, ticket INTEGER, session TEXT, payload BLOB);
+CREATE TABLE segments(last INTEGER PRIMARY KEY, first INTEGER, segment BLOB);
+CREATE TABLE catalog(position INTEGER, name TEXT, definition BLOB, PRIMARY KEY(position, name))
+    WITHOUT ROWID;
+"""
+
+HEADER_COLUMNS = "origin, incarnation, seq, n, epoch, ts, digest, size_bytes, staged_bytes"
+ENTRY_COLUMNS = (
+    "origin, incarnation, seq, n, epoch, ts, digest, size_bytes, staged_bytes, "
+    "position, previous_hash, chain_hash, rejections, ordered_at, ids"
+)
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_facts = msgspec.msgpack.Decoder(
+    tuple[tuple[Touch, ...], tuple[tuple[int, TableDefinition], ...]]
+).decode
+_decode_rejections = msgspec.msgpack.Decoder(tuple[Rejection, ...]).decode
+_decode_segment = msgspec.msgpack.Decoder(Segment).decode
+_decode_definition = msgspec.msgpack.Decoder(TableDefinition).decode
+
+
+def open_front(path: Path) -> sqlite3.Connection:
+    """Open the writing connection; makes the tables in a new file.
+
+    Raises:
+        CorruptLogError: The file is no front, is torn, or was written by a newer version.
+    """
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    try:
+        fresh = connection.execute("PRAGMA user_version").fetchone()[0] == 0
+        fresh = fresh and not connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
+        if fresh:
+            connection.execute(f"PRAGMA page_size={_PAGE_BYTES}")
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=FULL")
+        connection.execute(f"PRAGMA wal_autocheckpoint={_CHECKPOINT_BYTES // _PAGE_BYTES}")
+        connection.execute("PRAGMA cache_size=-16384")
+        connection.execute("PRAGMA temp_store=MEMORY")
+        if fresh:
+            connection.executescript(
+                f"BEGIN; {_TABLES} PRAGMA application_id={APPLICATION_ID};"
+                f" PRAGMA user_version={SCHEMA_VERSION}; COMMIT;"
+            )
+        _check_version(connection, path)
+    except sqlite3.Error as error:
+        connection.close()
+        raise translate(error, path) from error
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _check_version(connection: sqlite3.Connection, path: Path) -> None:
+    owner = connection.execute("PRAGMA application_id").fetchone()[0]
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    if owner != APPLICATION_ID or version != SCHEMA_VERSION:
+        raise CorruptLogError(
+            f"{path} has format {version} of application {owner:#x},"
+            f" this version reads format {SCHEMA_VERSION}",
+            hint="Use the version of sparktxlog that wrote it, or another data-dir.",
+            path=str(path),
+        )
+
+
+def open_reader(path: Path) -> sqlite3.Connection:
+    """Open a connection that can only read; it may be used by one thread at a time."""
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    connection.execute("PRAGMA query_only=1")
+    return connection
+
+
+def translate(error: sqlite3.Error, path: Path) -> StorageError:
+    """Return the error of this project that says what SQLite's means for the caller."""
+    name = getattr(error, "sqlite_errorname", None) or type(error).__name__
+    fields = {"path": str(path), "sqlite": name}
+    if name == "SQLITE_FULL":
+        return DiskFullError(
+            f"no space left for {path}; nothing of this write was kept",
+            hint="Free space on that disk; the node goes on by itself.",
+            **fields,
+        )
+    if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
+        return CorruptLogError(
+            f"{path} is damaged: {error}",
+            hint="Restore the data directory from a backup, or let this node start as a new one.",
+            **fields,
+        )
+    return StorageError(
+        f"{path} failed: {error}; whether the write was kept is unknown",
+        hint="Restart the node: it reads the state back from the file.",
+        **fields,
+    )
+
+
+def encode_facts(facts: RunFacts) -> bytes:
+    """Return the facts without ids, which stand in a column of their own."""
+    return _encode((facts.touches, facts.creates))
+
+
+def facts_of(n: int, ids: bytes, body: bytes) -> RunFacts:
+    """Return what `encode_facts` wrote."""
+    touches, creates = _decode_facts(body)
+    return RunFacts(n=n, ids=ids, touches=touches, creates=creates)
+
+
+def encode_segment(segment: Segment) -> bytes:
+    """Return a segment as one byte string."""
+    return _encode(segment)
+
+
+def segment_of(body: bytes) -> Segment:
+    """Return what `encode_segment` wrote."""
+    return _decode_segment(body)
+
+
+def encode_definition(definition: TableDefinition) -> bytes:
+    """Return a table definition as one byte string."""
+    return _encode(definition)
+
+
+def definition_of(body: bytes) -> TableDefinition:
+    """Return what `encode_definition` wrote."""
+    return _decode_definition(body)
+
+
+def header_row(header: RunHeader) -> tuple[Any, ...]:
+    """Return the values of HEADER_COLUMNS."""
+    return (
+        header.origin,
+        header.incarnation,
+        header.seq,
+        header.n,
+        header.epoch,
+        header.ts,
+        header.digest,
+        header.size_bytes,
+        header.staged_bytes,
+    )
+
+
+def header_of(row: tuple[Any, ...]) -> RunHeader:
+    """Return the header from a row that starts with HEADER_COLUMNS."""
+    return RunHeader(
+        origin=NodeId(row[0]),
+        incarnation=row[1],
+        seq=row[2],
+        n=row[3],
+        epoch=row[4],
+        ts=row[5],
+        digest=row[6],
+        size_bytes=row[7],
+        staged_bytes=row[8],
+    )
+
+
+def entry_row(entry: QueueEntry, ordered_at: int) -> tuple[Any, ...]:
+    """Return the values of ENTRY_COLUMNS without the ids, which come from the incoming queue."""
+    return (
+        *header_row(entry.header),
+        entry.position,
+        entry.previous_hash,
+        entry.chain_hash,
+        _encode(entry.rejections) if entry.rejections else None,
+        ordered_at,
+    )
+
+
+def stored_entry(row: tuple[Any, ...], payload: bytes | None) -> StoredEntry:
+    """Return the entry from a row that starts with ENTRY_COLUMNS."""
+    entry = QueueEntry(
+        position=row[9],
+        header=header_of(row),
+        previous_hash=row[10],
+        chain_hash=row[11],
+        rejections=_decode_rejections(row[12]) if row[12] is not None else (),
+    )
+    return StoredEntry(entry=entry, ids=row[14], ordered_at=row[13], payload=payload)

@@ -1,0 +1,228 @@
+"""Interfaces of the storage room; each has a durable and a memory form behind one test suite."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from sparktxlog.model.operation import StagedFile
+from sparktxlog.model.table import TableDefinition
+from sparktxlog.protocol.messages import QueueEntry, RunHeader
+from sparktxlog.protocol.recovery import RecoveredState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PutRun:
+    """Keep a run: header, payload container (see codec.payload) and facts.
+
+    Written for own and foreign runs.  `digest` of an own announcement is replaced by the run.
+    """
+
+    header: RunHeader
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PutReservation:
+    """Keep the reserved counter H."""
+
+    counter: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PutAnnouncement:
+    """Keep an own unstamped run."""
+
+    ticket: int
+    digest: bytes
+    payload: bytes
+    session: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppendQueue:
+    """Move runs to the end of the synchronized queue; their payloads stay readable."""
+
+    entries: tuple[QueueEntry, ...]
+    #: Wall clock, microseconds since 1970 UTC.
+    ordered_at: int
+    #: Tables that came into being with these entries: (position, definition).
+    tables: tuple[tuple[int, TableDefinition], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarkPublished:
+    """Positions up to `position` are fsynced in the Delta table; `segment` serves the workers."""
+
+    position: int
+    #: Delta version of the queue table after the publishing commit.
+    version: int
+    segment: Segment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForgetPayloads:
+    """Payloads of the queue up to `position` are needed by nobody here any more."""
+
+    position: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PutValue:
+    """Keep one small named value (instance ids of peers, worker reports, settings)."""
+
+    name: str
+    value: bytes
+
+
+Write = (
+    PutRun
+    | PutReservation
+    | PutAnnouncement
+    | AppendQueue
+    | MarkPublished
+    | ForgetPayloads
+    | PutValue
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableEffect:
+    """What a segment does to one table, one effect per (kind, contiguous source).
+
+    Rejected transactions are already left out.  Inline rows: one published Parquet file with the
+    table's columns plus POSITION_COLUMN and OP_COLUMN.  Staged files: as submitted.
+    """
+
+    table: str
+    kind: str
+    #: First and last position of the transactions concerned, and op order (0 for inline files,
+    #: whose rows carry it).
+    first: int
+    last: int
+    op: int = 0
+    #: Files relative to the payload store, with Delta statistics.
+    files: tuple[StagedFile, ...] = ()
+    #: True: the files carry POSITION_COLUMN and OP_COLUMN.
+    inline: bool = False
+    definition: TableDefinition | None = None
+    predicate: str | None = None
+    #: Claimed signature of the carried rows as text, "" = none given.
+    claim: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """A published piece of the queue; workers apply whole segments.
+
+    No segment crosses a signature boundary (protocol S2a): it ends at the first run end at or
+    after each multiple of `signature-interval`, so every site can stop there.
+    """
+
+    first: int
+    last: int
+    #: Chain hashes before `first` and at `last`, hexadecimal.
+    from_hash: str
+    to_hash: str
+    epoch: int
+    #: Transactions, and how many of them were rejected.
+    transactions: int
+    rejected: int
+    effects: tuple[TableEffect, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredEntry:
+    """A queue entry with what publishing and tails need."""
+
+    entry: QueueEntry
+    ids: bytes
+    ordered_at: int
+    #: Payload container, None once forgotten.
+    payload: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrontState:
+    """What the node needs at start beside the core's state."""
+
+    core: RecoveredState
+    #: Published position and Delta version of the queue table.
+    published: int = 0
+    published_version: int = -1
+    values: dict[str, bytes] = field(default_factory=dict)
+
+
+class Front(Protocol):
+    """Durable state of the protocol.  Not thread safe but for `read_*`, which may run elsewhere."""
+
+    def load(self, id_window: int) -> FrontState:
+        """Read the state at start."""
+
+    def write(self, writes: Sequence[Write]) -> None:
+        """Make all writes durable, atomically: one transaction, one fsync.
+
+        Raises:
+            DiskFullError: Nothing of it was kept (definite).
+            StorageError: State unknown: the node must stop and restart (not definite).
+        """
+
+    def read_payload(self, origin: str, incarnation: int, seq: int) -> bytes | None:
+        """Return the payload container of the run that starts at `seq`, None if not held."""
+
+    def read_announced(self, digest: bytes) -> bytes | None:
+        """Return the payload container of an own unstamped run."""
+
+    def read_queue(self, after: int, limit_runs: int, *, payloads: bool) -> list[StoredEntry]:
+        """Return queue entries that start after position `after`, ascending.
+
+        Raises:
+            ExpiredError: `after` lies before what the front keeps (definite).
+        """
+
+    def read_entry_at(self, position: int) -> StoredEntry | None:
+        """Return the entry that holds `position`, without payload."""
+
+    def read_hash_at(self, position: int) -> bytes | None:
+        """Return the chain hash at a run end, None if `position` is no run end held here."""
+
+    def read_segments(self, after: int, limit: int) -> list[Segment]:
+        """Return published segments that end after position `after`, ascending."""
+
+    def find_transaction(self, transaction_id: bytes) -> tuple[RunHeader, int] | None:
+        """Return header and index of a transaction that waits in the incoming queue."""
+
+    def size_bytes(self) -> int:
+        """Bytes on disk."""
+
+    def close(self) -> None:
+        """Release lock and files."""
+
+
+class PayloadStore(Protocol):
+    """Staged and published files, named relative to one root that node and executors share."""
+
+    def path(self, relative: str) -> str:
+        """Return the absolute path of a checked relative name; the file need not exist.
+
+        Raises:
+            InvalidNameError: It would leave the root (definite).
+        """
+
+    def verify(self, file: StagedFile) -> None:
+        """Check existence, size and digest, then fsync file and directory.
+
+        Raises:
+            PayloadStoreError: No such file: node and executors see different stores (definite).
+            ManifestMismatchError: Size, rows or digest differ (definite).
+        """
+
+    def has(self, file: StagedFile) -> bool:
+        """Return whether the file was verified here before or stands here with its size."""
+
+    def receive(self, file: StagedFile, chunks: Iterable[bytes], offset: int = 0) -> None:
+        """Write, verify, fsync and put in place a file fetched from a peer; resumes at offset."""
+
+    def received_bytes(self, file: StagedFile) -> int:
+        """Return how much of a broken-off transfer is here, to resume there."""

@@ -1,0 +1,71 @@
+"""`log/workers` and `log/signatures`: history of the replicas, appended as reports come in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from sparktxlog.model.report import WorkerReport
+from sparktxlog.storage.delta_table import LogTable
+from sparktxlog.storage.schemas import SIGNATURES, WORKERS
+
+
+class ReportTables:
+    """Writer of both tables; loses at most what was not appended yet: the front keeps reports.
+
+    Args:
+        log_root: Directory of the log tables.
+
+    Raises:
+        CorruptLogError: A table is damaged.
+    """
+
+    def __init__(self, log_root: Path) -> None:
+        self._workers = LogTable(log_root / "workers", WORKERS)
+        self._signatures = LogTable(log_root / "signatures", SIGNATURES)
+
+    def append(self, reports: Sequence[tuple[WorkerReport, str, str, str]]) -> None:
+        """Append (report, verdict, plan, reason); at most two commits, whatever their number.
+
+        Raises:
+            StorageError: Some of it may be missing.
+        """
+        workers = [
+            {
+                "reported_at": report.reported_at,
+                "worker_id": report.worker_id,
+                "node_id": report.node_id,
+                "lineage": report.lineage,
+                "epoch": report.epoch,
+                "position": report.position,
+                "chain_hash": report.chain_hash,
+                "verdict": verdict,
+                "plan": plan,
+                "reason": reason,
+                "engine": report.engine,
+            }
+            for report, verdict, plan, reason in reports
+        ]
+        signatures = [
+            {
+                "position": report.position,
+                "chain_hash": report.chain_hash,
+                "table": table,
+                "node_id": report.node_id,
+                "worker_id": report.worker_id,
+                "version": state.version,
+                "rows": state.signature.rows,
+                "signature": state.signature.to_text(),
+                "schema": state.schema,
+                "diverged": state.diverged,
+                "reported_at": report.reported_at,
+            }
+            for report, _, _, _ in reports
+            for table, state in sorted(report.tables.items())
+        ]
+        if workers:
+            self._workers.append(pa.Table.from_pylist(workers, WORKERS))
+        if signatures:
+            self._signatures.append(pa.Table.from_pylist(signatures, SIGNATURES))

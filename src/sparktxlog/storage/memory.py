@@ -1,0 +1,339 @@
+"""Memory twins of the front and the payload store, for tests and the simulator.
+
+They keep the same promises as the durable forms, behind the same test suites, and outlive a
+simulated crash: give the same object to the next incarnation of the node.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import assert_never
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from sparktxlog.codec.payload import read_manifest
+from sparktxlog.errors import (
+    ExpiredError,
+    InvariantViolation,
+    ManifestMismatchError,
+    PayloadStoreError,
+)
+from sparktxlog.model.ids import check_relative_path
+from sparktxlog.model.operation import RunFacts, StagedFile
+from sparktxlog.model.table import TableDefinition
+from sparktxlog.protocol.messages import MergeBase, QueueEntry, RunHeader
+from sparktxlog.protocol.recovery import RecoveredAnnouncement, RecoveredRun, RecoveredState
+from sparktxlog.storage.interfaces import (
+    AppendQueue,
+    ForgetPayloads,
+    FrontState,
+    MarkPublished,
+    PutAnnouncement,
+    PutReservation,
+    PutRun,
+    PutValue,
+    Segment,
+    StoredEntry,
+    Write,
+)
+from sparktxlog.storage.waiting import WaitingIds, run_key
+
+_RunKey = tuple[str, int, int]
+
+
+class MemoryFront:
+    """`Front` without a disk."""
+
+    def __init__(self, *, id_window: int = 1_000_000) -> None:
+        self._id_window = id_window
+        self._reserved = 0
+        self._incoming: dict[_RunKey, tuple[RunHeader, bytes, RunFacts]] = {}
+        self._payloads: dict[_RunKey, bytes] = {}
+        self._announced: dict[bytes, PutAnnouncement] = {}
+        self._queue: list[StoredEntry] = []
+        #: Run ends, parallel to the queue.
+        self._starts: list[int] = []
+        self._tables: list[tuple[int, TableDefinition]] = []
+        self._segments: list[Segment] = []
+        self._watermarks: dict[str, int] = {}
+        self._published = 0
+        self._published_version = -1
+        self._forgotten = 0
+        self._pruned = 0
+        self._values: dict[str, bytes] = {}
+        self._waiting = WaitingIds()
+
+    def load(self, id_window: int) -> FrontState:
+        """Read the state at start."""
+        self._id_window = id_window
+        base = MergeBase()
+        base_key = (0, 0, "", 0)
+        if self._queue:
+            entry = self._queue[-1].entry
+            base = MergeBase(
+                position=entry.end,
+                chain_hash=entry.chain_hash,
+                origin=entry.header.origin,
+                seq=entry.header.last,
+            )
+            base_key = entry.header.key
+        core = RecoveredState(
+            base=base,
+            base_key=base_key,
+            reserved=self._reserved,
+            watermarks=dict(self._watermarks),
+            incoming=[
+                RecoveredRun(header=header, facts=facts)
+                for header, _, facts in self._incoming.values()
+            ],
+            announcements=[_recovered(item) for item in self._announced.values()],
+            tables=[table for _, table in sorted(self._tables, key=lambda t: (t[0], t[1].name))],
+            recent_ids=[
+                (stored.entry.position, stored.ids)
+                for stored in self._queue
+                if stored.entry.end > base.position - id_window
+            ],
+        )
+        return FrontState(
+            core=core,
+            published=self._published,
+            published_version=self._published_version,
+            values=dict(self._values),
+        )
+
+    def write(self, writes: Sequence[Write]) -> None:
+        """Carry out all writes, or none."""
+        before = self._image()
+        try:
+            for write in writes:
+                self._carry_out(write)
+        except BaseException:
+            self._restore(before)
+            raise
+
+    def _image(self) -> dict[str, object]:
+        return {
+            name: value.copy() if isinstance(value, (list, dict)) else value
+            for name, value in vars(self).items()
+            if name != "_waiting"
+        }
+
+    def _restore(self, image: dict[str, object]) -> None:
+        vars(self).update(image)
+        self._waiting = WaitingIds()
+        for header, ids, _ in self._incoming.values():
+            self._waiting.add(header, ids)
+
+    def _carry_out(self, write: Write) -> None:
+        match write:
+            case PutRun():
+                self._put_run(write)
+            case AppendQueue():
+                self._append_queue(write)
+            case PutReservation():
+                self._reserved = write.counter
+            case PutAnnouncement():
+                self._announced.setdefault(write.digest, write)
+            case MarkPublished():
+                self._mark_published(write)
+            case ForgetPayloads():
+                self._forget(write.position)
+            case PutValue():
+                self._values[write.name] = write.value
+            case _:
+                assert_never(write)
+
+    def _put_run(self, write: PutRun) -> None:
+        header = write.header
+        manifest = read_manifest(write.payload)
+        if manifest.n != header.n:
+            raise InvariantViolation(f"run {header.origin}/{header.seq}: counts differ")
+        key = run_key(header)
+        held = self._incoming.get(key)
+        if held is not None:
+            if held[0].digest != header.digest:
+                raise InvariantViolation(f"two runs {key} of different content")
+            return
+        self._incoming[key] = (header, manifest.ids, RunFacts.of(manifest))
+        self._payloads[key] = write.payload
+        self._announced.pop(header.digest, None)
+        self._waiting.add(header, manifest.ids)
+
+    def _append_queue(self, write: AppendQueue) -> None:
+        for entry in write.entries:
+            self._check_next(entry)
+            held = self._incoming.pop(run_key(entry.header), None)
+            if held is None or held[0].digest != entry.header.digest:
+                raise InvariantViolation(
+                    f"run {run_key(entry.header)} does not stand in the incoming queue"
+                )
+            self._waiting.remove(held[0], held[1])
+            self._queue.append(StoredEntry(entry=entry, ids=held[1], ordered_at=write.ordered_at))
+            self._starts.append(entry.position)
+            self._watermarks[entry.header.origin] = entry.header.last
+        self._tables.extend(write.tables)
+
+    def _check_next(self, entry: QueueEntry) -> None:
+        end = self._queue[-1].entry.end if self._queue else 0
+        chain_hash = self._queue[-1].entry.chain_hash if self._queue else bytes(32)
+        if entry.position != end + 1 or entry.previous_hash != chain_hash:
+            raise InvariantViolation(f"entry at {entry.position} does not follow {end}")
+
+    def _mark_published(self, write: MarkPublished) -> None:
+        end = self._queue[-1].entry.end if self._queue else 0
+        if not self._published <= write.position <= end:
+            raise InvariantViolation(f"published position {write.position} is outside the queue")
+        self._published = write.position
+        self._published_version = write.version
+        self._segments = [s for s in self._segments if s.last != write.segment.last]
+        self._segments.append(write.segment)
+
+    def _forget(self, position: int) -> None:
+        limit = min(position, self._published)
+        for stored in self._queue:
+            if self._forgotten < stored.entry.end <= limit:
+                self._payloads.pop(run_key(stored.entry.header), None)
+                self._forgotten = stored.entry.end
+        end = self._queue[-1].entry.end if self._queue else 0
+        horizon = min(self._forgotten, end - max(self._id_window, 1))
+        while self._queue and self._queue[0].entry.end <= horizon:
+            self._pruned = self._queue[0].entry.end
+            del self._queue[0], self._starts[0]
+
+    def read_payload(self, origin: str, incarnation: int, seq: int) -> bytes | None:
+        """Return the payload container of the run that starts at `seq`, None if not held."""
+        return self._payloads.get((origin, incarnation, seq))
+
+    def read_announced(self, digest: bytes) -> bytes | None:
+        """Return the payload container of an own unstamped run."""
+        held = self._announced.get(digest)
+        return None if held is None else held.payload
+
+    def read_queue(self, after: int, limit_runs: int, *, payloads: bool) -> list[StoredEntry]:
+        """Return queue entries that start after position `after`, ascending."""
+        if after < self._pruned:
+            raise ExpiredError(f"the queue was pruned up to {self._pruned}", after=after)
+        first = bisect_right(self._starts, after)
+        found = self._queue[first : first + limit_runs]
+        if not payloads:
+            return found
+        return [
+            replace(stored, payload=self._payloads.get(run_key(stored.entry.header)))
+            for stored in found
+        ]
+
+    def read_entry_at(self, position: int) -> StoredEntry | None:
+        """Return the entry that holds `position`, without payload."""
+        index = bisect_right(self._starts, position) - 1
+        if index < 0 or self._queue[index].entry.end < position:
+            return None
+        return self._queue[index]
+
+    def read_hash_at(self, position: int) -> bytes | None:
+        """Return the chain hash at a run end, None if `position` is no run end held here."""
+        if position == 0:
+            return bytes(32)
+        held = self.read_entry_at(position)
+        if held is not None:
+            return held.entry.chain_hash if held.entry.end == position else None
+        behind = self.read_entry_at(position + 1)
+        return None if behind is None else behind.entry.previous_hash
+
+    def read_segments(self, after: int, limit: int) -> list[Segment]:
+        """Return published segments that end after position `after`, ascending."""
+        return [segment for segment in self._segments if segment.last > after][:limit]
+
+    def find_transaction(self, transaction_id: bytes) -> tuple[RunHeader, int] | None:
+        """Return header and index of a transaction that waits in the incoming queue."""
+        return self._waiting.find(transaction_id)
+
+    def size_bytes(self) -> int:
+        """Bytes of the payloads held."""
+        return sum(len(payload) for payload in self._payloads.values())
+
+    def close(self) -> None:
+        """Keep everything: the next incarnation of the node reads it."""
+
+
+def _recovered(item: PutAnnouncement) -> RecoveredAnnouncement:
+    manifest = read_manifest(item.payload)
+    return RecoveredAnnouncement(
+        ticket=item.ticket,
+        digest=item.digest,
+        size_bytes=len(item.payload),
+        staged_bytes=manifest.staged_bytes,
+        facts=RunFacts.of(manifest),
+        session=item.session,
+    )
+
+
+class MemoryPayloadStore:
+    """`PayloadStore` without a disk; `put` stands for what a submitter or publisher writes."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, bytes] = {}
+        self._partial: dict[str, bytearray] = {}
+
+    def put(self, relative: str, content: bytes) -> None:
+        """Lay a file into the store, unchecked, as a submitter does."""
+        self._files[check_relative_path(relative)] = content
+
+    def content(self, relative: str) -> bytes:
+        """Return the bytes of a file."""
+        return self._files[relative]
+
+    def path(self, relative: str) -> str:
+        """Return a name that stands for the file."""
+        return f"memory:/{check_relative_path(relative)}"
+
+    def write_file(self, relative: str, content: bytes | memoryview) -> None:
+        """Keep a file that the publisher made."""
+        self._files[check_relative_path(relative)] = bytes(content)
+
+    def sync(self, relatives: Iterable[str]) -> None:
+        """Nothing to do: memory has no disk."""
+
+    def verify(self, file: StagedFile) -> None:
+        """Check existence, size, digest and rows."""
+        content = self._files.get(check_relative_path(file.path))
+        if content is None:
+            raise PayloadStoreError(f"no file {file.path!r} in the payload store", path=file.path)
+        _check_content(file, content)
+
+    def has(self, file: StagedFile) -> bool:
+        """Return whether the file stands here with its size."""
+        return len(self._files.get(check_relative_path(file.path), b"")) == file.size_bytes
+
+    def receive(self, file: StagedFile, chunks: Iterable[bytes], offset: int = 0) -> None:
+        """Keep a file fetched from a peer; resumes at offset."""
+        partial = self._partial.setdefault(check_relative_path(file.path), bytearray())
+        if offset > len(partial):
+            raise PayloadStoreError(f"{file.path!r} cannot resume at {offset}", path=file.path)
+        del partial[offset:]
+        for chunk in chunks:
+            partial += chunk
+        content = bytes(partial)
+        del self._partial[file.path]
+        _check_content(file, content)
+        self._files[file.path] = content
+
+    def received_bytes(self, file: StagedFile) -> int:
+        """Return how much of a broken-off transfer is here."""
+        return len(self._partial.get(check_relative_path(file.path), b""))
+
+
+def _check_content(file: StagedFile, content: bytes) -> None:
+    if len(content) != file.size_bytes:
+        raise ManifestMismatchError(f"{file.path!r} has {len(content)} bytes", path=file.path)
+    if hashlib.sha256(content).hexdigest() != file.digest:
+        raise ManifestMismatchError(f"{file.path!r} has another digest", path=file.path)
+    try:
+        rows = pq.ParquetFile(pa.BufferReader(content)).metadata.num_rows
+    except (pa.ArrowException, OSError) as error:
+        raise ManifestMismatchError(f"{file.path!r} is no Parquet file", path=file.path) from error
+    if rows != file.rows:
+        raise ManifestMismatchError(f"{file.path!r} has {rows} rows", path=file.path)

@@ -1,0 +1,278 @@
+"""Parquet files of the payload store: what their footers say, and files made of inline rows.
+
+Delta's statistics let readers skip files, so a wrong bound loses rows.  Bounds are therefore
+given only where a footer proves them, and every rounding goes outwards:
+
+* integers, dates and decimals as they are;
+* strings cut to 32 characters, the maximum followed by a character above any that was cut off;
+* timestamps in milliseconds, the minimum rounded down, the maximum up;
+* floats only if the caller knows that the column is finite (footers leave NaN out);
+* nothing for booleans, binary and nested columns, and for columns behind the first 32.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from decimal import Context, Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from sparktxlog.errors import ManifestMismatchError
+
+#: As Delta's `delta.dataSkippingNumIndexedCols`.
+_INDEXED_COLUMNS = 32
+#: As Delta's `spark.databricks.io.skipping.stringPrefixLength`.
+_PREFIX = 32
+_HIGHEST = "\U0010ffff"
+#: Rows looked at to see whether a column's values repeat.
+_SAMPLE_ROWS = 256
+#: Enough digits for decimal(38, s).
+_WIDE = Context(prec=60)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_EPOCH_DAY = date(1970, 1, 1).toordinal()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParquetFacts:
+    """What the footer of a Parquet file says."""
+
+    rows: int
+    size_bytes: int
+    #: Schema as Arrow reads it.
+    schema: pa.Schema
+    #: Delta's statistics JSON.
+    stats: str
+
+
+def inspect_parquet(path: str | Path) -> ParquetFacts:
+    """Read the footer of a file; its rows are not looked at.
+
+    Raises:
+        ManifestMismatchError: It is no Parquet file (definite).
+    """
+    try:
+        metadata = pq.read_metadata(path)
+        schema = metadata.schema.to_arrow_schema()
+    except (pa.ArrowException, OSError) as error:
+        raise ManifestMismatchError(
+            f"{Path(path).name!r} cannot be read as Parquet: {error}", path=str(path)
+        ) from error
+    return ParquetFacts(
+        rows=metadata.num_rows,
+        size_bytes=Path(path).stat().st_size,
+        schema=schema,
+        stats=delta_stats(metadata),
+    )
+
+
+def write_parquet(rows: pa.Table) -> pa.Buffer:
+    """Return rows as one Parquet file."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(
+        rows,
+        sink,
+        version="2.6",
+        compression="zstd",
+        compression_level=1,
+        use_dictionary=_repeating_columns(rows),
+        store_schema=False,
+    )
+    return sink.getvalue()
+
+
+def _repeating_columns(rows: pa.Table) -> list[str]:
+    """Return the columns worth a dictionary; trying it on unique values costs a third more."""
+    sample = rows.slice(0, _SAMPLE_ROWS)
+    found = []
+    for number, field in enumerate(rows.schema):
+        if pa.types.is_nested(field.type):
+            found.extend(_leaf_paths(field))
+        elif 2 * pc.count_distinct(sample.column(number)).as_py() <= sample.num_rows:
+            found.append(field.name)
+    return found
+
+
+def _leaf_paths(field: pa.Field, prefix: str = "") -> list[str]:
+    """Return the Parquet paths of a nested field's leaves."""
+    path = prefix + field.name
+    kind = field.type
+    if pa.types.is_map(kind):
+        parts = [kind.key_field.with_name("key"), kind.item_field.with_name("value")]
+        return [leaf for part in parts for leaf in _leaf_paths(part, f"{path}.key_value.")]
+    if pa.types.is_list(kind):
+        return _leaf_paths(kind.value_field.with_name("element"), f"{path}.list.")
+    if pa.types.is_struct(kind):
+        return [
+            leaf
+            for number in range(kind.num_fields)
+            for leaf in _leaf_paths(kind.field(number), f"{path}.")
+        ]
+    return [path]
+
+
+def finite_columns(rows: pa.Table) -> frozenset[str]:
+    """Return the float columns without NaN and infinities, whose bounds may be given."""
+    found = []
+    for name in rows.column_names:
+        column = rows.column(name)
+        if pa.types.is_floating(column.type):
+            finite = pc.all(pc.is_finite(column)).as_py()
+            if finite or finite is None:
+                found.append(name)
+    return frozenset(found)
+
+
+def delta_stats(
+    metadata: pq.FileMetaData,
+    *,
+    without: Collection[str] = (),
+    finite: Collection[str] = (),
+) -> str:
+    """Return Delta's statistics JSON from a Parquet footer.
+
+    Args:
+        metadata: The footer.
+        without: Columns that are not the table's.
+        finite: Float columns known to hold neither NaN nor infinity.
+    """
+    minima: list[str] = []
+    maxima: list[str] = []
+    nulls: list[str] = []
+    leaf = indexed = 0
+    for field in metadata.schema.to_arrow_schema():
+        leaves = _leaves(field.type)
+        first, leaf = leaf, leaf + leaves
+        if field.name in without:
+            continue
+        indexed += 1
+        if indexed > _INDEXED_COLUMNS:
+            break
+        if pa.types.is_nested(field.type):
+            continue
+        name = json.dumps(field.name)
+        null_count, low, high = _column_range(metadata, first)
+        if null_count is not None:
+            nulls.append(f"{name}:{null_count}")
+        if low is None or high is None:
+            continue
+        bounds = _bounds(metadata.schema.column(first), low, high, field.name in finite)
+        if bounds is not None:
+            minima.append(f"{name}:{bounds[0]}")
+            maxima.append(f"{name}:{bounds[1]}")
+    return (
+        f'{{"numRecords":{metadata.num_rows},"minValues":{{{",".join(minima)}}},'
+        f'"maxValues":{{{",".join(maxima)}}},"nullCount":{{{",".join(nulls)}}}}}'
+    )
+
+
+def _leaves(kind: pa.DataType) -> int:
+    if pa.types.is_dictionary(kind):
+        return 1
+    if kind.num_fields:
+        return sum(_leaves(kind.field(i).type) for i in range(kind.num_fields))
+    return 1
+
+
+def _column_range(metadata: pq.FileMetaData, leaf: int) -> tuple[int | None, Any, Any]:
+    """Return NULL count, physical minimum and maximum over all row groups, None = unknown."""
+    null_count: int | None = 0
+    lows: list[Any] = []
+    highs: list[Any] = []
+    bounded = True
+    for group in range(metadata.num_row_groups):
+        rows = metadata.row_group(group).num_rows
+        if not rows:
+            continue
+        statistics = metadata.row_group(group).column(leaf).statistics
+        if statistics is None or not statistics.has_null_count:
+            null_count = None
+        elif null_count is not None:
+            null_count += statistics.null_count
+        if statistics is not None and statistics.has_min_max:
+            lows.append(statistics.min_raw)
+            highs.append(statistics.max_raw)
+        elif statistics is None or not statistics.has_null_count or statistics.null_count != rows:
+            bounded = False
+    if not bounded or not lows:
+        return null_count, None, None
+    if isinstance(lows[0], bytes) and metadata.schema.column(leaf).physical_type != "BYTE_ARRAY":
+        order = _signed
+        return null_count, min(lows, key=order), max(highs, key=order)
+    return null_count, min(lows), max(highs)
+
+
+def _signed(value: bytes) -> int:
+    return int.from_bytes(value, "big", signed=True)
+
+
+def _bounds(column: pq.ColumnSchema, low: Any, high: Any, finite: bool) -> tuple[str, str] | None:
+    """Return minimum and maximum as JSON, None where they cannot be given safely."""
+    logical = json.loads(column.logical_type.to_json())
+    kind = logical.get("Type")
+    if kind == "Decimal":
+        if column.physical_type == "BYTE_ARRAY":
+            return None
+        return _decimal(low, logical["scale"]), _decimal(high, logical["scale"])
+    if column.physical_type in ("FLOAT", "DOUBLE"):
+        return (repr(low), repr(high)) if finite else None
+    if kind == "String":
+        return _string_bounds(low, high)
+    if kind == "Date":
+        return _date_bounds(low, high)
+    if kind == "Timestamp":
+        if logical["timeUnit"] != "microseconds":
+            return None
+        return _timestamp_bounds(low, high, "Z" if logical["isAdjustedToUTC"] else "")
+    if column.physical_type in ("INT32", "INT64") and (
+        kind in ("None", None) or (kind == "Int" and logical["isSigned"])
+    ):
+        return str(low), str(high)
+    return None
+
+
+def _decimal(value: int | bytes, scale: int) -> str:
+    unscaled = value if isinstance(value, int) else _signed(value)
+    return f"{Decimal(unscaled).scaleb(-scale, _WIDE):f}"
+
+
+def _string_bounds(low: bytes, high: bytes) -> tuple[str, str] | None:
+    try:
+        least, most = low.decode(), high.decode()
+    except UnicodeDecodeError:  # a footer may cut a bound inside a character
+        return None
+    if len(most) > _PREFIX:
+        end = _PREFIX
+        # The added character must stand above the first one cut off.
+        while end < len(most) and most[end] == _HIGHEST:
+            end += 1
+        most = most[:end] + (_HIGHEST if end < len(most) else "")
+    return json.dumps(least[:_PREFIX]), json.dumps(most)
+
+
+def _date_bounds(low: int, high: int) -> tuple[str, str] | None:
+    try:
+        least = date.fromordinal(low + _EPOCH_DAY)
+        most = date.fromordinal(high + _EPOCH_DAY)
+    except (ValueError, OverflowError):
+        return None
+    return f'"{least.isoformat()}"', f'"{most.isoformat()}"'
+
+
+def _timestamp_bounds(low: int, high: int, zone: str) -> tuple[str, str] | None:
+    try:
+        least = _EPOCH + timedelta(milliseconds=low // 1000)
+        most = _EPOCH + timedelta(milliseconds=-(-high // 1000))
+    except OverflowError:
+        return None
+    return _timestamp(least, zone), _timestamp(most, zone)
+
+
+def _timestamp(at: datetime, zone: str) -> str:
+    return f'"{at.replace(tzinfo=None).isoformat(timespec="milliseconds")}{zone}"'

@@ -1,0 +1,118 @@
+"""Arrow schemas of the tables in `log/`; docs/formats.md describes them for readers.
+
+Only types that every Delta reader has at reader version 1 / writer version 2: no timestamp
+without zone, no decimal wider than needed, no unsigned integer.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+_TIMESTAMP = pa.timestamp("us", tz="UTC")
+
+
+def _list(item: pa.DataType) -> pa.DataType:
+    return pa.list_(pa.field("element", item))
+
+
+#: An operation of a transaction, as element of `operations`.
+OPERATION = pa.struct(
+    [
+        #: Place in its transaction, from 0.
+        pa.field("op", pa.int32()),
+        pa.field("table", pa.string()),
+        #: Value of `OperationKind`.
+        pa.field("kind", pa.string()),
+        #: Rows carried; NULL for kinds that carry none.
+        pa.field("rows", pa.int64()),
+        #: Bytes carried; of inline rows their share of the run's section, rounded.
+        pa.field("bytes", pa.int64()),
+        #: Staged files, relative to the payload store.
+        pa.field("files", _list(pa.string())),
+        #: Of delete_where.
+        pa.field("predicate", pa.string()),
+    ]
+)
+
+#: `log/synchronized_queue`: one row per transaction, key and order `position`.
+SYNCHRONIZED_QUEUE = pa.schema(
+    [
+        #: 1-based place in the synchronized queue, without gap.
+        pa.field("position", pa.int64(), nullable=False),
+        #: The run that carried it: sequence number of its first transaction, and how many.
+        pa.field("run_seq", pa.int64(), nullable=False),
+        pa.field("run_n", pa.int32(), nullable=False),
+        pa.field("epoch", pa.int64(), nullable=False),
+        #: Logical time of the run, microseconds; orders, never read as a clock.
+        pa.field("timestamp", pa.int64(), nullable=False),
+        pa.field("origin", pa.string(), nullable=False),
+        pa.field("incarnation", pa.int64(), nullable=False),
+        #: Number of the transaction at its origin, from 1, without gap.
+        pa.field("sequence", pa.int64(), nullable=False),
+        #: UUID text.
+        pa.field("transaction_id", pa.string(), nullable=False),
+        #: `committed` or `rejected`, the same at every site.
+        pa.field("outcome", pa.string(), nullable=False),
+        #: `code: text` of a rejection.
+        pa.field("reason", pa.string()),
+        #: NULL if the payload was gone when the row was written again after a loss.
+        pa.field("operations", _list(OPERATION)),
+        #: Published files that hold the transaction's inline rows, relative to the payload store.
+        pa.field("inline", _list(pa.string())),
+        #: SHA-256 of the run's manifest, and the queue's chain hash at the run's end; hexadecimal.
+        pa.field("digest", pa.string(), nullable=False),
+        pa.field("chain_hash", pa.string(), nullable=False),
+        #: Wall clocks: the origin's at submit (NULL as `operations`), this node's at ordering.
+        pa.field("submitted_at", _TIMESTAMP),
+        pa.field("ordered_at", _TIMESTAMP, nullable=False),
+    ]
+)
+
+#: `log/workers`: reports of workers that changed something, one row per report.
+WORKERS = pa.schema(
+    [
+        pa.field("reported_at", _TIMESTAMP, nullable=False),
+        pa.field("worker_id", pa.string(), nullable=False),
+        #: Node whose replica it is.
+        pa.field("node_id", pa.string(), nullable=False),
+        pa.field("lineage", pa.string(), nullable=False),
+        pa.field("epoch", pa.int64(), nullable=False),
+        #: Applied position and the chain hash there.
+        pa.field("position", pa.int64(), nullable=False),
+        pa.field("chain_hash", pa.string(), nullable=False),
+        #: Value of `ReplicaVerdict`.
+        pa.field("verdict", pa.string(), nullable=False),
+        #: `up-to-date`, `replay`, `copy` or `stop`, and why.
+        pa.field("plan", pa.string()),
+        pa.field("reason", pa.string()),
+        pa.field("engine", pa.string()),
+    ]
+)
+
+#: `log/signatures`: state of one table of one replica at one position.
+SIGNATURES = pa.schema(
+    [
+        pa.field("position", pa.int64(), nullable=False),
+        pa.field("chain_hash", pa.string(), nullable=False),
+        pa.field("table", pa.string(), nullable=False),
+        pa.field("node_id", pa.string(), nullable=False),
+        pa.field("worker_id", pa.string(), nullable=False),
+        #: Delta version of the table there.
+        pa.field("version", pa.int64(), nullable=False),
+        pa.field("rows", pa.int64(), nullable=False),
+        #: `rows:lane0:lane1`, lanes in hexadecimal.
+        pa.field("signature", pa.string(), nullable=False),
+        #: Fingerprint of names, types and keys.
+        pa.field("schema", pa.string(), nullable=False),
+        #: Why the table stands still, empty if it does not.
+        pa.field("diverged", pa.string()),
+        pa.field("reported_at", _TIMESTAMP, nullable=False),
+    ]
+)
+
+#: Table directory below `log/` → schema.
+LOG_TABLES = {
+    "synchronized_queue": SYNCHRONIZED_QUEUE,
+    "workers": WORKERS,
+    "signatures": SIGNATURES,
+}

@@ -1,0 +1,141 @@
+"""The rule of the seed, written down without any cleverness, to compare the core with (D24).
+
+One `ReferenceMaster` sees what a node sees and works out, from scratch each time, the longest
+common prefix of all masters' queues cut at the least counter (requirement G14).  With q = all the
+core's ADD must be exactly that; with a smaller quorum that prefix must be a prefix of the ADD.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sparktxlog.protocol.actions import Action, PersistForeignRun, PersistOwnRun, PersistQueue
+from sparktxlog.protocol.events import Event, PayloadArrived, PostReceived, TailReceived
+from sparktxlog.protocol.messages import RunHeader
+from sparktxlog.protocol.recovery import RecoveredState
+
+
+def longest_common_prefix(queues: Sequence[Sequence[RunHeader]]) -> list[RunHeader]:
+    """Return the longest list that all queues begin with."""
+    prefix: list[RunHeader] = []
+    for place in zip(*queues, strict=False):
+        if any(header != place[0] for header in place):
+            break
+        prefix.append(place[0])
+    return prefix
+
+
+class ReferenceMaster:
+    """One node's knowledge as plain sets and lists.
+
+    Args:
+        node_id: The node whose events it sees.
+        members: All nodes.
+        state: What the node started with.
+    """
+
+    def __init__(self, node_id: str, members: Sequence[str], state: RecoveredState) -> None:
+        self.node_id = node_id
+        self.members = tuple(members)
+        #: Last synchronized sequence number per origin.
+        self.done = {member: state.watermarks.get(member, 0) for member in members}
+        self.headers: dict[str, dict[int, RunHeader]] = {member: {} for member in members}
+        #: Durable here.
+        self.held: set[tuple[str, int]] = set()
+        #: Every promise ever received.
+        self.promises: dict[str, list[tuple[int, int]]] = {member: [] for member in members}
+        self.vectors: dict[str, dict[str, int]] = {member: {} for member in members}
+        self.saw_tail = False
+        for run in state.incoming:
+            self._hold(run.header)
+
+    def _hold(self, header: RunHeader) -> None:
+        self.headers[header.origin][header.seq] = header
+        self.held.add((header.origin, header.seq))
+
+    def known(self, origin: str) -> int:
+        """Return up to where the origin's headers are held without gap."""
+        last = self.done[origin]
+        while (header := self.headers[origin].get(last + 1)) is not None:
+            last = header.last
+        return last
+
+    def see(self, events: Sequence[Event], actions: Sequence[Action]) -> None:
+        """Take in what the node was told, and what it made durable of it."""
+        kept = {a.header for a in actions if isinstance(a, PersistForeignRun)}
+        for event in events:
+            if isinstance(event, PostReceived):
+                post = event.post
+                for header in post.headers:
+                    if header.seq == self.known(post.sender) + 1:
+                        self.headers[post.sender][header.seq] = header
+                self.promises[post.sender].append((post.counter, post.last_seq))
+                if post.cut is not None:
+                    self.promises[post.sender].append(post.cut)
+                vector = self.vectors[post.sender]
+                for origin, seq in post.acquired.items():
+                    vector[origin] = max(seq, vector.get(origin, 0))
+            elif isinstance(event, PayloadArrived) and event.header in kept:
+                self._hold(event.header)
+            elif isinstance(event, TailReceived):
+                self.saw_tail = True
+        for action in actions:
+            if isinstance(action, PersistOwnRun):
+                self._hold(action.header)
+
+    def queue_of(self, member: str) -> list[RunHeader]:
+        """Return a member's incoming queue as far as this node knows it, in order."""
+        queue = []
+        for origin in self.members:
+            for seq, header in self.headers[origin].items():
+                if not self.done[origin] < seq <= self.known(origin):
+                    continue
+                if member == self.node_id:
+                    acquired = (origin, seq) in self.held
+                else:
+                    acquired = origin == member or (
+                        self.vectors[member].get(origin, 0) >= header.last
+                    )
+                if acquired:
+                    queue.append(header)
+        return sorted(queue, key=lambda header: header.key)
+
+    def least_counter(self) -> int | None:
+        """Return the least usable promise of the other members, None = unlimited."""
+        least: int | None = None
+        for member in self.members:
+            if member == self.node_id:
+                continue
+            known = self.known(member)
+            usable = max((c for c, n in self.promises[member] if n <= known), default=-1)
+            least = usable if least is None else min(least, usable)
+        return least
+
+    def addition(self) -> list[RunHeader]:
+        """Return what ADD must append now, by the seed's rule."""
+        prefix = longest_common_prefix([self.queue_of(member) for member in self.members])
+        least = self.least_counter()
+        agreed = []
+        for header in prefix:
+            if least is not None and header.ts > least:
+                break
+            agreed.append(header)
+        return agreed
+
+    def compare(self, actions: Sequence[Action], quorum: int) -> str:
+        """Compare the node's ADD with the rule; return what is wrong, empty if nothing is."""
+        added = [e.header for a in actions if isinstance(a, PersistQueue) for e in a.entries]
+        expected = self.addition()
+        wrong = ""
+        if self.saw_tail or (quorum < len(self.members) and added[: len(expected)] == expected):
+            pass
+        elif added != expected:
+            wrong = f"{self.node_id} added {_names(added)}, the rule says {_names(expected)}"
+        for header in added:
+            self.done[header.origin] = header.last
+            self.headers[header.origin].pop(header.seq, None)
+        return wrong
+
+
+def _names(headers: Sequence[RunHeader]) -> list[str]:
+    return [f"{h.origin}:{h.seq}@{h.ts}" for h in headers]

@@ -1,0 +1,355 @@
+"""Links to peers: one kept-alive HTTP client, at most one post in flight per peer.
+
+A link never blocks the core: posts replace older ones that still wait, pushes beyond a bound are
+dropped (the peer then fetches, P3a), tails and announcements are repeated by the core.  While a
+peer cannot be reached the link greets it again and again, so a healed network is noticed within
+about a second; each change is told through `on_link` (D11).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import io
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from urllib.parse import quote
+
+import aiohttp
+import structlog
+
+from sparktxlog.codec import wire
+from sparktxlog.errors import (
+    PeerTimeoutError,
+    RemoteProtocolError,
+    TransportError,
+    TxLogError,
+    UnauthorizedError,
+)
+from sparktxlog.model.report import WorkerReport
+from sparktxlog.protocol.messages import Announcement, Post, RunHeader, Tail
+from sparktxlog.transport import signing
+from sparktxlog.transport.files import stream_file
+from sparktxlog.transport.greeting import Greeter
+from sparktxlog.transport.signing import Signer, StaleSessionError
+
+_log = structlog.get_logger("sparktxlog.transport")
+
+#: Waiting pushes of one peer, bytes; beyond it new ones are dropped and fetched later.
+_OUTBOX_BYTES = 32 << 20
+#: Pushes that travel in one request, bytes; larger bodies are streamed.
+_PUSH_BATCH_BYTES = 1 << 20
+_MAX_MESSAGES = 256
+_BACKOFF_MIN_S = 0.05
+_BACKOFF_MAX_S = 1.0
+_TIMEOUT = aiohttp.ClientTimeout(total=10.0, sock_connect=2.0)
+_GET_TIMEOUT = aiohttp.ClientTimeout(total=60.0, sock_connect=2.0, sock_read=10.0)
+#: Longest silence while a file is fetched.
+_FILE_TIMEOUT_S = 15.0
+
+
+@dataclass(slots=True)
+class Traffic:
+    """Bytes exchanged with one peer since the start."""
+
+    sent_bytes: int = 0
+    received_bytes: int = 0
+    #: Payloads and files got from this peer on request.
+    fetched_bytes: int = 0
+    posts: int = 0
+    post_bytes_max: int = 0
+    pushes_dropped: int = 0
+
+
+@dataclass(slots=True)
+class _Outbox:
+    post: Post | None = None
+    #: Latest changed report of each worker.
+    reports: dict[str, WorkerReport] = field(default_factory=dict)
+    pushes: deque[tuple[RunHeader, bytes]] = field(default_factory=deque)
+    push_bytes: int = 0
+    messages: deque[tuple[str, bytes]] = field(default_factory=deque)
+
+
+class PeerLink:
+    """The way to one peer.
+
+    Args:
+        node_id: The peer's configured id.
+        url: The peer's configured URL.
+        greeter: Judges the peer's greeting.
+        signer: Signs this node's requests.
+        on_link: Called with (node id, up) when the link comes up or breaks.
+    """
+
+    def __init__(
+        self,
+        node_id: str,
+        url: str,
+        *,
+        greeter: Greeter,
+        signer: Signer,
+        on_link: Callable[[str, bool], None],
+    ) -> None:
+        self.node_id = node_id
+        self.url = url
+        self.traffic = Traffic()
+        self.up = False
+        #: Why the link is down, for status; empty while up.
+        self.reason = "not greeted yet"
+        self._greeter = greeter
+        self._signer = signer
+        self._on_link = on_link
+        self._to = ""
+        self._outbox = _Outbox()
+        self._post_ready = asyncio.Event()
+        self._push_ready = asyncio.Event()
+        self._broken = asyncio.Event()
+        self._broken.set()
+        self._greeted = asyncio.Event()
+        self._session: aiohttp.ClientSession | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    # -- for the core's actions: never block, never fail -------------------------------------------
+
+    def post(self, post: Post) -> None:
+        """Send a post as soon as the one in flight is answered; replaces an older one."""
+        self._outbox.post = post
+        self._post_ready.set()
+
+    def report(self, reports: Iterable[WorkerReport]) -> None:
+        """Send changed worker reports with the next post, or alone if none comes first."""
+        for report in reports:
+            self._outbox.reports[report.worker_id] = report
+        self._post_ready.set()
+
+    def push(self, header: RunHeader, payload: bytes) -> None:
+        """Send a run's header and payload (P3a); dropped if the link is down or congested."""
+        box = self._outbox
+        if not self.up or box.push_bytes + len(payload) > _OUTBOX_BYTES:
+            self.traffic.pushes_dropped += 1
+            return
+        box.pushes.append((header, payload))
+        box.push_bytes += len(payload)
+        self._push_ready.set()
+
+    def announce(self, announcement: Announcement) -> None:
+        """Tell of an unstamped run (P1a)."""
+        self._message("/peer/v1/announcements", wire.encode(announcement))
+
+    def tail(self, tail: Tail) -> None:
+        """Send a part of the synchronized queue (P9)."""
+        self._message("/peer/v1/tails", wire.encode(tail))
+
+    def _message(self, target: str, body: bytes) -> None:
+        if self.up and len(self._outbox.messages) < _MAX_MESSAGES:
+            self._outbox.messages.append((target, body))
+            self._push_ready.set()
+
+    # -- life --------------------------------------------------------------------------------------
+
+    def start(self, session: aiohttp.ClientSession) -> None:
+        """Start the link's three tasks on the running event loop."""
+        self._session = session
+        for work in (self._greeting, self._posting, self._pushing):
+            name = f"{work.__name__.strip('_')} {self.node_id}"
+            self._tasks.append(asyncio.create_task(work(), name=name))
+
+    async def close(self) -> None:
+        """Stop the tasks; what waits is dropped."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _greeting(self) -> None:
+        delay = _BACKOFF_MIN_S
+        while True:
+            await self._broken.wait()
+            try:
+                await self._greet()
+            except TxLogError as error:
+                self._went_down(error)
+                await asyncio.sleep(delay)
+                delay = min(2 * delay, _BACKOFF_MAX_S)
+            else:
+                delay = _BACKOFF_MIN_S
+
+    async def _greet(self) -> None:
+        body = wire.encode(self._greeter.own)
+        try:
+            answer, seal = await self._send("POST", "/peer/v1/hello", body, _TIMEOUT)
+        except StaleSessionError:  # `_send` has learnt the peer's boot id from the refusal
+            answer, seal = await self._send("POST", "/peer/v1/hello", body, _TIMEOUT)
+        if not seal:
+            raise UnauthorizedError(f"{self.url} does not prove that it knows the cluster secret")
+        hello = wire.decode(wire.Hello, answer)
+        self._greeter.check(hello, self.node_id)
+        self._to = hello.boot
+        self._broken.clear()
+        self._greeted.set()
+        self.up, self.reason = True, ""
+        _log.info("link up", peer=self.node_id, url=self.url)
+        self._on_link(self.node_id, True)
+
+    def greet_again(self) -> None:
+        """Open a new session: the peer has restarted."""
+        self._went_down(StaleSessionError(f"{self.url} wants to be greeted first"))
+
+    def _went_down(self, error: TxLogError) -> None:
+        reason = str(error)
+        if reason != self.reason:
+            _log.warning("link down", peer=self.node_id, url=self.url, reason=reason)
+        self.reason = reason
+        self._greeted.clear()
+        self._broken.set()
+        if self.up:
+            self.up = False
+            self._outbox.pushes.clear()
+            self._outbox.push_bytes = 0
+            self._outbox.messages.clear()
+            self._on_link(self.node_id, False)
+
+    async def _posting(self) -> None:
+        box = self._outbox
+        while True:
+            await self._post_ready.wait()
+            await self._greeted.wait()
+            self._post_ready.clear()
+            post, reports = box.post, box.reports
+            box.post, box.reports = None, {}
+            body = wire.encode(wire.Envelope(post=post, reports=tuple(reports.values())))
+            self.traffic.posts += 1
+            self.traffic.post_bytes_max = max(self.traffic.post_bytes_max, len(body))
+            try:
+                await self._request("POST", "/peer/v1/posts", body, _TIMEOUT)
+            except RemoteProtocolError as error:
+                _log.error("post refused", peer=self.node_id, error=str(error))
+            except TxLogError as error:
+                box.post = box.post or post
+                box.reports = {**reports, **box.reports}
+                self._post_ready.set()
+                self._went_down(error)
+
+    async def _pushing(self) -> None:
+        box = self._outbox
+        while True:
+            await self._push_ready.wait()
+            await self._greeted.wait()
+            if box.messages:
+                target, body = box.messages.popleft()
+            elif box.pushes:
+                target, body = "/peer/v1/pushes", wire.encode_pushes(self._take_pushes())
+            else:
+                self._push_ready.clear()
+                continue
+            try:
+                await self._request("POST", target, body, _TIMEOUT)
+            except RemoteProtocolError as error:
+                _log.error("message refused", peer=self.node_id, to=target, error=str(error))
+            except TxLogError as error:
+                self._went_down(error)
+
+    def _take_pushes(self) -> list[tuple[RunHeader, bytes]]:
+        box, batch, size = self._outbox, list[tuple[RunHeader, bytes]](), 0
+        while box.pushes and (not batch or size + len(box.pushes[0][1]) <= _PUSH_BATCH_BYTES):
+            batch.append(box.pushes.popleft())
+            size += len(batch[-1][1])
+        box.push_bytes -= size
+        return batch
+
+    # -- fetching ----------------------------------------------------------------------------------
+
+    async def get_run(self, header: RunHeader) -> bytes:
+        """Return a run's payload container, unverified.
+
+        Raises:
+            TransportError: The peer cannot be reached or does not hold it.
+        """
+        return await self._get(f"/peer/v1/runs/{header.origin}/{header.incarnation}/{header.seq}")
+
+    async def get_announced(self, digest: bytes) -> bytes:
+        """Return the payload container of an announced run, unverified; errors as `get_run`."""
+        return await self._get(f"/peer/v1/announced/{digest.hex()}")
+
+    async def _get(self, target: str) -> bytes:
+        await self._wait_greeted()
+        answer = await self._request("GET", target, b"", _GET_TIMEOUT)
+        self.traffic.fetched_bytes += len(answer)
+        return answer
+
+    async def _wait_greeted(self) -> None:
+        try:
+            await asyncio.wait_for(self._greeted.wait(), 2.0)
+        except TimeoutError as error:
+            raise PeerTimeoutError(f"no link to {self.node_id}: {self.reason}") from error
+
+    def stream(self, path: str, offset: int) -> Iterator[bytes]:
+        """Yield a file of the peer's payload store; blocks, so call it in a thread.
+
+        Raises:
+            TransportError: Broken off; may be resumed from what was kept.
+        """
+        if not self.up:
+            raise TransportError(f"no link to {self.node_id}: {self.reason}")
+        target = f"/peer/v1/files/{quote(path)}"
+        headers = self._signer.headers("GET", target, b"", self._to)
+        for block in stream_file(self.url, target, headers, offset, _FILE_TIMEOUT_S):
+            self.traffic.received_bytes += len(block)
+            self.traffic.fetched_bytes += len(block)
+            yield block
+
+    # -- requests ----------------------------------------------------------------------------------
+
+    async def _request(
+        self, method: str, target: str, body: bytes, timeout: aiohttp.ClientTimeout
+    ) -> bytes:
+        """Send a signed request; greet and repeat it once if the peer has restarted."""
+        try:
+            return (await self._send(method, target, body, timeout))[0]
+        except StaleSessionError as error:
+            self._went_down(error)
+            await self._wait_greeted()
+            return (await self._send(method, target, body, timeout))[0]
+
+    async def _send(
+        self, method: str, target: str, body: bytes, timeout: aiohttp.ClientTimeout
+    ) -> tuple[bytes, bool]:
+        """Return the answer's body and whether it was sealed with the cluster's secret."""
+        assert self._session is not None
+        headers = self._signer.headers(method, target, body, self._to)
+        signature = headers[signing.SIGNATURE]
+        headers["Content-Type"] = "application/msgpack"
+        self.traffic.sent_bytes += len(body)
+        try:
+            async with self._session.request(
+                method, self.url + target, headers=headers, timeout=timeout,
+                data=body if len(body) <= _PUSH_BATCH_BYTES else io.BytesIO(body),
+                allow_redirects=False,
+            ) as response:  # fmt: skip
+                answer = await response.read()
+                status = response.status
+                seal = response.headers.get(signing.SIGNATURE, "")
+                boot = response.headers.get(signing.BOOT, "")
+        except TimeoutError as error:
+            raise PeerTimeoutError(f"{self.url} did not answer in time") from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise TransportError(f"{self.url}: {str(error) or type(error).__name__}") from error
+        self.traffic.received_bytes += len(answer)
+        if status == 409:
+            self._to = boot[:64]
+            raise StaleSessionError(f"{self.url} wants to be greeted first")
+        self._check_status(status, answer, target)
+        expected = self._signer.answer_signature(signature, answer)
+        return answer, hmac.compare_digest(seal.encode(), expected.encode())
+
+    def _check_status(self, status: int, answer: bytes, target: str) -> None:
+        if status < 400:
+            return
+        text = answer[:500].decode(errors="replace")
+        message = f"{self.url} answered {status} to {target}: {text}"
+        if status in (401, 403):
+            raise UnauthorizedError(message, peer=self.node_id)
+        if status in (400, 413, 422):
+            raise RemoteProtocolError(message, peer=self.node_id)
+        raise TransportError(message, peer=self.node_id, status=status)

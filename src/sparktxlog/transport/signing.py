@@ -1,0 +1,167 @@
+"""Signatures of requests between nodes: HMAC-SHA256 with the cluster's secret, and no replays.
+
+Signed are method, path with query, SHA-256 of the body, the sender's node id and boot id, the
+receiver's boot id and a counter that rises with each request of the sender's boot:
+
+- altered or without the secret → 401;
+- `to` is not the receiver's boot (it restarted, or the request was recorded earlier) → 409, and
+  the sender greets it anew;
+- a counter seen before → 401 "replayed" (sliding window, so that requests may overtake);
+- a boot that another boot of the same node has replaced → 401.
+
+Hence a recorded request is good for nothing: not now (window), not after the receiver's restart
+(`to`), not after the sender's (retired boot).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from sparktxlog.errors import UnauthorizedError
+
+NODE = "x-txlog-node"
+BOOT = "x-txlog-boot"
+TO = "x-txlog-to"
+COUNTER = "x-txlog-counter"
+SIGNATURE = "x-txlog-signature"
+#: Counters so far below the highest one seen are refused, seen or not.
+WINDOW = 4_096
+_MAX_RETIRED = 1_024
+
+
+class StaleSessionError(UnauthorizedError):
+    """The request was meant for an earlier start of this node; the sender must greet again."""
+
+    code = "stale-session"
+    retryable = True
+    http_status = 409
+
+
+class Signer:
+    """Signs the requests of one start of one node."""
+
+    def __init__(self, secret: str, node_id: str, boot: str) -> None:
+        self._secret = secret.encode()
+        self._node_id = node_id
+        self.boot = boot
+        self._counter = itertools.count(1)
+
+    def headers(self, method: str, target: str, body: bytes, to: str) -> dict[str, str]:
+        """Return the headers that sign a request for the node with boot id `to`."""
+        counter = str(next(self._counter))
+        text = _signed_text(method, target, body, self._node_id, self.boot, to, counter)
+        return {
+            NODE: self._node_id,
+            BOOT: self.boot,
+            TO: to,
+            COUNTER: counter,
+            SIGNATURE: hmac.new(self._secret, text, hashlib.sha256).hexdigest(),
+        }
+
+    def answer_signature(self, request_signature: str, body: bytes) -> str:
+        """Return the signature of an answer, bound to its request."""
+        return answer_signature(self._secret, request_signature, body)
+
+
+def answer_signature(secret: bytes, request_signature: str, body: bytes) -> str:
+    """Return the signature of an answer to the request that carried `request_signature`."""
+    text = b"answer\n" + request_signature.encode() + b"\n" + hashlib.sha256(body).digest()
+    return hmac.new(secret, text, hashlib.sha256).hexdigest()
+
+
+def _signed_text(
+    method: str, target: str, body: bytes, node: str, boot: str, to: str, counter: str
+) -> bytes:
+    digest = hashlib.sha256(body).hexdigest()
+    return f"{method}\n{target}\n{digest}\n{node}\n{boot}\n{to}\n{counter}".encode()
+
+
+@dataclass(slots=True)
+class _Session:
+    """What was received from one start of one node."""
+
+    boot: str
+    highest: int = 0
+    #: Counters seen within the window below `highest`.
+    seen: set[int] = field(default_factory=set)
+
+    def take(self, counter: int) -> bool:
+        """Note a counter; False if it was seen or lies below the window."""
+        if counter <= self.highest - WINDOW or counter in self.seen:
+            return False
+        self.seen.add(counter)
+        self.highest = max(self.highest, counter)
+        if len(self.seen) > 2 * WINDOW:
+            floor = self.highest - WINDOW
+            self.seen = {value for value in self.seen if value > floor}
+        return True
+
+
+class Verifier:
+    """Checks requests that claim to come from configured nodes."""
+
+    def __init__(self, secret: str, boot: str) -> None:
+        self._secret = secret.encode()
+        self._boot = boot
+        self._sessions: dict[str, _Session] = {}
+        self._retired: dict[tuple[str, str], None] = {}
+
+    def check(
+        self, headers: Mapping[str, str], method: str, target: str, body: bytes, *, greeting: bool
+    ) -> str:
+        """Return the sender's node id if the request is genuine, new and for this start.
+
+        Args:
+            greeting: True for the hello request, which needs no session; `admit` opens one.
+
+        Raises:
+            StaleSessionError: Right secret, but greeting needed (definite).
+            UnauthorizedError: Wrong or replayed signature (definite).
+        """
+        node, boot, to = headers.get(NODE, ""), headers.get(BOOT, ""), headers.get(TO, "")
+        counter, signature = headers.get(COUNTER, ""), headers.get(SIGNATURE, "")
+        if not counter.isascii() or not counter.isdigit() or len(counter) > 18 or len(boot) > 64:
+            raise UnauthorizedError(f"a request of node {node!r} is not signed", node=node)
+        text = _signed_text(method, target, body, node, boot, to, counter)
+        expected = hmac.new(self._secret, text, hashlib.sha256).hexdigest()
+        if not hmac.compare_digest(expected.encode(), signature.encode()):
+            raise UnauthorizedError(
+                f"a request of node {node!r} has a wrong signature",
+                hint="cluster-secret must be the same on all members.",
+                node=node,
+            )
+        if to != self._boot:
+            raise StaleSessionError(f"node {node!r} must greet this start first", node=node)
+        if (node, boot) in self._retired:
+            raise UnauthorizedError(f"this start of node {node!r} was replaced", node=node)
+        session = self._sessions.get(node)
+        if session is None or session.boot != boot:
+            if greeting:
+                return node
+            raise StaleSessionError(f"node {node!r} must greet first", node=node)
+        if not session.take(int(counter)):
+            raise UnauthorizedError(f"a request of node {node!r} was replayed", node=node)
+        return node
+
+    def admit(self, headers: Mapping[str, str]) -> None:
+        """Open a session for the start of a node whose checked greeting was accepted.
+
+        Only now its former start is retired: whoever is refused changes nothing.
+        """
+        node, boot = headers[NODE], headers[BOOT]
+        session = self._sessions.get(node)
+        if session is None or session.boot != boot:
+            self._open(node, boot).take(int(headers[COUNTER]))
+
+    def _open(self, node: str, boot: str) -> _Session:
+        old = self._sessions.get(node)
+        if old is not None:
+            self._retired[node, old.boot] = None
+            while len(self._retired) > _MAX_RETIRED:
+                del self._retired[next(iter(self._retired))]
+        session = self._sessions[node] = _Session(boot=boot)
+        return session

@@ -1,0 +1,334 @@
+"""The worker: takes published segments in batches and applies them to the replica's tables.
+
+    segments → batch → plan for each table → steps, each one Delta commit → state → report
+
+Exactly once: the batch is journaled before its first commit, each commit carries a rising `txn`
+version with the step's number, and after a crash the batch is done again with the same end, table
+by table from the last step that is in the table's own log.  A table that somebody else wrote to
+stands still as diverged; the others go on.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING
+
+import pyarrow.parquet as pq
+
+from sparktxlog.errors import ApplyError, DivergedError, TransportError
+from sparktxlog.model.operation import OP_COLUMN, POSITION_COLUMN
+from sparktxlog.storage.interfaces import TableEffect
+from sparktxlog.worker.batches import (
+    Batch,
+    Extent,
+    Place,
+    TablePlan,
+    batch_segments,
+    check_chain,
+    plan_batch,
+)
+from sparktxlog.worker.driver_lock import lock_by_driver
+from sparktxlog.worker.merging import applier_session
+from sparktxlog.worker.reports import Heartbeat, Reporter
+from sparktxlog.worker.source import LogSource, Tail
+from sparktxlog.worker.state import PendingBatch, ReplicaDirectory, ReplicaState, ReplicaTable
+from sparktxlog.worker.steps import TableProgress, TableSteps
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_logger = logging.getLogger(__name__)
+
+#: Seconds a long poll waits at the node for something new; a stop is obeyed within them.
+POLL_S = 5.0
+#: Segments asked for at once.
+SEGMENTS_LIMIT = 500
+#: Seconds before a following worker asks an absent node again.
+RETRY_S = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApplyOutcome:
+    """What a worker did."""
+
+    #: Applied position after it.
+    position: int
+    #: Last published position it knows of.
+    published: int
+    batches: int = 0
+    transactions: int = 0
+    seconds: float = 0.0
+    #: Tables that stand still → why.
+    diverged: dict[str, str] = field(default_factory=dict)
+    #: What the node made of the last report, empty if it was not reached.
+    verdict: str = ""
+    #: Why the node wants the worker to stop, empty if it does not.
+    stopped: str = ""
+
+
+class Applier:
+    """Applies the log to one replica.
+
+    Args:
+        spark: A session with Delta; the applier works in a session of its own.
+        source: The log; used by this thread only.
+        directory: The replica, owned.
+        reporting: A second connection, used by the heartbeat's thread too; without one, reports
+            go through `source` and there is no heartbeat.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        source: LogSource,
+        directory: ReplicaDirectory,
+        *,
+        reporting: LogSource | None = None,
+    ) -> None:
+        self.source = source
+        self.directory = directory
+        self.lake = directory.lake
+        self.info = source.info()
+        self.payload_root = Path(self.info.payload_root)
+        self.state: ReplicaState = directory.load()
+        self.published = self.info.published
+        self._session = applier_session(spark)
+        self._steps: TableSteps | None = None
+        self._reporter = Reporter(reporting or source, self.info.node_id)
+        self._beats = reporting is not None
+        self._batches = 0
+        self._transactions = 0
+        self._started = monotonic()
+        self._check_lineage(self.info.lineage)
+        self.state = replace(self.state, lineage=self.info.lineage)
+        directory.on_close(lock_by_driver(spark, directory.own / "lock.driver"))
+
+    # --- the loop -----------------------------------------------------------------------------
+
+    def run_once(self, at_least: int = 0, timeout_s: float = 0.0) -> ApplyOutcome:
+        """Apply what is published now, or wait until position `at_least` is applied.
+
+        Raises:
+            TransportError: The node cannot be reached (definite for the batch under way: a
+                repeated run goes on where this one stopped).
+            ApplyError: A batch cannot be applied; its tables keep their last whole state.
+        """
+        with self._heartbeat():
+            self._apply_published(at_least, timeout_s)
+        return self.outcome()
+
+    def _apply_published(self, at_least: int, timeout_s: float) -> None:
+        deadline = monotonic() + timeout_s
+        # The node sees the worker, and may say stop, before anything is applied.
+        self._report()
+        tail = self._tail(wait_s=0.0)
+        target = max(tail.position, at_least)
+        while True:
+            while tail.segments and not self._is_stopped():
+                self._apply_tail(tail)
+                tail = (
+                    self._tail(wait_s=0.0)
+                    if self.state.position < target
+                    else replace(tail, segments=())
+                )
+            left_s = deadline - monotonic()
+            if self.state.position >= at_least or left_s <= 0 or self._is_stopped():
+                return
+            tail = self._tail(wait_s=min(POLL_S, left_s))
+
+    def follow(self, stop: threading.Event) -> ApplyOutcome:
+        """Apply whatever comes until `stop` is set or the node says stop."""
+        with self._heartbeat():
+            # As in `run_once`: seen, and perhaps stopped, before anything is applied.
+            reported = False
+            while not stop.is_set() and not self._is_stopped():
+                try:
+                    if not reported:
+                        self._report()
+                        reported = True
+                        continue
+                    tail = self._tail(wait_s=POLL_S)
+                    if tail.segments:
+                        self._apply_tail(tail)
+                except TransportError as error:
+                    _logger.warning("node not reached, trying again: %s", error)
+                    stop.wait(RETRY_S)
+        return self.outcome()
+
+    def _heartbeat(self) -> AbstractContextManager[object]:
+        return Heartbeat(self._reporter.beat) if self._beats else nullcontext()
+
+    def outcome(self) -> ApplyOutcome:
+        """Return what was done so far."""
+        answer = self._reporter.answer
+        return ApplyOutcome(
+            position=self.state.position,
+            published=max(self.published, self.state.position),
+            batches=self._batches,
+            transactions=self._transactions,
+            seconds=round(monotonic() - self._started, 3),
+            diverged=self.state.diverged,
+            verdict=answer.verdict if answer else "",
+            stopped=self._is_stopped(),
+        )
+
+    def _tail(self, *, wait_s: float) -> Tail:
+        tail = self.source.segments(self.state.position, wait_s=wait_s, limit=SEGMENTS_LIMIT)
+        self._check_lineage(tail.lineage)
+        self.published = tail.position
+        return tail
+
+    def _apply_tail(self, tail: Tail) -> None:
+        self.apply_batch(tail)
+        self._report()
+
+    def _report(self) -> None:
+        self._reporter.report(self.state)
+
+    def _is_stopped(self) -> str:
+        """Return why the node wants this worker to stop, empty if it does not."""
+        answer = self._reporter.answer
+        if answer is None or answer.plan not in ("copy", "stop"):
+            return ""
+        how = "  Copying a replica is not there yet." if answer.plan == "copy" else ""
+        return f"the node says {answer.verdict}: {answer.reason or answer.plan}.{how}"
+
+    def _check_lineage(self, lineage: str) -> None:
+        """Refuse the log of another cluster (protocol P24)."""
+        if self.state.lineage and lineage != self.state.lineage:
+            raise DivergedError(
+                f"the node's log is of lineage {lineage!r}, this replica of {self.state.lineage!r}",
+                hint="Give the worker an empty lake, or its own cluster's node.",
+            )
+
+    # --- one batch ----------------------------------------------------------------------------
+
+    def apply_batch(self, tail: Tail) -> Batch:
+        """Apply the next batch of a tail durably; the state is behind it afterwards.
+
+        Raises:
+            DivergedError: The log does not continue this replica (protocol P24, definite).
+            ApplyError: A table could not be brought on; the batch is begun and is done again.
+        """
+        pending = self.state.pending
+        segments = batch_segments(
+            tail.segments,
+            self.info.signature_interval,
+            end=pending.last if pending else None,
+        )
+        check_chain(segments, self.state.position, self.state.chain_hash)
+        batch = plan_batch(segments, inline_extent(self.payload_root))
+        if batch.epoch < self.state.epoch:
+            raise DivergedError(
+                f"segment {batch.first}-{batch.last} is of epoch {batch.epoch}, "
+                f"this replica of {self.state.epoch}"
+            )
+        self._check_pending(batch, pending)
+        if pending is None and batch.tables:
+            self.state = self.state.begin(batch, tail.lineage)
+            self.directory.save(self.state)
+        tables = self._apply_tables(batch, tail.lineage, resumed=pending is not None)
+        self.directory.record_snapshot(batch.last, tables)
+        self.state = replace(self.state.finish(batch, tables), lineage=tail.lineage)
+        self.directory.save(self.state)
+        self._batches += 1
+        self._transactions += batch.transactions
+        return batch
+
+    def _check_pending(self, batch: Batch, pending: PendingBatch | None) -> None:
+        if pending is not None and pending.to_hash != batch.to_hash:
+            raise DivergedError(
+                f"the batch up to {pending.last} was begun with hash {pending.to_hash}, "
+                f"the log now has {batch.to_hash}",
+                position=pending.last,
+            )
+
+    def _apply_tables(self, batch: Batch, lineage: str, *, resumed: bool) -> Tables:
+        steps = self.table_steps(lineage)
+        tables = dict(self.state.tables)
+        working: dict[str, TableProgress] = {}
+        for name in sorted({*tables, *batch.tables}):
+            known = tables.get(name)
+            if known is not None and known.diverged:
+                continue
+            progress = _progress_of(name, known, batch.tables.get(name))
+            try:
+                steps.find_progress(progress, batch if resumed else None)
+            except DivergedError as error:
+                _logger.error("%s", error)
+                tables[name] = _recorded(progress, diverged=str(error))
+            else:
+                working[name] = progress
+        counted = steps.count_unclaimed(batch, working)
+        for name, progress in working.items():
+            plan = batch.tables.get(name)
+            if plan is not None:
+                try:
+                    steps.apply(batch, plan, progress, counted)
+                except DivergedError as error:
+                    _logger.error("%s", error)
+                    known = self.state.tables.get(name)
+                    tables[name] = _recorded(_progress_of(name, known, plan), diverged=str(error))
+                    continue
+            tables[name] = _recorded(progress)
+        return tables
+
+    def table_steps(self, lineage: str) -> TableSteps:
+        """Return what does the commits; kept, as it keeps tables open."""
+        if self._steps is None:
+            self._steps = TableSteps(self._session, self.lake, self.payload_root, lineage)
+        return self._steps
+
+
+Tables = dict[str, ReplicaTable]
+
+
+def _progress_of(name: str, known: ReplicaTable | None, plan: TablePlan | None) -> TableProgress:
+    if known is not None:
+        return TableProgress(
+            definition=known.definition,
+            recorded=known.version,
+            version=known.version,
+            signature=known.signature,
+        )
+    if plan is not None and plan.create is not None:
+        return TableProgress(definition=plan.create)
+    raise DivergedError(
+        f"table {name!r} is written to before it is created",
+        hint="The log begins after this replica's position; it needs a copy.",
+        table=name,
+    )
+
+
+def _recorded(progress: TableProgress, *, diverged: str = "") -> ReplicaTable:
+    return ReplicaTable(
+        definition=progress.definition,
+        version=progress.version,
+        signature=progress.signature,
+        diverged=diverged,
+    )
+
+
+def inline_extent(payload_root: Path) -> Extent:
+    """Return a reader of the places of an inline effect's first and last row."""
+
+    def read(effect: TableEffect) -> tuple[Place, Place]:
+        places: list[Place] = []
+        for file in effect.files:
+            rows = pq.read_table(payload_root / file.path, columns=[POSITION_COLUMN, OP_COLUMN])
+            pairs = zip(
+                rows.column(POSITION_COLUMN).to_pylist(),
+                rows.column(OP_COLUMN).to_pylist(),
+                strict=True,
+            )
+            places += [Place(position, op) for position, op in pairs]
+        if not places:
+            raise ApplyError(f"inline files of table {effect.table!r} hold no rows")
+        return min(places), max(places)
+
+    return read

@@ -1,0 +1,332 @@
+"""From published segments to what a worker does to each table: pure planning, no Spark.
+
+A *batch* is a series of whole segments, up to the first signature boundary (protocol S2a).  For
+each table the rows of a batch fall into *stages*, cut by `delete_where` and `overwrite`, whose
+effect is on the table as a whole.  Within a stage only the last upsert or delete of a key counts,
+so that appends, upserts and deletes of thousands of transactions become at most one MERGE and one
+placing of untouched files.  What stands before the last overwrite of a batch is not done at all.
+
+Steps, the Delta commits of one table in one batch, are numbered; a table's `txn` version is
+`to_position * STEPS + step`, which rises with every commit and is the same when a batch is done
+again after a crash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
+
+from sparktxlog.errors import ApplyError, DivergedError
+from sparktxlog.model.operation import OperationKind
+from sparktxlog.model.table import TableDefinition
+from sparktxlog.storage.interfaces import Segment, TableEffect
+
+#: Upper bound of steps of one table in one batch; see `txn_version`.
+STEPS = 1 << 16
+#: Adjacent predicates that one DELETE takes.
+PREDICATES_PER_STAGE = 32
+_STEPS_PER_STAGE = 4
+_CLEARING = (OperationKind.DELETE_WHERE, OperationKind.OVERWRITE)
+_APPENDING = (OperationKind.APPEND, OperationKind.OVERWRITE)
+_KEYED = (OperationKind.UPSERT, OperationKind.DELETE_KEYS)
+
+
+class Place(NamedTuple):
+    """Where an operation stands in the log: its transaction's position, its place in it."""
+
+    position: int
+    op: int
+
+
+#: Before everything.
+START = Place(0, 0)
+_LAST_OP = 1 << 31
+
+
+class Clear(str, Enum):
+    """What a stage does before its rows."""
+
+    NOTHING = "nothing"
+    MATCHING = "matching"
+    EVERYTHING = "everything"
+
+
+class StepKind(str, Enum):
+    """A Delta commit of a table: in this order within a stage."""
+
+    CREATE = "create"
+    CLEAR = "clear"
+    MERGE = "merge"
+    PLACE = "place"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """The part of an effect that belongs to a stage."""
+
+    effect: TableEffect
+    #: True: all its rows do.  False: only those between the stage's bounds.
+    whole: bool
+
+    @property
+    def claimed(self) -> bool:
+        """Whether the submitter's claim stands for the piece (protocol S2b)."""
+        return self.whole and bool(self.effect.claim)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """One clearing at most, then rows whose order among each other is folded."""
+
+    index: int
+    clear: Clear = Clear.NOTHING
+    #: For MATCHING: Spark SQL.
+    predicate: str = ""
+    #: Rows at or after this place …
+    lower: Place = START
+    #: … and before this one, None = to the end of the batch.
+    upper: Place | None = None
+    appends: tuple[Piece, ...] = ()
+    keyed: tuple[Piece, ...] = ()
+
+    @property
+    def partial(self) -> tuple[Piece, ...]:
+        """Appended pieces whose files cannot be placed as they are."""
+        return tuple(piece for piece in self.appends if not piece.whole)
+
+    @property
+    def whole(self) -> tuple[Piece, ...]:
+        """Appended pieces whose files can be placed, as far as no keyed operation concerns them."""
+        return tuple(piece for piece in self.appends if piece.whole)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One Delta commit of a table in a batch."""
+
+    number: int
+    kind: StepKind
+    #: None for CREATE.
+    stage: Stage | None
+    #: No other step of the batch follows for the table.
+    last: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TablePlan:
+    """What a batch does to one table."""
+
+    table: str
+    create: TableDefinition | None = None
+    stages: tuple[Stage, ...] = ()
+
+    def steps(self) -> list[Step]:
+        """Return the commits in order; a step may turn out to have nothing to commit."""
+        found: list[tuple[int, StepKind, Stage | None]] = []
+        if self.create is not None:
+            found.append((0, StepKind.CREATE, None))
+        for stage in self.stages:
+            base = 1 + stage.index * _STEPS_PER_STAGE
+            if stage.clear is not Clear.NOTHING:
+                found.append((base, StepKind.CLEAR, stage))
+            if stage.keyed or stage.partial:
+                found.append((base + 1, StepKind.MERGE, stage))
+            if stage.whole:
+                found.append((base + 2, StepKind.PLACE, stage))
+        if found and found[-1][0] >= STEPS:
+            raise ApplyError(
+                f"table {self.table!r}: a batch has {len(self.stages)} stages, too many",
+                table=self.table,
+            )
+        return [
+            Step(number=number, kind=kind, stage=stage, last=index == len(found) - 1)
+            for index, (number, kind, stage) in enumerate(found)
+        ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """Whole segments that are applied together."""
+
+    first: int
+    last: int
+    from_hash: str
+    to_hash: str
+    epoch: int
+    transactions: int
+    rejected: int
+    #: Sorted by table name.
+    tables: dict[str, TablePlan] = field(default_factory=dict)
+
+    def txn_version(self, step: int) -> int:
+        """Return the `txn` version of a step's commit."""
+        return self.last * STEPS + step
+
+
+#: Reads the places of the first and last row of an inline effect's files.
+Extent = Callable[[TableEffect], tuple[Place, Place]]
+
+
+def batch_segments(
+    segments: Sequence[Segment], interval: int, *, end: int | None = None
+) -> Sequence[Segment]:
+    """Return the segments of the next batch: a prefix up to the first signature boundary.
+
+    Args:
+        interval: `signature-interval` of the cluster, positions.
+        end: Last position of a batch begun before; it must end there again.
+
+    Raises:
+        DivergedError: The segments do not end at `end` (definite).
+
+    **Source:** protocol S2a.
+    """
+    for index, segment in enumerate(segments):
+        if end is not None:
+            if segment.last == end:
+                return segments[: index + 1]
+        elif segment.last // interval > (segment.first - 1) // interval:
+            return segments[: index + 1]
+    if end is not None:
+        raise DivergedError(
+            f"a batch up to position {end} was begun, but no published segment ends there",
+            hint="The node's log is not the one this replica was built from.",
+            position=end,
+        )
+    return segments
+
+
+def check_chain(segments: Sequence[Segment], position: int, chain_hash: str) -> None:
+    """Refuse segments that do not continue the replica (protocol P24).
+
+    Raises:
+        DivergedError: Gap, overlap or another chain hash (definite).
+    """
+    for segment in segments:
+        if segment.first != position + 1 or segment.last < segment.first:
+            raise DivergedError(
+                f"segment {segment.first}-{segment.last} does not follow position {position}",
+                position=position,
+            )
+        # Nothing was applied yet: whatever the log starts from is right.
+        if position > 0 and segment.from_hash != chain_hash:
+            raise DivergedError(
+                f"the log has hash {segment.from_hash or 'none'} at position {position}, "
+                f"this replica {chain_hash or 'none'}",
+                hint="The replica was built from another log; it needs a copy.",
+                position=position,
+            )
+        position, chain_hash = segment.last, segment.to_hash
+
+
+def plan_batch(segments: Sequence[Segment], extent: Extent) -> Batch:
+    """Turn segments into what is to be done to each table.
+
+    Args:
+        segments: At least one, contiguous.
+        extent: Called only where a clearing operation may stand inside an inline effect.
+    """
+    effects: dict[str, list[TableEffect]] = {}
+    for segment in segments:
+        for effect in segment.effects:
+            effects.setdefault(effect.table, []).append(effect)
+    return Batch(
+        first=segments[0].first,
+        last=segments[-1].last,
+        from_hash=segments[0].from_hash,
+        to_hash=segments[-1].to_hash,
+        epoch=segments[-1].epoch,
+        transactions=sum(segment.transactions for segment in segments),
+        rejected=sum(segment.rejected for segment in segments),
+        tables={name: _plan_table(name, effects[name], extent) for name in sorted(effects)},
+    )
+
+
+def _plan_table(table: str, effects: Iterable[TableEffect], extent: Extent) -> TablePlan:
+    create = None
+    wheres: list[tuple[Place, str]] = []
+    rows: list[TableEffect] = []
+    for effect in effects:
+        kind = OperationKind(effect.kind)
+        if kind is OperationKind.CREATE_TABLE:
+            create = effect.definition
+        elif kind is OperationKind.DELETE_WHERE:
+            wheres.append((Place(effect.first, effect.op), effect.predicate or "false"))
+        else:
+            rows.append(effect)
+    overwritten = max(
+        (
+            (extent(effect) if effect.inline else _staged_extent(effect))[1]
+            for effect in rows
+            if effect.kind == OperationKind.OVERWRITE
+        ),
+        default=None,
+    )
+    if overwritten is not None:
+        wheres = [where for where in wheres if where[0] > overwritten]
+    wheres.sort()
+    cuts = [place for place, _ in wheres] + ([overwritten] if overwritten is not None else [])
+    spans = [(effect, *_extent_of(effect, cuts, extent)) for effect in rows]
+    return TablePlan(table=table, create=create, stages=_stages(overwritten, wheres, spans))
+
+
+def _stages(
+    overwritten: Place | None,
+    wheres: list[tuple[Place, str]],
+    spans: list[tuple[TableEffect, Place, Place]],
+) -> tuple[Stage, ...]:
+    """Cut rows at the clearing operations; predicates with no row between them become one."""
+    start = Clear.EVERYTHING if overwritten is not None else Clear.NOTHING
+    open_stages: list[tuple[Clear, list[str], Place]] = [(start, [], overwritten or START)]
+    for place, predicate in wheres:
+        clear, predicates, lower = open_stages[-1]
+        between = _pieces(spans, lower, place)
+        if clear is Clear.MATCHING and not between and len(predicates) < PREDICATES_PER_STAGE:
+            open_stages[-1] = (clear, [*predicates, predicate], place)
+        else:
+            open_stages.append((Clear.MATCHING, [predicate], place))
+    stages: list[Stage] = []
+    for index, (clear, predicates, lower) in enumerate(open_stages):
+        upper = open_stages[index + 1][2] if index + 1 < len(open_stages) else None
+        if clear is Clear.NOTHING and not _pieces(spans, lower, upper):
+            continue
+        pieces = _pieces(spans, lower, upper)
+        stages.append(
+            Stage(
+                index=len(stages),
+                clear=clear,
+                predicate=" OR ".join(f"({predicate})" for predicate in predicates),
+                lower=lower,
+                upper=upper,
+                appends=tuple(piece for piece in pieces if piece.effect.kind in _APPENDING),
+                keyed=tuple(piece for piece in pieces if piece.effect.kind in _KEYED),
+            )
+        )
+    return tuple(stages)
+
+
+def _pieces(
+    spans: list[tuple[TableEffect, Place, Place]], lower: Place, upper: Place | None
+) -> list[Piece]:
+    return [
+        Piece(effect=effect, whole=start >= lower and (upper is None or end < upper))
+        for effect, start, end in spans
+        if end >= lower and (upper is None or start < upper)
+    ]
+
+
+def _staged_extent(effect: TableEffect) -> tuple[Place, Place]:
+    place = Place(effect.first, effect.op)
+    return place, place
+
+
+def _extent_of(effect: TableEffect, cuts: list[Place], extent: Extent) -> tuple[Place, Place]:
+    """Return the places of an effect's first and last row, as exactly as the cuts need."""
+    if not effect.inline:
+        return _staged_extent(effect)
+    start, end = Place(effect.first, 0), Place(effect.last, _LAST_OP)
+    if any(start <= cut <= end for cut in cuts):
+        return extent(effect)
+    return start, end

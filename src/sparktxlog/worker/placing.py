@@ -1,0 +1,143 @@
+"""Staged files published in place: linked into the table, added by one metadata-only commit.
+
+No row is read or rewritten.  A hard link costs nothing and outlives the payload store's copy; on
+another file system the file is copied.  The commit is made by delta-rs, without Spark.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from deltalake import DeltaTable
+from deltalake.transaction import AddAction, CommitProperties, Transaction
+
+from sparktxlog.errors import ApplyError
+from sparktxlog.model.operation import StagedFile
+from sparktxlog.model.table import TableDefinition
+
+_PLAIN = re.compile(r"[A-Za-z0-9._-]+")
+
+
+class Placer:
+    """Adds files to the tables of a lake; keeps one open handle for each table it met.
+
+    Args:
+        lake: Root of the replica's tables.
+        payload_root: Payload store that node and worker share.
+    """
+
+    def __init__(self, lake: Path, payload_root: Path) -> None:
+        self.lake = lake
+        self.payload_root = payload_root
+        self._handles: dict[str, DeltaTable] = {}
+
+    def place(
+        self,
+        definition: TableDefinition,
+        files: Sequence[StagedFile],
+        *,
+        app_id: str,
+        txn_version: int,
+        user_metadata: str,
+    ) -> int:
+        """Link files into their table and add them in one commit; return the table's version.
+
+        Repeating it after a crash before the commit is harmless: links that stand are kept.
+
+        Raises:
+            ApplyError: A file is missing from the payload store, or is not of its size
+                (definite: the table is as before).
+        """
+        table = self.lake / definition.name
+        actions: list[Any] = [self._link(table, file) for file in files]
+        handle = self._handle(definition.name)
+        handle.create_write_transaction(
+            actions,
+            mode="append",
+            schema=handle.schema(),
+            partition_by=list(definition.partition_by) or None,
+            commit_properties=CommitProperties(
+                custom_metadata={"userMetadata": user_metadata},
+                app_transactions=[Transaction(app_id, txn_version)],
+            ),
+        )
+        handle.update_incremental()
+        return handle.version()
+
+    def _handle(self, name: str) -> DeltaTable:
+        """Return the table's handle at its newest version."""
+        handle = self._handles.get(name)
+        if handle is None:
+            handle = self._handles[name] = DeltaTable(self.lake / name)
+        else:
+            handle.update_incremental()
+        return handle
+
+    def _link(self, table: Path, file: StagedFile) -> AddAction:
+        name = placed_name(file.path)
+        source, target = self.payload_root / file.path, table / name
+        _link_or_copy(source, target)
+        status = target.stat()
+        if status.st_size != file.size_bytes:
+            raise ApplyError(
+                f"payload file {file.path} has {status.st_size} bytes, "
+                f"its manifest says {file.size_bytes}",
+                hint="The payload store was changed behind the node's back.",
+                path=file.path,
+            )
+        return AddAction(
+            path=name,
+            size=file.size_bytes,
+            partition_values=file.partition or {},
+            modification_time=status.st_mtime_ns // 1_000_000,
+            data_change=True,
+            stats=file.stats or json.dumps({"numRecords": file.rows}),
+        )
+
+
+def placed_name(path: str) -> str:
+    """Return the name inside its table of a payload file: unique, plain, and telling its origin.
+
+    `<transaction id>/<table>/part-0.parquet` becomes `<transaction id>-<table>-part-0.parquet`.
+    """
+    name = path.replace("/", "-")
+    if _PLAIN.fullmatch(name) and len(name) <= 200 and "_" not in name[:1]:
+        return name
+    digest = hashlib.sha256(path.encode()).hexdigest()[:16]
+    plain = "".join(char if _PLAIN.fullmatch(char) else "_" for char in name)
+    return f"{digest}-{plain[-160:]}"
+
+
+def _link_or_copy(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+        return
+    except FileExistsError:
+        # Left by an attempt that a crash ended before its commit: names are never reused.
+        return
+    except FileNotFoundError as error:
+        if source.exists():
+            raise
+        raise ApplyError(
+            f"payload file {source} is missing",
+            hint="Node and worker must share the payload store, "
+            "and it must hold what was not applied yet.",
+            path=str(source),
+        ) from error
+    except OSError:
+        # Another file system, or one without hard links, or too many links.
+        fresh = target.with_name(f"_{target.name}.new")
+        shutil.copyfile(source, fresh)
+        handle = os.open(fresh, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+        fresh.replace(target)

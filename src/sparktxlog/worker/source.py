@@ -1,0 +1,238 @@
+"""Where a worker gets the log from and tells what it did: its node's worker interface.
+
+`LogSource` is what the worker needs; `HttpLogSource` asks a node over one kept connection.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+from urllib.parse import urlencode, urlsplit
+
+import msgspec
+
+from sparktxlog.errors import (
+    ApplyError,
+    ConfigError,
+    TransportError,
+    TxLogError,
+    UnauthorizedError,
+)
+from sparktxlog.model.report import WorkerReport
+from sparktxlog.model.table import TableDefinition
+from sparktxlog.storage.interfaces import Segment
+
+T = TypeVar("T")
+
+#: Added to the wait asked for, seconds: the node needs time to answer.
+_ANSWER_TIME_S = 15.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeInfo:
+    """What a worker must know of its node before it starts."""
+
+    node_id: str
+    lineage: str
+    #: Absolute paths that node and worker share.
+    payload_root: str
+    lake_root: str
+    signature_interval: int
+    #: Last published position.
+    published: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tail:
+    """Published segments after a position, ascending and without gap."""
+
+    #: Last published position.
+    position: int
+    lineage: str
+    epoch: int
+    segments: tuple[Segment, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What the node makes of a report: `plan` is up-to-date, replay, copy or stop."""
+
+    verdict: str
+    plan: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteReplica:
+    """Another replica as its site reported it."""
+
+    worker_id: str
+    node_id: str
+    position: int
+    #: Table → signature as text.
+    signatures: dict[str, str] = field(default_factory=dict)
+
+
+class LogSource(Protocol):
+    """The log as a worker sees it.
+
+    All methods raise TransportError when the node cannot be reached (reports are idempotent,
+    so that all calls may be repeated) and UnauthorizedError when it refuses the worker.
+    """
+
+    def info(self) -> NodeInfo:
+        """Return where the node keeps what the worker shares with it."""
+
+    def segments(self, after: int, *, wait_s: float, limit: int = 500) -> Tail:
+        """Return segments after a position, waiting for the first if there is none yet."""
+
+    def tables(self) -> dict[str, TableDefinition]:
+        """Return the catalog."""
+
+    def report(self, report: WorkerReport) -> Answer:
+        """Tell the node where the replica stands."""
+
+    def replicas(self) -> list[SiteReplica]:
+        """Return what all known replicas reported last."""
+
+    def close(self) -> None:
+        """Release the connection."""
+
+
+class HttpLogSource:
+    """A node's worker interface over HTTP.  Not thread safe: one for each thread.
+
+    Args:
+        url: Base URL of the node's client interface.
+        token: Client token, where the node asks for one.
+    """
+
+    def __init__(self, url: str, token: str | None = None) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ConfigError(
+                f"{url!r} is no URL of a node", hint="Example: http://127.0.0.1:7401", value=url
+            )
+        self.url = url.rstrip("/")
+        self.token = token
+        self._secure = parts.scheme == "https"
+        self._address = (parts.hostname, parts.port)
+        self._prefix = parts.path.rstrip("/")
+        self._connection: http.client.HTTPConnection | None = None
+
+    def info(self) -> NodeInfo:
+        """Return where the node keeps what the worker shares with it."""
+        return _read(self._call("GET", "/v1/info"), NodeInfo)
+
+    def segments(self, after: int, *, wait_s: float, limit: int = 500) -> Tail:
+        """Return segments after a position, waiting up to `wait_s` seconds for the first."""
+        query = urlencode({"after": after, "wait": wait_s, "limit": limit})
+        return _read(self._call("GET", f"/v1/worker/segments?{query}", wait_s=wait_s), Tail)
+
+    def tables(self) -> dict[str, TableDefinition]:
+        """Return the catalog."""
+        found = _read(self._call("GET", "/v1/worker/tables"), list[TableDefinition])
+        return {definition.name: definition for definition in found}
+
+    def report(self, report: WorkerReport) -> Answer:
+        """Tell the node where the replica stands."""
+        return _read(
+            self._call("POST", "/v1/worker/reports", body=msgspec.json.encode(report)), Answer
+        )
+
+    def replicas(self) -> list[SiteReplica]:
+        """Return what all known replicas reported last."""
+        status = _read(self._call("GET", "/v1/status"), dict[str, Any])
+        return [
+            SiteReplica(
+                worker_id=str(replica.get("worker_id", "")),
+                node_id=str(replica["node_id"]),
+                position=int(replica["position"]),
+                signatures={
+                    table: _signature_text(state)
+                    for table, state in (replica.get("tables") or {}).items()
+                },
+            )
+            for replica in status.get("replicas", ())
+        ]
+
+    def close(self) -> None:
+        """Release the connection."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _call(
+        self, method: str, path: str, *, body: bytes | None = None, wait_s: float = 0.0
+    ) -> bytes:
+        """Send one request; a kept connection that the node closed meanwhile is opened anew."""
+        headers = {"Accept": "application/json"}
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+        if self.token:
+            headers["Authorization"] = f"Bearer {self.token}"
+        kept = self._connection is not None
+        while True:
+            try:
+                connection = self._connect(wait_s + _ANSWER_TIME_S)
+                connection.request(method, self._prefix + path, body=body, headers=headers)
+                response = connection.getresponse()
+                content = response.read()
+            except (OSError, http.client.HTTPException) as error:
+                self.close()
+                if kept and not isinstance(error, TimeoutError):
+                    kept = False
+                    continue
+                raise TransportError(
+                    f"node {self.url} did not answer {method} {path}: "
+                    f"{str(error) or type(error).__name__}",
+                    hint="Is the node running there?  The call may be repeated.",
+                    url=self.url,
+                ) from error
+            if response.status >= 400:
+                raise _refusal(self.url + path, response.status, content)
+            return content
+
+    def _connect(self, timeout_s: float) -> http.client.HTTPConnection:
+        if self._connection is None:
+            kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
+            self._connection = kind(*self._address, timeout=timeout_s)
+        self._connection.timeout = timeout_s
+        if self._connection.sock is not None:
+            self._connection.sock.settimeout(timeout_s)
+        return self._connection
+
+
+def _read(content: bytes, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(content, type=kind)
+    except msgspec.MsgspecError as error:
+        raise ApplyError(
+            f"the node's answer cannot be read: {error}",
+            hint="Node and worker must be of one release.",
+        ) from error
+
+
+def _refusal(url: str, status: int, content: bytes) -> TxLogError:
+    try:
+        problem = json.loads(content)
+    except ValueError:
+        problem = {}
+    problem = problem if isinstance(problem, dict) else {}
+    text = problem.get("detail") or content[:200].decode("utf-8", "replace")
+    message, hint = f"{url} answered {status}: {text}", str(problem.get("hint") or "")
+    if status in (401, 403):
+        return UnauthorizedError(message, hint=hint, url=url)
+    if status >= 500:
+        return TransportError(message, hint=hint, url=url)
+    return ApplyError(message, hint=hint, url=url)
+
+
+def _signature_text(state: Any) -> str:
+    """Read a table's signature as the status shows it: text, or the three numbers."""
+    found = state.get("signature") if isinstance(state, dict) else state
+    if isinstance(found, dict):
+        return f"{found['rows']}:{found['lane0']:016x}:{found['lane1']:016x}"
+    return str(found or "")

@@ -1,0 +1,235 @@
+"""A replica's own durable state, in `lake/_sparktxlog/`: one process at a time (V05).
+
+    lock            held as long as the worker runs, and lock.driver as long as its JVM does
+    state.json      applied position, chain hash, tables, and the batch that is under way
+    snapshots.jsonl one line for each batch: position → {table: version} (architecture §6)
+
+A batch is journaled in `state.json` before its first commit, so that after a crash it is done
+again with the same end, and its end is recorded after its last commit was fsynced.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import msgspec
+
+from sparktxlog.errors import CorruptLogError, LockedError
+from sparktxlog.model.report import TableState
+from sparktxlog.model.signature import EMPTY_SIGNATURE, TableSignature
+from sparktxlog.model.table import TableDefinition
+from sparktxlog.worker.batches import Batch
+
+#: Directory of the worker's own files inside the lake; Delta ignores the leading underscore.
+STATE_DIRECTORY = "_sparktxlog"
+#: Snapshots kept, and how many more lines may pile up before the file is rewritten.
+SNAPSHOTS_KEPT = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaTable:
+    """A table of the replica after the last whole batch."""
+
+    definition: TableDefinition
+    #: Delta version that holds exactly the transactions up to the applied position.
+    version: int
+    signature: TableSignature = EMPTY_SIGNATURE
+    #: Empty, or why the table stands still.
+    diverged: str = ""
+
+    def to_report(self) -> TableState:
+        """Return the table as reports carry it."""
+        return TableState(
+            version=self.version,
+            signature=self.signature,
+            schema=self.definition.fingerprint(),
+            diverged=self.diverged,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingBatch:
+    """A batch whose commits may have begun."""
+
+    first: int
+    last: int
+    from_hash: str
+    to_hash: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaState:
+    """What a worker must not forget."""
+
+    worker_id: str
+    #: Empty until the first batch.
+    lineage: str = ""
+    epoch: int = 0
+    #: Applied position, a run end; 0 = nothing yet.
+    position: int = 0
+    chain_hash: str = ""
+    tables: dict[str, ReplicaTable] = field(default_factory=dict)
+    pending: PendingBatch | None = None
+
+    def begin(self, batch: Batch, lineage: str) -> ReplicaState:
+        """Return the state in which a batch is under way."""
+        pending = PendingBatch(
+            first=batch.first,
+            last=batch.last,
+            from_hash=batch.from_hash,
+            to_hash=batch.to_hash,
+        )
+        return replace(self, lineage=lineage, pending=pending)
+
+    def finish(self, batch: Batch, tables: dict[str, ReplicaTable]) -> ReplicaState:
+        """Return the state after a whole batch."""
+        return replace(
+            self,
+            epoch=batch.epoch,
+            position=batch.last,
+            chain_hash=batch.to_hash,
+            tables=tables,
+            pending=None,
+        )
+
+    @property
+    def diverged(self) -> dict[str, str]:
+        """Tables that stand still, with the reason."""
+        return {name: table.diverged for name, table in self.tables.items() if table.diverged}
+
+
+class ReplicaDirectory:
+    """The lake of a replica, owned by this process as long as it is open.
+
+    Args:
+        lake: Root of the replica's tables; made if missing.
+
+    Raises:
+        LockedError: Another worker owns the replica (definite).
+        CorruptLogError: The state cannot be read.
+    """
+
+    def __init__(self, lake: str | Path) -> None:
+        self.lake = Path(lake).absolute()
+        self.own = self.lake / STATE_DIRECTORY
+        self.own.mkdir(parents=True, exist_ok=True)
+        self._lock = os.open(self.own / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = os.pread(self._lock, 32, 0).decode("ascii", "replace").strip() or "unknown"
+            os.close(self._lock)
+            raise LockedError(
+                f"the replica in {self.lake} is owned by another worker (process {holder})",
+                hint="One worker writes a replica; stop that one first.",
+                path=str(self.lake),
+            ) from error
+        os.truncate(self._lock, 0)
+        os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
+        self._snapshot_lines = -1
+        self._releases: list[Callable[[], None]] = []
+
+    def load(self) -> ReplicaState:
+        """Read the state; a fresh replica gets an id and stands at position 0."""
+        found = read_state(self.lake)
+        if found is not None:
+            return found
+        state = ReplicaState(worker_id=uuid.uuid4().hex[:12])
+        self.save(state)
+        return state
+
+    def save(self, state: ReplicaState) -> None:
+        """Replace the state durably: the old or the new one survives a crash."""
+        path = self.own / "state.json"
+        fresh = path.with_suffix(".json.new")
+        with open(fresh, "wb") as file:
+            file.write(msgspec.json.encode(state))
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(path)
+        sync_directory(self.own)
+
+    def record_snapshot(self, position: int, tables: dict[str, ReplicaTable]) -> None:
+        """Keep which table versions belong to a position, durably, before the state is saved."""
+        path = self.own / "snapshots.jsonl"
+        if self._snapshot_lines < 0:
+            lines = path.read_bytes().count(b"\n") if path.exists() else 0
+            self._snapshot_lines = lines
+        if self._snapshot_lines >= 2 * SNAPSHOTS_KEPT:
+            self._shorten(path)
+        line = {
+            "position": position,
+            "tables": {name: table.version for name, table in tables.items()},
+        }
+        with open(path, "ab") as file:
+            file.write(json.dumps(line).encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        self._snapshot_lines += 1
+
+    def _shorten(self, path: Path) -> None:
+        kept = path.read_bytes().splitlines(keepends=True)[-SNAPSHOTS_KEPT:]
+        fresh = path.with_suffix(".jsonl.new")
+        fresh.write_bytes(b"".join(kept))
+        fresh.replace(path)
+        self._snapshot_lines = len(kept)
+
+    def on_close(self, release: Callable[[], None]) -> None:
+        """Have something released before the replica is."""
+        self._releases.append(release)
+
+    def close(self) -> None:
+        """Release the replica."""
+        while self._releases:
+            self._releases.pop()()
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+
+def read_state(lake: str | Path) -> ReplicaState | None:
+    """Read a replica's state without owning it, None where no worker has ever been.
+
+    Raises:
+        CorruptLogError: The file is damaged.
+    """
+    path = Path(lake) / STATE_DIRECTORY / "state.json"
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    try:
+        return msgspec.json.decode(content, type=ReplicaState)
+    except msgspec.MsgspecError as error:
+        raise CorruptLogError(
+            f"the replica's state {path} cannot be read: {error}",
+            hint="Restore the file, or remove the lake and let the worker replay the log.",
+            path=str(path),
+        ) from error
+
+
+def read_snapshots(lake: str | Path) -> dict[int, dict[str, int]]:
+    """Return position → {table: version} of the batches kept; a torn last line is left out."""
+    path = Path(lake) / STATE_DIRECTORY / "snapshots.jsonl"
+    found: dict[int, dict[str, int]] = {}
+    if path.exists():
+        for line in path.read_bytes().splitlines(keepends=True):
+            if line.endswith(b"\n"):
+                entry = json.loads(line)
+                found[entry["position"]] = entry["tables"]
+    return found
+
+
+def sync_directory(path: str | Path) -> None:
+    """Make renames and new names in a directory durable."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

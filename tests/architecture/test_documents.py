@@ -1,0 +1,108 @@
+"""Documents that must agree with the code: settings, commands, README, decisions."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from tests.architecture.source_tree import ROOT
+from tools.reference import pages
+from typer.testing import CliRunner
+
+from sparktxlog.api.jars import DELTA_PACKAGE
+from sparktxlog.cli.app import app
+from sparktxlog.config import SETTINGS
+
+_README = ROOT / "README.md"
+
+
+@pytest.mark.parametrize("path", sorted(pages()), ids=lambda path: path.name)
+def test_generated_pages_are_up_to_date(path: Path) -> None:
+    """`make docs` writes them; a new setting or option must show."""
+    assert path.read_text() == pages()[path], f"{path.name} is out of date: run make docs"
+
+
+def test_every_setting_has_a_meaning() -> None:
+    """A setting nobody can explain should not exist."""
+    assert [s.key for s in SETTINGS if len(s.description) < 15] == []
+
+
+def _shell_commands(text: str) -> list[str]:
+    blocks = re.findall(r"```(?:sh|bash|console)\n(.*?)```", text, re.DOTALL)
+    lines = [line.removeprefix("$ ") for block in blocks for line in block.splitlines()]
+    return [line for line in lines if line and not line.startswith(("#", " "))]
+
+
+def test_readme_make_targets_exist() -> None:
+    """A `make` command of the README names a target of the Makefile."""
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    wanted = {
+        word
+        for line in _shell_commands(_README.read_text())
+        if line.startswith("make ")
+        for word in shlex.split(line, comments=True)[1:2]
+    }
+    assert wanted
+    assert wanted - targets == set()
+
+
+def test_readme_commands_are_understood() -> None:
+    """A `sparktxlog` command of the README is parsed by the command line."""
+    lines = [line for line in _shell_commands(_README.read_text()) if line.startswith("sparktxlog")]
+    assert lines
+    for line in lines:
+        words = [word for word in shlex.split(line, comments=True)[1:] if word != "&"]
+        command = [word for word in words[:2] if re.fullmatch(r"[a-z]+", word)]
+        answer = CliRunner().invoke(app, [*_command_path(command), "--help"])
+        assert answer.exit_code == 0, line
+        for option in (word.split("=")[0] for word in words if word.startswith("-")):
+            assert option in answer.stdout, f"{line}: {option}"
+
+
+def _command_path(words: list[str]) -> list[str]:
+    groups = {"config", "tx"}
+    return words if words and words[0] in groups else words[:1]
+
+
+def test_readme_jobs_exist() -> None:
+    """A job the README starts is a file of the repository."""
+    named = re.findall(r"\bjobs/\w+\.py", _README.read_text())
+    assert named
+    assert [name for name in named if not (ROOT / name).is_file()] == []
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    """Relative links of README and docs name files that exist."""
+    broken = []
+    for page in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")):
+        for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text()):
+            if "://" not in target and not (page.parent / target).exists():
+                broken.append(f"{page.relative_to(ROOT)}: {target}")
+    assert broken == []
+
+
+def test_decisions_have_numbers_of_their_own() -> None:
+    """docs/decisions/NNNN-title.md, each with context, decision and consequences."""
+    files = sorted((ROOT / "docs" / "decisions").glob("*.md"))
+    numbers = [int(file.name[:4]) for file in files]
+    assert len(set(numbers)) == len(numbers) >= 7
+    for file in files:
+        text = file.read_text()
+        assert all(f"## {part}" in text for part in ("Context", "Decision", "Consequences")), file
+
+
+def test_the_shipped_resolver_settings_are_the_same_twice() -> None:
+    """spark-submit.sh and sparktxlog.api resolve Delta's JARs alike."""
+    shipped = ROOT / "src" / "sparktxlog" / "api" / "ivysettings.xml"
+    assert shipped.read_text() == (ROOT / "conf" / "ivysettings.xml").read_text()
+    script = (ROOT / "spark-submit.sh").read_text()
+    assert f'package="{DELTA_PACKAGE}"' in script
+    assert f"list=$cache/{known_list_name()}" in script
+
+
+def known_list_name() -> str:
+    """Return the name of the list, which follows from the package."""
+    _, artifact, version = DELTA_PACKAGE.split(":")
+    return f"{artifact}-{version}.jars"

@@ -1,0 +1,181 @@
+"""Who may import whom: the rooms of ARCHITECTURE.md, as a walk over all imports."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from tests.architecture.source_tree import (
+    PACKAGE,
+    ROOT,
+    Module,
+    imports_of,
+    package_modules,
+    script_modules,
+)
+
+#: Room → rooms (or single modules) it may import.  Everybody may import `errors` and `model`.
+MAY_IMPORT: dict[str, set[str]] = {
+    "__init__": {"api"},
+    "errors": set(),
+    "model": set(),
+    "config": set(),
+    "protocol": set(),
+    "catchup": set(),
+    "codec": {"protocol.messages"},
+    "storage": {"codec", "protocol.messages", "protocol.recovery"},
+    "transport": {"codec", "protocol.messages", "config"},
+    "runtime": {"config", "protocol", "catchup", "codec", "storage", "transport"},
+    "service": {"config", "codec", "runtime", "storage.interfaces", "protocol.messages"},
+    "worker": {"catchup", "codec", "storage.interfaces"},
+    "api": {"codec", "worker"},
+    "cli": {"api", "config", "codec", "runtime", "service", "worker", "transport", "storage"},
+    "pyspark_txlog": {"api"},
+    "testing": {
+        "api", "catchup", "cli", "codec", "config", "protocol", "runtime", "service", "storage",
+        "transport", "worker",
+    },
+}  # fmt: skip
+
+_SANS_IO = {
+    "aiohttp", "asyncio", "datetime", "deltalake", "fastapi", "logging", "multiprocessing", "os",
+    "pathlib", "pyarrow", "pyspark", "random", "secrets", "socket", "sqlite3", "subprocess",
+    "threading", "time", "uuid", "uvicorn",
+}  # fmt: skip
+_SPARK = {"pyspark", "delta"}
+_WEB = {"fastapi", "starlette", "uvicorn"}
+
+#: Room → libraries it must not import.
+MUST_NOT: dict[str, set[str]] = {
+    "errors": _SANS_IO,
+    "model": _SANS_IO,
+    "protocol": _SANS_IO,
+    "catchup": _SANS_IO,
+    "config": _SPARK | _WEB | {"pyarrow", "asyncio"},
+    "codec": _SPARK | _WEB | {"asyncio", "aiohttp", "socket", "sqlite3", "threading", "random"},
+    "storage": _SPARK | _WEB | {"aiohttp", "socket"},
+    "transport": _SPARK | _WEB | {"sqlite3", "deltalake"},
+    "runtime": _SPARK | _WEB,
+    "service": _SPARK | {"sqlite3", "deltalake", "random"},
+    "worker": _WEB | {"sqlite3", "asyncio", "random"},
+    "api": _WEB | {"sqlite3", "asyncio"},
+}
+
+
+def _room_of(target: str) -> str:
+    parts = target.split(".")
+    return parts[1] if len(parts) > 1 else "__init__"
+
+
+def _allowed(module: Module, target: str) -> bool:
+    room = module.room if module.name.startswith("sparktxlog") else module.name
+    wanted = _room_of(target)
+    if wanted in (room, "errors", "model") or target == "sparktxlog":
+        return True
+    below = target.removeprefix("sparktxlog.")
+    return any(below == rule or below.startswith(f"{rule}.") for rule in MAY_IMPORT[room])
+
+
+def _forbidden(module: Module) -> list[str]:
+    found = []
+    for item in imports_of(module):
+        where = f"{module.path.relative_to(ROOT)}:{item.line}"
+        if item.target.split(".")[0] == "sparktxlog":
+            if not _allowed(module, item.target):
+                found.append(f"{where}: {module.room} may not import {item.target}")
+        elif item.target.split(".")[0] in MUST_NOT.get(module.room, set()):
+            found.append(f"{where}: {module.room} must not import {item.target}")
+    return found
+
+
+def test_every_room_keeps_its_imports() -> None:
+    """No module reaches past the rooms it is allowed."""
+    assert [line for module in package_modules() for line in _forbidden(module)] == []
+
+
+def test_every_room_has_rules() -> None:
+    """A new room or top-level module must say what it may import."""
+    rooms = {m.room for m in package_modules() if m.name.startswith("sparktxlog")}
+    assert rooms - set(MAY_IMPORT) == set()
+
+
+@pytest.mark.parametrize(
+    ("room", "line", "complaint"),
+    [
+        ("protocol", "import time", "must not import time"),
+        ("protocol", "from sparktxlog.storage import interfaces", "may not import"),
+        ("codec", "from sparktxlog.protocol import events", "may not import"),
+        ("service", "import pyspark.sql", "must not import pyspark.sql"),
+        ("runtime", "def f():\n    from sparktxlog.testing import cluster", "may not import"),
+    ],
+)
+def test_a_forbidden_import_is_found(room: str, line: str, complaint: str) -> None:
+    """The walk itself can fail, also inside functions."""
+    import ast
+
+    module = Module(
+        path=PACKAGE / room / "invented.py",
+        name=f"sparktxlog.{room}.invented",
+        text=line,
+        tree=ast.parse(line),
+    )
+    assert complaint in " ".join(_forbidden(module))
+
+
+def test_production_never_imports_testing() -> None:
+    """`testing` holds simulated clocks and faults: nothing that ships may depend on it."""
+    found = [
+        f"{module.name}:{item.line}"
+        for module in (*package_modules(), *script_modules())
+        for item in imports_of(module)
+        if item.target.startswith("sparktxlog.testing")
+        and module.room != "testing"
+        and not str(module.path).startswith(str(ROOT / "benchmarks"))
+    ]
+    assert found == []
+
+
+def test_importing_the_package_stays_light() -> None:
+    """`import sparktxlog` and the client load neither Spark nor a web framework."""
+    code = (
+        "import sys, sparktxlog\n"
+        "getattr(sparktxlog, 'Client', None)\n"
+        "heavy = {'pyspark', 'delta', 'fastapi', 'uvicorn', 'deltalake', 'typer', 'aiohttp'}\n"
+        "print(' '.join(sorted(heavy & set(sys.modules))))\n"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+        env={"PYTHONPATH": str(ROOT / "src"), "PATH": ""},
+    )
+    assert answer.stdout.split() == []
+
+
+def test_the_command_line_loads_spark_and_web_only_when_needed() -> None:
+    """`sparktxlog --help` must not pay for Spark or FastAPI."""
+    found = [
+        f"{module.name}:{item.line} {item.target}"
+        for module in package_modules()
+        if module.name in ("sparktxlog.cli", "sparktxlog.cli.app")
+        for item in imports_of(module)
+        if item.at_load
+        and not item.typing_only
+        and (
+            item.target.split(".")[0] in ("pyspark", "fastapi", "uvicorn", "deltalake", "pyarrow")
+            or item.target.startswith(("sparktxlog.runtime", "sparktxlog.service"))
+            or item.target.startswith(("sparktxlog.worker", "sparktxlog.api"))
+        )
+    ]
+    assert found == []
+
+
+def test_jobs_are_short_and_have_a_main() -> None:
+    """A job is arguments and one call: under 60 lines, one `main(argv)`."""
+    jobs = [module for module in script_modules() if module.path.parent.name == "jobs"]
+    long = [m.path.name for m in jobs if len(m.text.splitlines()) > 60]
+    without = [m.path.name for m in jobs if "def main(argv" not in m.text]
+    assert (long, without) == ([], [])

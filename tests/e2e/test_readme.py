@@ -1,0 +1,89 @@
+"""The README's quickstart, word for word: init, serve, and the Python block."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Event
+from time import monotonic
+
+import pytest
+from tests.architecture.source_tree import ROOT
+
+from sparktxlog.cli.node_api import NodeApi
+from sparktxlog.errors import TransportError
+
+pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.slow]
+
+_README = (ROOT / "README.md").read_text()
+
+
+def _cli(line: str, port: int) -> list[str]:
+    """Turn a `sparktxlog …` line of the README into a call of this checkout, on a free port."""
+    words = shlex.split(line.removesuffix("&"))[1:]
+    return [sys.executable, "-m", "sparktxlog.cli", *(w.replace("7070", str(port)) for w in words)]
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[tuple[str, dict[str, str]]]:
+    """Do what the README's shell block does; give the node's URL and the environment."""
+    from sparktxlog.cli.demo.nodes import free_ports
+
+    (port,) = free_ports(1)
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    shell = re.search(r"```sh\nmake setup\n(.*?)```", _README, re.DOTALL)
+    assert shell is not None
+    init, serve = (line for line in shell[1].splitlines() if line.startswith("sparktxlog "))
+    subprocess.run(_cli(init, port), cwd=tmp_path, env=env, check=True, timeout=60)
+    with (tmp_path / "node.log").open("w") as log:
+        process = subprocess.Popen(_cli(serve, port), cwd=tmp_path, env=env, stderr=log, stdout=log)
+    url = f"http://127.0.0.1:{port}"
+    try:
+        _wait_for(url, process, tmp_path / "node.log")
+        yield url, env
+    finally:
+        process.terminate()
+        assert process.wait(30) == 0
+
+
+def _wait_for(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = monotonic() + 60
+    while True:
+        assert process.poll() is None, log.read_text()
+        try:
+            NodeApi(url).get("/v1/info")
+        except TransportError:
+            assert monotonic() < deadline
+            Event().wait(0.1)
+        else:
+            return
+
+
+@pytest.mark.timeout(600)
+def test_the_quickstart_runs_as_it_stands(node: tuple[str, dict[str, str]], tmp_path: Path) -> None:
+    url, env = node
+    block = re.search(r"```python\n(.*?)```", _README, re.DOTALL)
+    assert block is not None
+    script = tmp_path / "quickstart.py"
+    script.write_text(block[1].replace("http://127.0.0.1:7070", url))
+    answer = subprocess.run(
+        [sys.executable, str(script)],
+        cwd=tmp_path,
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=560,
+    )
+    assert answer.returncode == 0, answer.stderr[-3000:]
+    # The order of bob was replaced, the one of ada was not.
+    assert re.search(r"\|\s*2\|\s*bob\|\s*25\.0\|", answer.stdout), answer.stdout
+    assert re.search(r"\|\s*1\|\s*ada\|\s*10\.0\|", answer.stdout)
+    status = NodeApi(url).get("/v1/status")
+    assert status["position"] == status["published"] == 2
+    assert [replica["verdict"] for replica in status["replicas"]] == ["KNOWN"]

@@ -1,0 +1,252 @@
+"""Real nodes as processes on loopback, for tests that kill, stop and restart them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from sparktxlog.codec.assembly import assemble_rows
+from sparktxlog.model.operation import OperationKind
+
+SECRET = "a secret of the test cluster"
+TABLE = {
+    "operations": [
+        {
+            "kind": "create_table",
+            "table": "t",
+            "columns": [{"name": "id", "type": "bigint"}, {"name": "v", "type": "string"}],
+        }
+    ]
+}
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports that were free a moment ago."""
+    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [listener.getsockname()[1] for listener in held]
+    for listener in held:
+        listener.close()
+    return ports
+
+
+def append(number: int, transaction_id: str | None = None) -> dict[str, Any]:
+    """Return a transaction that appends one row."""
+    body: dict[str, Any] = {
+        "operations": [{"kind": "append", "table": "t", "rows": [{"id": number, "v": "x"}]}]
+    }
+    if transaction_id is not None:
+        body["transaction_id"] = transaction_id
+    return body
+
+
+def run_payload(n: int, seed: int) -> bytes:
+    """Return the container of a run of `n` one-row appends."""
+    import numpy as np
+    import pyarrow as pa
+
+    rows = pa.table({"id": pa.array(range(n), pa.int64()), "v": pa.array(["run"] * n)})
+    ids = b"".join((seed * 1_000_000 + i).to_bytes(16, "big") for i in range(n))
+    txs = np.arange(n, dtype=np.int32)
+    return assemble_rows("t", OperationKind.APPEND, 1, rows, txs, ids, 1)[1]
+
+
+class HttpProblem(Exception):
+    """An answer that is no success."""
+
+    def __init__(self, status: int, document: dict[str, Any]) -> None:
+        super().__init__(f"{status}: {document}")
+        self.status = status
+        self.document = document
+
+
+def call(url: str, body: Any = None, *, raw: bytes | None = None, timeout: float = 60) -> Any:
+    """Call a node and return its JSON."""
+    data = raw if raw is not None else (json.dumps(body).encode() if body is not None else None)
+    headers = {"content-type": "application/json"}
+    if raw is not None:
+        headers = {"content-type": "application/vnd.sparktxlog.run"}
+    request = urllib.request.Request(url, data=data, headers=headers)
+    try:
+        with urllib.request.urlopen(request, timeout=timeout) as response:
+            return json.loads(response.read())
+    except urllib.error.HTTPError as error:
+        with error:
+            raise HttpProblem(error.code, json.loads(error.read())) from error
+
+
+def wait_until(condition: Callable[[], Any], timeout: float = 30.0, what: str = "") -> Any:
+    """Return what the condition returns once it is true; calls that fail count as false."""
+    deadline = time.monotonic() + timeout
+    last: Any = None
+    while time.monotonic() < deadline:
+        try:
+            last = condition()
+            if last:
+                return last
+        except (OSError, HttpProblem) as error:
+            last = error
+        time.sleep(0.05)
+    raise AssertionError(f"not reached in {timeout} s: {what or condition}; last: {last}")
+
+
+class NodeProcess:
+    """One `sparktxlog serve` process."""
+
+    def __init__(self, directory: Path, name: str, port: int, peers: dict[str, int]) -> None:
+        self.name = name
+        self.url = f"http://127.0.0.1:{port}"
+        self.directory = directory
+        self.config = directory / f"{name}.toml"
+        self.log = directory / f"{name}.log"
+        self.process: subprocess.Popen[bytes] | None = None
+        self.write_config(port, peers)
+
+    def write_config(
+        self, port: int, peers: dict[str, int], *, secret: str = SECRET, data: str | None = None
+    ) -> None:
+        """Write the node's configuration file."""
+        lines = [
+            f'node-id = "{self.name}"',
+            f'master-url = "http://127.0.0.1:{port}"',
+            f'data-dir = "{self.directory / (data or self.name)}"',
+            f'cluster-secret = "{secret}"',
+            "publish-interval = 0.1",
+            "idle-round-max = 2",
+        ]
+        for number, (name, peer_port) in enumerate(sorted(peers.items()), start=1):
+            lines += [f"[peer.{number}]", f'id = "{name}"', f'url = "http://127.0.0.1:{peer_port}"']
+        self.config.write_text("\n".join(lines) + "\n")
+
+    def start(self, *settings: str) -> None:
+        """Start the process; `wait_ready` waits for it."""
+        arguments = [sys.executable, "-m", "sparktxlog.cli.serve", "--config", str(self.config)]
+        for setting in settings:
+            arguments += ["--set", setting]
+        source = Path(__file__).parents[1] / "src"
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                arguments, stdout=log, stderr=log, env={**os.environ, "PYTHONPATH": str(source)}
+            )
+
+    def wait_ready(self) -> None:
+        """Wait until the node answers."""
+        wait_until(lambda: self.status()["node_id"] == self.name, what=f"{self.name} is up")
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal."""
+        assert self.process is not None
+        self.process.send_signal(number)
+
+    def kill(self) -> None:
+        """Kill the process as a power cut would."""
+        self.send(signal.SIGKILL)
+        assert self.process is not None
+        self.process.wait(10)
+
+    def stop(self) -> int:
+        """Stop the process cleanly and return its exit code."""
+        assert self.process is not None
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGCONT)
+            self.process.terminate()
+            try:
+                self.process.wait(20)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait(10)
+        return self.process.returncode
+
+    def status(self) -> dict[str, Any]:
+        """Return the node's status."""
+        status: dict[str, Any] = call(f"{self.url}/v1/status", timeout=5)
+        return status
+
+    def commit(
+        self, body: dict[str, Any], level: str = "ordered", timeout: float = 30
+    ) -> dict[str, Any]:
+        """Commit a transaction and return its receipt."""
+        url = f"{self.url}/v1/transactions?level={level}&timeout={timeout}"
+        receipt: dict[str, Any] = call(url, body)
+        return receipt
+
+    def commit_run(self, payload: bytes, level: str = "ordered") -> dict[str, Any]:
+        """Commit a run and return its receipt."""
+        receipt: dict[str, Any] = call(f"{self.url}/v1/runs?level={level}", raw=payload)
+        return receipt
+
+    def log_text(self) -> str:
+        """Return everything the node logged."""
+        return self.log.read_text()
+
+
+class Cluster:
+    """Nodes that are each other's peers."""
+
+    def __init__(self, directory: Path, names: str = "ABC") -> None:
+        self.directory = directory
+        self.ports = dict(zip(names, free_ports(len(names)), strict=True))
+        self.nodes = {
+            name: NodeProcess(directory, name, port, self.peers_of(name))
+            for name, port in self.ports.items()
+        }
+
+    def peers_of(self, name: str) -> dict[str, int]:
+        """Return the other nodes' ports."""
+        return {other: port for other, port in self.ports.items() if other != name}
+
+    def start(self) -> None:
+        """Start all nodes and wait until all links are up."""
+        for node in self.nodes.values():
+            node.start()
+        for node in self.nodes.values():
+            node.wait_ready()
+        wait_until(self.all_linked, what="all links are up")
+
+    def all_linked(self) -> bool:
+        """Return whether every node is linked to every other."""
+        return all(
+            peer["linked"] for node in self.nodes.values() for peer in node.status()["peers"]
+        )
+
+    def settle(self, timeout: float = 30) -> int:
+        """Wait until nothing waits and all nodes stand at one position; return it."""
+
+        def quiet() -> int:
+            states = [node.status() for node in self.nodes.values()]
+            if any(state["incoming_runs"] or state["halted"] for state in states):
+                return 0
+            positions = {state["position"] for state in states}
+            return int(positions.pop()) if len(positions) == 1 else 0
+
+        position: int = wait_until(quiet, timeout, "everything is ordered everywhere")
+        return position
+
+    def agree(self, position: int, timeout: float = 30) -> str:
+        """Wait until all nodes stand at a position with one chain hash; return the hash."""
+
+        def same() -> str:
+            states = [node.status() for node in self.nodes.values()]
+            assert all(state["halted"] is None for state in states), states
+            hashes = {state["chain_hash"] for state in states}
+            positions = {state["position"] for state in states}
+            assert positions != {position} or len(hashes) == 1, states
+            return hashes.pop() if positions == {position} else ""
+
+        found: str = wait_until(same, timeout, f"all stand at {position}")
+        return found
+
+    def stop(self) -> None:
+        """Stop all nodes."""
+        for node in self.nodes.values():
+            if node.process is not None:
+                node.stop()

@@ -1,0 +1,252 @@
+"""The Python client without Spark against a real node."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import uuid
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import sparktxlog
+from sparktxlog import Client
+from sparktxlog.errors import (
+    CommitStateUnknownError,
+    InvalidRequestError,
+    InvalidRowsError,
+    NotFoundError,
+    OversizeError,
+    SchemaMismatchError,
+    TxLogError,
+    UnknownTableError,
+)
+from sparktxlog.model.receipt import Level
+
+
+@pytest.fixture
+def table(client: Client) -> str:
+    name = f"t{uuid.uuid4().hex[:12]}"
+    client.create_table(
+        name, {"id": "bigint not null", "v": "string", "amount": "decimal(10,2)"}, keys=["id"]
+    )
+    return name
+
+
+def rows(n: int, start: int = 0) -> pa.Table:
+    return pa.table(
+        {
+            "id": np.arange(start, start + n),
+            "v": ["x"] * n,
+            "amount": pa.array([Decimal("1.50")] * n, pa.decimal128(10, 2)),
+        }
+    )
+
+
+def test_a_table_is_there_once_created(client: Client, table: str) -> None:
+    definition = client.table(table)
+    assert definition.keys == ("id",)
+    assert [(c.name, c.type, c.nullable) for c in definition.columns] == [
+        ("id", "bigint", False),
+        ("v", "string", True),
+        ("amount", "decimal(10,2)", True),
+    ]
+    assert definition in client.tables()
+
+
+def test_all_operations_in_one_transaction(client: Client, table: str) -> None:
+    before = client.info()["position"]
+    with client.transaction() as tx:
+        tx.append(table, rows(3))
+        tx.upsert(table, [{"id": 1, "v": None, "amount": Decimal("2.25")}])
+        tx.delete_keys(table, [{"id": 2}])
+        tx.delete_where(table, "amount > 100")
+        tx.overwrite(table, rows(1))
+        tx.create_table(f"{table}_b", pa.schema([("at", pa.timestamp("us", tz="UTC"))]))
+        tx.append(f"{table}_b", [{"at": datetime(2024, 1, 31, tzinfo=UTC)}])
+    receipt = tx.receipt
+    assert (receipt.transaction_id, receipt.n, receipt.outcome) == (tx.id, 1, "committed")
+    assert receipt.position == before + 1
+    assert receipt.level is Level.ORDERED
+    assert client.receipt(tx.id).position == receipt.position
+
+
+def test_an_error_inside_the_block_submits_nothing(client: Client, table: str) -> None:
+    with pytest.raises(ZeroDivisionError), client.transaction() as tx:
+        tx.append(table, rows(1))
+        1 / 0  # noqa: B018
+    with pytest.raises(NotFoundError):
+        client.receipt(tx.id)
+    with pytest.raises(TxLogError, match="not submitted"):
+        _ = tx.receipt
+
+
+def test_the_same_id_again_is_the_same_transaction(client: Client, table: str) -> None:
+    transaction_id = str(uuid.uuid4())
+    first = client.append(table, rows(1), transaction_id=transaction_id)
+    before = client.info()["position"]
+    assert client.append(table, rows(1), transaction_id=transaction_id) == first
+    assert client.info()["position"] == before
+
+
+@pytest.mark.parametrize(
+    ("table_name", "given", "error", "fields"),
+    [
+        ("nope", [{"id": 1}], UnknownTableError, {"table": "nope"}),
+        (None, [], InvalidRowsError, {}),
+        (None, [{"id": 1, "v": "x"}], SchemaMismatchError, {"column": "amount"}),
+        (None, [{"id": "x", "v": "x", "amount": "1"}], SchemaMismatchError, {"row": 0}),
+        (None, [{"id": None, "v": "x", "amount": "1"}], InvalidRowsError, {"column": "id"}),
+        (None, [{"id": 1, "v": "x", "amount": 1.5}], SchemaMismatchError, {"column": "amount"}),
+        (None, [{"id": 1, "v": "x", "amount": "1"}] * 2, InvalidRowsError, {"row": 1}),
+        (None, rows(2).drop_columns(["v"]), SchemaMismatchError, {"column": "v"}),
+        (None, rows(0), InvalidRowsError, {}),
+    ],
+)
+def test_bad_rows_are_refused_and_nothing_is_stored(
+    client: Client,
+    table: str,
+    table_name: str | None,
+    given: Any,
+    error: type[TxLogError],
+    fields: dict[str, Any],
+) -> None:
+    before = client.info()["position"]
+    transaction_id = str(uuid.uuid4())
+    with pytest.raises(error) as caught:
+        client.upsert(table_name or table, given, transaction_id=transaction_id)
+    assert caught.value.definite
+    assert caught.value.fields == caught.value.fields | {"table": table_name or table} | fields
+    assert client.info()["position"] == before
+    with pytest.raises(NotFoundError):
+        client.receipt(transaction_id)
+
+
+def test_rows_beyond_the_inline_limit_are_refused_with_the_way_out(
+    client: Client, table: str
+) -> None:
+    large = rows(1).set_column(1, "v", pa.array(["x" * (4 << 20)]))
+    with pytest.raises(OversizeError, match=r"Stage|stage") as caught:
+        client.append(table, large)
+    assert caught.value.definite
+    fits = rows(1).set_column(1, "v", pa.array(["x" * (3 << 20)]))
+    assert client.append(table, fits).outcome == "committed"
+
+
+def test_a_body_over_the_limit_of_the_node_is_a_refusal(client: Client, table: str) -> None:
+    given = [{"id": i, "v": "z" * (1 << 20), "amount": "1"} for i in range(30)]
+    with pytest.raises(OversizeError) as caught:
+        client.append(table, given, timeout_s=10)
+    assert caught.value.fields["limit_bytes"] == 8 << 20
+
+
+def test_a_batch_of_many_transactions(client: Client, table: str) -> None:
+    before = client.info()["position"]
+    batch = client.submit_many(table, rows(2500))
+    assert batch.n == 2500 and len(batch.receipts) == 3
+    assert {receipt.level for receipt in batch.receipts} == {Level.ORDERED}
+    positions = [
+        (receipt.position or 0) + index for receipt in batch.receipts for index in range(receipt.n)
+    ]
+    assert sorted(positions) == list(range(before + 1, before + 2501))
+    assert batch.rejections == ()
+    ids = {uuid.UUID(batch.transaction_id(i)) for i in range(batch.n)}
+    assert len(ids) == 2500 and {found.version for found in ids} == {4}
+    index = 1234
+    assert client.receipt(batch.transaction_id(index)).position == positions[index]
+
+
+def test_a_batch_grouped_by_a_column(client: Client, table: str) -> None:
+    given = rows(6).append_column("g", pa.array(["a", "b", "a", "c", "b", "a"]))
+    batch = client.submit_many(table, given, transaction_column="g", kind="upsert")
+    assert batch.n == 3
+    with pytest.raises(SchemaMismatchError):
+        client.submit_many(table, given, transaction_column="nope")
+
+
+def test_a_batch_keeps_runs_within_their_bytes(client: Client, table: str) -> None:
+    wide = rows(40).set_column(1, "v", pa.array(["y" * (300 << 10)] * 40))
+    batch = client.submit_many(table, wide)
+    assert batch.n == 40 and len(batch.receipts) >= 3
+    over = rows(1).set_column(1, "v", pa.array(["y" * (5 << 20)]))
+    with pytest.raises(OversizeError):
+        client.submit_many(table, over)
+
+
+def test_bad_batches(client: Client, table: str) -> None:
+    before = client.info()["position"]
+    with pytest.raises(InvalidRowsError):
+        client.submit_many(table, rows(0))
+    with pytest.raises(InvalidRequestError):
+        client.submit_many(table, rows(1), kind="merge")
+    with pytest.raises(InvalidRequestError, match="list of dicts"):
+        client.submit_many(table, 5)
+    with pytest.raises(UnknownTableError):
+        client.submit_many("nope", rows(1))
+    assert client.info()["position"] == before
+
+
+def test_upserts_of_a_batch_keep_their_order(client: Client, table: str) -> None:
+    given = rows(2000).set_column(0, "id", pa.array([1] * 2000, pa.int64()))
+    batch = client.submit_many(table, given, kind="upsert")
+    starts = [receipt.position or 0 for receipt in batch.receipts]
+    assert starts == sorted(starts)
+
+
+def test_waiting(client: Client, table: str) -> None:
+    receipt = client.append(table, rows(1), level="accepted")
+    assert client.wait(receipt).level is Level.ORDERED
+    batch = client.submit_many(table, rows(10), level="accepted")
+    assert client.wait(batch).level is Level.ORDERED
+    with pytest.raises(CommitStateUnknownError) as caught:
+        client.wait(receipt, "applied", timeout_s=0.1)  # nobody applies here
+    assert caught.value.fields["reached"] == "ordered"
+    with pytest.raises(NotFoundError):
+        client.wait(str(uuid.uuid4()))
+
+
+def test_a_level_not_reached_in_time_is_unknown_and_names_the_transaction(
+    client: Client, table: str
+) -> None:
+    transaction_id = str(uuid.uuid4())
+    with pytest.raises(CommitStateUnknownError) as caught:
+        client.append(table, rows(1), transaction_id=transaction_id, level="applied", timeout_s=0.3)
+    assert not caught.value.definite
+    assert caught.value.fields["transaction_id"] == transaction_id
+    assert caught.value.fields["reached"] == "ordered"
+    assert client.receipt(transaction_id).outcome == "committed"
+
+
+def test_state(client: Client, table: str) -> None:
+    client.append(table, rows(1))
+    assert client.status()["node_id"] == "A"
+    last = client.queue(client.info()["position"] - 1)[-1]
+    assert last["n"] >= 1 and last["origin"] == "A"
+
+
+def test_public_names_load_without_spark_and_web() -> None:
+    code = (
+        "import sys, sparktxlog; sparktxlog.Client; sparktxlog.errors; sparktxlog.BusyError;"
+        "loaded = {'pyspark', 'fastapi', 'starlette', 'aiohttp', 'pandas'} & set(sys.modules);"
+        "sys.exit(str(loaded) if loaded else 0)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd="src")
+    assert sparktxlog.errors.BusyError is sparktxlog.BusyError
+    assert not hasattr(sparktxlog, "nope")
+
+
+def test_a_missing_extra_is_answered_with_its_command() -> None:
+    code = (
+        "import sys; sys.modules['pyspark'] = None\n"
+        "import sparktxlog\n"
+        "try: sparktxlog.connect\n"
+        "except sparktxlog.errors.MissingDependencyError as error: print(error)\n"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", code], check=True, cwd="src", capture_output=True, text=True
+    ).stdout
+    assert "needs pyspark" in found and "pip install 'sparktxlog[spark]'" in found

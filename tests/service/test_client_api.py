@@ -1,0 +1,373 @@
+"""The client API over plain HTTP: what a node answers, refuses and leaves undone."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tests.node_processes import NodeProcess, free_ports, run_payload, wait_until
+
+from sparktxlog import Client
+from sparktxlog.codec.sections import write_section
+from sparktxlog.errors import UnauthorizedError, UnreachableError
+from sparktxlog.service.openapi import TRANSACTION_EXAMPLE
+
+ARROW = "application/vnd.apache.arrow.stream"
+RUN = "application/vnd.sparktxlog.run"
+
+
+def ask(
+    node: NodeProcess,
+    path: str,
+    body: bytes | dict[str, Any] | None = None,
+    kind: str = "application/json",
+    **headers: str,
+) -> tuple[int, Any]:
+    """Return status and JSON of one request."""
+    data = json.dumps(body).encode() if isinstance(body, dict) else body
+    request = Request(node.url + path, data=data, headers={"content-type": kind, **headers})
+    try:
+        with urlopen(request, timeout=60) as answer:
+            return answer.status, json.loads(answer.read())
+    except HTTPError as error:
+        with error:
+            problem = json.loads(error.read())
+            problem["content-type"] = error.headers["content-type"]
+            return error.code, problem
+
+
+def position(node: NodeProcess) -> int:
+    found: int = ask(node, "/v1/info")[1]["position"]
+    return found
+
+
+@pytest.fixture(scope="module")
+def table(node: NodeProcess) -> str:
+    with Client(node.url) as client:
+        client.create_table("t", {"id": "bigint", "v": "string"})
+        client.create_table("keyed", {"id": "bigint", "v": "string"}, keys=["id"])
+        client.create_table(
+            "parts", {"id": "bigint", "day": "date"}, keys=["id"], partition_by=["day"]
+        )
+    return "t"
+
+
+def test_the_example_of_the_documentation(node: NodeProcess) -> None:
+    status, receipt = ask(node, "/v1/transactions", TRANSACTION_EXAMPLE)
+    assert status == 200
+    assert receipt["transaction_id"] == TRANSACTION_EXAMPLE["transaction_id"]
+    assert (receipt["level"], receipt["outcome"]) == ("ordered", "committed")
+    assert ask(node, f"/v1/transactions/{receipt['transaction_id']}")[1] == receipt
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "code"),
+    [
+        ("/v1/transactions", b"{", 400, "invalid-request"),
+        ("/v1/transactions", b"", 400, "invalid-request"),
+        ("/v1/transactions", {"operations": []}, 400, "invalid-request"),
+        ("/v1/transactions", {"operations": [], "transaction_id": "x"}, 400, "invalid-name"),
+        ("/v1/transactions?level=done", {"operations": []}, 400, "invalid-request"),
+        ("/v1/transactions?timeout=-1", {"operations": []}, 400, "invalid-request"),
+        ("/v1/transactions?timeout=nan", {"operations": []}, 400, "invalid-request"),
+        ("/v1/transactions?timeout=301", {"operations": []}, 400, "invalid-request"),
+        ("/v1/runs", b"no run", 422, "manifest-mismatch"),
+        ("/v1/runs?level=applied(99)", b"", 422, "manifest-mismatch"),
+        ("/v1/tables/t/rows", b"no arrow", 400, "invalid-request"),
+        ("/v1/tables/t/rows?kind=merge", b"", 400, "invalid-request"),
+        ("/v1/tables/t/rows?kind=delete_where", b"", 400, "invalid-request"),
+        ("/v1/tables/nope/rows", b"", 404, "unknown-table"),
+        ("/v1/tables/a%2Fb/rows", b"", 404, "not-found"),
+        ("/v1/tables/t/rows?kind=upsert", b"", 400, "invalid-request"),
+        ("/v1/worker/reports", b"{}", 400, "invalid-request"),
+        ("/v1/tables/nope", None, 404, "unknown-table"),
+        ("/v1/tables/..", None, 400, "invalid-name"),
+        (f"/v1/transactions/{uuid.uuid4()}", None, 404, "not-found"),
+        ("/v1/transactions/x", None, 400, "invalid-name"),
+        ("/v1/queue?after=x", None, 400, "invalid-request"),
+        ("/v1/queue?limit=5000", None, 400, "invalid-request"),
+        ("/v1/published?at_least=-1", None, 400, "invalid-request"),
+        ("/v1/worker/segments?wait=1e9", None, 400, "invalid-request"),
+        ("/v1/probe/..", None, 400, "invalid-name"),
+        ("/v1/probe/none", None, 422, "payload-store"),
+        ("/v1/nothing", None, 404, "not-found"),
+        ("/v1/runs", None, 405, "invalid-request"),
+    ],
+)
+def test_requests_that_are_refused(
+    node: NodeProcess, table: str, path: str, body: Any, status: int, code: str
+) -> None:
+    before = position(node)
+    found, problem = ask(node, path, body)
+    assert (found, problem["title"]) == (status, code)
+    assert problem["content-type"] == "application/problem+json"
+    assert problem["status"] == status and problem["definite"] is True
+    assert problem["type"] == f"urn:sparktxlog:error:{code}"
+    assert position(node) == before
+
+
+def test_a_body_over_the_limit(node: NodeProcess, table: str) -> None:
+    before = position(node)
+    status, problem = ask(node, "/v1/transactions", b" " * ((8 << 20) + 1))
+    assert (status, problem["title"]) == (413, "oversize")
+    assert problem["fields"]["limit_bytes"] == 8 << 20
+    assert position(node) == before
+
+
+def test_a_body_without_length_is_cut_off_at_the_limit(node: NodeProcess) -> None:
+    host, port = node.url.removeprefix("http://").split(":")
+    piece = b"%x\r\n%s\r\n" % (1 << 20, b" " * (1 << 20))
+    with socket.create_connection((host, int(port))) as link:
+        link.sendall(
+            b"POST /v1/transactions HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+        )
+        try:
+            for _ in range(12):
+                link.sendall(piece)
+            link.sendall(b"0\r\n\r\n")
+        except (BrokenPipeError, ConnectionResetError):
+            pass
+        link.settimeout(10)
+        assert b" 413 " in link.recv(65536).partition(b"\r\n")[0]
+
+
+def test_rows_as_one_transaction(node: NodeProcess, table: str) -> None:
+    body = write_section(pa.table({"v": ["a", "b"], "id": [1, 2]}))
+    wanted = str(uuid.uuid4())
+    status, receipt = ask(node, f"/v1/tables/t/rows?transaction_id={wanted}", body, ARROW)
+    assert (status, receipt["transaction_id"], receipt["n"]) == (200, wanted, 1)
+
+
+def test_rows_as_many_transactions(node: NodeProcess, table: str) -> None:
+    before = position(node)
+    rows = pa.table({"id": [1, 2, 3], "v": ["a"] * 3, "__txlog_tx": pa.array([0, 0, 1])})
+    status, receipt = ask(node, "/v1/tables/t/rows", write_section(rows), ARROW)
+    assert (status, receipt["n"], receipt["position"]) == (200, 2, before + 1)
+    assert len({*receipt["ids"]}) == 2
+    last = ask(node, f"/v1/transactions/{receipt['ids'][1]}")[1]
+    assert last["position"] == before + 2
+
+
+@pytest.mark.parametrize("txs", [[1, 1, 2], [0, 2, 3], [0, 1, 0], [0, None, 1], ["a", "b", "c"]])
+def test_rows_whose_transactions_make_no_sense(
+    node: NodeProcess, table: str, txs: list[Any]
+) -> None:
+    rows = pa.table({"id": [1, 2, 3], "v": ["a"] * 3, "__txlog_tx": txs})
+    status, problem = ask(node, "/v1/tables/t/rows", write_section(rows), ARROW)
+    assert (status, problem["title"]) == (400, "invalid-request")
+    assert "__txlog_tx" in problem["detail"]
+
+
+def test_a_run_passes_and_a_repeat_is_the_same_run(node: NodeProcess, table: str) -> None:
+    payload = run_payload(1000, 77)
+    status, receipt = ask(node, "/v1/runs", payload, RUN)
+    assert (status, receipt["n"], receipt["transaction_id"]) == (200, 1000, None)
+    assert ask(node, "/v1/runs", payload, RUN)[1]["position"] == receipt["position"]
+    assert position(node) == receipt["position"] + 999
+
+
+def test_an_altered_run_is_refused(node: NodeProcess, table: str) -> None:
+    before = position(node)
+    payload = bytearray(run_payload(10, 78))
+    payload[-20] ^= 1
+    status, problem = ask(node, "/v1/runs", bytes(payload), RUN)
+    assert (status, problem["title"]) == (422, "manifest-mismatch")
+    assert position(node) == before
+
+
+# -- staged files ---------------------------------------------------------------------------------
+
+
+def stage(root: Path, rows: pa.Table, name: str = "a.parquet") -> tuple[str, dict[str, Any]]:
+    """Write a file as Spark would; return the transaction id and its entry."""
+    transaction_id = str(uuid.uuid4())
+    path = root / transaction_id / "parts" / name
+    path.parent.mkdir(parents=True)
+    pq.write_table(rows, path)
+    return transaction_id, {
+        "path": f"{transaction_id}/parts/{name}",
+        "size_bytes": path.stat().st_size,
+        "rows": rows.num_rows,
+        "digest": hashlib.sha256(path.read_bytes()).hexdigest(),
+        "partition": {"day": "2024-01-31"},
+    }
+
+
+def submit_files(node: NodeProcess, transaction_id: str, *files: dict[str, Any]) -> tuple[int, Any]:
+    return ask(
+        node,
+        "/v1/transactions",
+        {
+            "transaction_id": transaction_id,
+            "operations": [
+                {"kind": "append", "table": "t", "rows": [{"id": 1, "v": "beside"}]},
+                {"kind": "append", "table": "parts", "files": list(files)},
+            ],
+        },
+    )
+
+
+def test_staged_files_are_taken(node: NodeProcess, table: str, payload_root: Path) -> None:
+    transaction_id, file = stage(payload_root, pa.table({"id": [1, 2, 3]}))
+    status, receipt = submit_files(node, transaction_id, file)
+    assert (status, receipt["outcome"]) == (200, "committed")
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"digest": "0" * 64}, "manifest-mismatch"),
+        ({"size_bytes": 1}, "manifest-mismatch"),
+        ({"rows": 9}, "manifest-mismatch"),
+        ({"partition": {}}, "schema-mismatch"),
+        ({"partition": {"day": "yesterday"}}, "schema-mismatch"),
+        ({"path": "../secret"}, "invalid-name"),
+        ({"path": "a\x00b"}, "invalid-name"),
+    ],
+)
+def test_staged_files_that_are_not_as_told(
+    node: NodeProcess, table: str, payload_root: Path, change: dict[str, Any], code: str
+) -> None:
+    before = position(node)
+    transaction_id, file = stage(payload_root, pa.table({"id": [1, 2, 3]}))
+    status, problem = submit_files(node, transaction_id, file | change)
+    assert problem["title"] == code and problem["definite"] is True and status in (400, 422)
+    assert position(node) == before
+    assert ask(node, f"/v1/transactions/{transaction_id}")[0] == 404
+
+
+def test_a_file_that_is_not_there(node: NodeProcess, table: str, payload_root: Path) -> None:
+    transaction_id, file = stage(payload_root, pa.table({"id": [1]}))
+    (payload_root / file["path"]).unlink()
+    status, problem = submit_files(node, transaction_id, file)
+    assert (status, problem["title"]) == (422, "payload-store")
+    assert ask(node, f"/v1/transactions/{transaction_id}")[0] == 404
+
+
+def test_a_link_out_of_the_store_is_not_followed(
+    node: NodeProcess, table: str, payload_root: Path, tmp_path: Path
+) -> None:
+    transaction_id, file = stage(payload_root, pa.table({"id": [1]}))
+    inside = payload_root / file["path"]
+    inside.rename(tmp_path / "outside.parquet")
+    inside.symlink_to(tmp_path / "outside.parquet")
+    status, _ = submit_files(node, transaction_id, file)
+    assert status in (400, 422)
+    assert ask(node, f"/v1/transactions/{transaction_id}")[0] == 404
+
+
+def test_the_store_can_be_probed(node: NodeProcess, payload_root: Path) -> None:
+    name = uuid.uuid4().hex
+    (payload_root / "probe").mkdir(exist_ok=True)
+    (payload_root / "probe" / name).write_bytes(b"seen")
+    assert ask(node, f"/v1/probe/{name}") == (
+        200,
+        {"size_bytes": 4, "digest": hashlib.sha256(b"seen").hexdigest()},
+    )
+
+
+# -- workers, levels, description -----------------------------------------------------------------
+
+
+def test_segments_cover_the_published_queue(node: NodeProcess, table: str) -> None:
+    wanted = position(node)
+    assert ask(node, f"/v1/published?at_least={wanted}&timeout=20")[1]["position"] >= wanted
+    answer = ask(node, "/v1/worker/segments?after=0&limit=1000")[1]
+    assert answer["position"] >= wanted and answer["lineage"]
+    ends = [(item["first"], item["last"]) for item in answer["segments"]]
+    assert ends[0][0] == 1
+    assert all(a[1] + 1 == b[0] for a, b in pairwise(ends))
+    names = {item["name"] for item in ask(node, "/v1/worker/tables")[1]}
+    assert {"t", "keyed", "parts"} <= names
+
+
+def test_a_long_poll_ends_without_holding_others_up(node: NodeProcess, table: str) -> None:
+    began = time.monotonic()
+    answers: list[Any] = []
+    path = f"/v1/worker/segments?after={position(node) + 1000}&wait=2"
+    poll = threading.Thread(target=lambda: answers.append(ask(node, path)))
+    poll.start()
+    assert ask(node, "/v1/info")[0] == 200
+    assert time.monotonic() - began < 1.5
+    poll.join()
+    assert answers[0][1]["segments"] == [] and time.monotonic() - began >= 2
+
+
+def test_a_level_not_reached_in_time(node: NodeProcess, table: str) -> None:
+    body = {"operations": [{"kind": "append", "table": "t", "rows": [{"id": 1, "v": "x"}]}]}
+    status, problem = ask(node, "/v1/transactions?level=applied&timeout=0.2", body)
+    assert (status, problem["title"], problem["definite"]) == (504, "unknown-outcome", False)
+    fields = problem["fields"]
+    assert fields["reached"] == "ordered"
+    assert ask(node, f"/v1/transactions/{fields['transaction_id']}")[1]["outcome"] == "committed"
+    status, problem = ask(node, "/v1/transactions?level=applied(2)", body)
+    assert (status, problem["title"]) == (400, "invalid-request")
+
+
+def test_the_description_is_served(node: NodeProcess) -> None:
+    status, document = ask(node, "/openapi.json")
+    assert status == 200 and "/v1/transactions" in document["paths"]
+    with urlopen(f"{node.url}/docs") as page:
+        text = page.read().decode()
+    assert "/v1/transactions" in text and "<script" not in text
+
+
+# -- token ----------------------------------------------------------------------------------------
+
+
+def _answers(client: Client) -> bool:
+    try:
+        return bool(client.info())
+    except UnreachableError:
+        return False
+
+
+@pytest.fixture(scope="module")
+def guarded_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+    process = NodeProcess(tmp_path_factory.mktemp("guarded"), "G", free_ports(1)[0], {})
+    process.start("client-token=a-token-of-clients")
+    try:
+        with Client(process.url, "a-token-of-clients") as client:
+            wait_until(lambda: _answers(client), what="the node is up")
+        yield process
+    finally:
+        process.stop()
+
+
+@pytest.mark.parametrize("token", [None, "another", ""])
+def test_every_route_wants_the_token(guarded_node: NodeProcess, token: str | None) -> None:
+    headers = {} if token is None else {"authorization": f"Bearer {token}"}
+    paths = [
+        path.replace("{table}", "t").replace("{id}", "x").replace("{name}", "x")
+        for path in ask(guarded_node, "/openapi.json")[1]["paths"]
+    ]
+    assert len(paths) >= 14
+    for path in paths:
+        body = b"{}" if path.endswith(("/transactions", "/runs", "/rows", "/reports")) else None
+        status, problem = ask(guarded_node, path, body, **headers)
+        assert (status, problem["title"]) == (401, "unauthorized"), path
+
+
+def test_the_client_shows_its_token(
+    guarded_node: NodeProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Client(guarded_node.url, "a-token-of-clients") as client:
+        client.create_table("t", {"id": "int"})
+    with Client(guarded_node.url, "wrong") as client, pytest.raises(UnauthorizedError):
+        client.append("t", [{"id": 1}])
+    monkeypatch.setenv("SPARKTXLOG_CLIENT_TOKEN", "a-token-of-clients")
+    with Client(guarded_node.url) as client:
+        assert client.append("t", [{"id": 1}]).outcome == "committed"

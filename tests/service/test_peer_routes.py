@@ -1,0 +1,278 @@
+"""What peers may and may not say (G33, G34, G39–G44, row 21 of the reliability scorecard)."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import uuid
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self
+
+import aiohttp
+import pytest
+from tests.service.local_nodes import SECRET, cluster, until
+
+from sparktxlog.codec import wire
+from sparktxlog.codec.transactions import PreparedOperation, PreparedTransaction
+from sparktxlog.model.operation import OperationKind
+from sparktxlog.model.receipt import Level
+from sparktxlog.model.table import Column, TableDefinition
+from sparktxlog.protocol.messages import MergeBase, Post
+from sparktxlog.runtime.wiring import RunningNode
+from sparktxlog.transport.signing import BOOT, Signer
+
+DEFINITION = TableDefinition(name="t", columns=(Column(name="id", type="bigint"),))
+
+
+def create() -> PreparedTransaction:
+    return PreparedTransaction(
+        transaction_id=uuid.uuid4().bytes,
+        operations=(
+            PreparedOperation(table="t", kind=OperationKind.CREATE_TABLE, definition=DEFINITION),
+        ),
+    )
+
+
+def delete(text: str = "id = 1") -> PreparedTransaction:
+    return PreparedTransaction(
+        transaction_id=uuid.uuid4().bytes,
+        operations=(PreparedOperation(table="t", kind=OperationKind.DELETE_WHERE, predicate=text),),
+    )
+
+
+class Stranger:
+    """Speaks to a node over a raw socket as some node would."""
+
+    def __init__(self, target: RunningNode, node_id: str, secret: str = SECRET) -> None:
+        self.target = target
+        self.signer = Signer(secret, node_id, str(uuid.uuid4()))
+        self.to = ""
+        self.session = aiohttp.ClientSession()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *args: object) -> None:
+        await self.session.close()
+
+    def headers(self, path: str, body: bytes = b"", method: str = "POST") -> dict[str, str]:
+        return self.signer.headers(method, path, body, self.to)
+
+    async def send(
+        self, path: str, body: bytes = b"", headers: dict[str, str] | None = None,
+        method: str = "POST",
+    ) -> tuple[int, dict[str, Any]]:  # fmt: skip
+        if headers is None:
+            headers = self.headers(path, body, method)
+        url = self.target.node.config.master_url + path
+        data = io.BytesIO(body) if len(body) > 1 << 20 else body
+        async with self.session.request(method, url, data=data, headers=headers) as response:
+            text = await response.read()
+            self.to = response.headers.get(BOOT, self.to)
+            document = json.loads(text) if b"problem" in response.headers.get(
+                "content-type", "").encode() else {}  # fmt: skip
+            return response.status, document
+
+    async def greet(self, hello: wire.Hello) -> tuple[int, dict[str, Any]]:
+        body = wire.encode(hello)
+        await self.send("/peer/v1/hello", body)  # learns the boot id
+        return await self.send("/peer/v1/hello", body)
+
+
+def state_of(node: RunningNode) -> object:
+    """Return what a refused request must not change."""
+    status = node.parts.master.status()
+    return (status.position, status.incoming_runs, [p.last_post_at for p in status.peers],
+            dict(node.parts.greeter._instances))  # fmt: skip
+
+
+def test_strangers_wrong_secrets_and_replays_change_nothing(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster(tmp_path, "AB", idle_round_min=30, idle_round_max=30) as nodes:
+            a, b = nodes["A"], nodes["B"]
+            await until(lambda: a.parts.master.status().peers[0].last_post_at is not None)
+            await asyncio.sleep(0.3)  # what links say to each other at the start is said
+            before = state_of(a)
+            hello = b.parts.greeter.own
+            post = wire.encode(wire.Envelope())
+            async with Stranger(a, "X") as stranger:
+                for path in ("/peer/v1/hello", "/peer/v1/posts", "/peer/v1/tails",
+                             "/peer/v1/pushes", "/peer/v1/announcements"):  # fmt: skip
+                    status, document = await stranger.send(path, post)
+                    assert (status, document["title"]) == (403, "forbidden-peer")
+                for path in ("/peer/v1/runs/A/1/1", "/peer/v1/files/x", "/peer/v1/announced/00"):
+                    assert (await stranger.send(path, method="GET"))[0] == 403
+            async with Stranger(a, "B", "not the secret of it") as liar:
+                assert (await liar.greet(hello))[0] == 401
+                assert (await liar.send("/peer/v1/posts", post))[0] == 401
+            async with Stranger(a, "B") as unsigned:
+                status, _ = await unsigned.send(
+                    "/peer/v1/posts", post, headers={"x-txlog-node": "B"}
+                )
+                assert status == 401
+            assert state_of(a) == before
+            text = a.parts.metrics.text().decode()
+            assert 'sparktxlog_refused_peer_requests_total{code="forbidden-peer"} 8.0' in text
+
+    asyncio.run(main())
+
+
+def test_greetings_of_the_wrong_node(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster(tmp_path, "AB") as nodes:
+            a, b = nodes["A"], nodes["B"]
+            hello = b.parts.greeter.own
+            for changed, part in (
+                (replace(hello, url="http://127.0.0.1:1"), "URL"),
+                (replace(hello, node_id="X"), "is configured"),
+                (replace(hello, lineage="x"), "lineage"),
+                (replace(hello, config_hash="x"), "configuration"),
+                (replace(hello, wire_version=2), "wire version"),
+                (replace(hello, instance="x"), "two nodes with one id"),
+            ):
+                async with Stranger(a, "B") as other:
+                    status, document = await other.greet(changed)
+                    assert (status, document["title"]) == (403, "forbidden-peer")
+                    assert part in document["detail"]
+            async with Stranger(a, "A") as twin:
+                status, document = await twin.greet(
+                    replace(a.parts.greeter.own, instance="another")
+                )
+                assert status == 403
+                assert "two nodes with one id" in document["detail"]
+            # The right one greets again by itself and goes on.
+            await a.node.submit(create(), level=Level.ORDERED, timeout=20)
+
+    asyncio.run(main())
+
+
+def test_replayed_stale_and_forged_messages(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster(tmp_path, "AB") as nodes:
+            a, b = nodes["A"], nodes["B"]
+            await b.parts.links["A"].close()  # the test speaks for B now
+            async with Stranger(a, "B") as peer:
+                assert (await peer.greet(b.parts.greeter.own))[0] == 200
+                post = wire.encode(wire.Envelope())
+                headers = peer.headers("/peer/v1/posts", post)
+                assert (await peer.send("/peer/v1/posts", post, headers))[0] == 204
+                status, document = await peer.send("/peer/v1/posts", post, headers)
+                assert status == 401
+                assert "replayed" in document["detail"]
+                right, peer.to = peer.to, str(uuid.uuid4())
+                assert (await peer.send("/peer/v1/posts", post))[0] == 409
+                assert peer.to == right
+                forged = Post(
+                    lineage="l", epoch=1, sender=a.node.config.node_id, round=1,
+                    base=MergeBase(), counter=1, last_seq=0,
+                )  # fmt: skip
+                body = wire.encode(wire.Envelope(post=forged))
+                status, document = await peer.send("/peer/v1/posts", body)
+                assert (status, document["title"]) == (400, "protocol-remote")
+                assert (await peer.send("/peer/v1/posts", b"\xc1 no msgpack"))[0] == 400
+                assert (await peer.send("/peer/v1/pushes", b"\xff" * 9))[0] == 400
+                for path in ("../A/front.sqlite", "%2e%2e/front.sqlite", "a/../../x", "a%00b"):
+                    status, _ = await peer.send(f"/peer/v1/files/{path}", method="GET")
+                    assert status in (400, 401, 404), path
+                big = b"x" * (a.node.config.body_limit + 1)
+                assert (await peer.send("/peer/v1/pushes", big))[0] == 413
+
+    asyncio.run(main())
+
+
+def test_a_slow_payload_endpoint_leaves_rounds_running(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with cluster(tmp_path) as nodes:
+            a, b, c = nodes.values()
+            await a.node.submit(create(), level=Level.ORDERED, timeout=20)
+            gate = asyncio.Event()
+            read = a.peering.run_payload
+
+            async def slow(origin: str, incarnation: int, seq: int) -> bytes:
+                await gate.wait()
+                return await read(origin, incarnation, seq)
+
+            monkeypatch.setattr(a.peering, "run_payload", slow)
+            for link in a.parts.links.values():  # nothing is pushed: peers must fetch
+                monkeypatch.setattr(link, "push", lambda header, payload: None)
+            slow_one = asyncio.create_task(
+                a.node.submit(delete("id = 5"), level=Level.ORDERED, timeout=30)
+            )
+            await until(lambda: len(b.parts.fetcher) > 0)
+            rounds = [node.parts.master.status().round for node in (a, b, c)]
+            # Others' transactions are still accepted, posted and acquired meanwhile.
+            receipt = await b.node.submit(delete("id = 6"), level=Level.ACQUIRED, timeout=20)
+            assert receipt.level is Level.ACQUIRED
+            await until(lambda: all(
+                node.parts.master.status().round >= before + 3
+                for node, before in zip((a, b, c), rounds, strict=True)
+            ))  # fmt: skip
+            assert not slow_one.done()
+            awaited = a.node.status()["waiting_for"]
+            assert {(item["peer"], item["why"]) for item in awaited} == {
+                ("B", "acquired"), ("C", "acquired"),
+            }  # fmt: skip
+            gate.set()
+            assert (await slow_one).outcome == "committed"
+            await until(lambda: len({n.parts.ordered.value for n in (a, b, c)}) == 1)
+            assert sum(link.traffic.fetched_bytes for link in b.parts.links.values()) > 0
+
+    asyncio.run(main())
+
+
+def test_posts_stay_small_whatever_transactions_hold(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster(tmp_path) as nodes:
+            a = nodes["A"]
+            await a.node.submit(create(), level=Level.ORDERED, timeout=20)
+            big = delete("id in (" + ",".join(str(i) for i in range(30_000)) + ")")
+            await a.node.submit(big, level=Level.ORDERED, timeout=20)
+            await until(lambda: all(n.parts.ordered.value == 2 for n in nodes.values()))
+            for node in nodes.values():
+                for link in node.parts.links.values():
+                    assert 0 < link.traffic.post_bytes_max < 1_024
+
+    asyncio.run(main())
+
+
+def test_reports_travel_with_or_without_posts(tmp_path: Path) -> None:
+    from sparktxlog.model.report import TableState, WorkerReport
+    from sparktxlog.model.signature import TableSignature
+
+    async def main() -> None:
+        async with cluster(tmp_path, idle_round_min=30, idle_round_max=30) as nodes:
+            a, b, c = nodes.values()
+            await a.node.submit(create(), level=Level.ORDERED, timeout=20)
+            await until(lambda: all(n.parts.published.value == 1 for n in (a, b, c)))
+            waiting = asyncio.create_task(
+                a.node.submit(create(), level=Level.APPLIED, copies=2, timeout=20)
+            )
+            await until(lambda: all(n.parts.published.value == 2 for n in (a, b, c)))
+            base = WorkerReport(
+                worker_id="w", node_id="A", lineage=a.node.config.lineage, epoch=1, position=2,
+                chain_hash=a.parts.front.read_hash_at(2).hex(),
+                tables={"t": TableState(version=0, signature=TableSignature(), schema="s")},
+            )  # fmt: skip
+            assert a.node.accept_report(base)["plan"] == "up-to-date"
+            assert a.node.accept_report(replace(base, node_id="B"))["verdict"] == "FOREIGN"
+            await until(lambda: b.node.status()["replicas"])
+            assert b.node.status()["replicas"][0]["verdict"] == "KNOWN"
+            assert not waiting.done()
+            of_b = replace(base, worker_id="wb", node_id="B")
+            assert b.node.accept_report(of_b)["verdict"] == "KNOWN"
+            receipt = await waiting
+            assert (receipt.level, receipt.position) == (Level.APPLIED, 2)
+            wrong = replace(
+                base, worker_id="wc", node_id="C",
+                tables={"t": TableState(version=0, signature=TableSignature(rows=1), schema="s")},
+            )  # fmt: skip
+            await until(lambda: len(c.node.status()["replicas"]) == 2)
+            assert c.node.accept_report(wrong)["verdict"] == "DIVERGED"
+            snapshot = await a.node.snapshot(None, 2, 1)
+            assert snapshot["tables"]["t"]["version"] == 0
+
+    asyncio.run(main())

@@ -1,0 +1,189 @@
+"""Staged files between nodes: prefetch, late stamping, resumption, damaged copies (P1a, G34)."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import socket
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tests.service.local_nodes import cluster, config_of, serving, until
+
+from sparktxlog.codec.transactions import PreparedOperation, PreparedTransaction
+from sparktxlog.errors import TransportError
+from sparktxlog.model.operation import OperationKind, StagedFile
+from sparktxlog.model.receipt import Level
+from sparktxlog.model.table import Column, TableDefinition
+from sparktxlog.runtime.wiring import RunningNode
+
+DEFINITION = TableDefinition(name="t", columns=(Column(name="id", type="bigint"),))
+ROWS = 400_000
+
+
+def create() -> PreparedTransaction:
+    operation = PreparedOperation(table="t", kind=OperationKind.CREATE_TABLE, definition=DEFINITION)
+    return PreparedTransaction(transaction_id=uuid.uuid4().bytes, operations=(operation,))
+
+
+def stage(node: RunningNode, files: int = 2) -> tuple[PreparedTransaction, list[StagedFile]]:
+    """Write files into a node's payload store as a submitter does."""
+    identity = uuid.uuid4()
+    staged = []
+    for number in range(files):
+        path = f"{identity}/t/part-{number}.parquet"
+        full = Path(node.node.payloads.path(path))
+        full.parent.mkdir(parents=True, exist_ok=True)
+        ids = pa.array(range(number * ROWS, (number + 1) * ROWS), pa.int64())
+        pq.write_table(pa.table({"id": ids}), full, compression="none", use_dictionary=False)
+        data = full.read_bytes()
+        staged.append(
+            StagedFile(
+                path=path, size_bytes=len(data), rows=ROWS, digest=hashlib.sha256(data).hexdigest()
+            )
+        )
+        node.node.payloads.verify(staged[-1])
+    operation = PreparedOperation(table="t", kind=OperationKind.APPEND, files=tuple(staged))
+    return PreparedTransaction(transaction_id=identity.bytes, operations=(operation,)), staged
+
+
+def test_files_stand_at_all_sites_before_the_transaction_is_ordered(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster(tmp_path, acquisition_quorum="all") as nodes:
+            a, b, c = nodes.values()
+            await a.node.submit(create(), level=Level.ORDERED, timeout=20)
+            transaction, staged = stage(a)
+            size = sum(file.size_bytes for file in staged)
+            assert size > a.node.config.inline_limit
+            receipt = await a.node.submit(transaction, level=Level.ORDERED, timeout=60)
+            assert (receipt.outcome, receipt.position) == ("committed", 2)
+            for node in (b, c):
+                for file in staged:
+                    node.node.payloads.verify(file)
+                    ours = Path(node.node.payloads.path(file.path))
+                    assert ours.stat().st_ino != Path(a.node.payloads.path(file.path)).stat().st_ino
+                fetched = sum(p["fetched_bytes"] for p in node.node.status()["peers"])
+                assert size <= fetched < size + 100_000
+                assert all(
+                    link.traffic.post_bytes_max < 1_024 for link in node.parts.links.values()
+                )
+
+    asyncio.run(main())
+
+
+def test_a_broken_transfer_goes_on_where_it_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with cluster(tmp_path, "AB", idle_round_max=0.3) as nodes:
+            a, b = nodes.values()
+            await a.node.submit(create(), level=Level.ORDERED, timeout=20)
+            link = b.parts.links["A"]
+            stream, offsets = link.stream, []
+
+            def torn(path: str, offset: int) -> Any:
+                offsets.append(offset)
+                for number, block in enumerate(stream(path, offset)):
+                    if number == 1 and len(offsets) == 1:
+                        raise TransportError("the line is cut")
+                    yield block
+
+            monkeypatch.setattr(link, "stream", torn)
+            transaction, staged = stage(a, files=1)
+            await a.node.submit(transaction, level=Level.ORDERED, timeout=60)
+            assert offsets[0] == 0
+            assert 0 < offsets[1] < staged[0].size_bytes
+            b.node.payloads.verify(staged[0])
+
+    asyncio.run(main())
+
+
+def test_an_altered_file_is_never_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async with cluster(tmp_path, "AB", idle_round_max=0.3, stage_timeout=0.5) as nodes:
+            a, b = nodes.values()
+            await a.node.submit(create(), level=Level.ORDERED, timeout=20)
+            link = b.parts.links["A"]
+            stream, tries = link.stream, []
+
+            def altered(path: str, offset: int) -> Any:
+                tries.append(offset)
+                for block in stream(path, offset):
+                    yield block if len(tries) > 3 else bytes(len(block))
+
+            monkeypatch.setattr(link, "stream", altered)
+            transaction, staged = stage(a, files=1)
+            await a.node.submit(transaction, level=Level.ORDERED, timeout=60)
+            assert len(tries) > 3
+            b.node.payloads.verify(staged[0])
+
+    asyncio.run(main())
+
+
+def test_a_small_transaction_overtakes_a_bulk_load_that_peers_still_fetch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with cluster(tmp_path, "AB") as nodes:
+            a, b = nodes.values()
+            await a.node.submit(create(), level=Level.ORDERED, timeout=20)
+            gate = asyncio.Event()
+            read = a.peering.announced_payload
+
+            async def slow(digest: bytes) -> bytes:
+                await gate.wait()
+                return await read(digest)
+
+            monkeypatch.setattr(a.peering, "announced_payload", slow)
+            bulk, _ = stage(a)
+            accepted = await a.node.submit(bulk, level=Level.ACCEPTED, timeout=20)
+            assert accepted.run is None  # not stamped yet
+            small = PreparedTransaction(
+                transaction_id=uuid.uuid4().bytes,
+                operations=(
+                    PreparedOperation(
+                        table="t", kind=OperationKind.DELETE_WHERE, predicate="id = 1"
+                    ),
+                ),
+            )
+            assert (await a.node.submit(small, level=Level.ORDERED, timeout=20)).position == 2
+            awaited = a.node.status()["waiting_for"]
+            assert [(item["peer"], item["why"]) for item in awaited] == [("B", "payload")]
+            gate.set()
+            await until(lambda: a.parts.ordered.value == b.parts.ordered.value == 3)
+            found = await a.node.find(bulk.transaction_id)
+            assert found is not None
+            assert (found.position, found.outcome) == (3, "committed")
+
+    asyncio.run(main())
+
+
+def test_announced_runs_survive_a_restart_of_their_origin(tmp_path: Path) -> None:
+    async def main() -> None:
+        # One of two members only: the bulk load is accepted and cannot be stamped yet.
+        listeners = {name: socket.create_server(("127.0.0.1", 0)) for name in "AB"}
+        ports = {name: s.getsockname()[1] for name, s in listeners.items()}
+        config = config_of(tmp_path, "A", ports)
+        async with serving(config, listeners["A"]) as alone:
+            first = await alone.node.submit(create(), level=Level.ACCEPTED, timeout=20)
+            assert first.run is not None
+            bulk, staged = stage(alone)
+            await alone.node.submit(bulk, level=Level.ACCEPTED, timeout=20)
+        listener = socket.create_server(("127.0.0.1", ports["A"]))
+        async with serving(config, listener) as a:
+            found = await a.node.find(bulk.transaction_id)
+            assert found is not None
+            assert (found.level, found.run) == (Level.ACCEPTED, None)
+            again = asyncio.create_task(a.node.submit(bulk, level=Level.ORDERED, timeout=60))
+            async with serving(config_of(tmp_path, "B", ports), listeners["B"]) as b:
+                await until(lambda: b.parts.ordered.value == 2)
+                await until(lambda: a.parts.ordered.value == 2)
+                for file in staged:
+                    b.node.payloads.verify(file)
+                assert (await again).position == 2
+
+    asyncio.run(main())

@@ -1,0 +1,66 @@
+"""Starts real nodes, each alone in its cluster, for tests of the Spark interface."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+
+_START_S = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningNode:
+    """A started node."""
+
+    url: str
+    directory: Path
+    process: subprocess.Popen[bytes]
+
+    def stop(self) -> None:
+        """Stop it and wait."""
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def start_node(directory: Path, *settings: str) -> RunningNode:
+    """Start a single node with the master and replica roles on a free port of loopback."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    url = f"http://127.0.0.1:{port}"
+    config = directory / "node.toml"
+    config.write_text(
+        f'node-id = "A"\nmaster-url = "{url}"\ndata-dir = "{directory / "data"}"\n'
+        'log-format = "json"\n' + "".join(f"{line}\n" for line in settings)
+    )
+    log = (directory / "node.log").open("wb")
+    source = Path(__file__).resolve().parents[3] / "src"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "sparktxlog.cli.serve", "--config", str(config)],
+        stdout=log,
+        stderr=log,
+        env={**os.environ, "PYTHONPATH": str(source)},
+    )
+    log.close()
+    node = RunningNode(url=url, directory=directory, process=process)
+    deadline = time.monotonic() + _START_S
+    while True:
+        try:
+            urllib.request.urlopen(f"{url}/readyz", timeout=1).close()
+            return node
+        except (urllib.error.URLError, OSError):
+            text = (directory / "node.log").read_text()
+            assert process.poll() is None, f"the node ended:\n{text}"
+            assert time.monotonic() < deadline, f"the node is not ready:\n{text}"
+            time.sleep(0.05)  # a starting process offers nothing to wait for

@@ -1,0 +1,292 @@
+"""Commits from Spark against a real node: every operation, every bad input, both ways of rows."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from tests.spark.api.nodes import RunningNode, start_node
+
+from sparktxlog.api.connect import TxLog, connect
+from sparktxlog.errors import (
+    CommitStateUnknownError,
+    ConfigError,
+    InvalidNameError,
+    InvalidRequestError,
+    InvalidRowsError,
+    NotAppliedError,
+    PayloadStoreError,
+    SchemaMismatchError,
+    UnknownTableError,
+    UnreachableError,
+)
+from sparktxlog.model.receipt import Level
+from sparktxlog.worker.signatures import signature_of
+
+pytestmark = [pytest.mark.spark, pytest.mark.e2e]
+
+ORDERS = "id bigint, amount decimal(10,2), note string"
+#: Rows beyond the inline limit, so that executors stage them.
+MANY = 20_000
+
+
+def _orders(spark: SparkSession, ids: range, note: str = "n") -> DataFrame:
+    frame = spark.range(ids.start, ids.stop)
+    return frame.select(
+        "id", F.expr("cast(id as decimal(10,2))").alias("amount"), F.lit(note).alias("note")
+    )
+
+
+def _staged(node: RunningNode) -> list[Path]:
+    root = node.directory / "data" / "payloads"
+    return [
+        path
+        for path in root.rglob("*.parquet")
+        if path.relative_to(root).parts[0] not in ("inline", "probe")
+    ]
+
+
+def _content(frame: DataFrame) -> list[tuple[object, ...]]:
+    return [tuple(row) for row in frame.orderBy(*frame.columns).collect()]
+
+
+@pytest.fixture(scope="module")
+def orders(log: TxLog) -> str:
+    log.create_table("orders", ORDERS, keys=["id"])
+    return "orders"
+
+
+def test_every_operation_reaches_the_table(spark: SparkSession, log: TxLog, orders: str) -> None:
+    first = log.append(orders, _orders(spark, range(10)))
+    assert (first.level, first.outcome, first.n) == (Level.APPLIED, "committed", 1)
+    log.upsert(orders, _orders(spark, range(5, 12), "new"))
+    log.delete_keys(orders, spark.range(2))
+    log.delete_where(orders, "id = 11")
+    found = _content(log.table(orders, at_least="own").select("id", "note"))
+    assert found == [(i, "n") for i in range(2, 5)] + [(i, "new") for i in range(5, 11)]
+    log.overwrite(orders, _orders(spark, range(3), "last"))
+    assert _content(log.table(orders).select("id", "note")) == [(i, "last") for i in range(3)]
+
+
+def test_staged_rows_arrive_with_the_claimed_signature(
+    spark: SparkSession, log: TxLog, node: RunningNode
+) -> None:
+    log.create_table("staged", ORDERS, keys=["id"], partition_by=["note"])
+    frame = _orders(spark, range(MANY)).withColumn(
+        "note",
+        F.expr("case id % 4 when 0 then '' when 1 then 'a/b c' when 2 then null else 'z' end"),
+    )
+    before = len(_staged(node))
+    receipt = log.append("staged", frame)
+    assert receipt.level is Level.APPLIED
+    assert len(_staged(node)) > before
+    log.upsert("staged", frame.where("id < 15000").withColumn("amount", F.lit(Decimal("1.25"))))
+    log.delete_keys("staged", spark.range(100, MANY))
+    found = log.table("staged")
+    assert found.where("note = ''").count() == 0
+    assert {
+        row["note"]: row["n"]
+        for row in found.groupBy("note").agg(F.count("*").alias("n")).collect()
+    } == {
+        None: 50,
+        "a/b c": 25,
+        "z": 25,
+    }
+    assert found.agg(F.sum("amount")).first()[0] == Decimal("125.00")
+    own = signature_of(found, log.definition("staged")).to_text()
+    assert log.snapshot().signatures["staged"] == own
+
+
+def test_python_lists_and_all_types_travel_inline(
+    spark: SparkSession, log: TxLog, node: RunningNode
+) -> None:
+    ddl = (
+        "b boolean, t tinyint, s smallint, i int, l bigint, f float, d double, m decimal(38,10), "
+        "x string, y binary, dt date, ts timestamp, tz timestamp_ntz, a array<int>, "
+        "st struct<p:int,q:string>, mp map<string,bigint>"
+    )
+    rows = [
+        (
+            True, 1, -2, 3, 2**62, 1.5, float("nan"), Decimal("12345678901234567890.0123456789"),
+            "ä\x00", b"\x00\xff", date(1960, 2, 29), datetime(2024, 1, 2, 3, 4, 5, 678901, UTC),
+            datetime(1999, 12, 31, 23, 59, 59, 1), [1, None], (7, None), {"k": None, "j": 2},
+        ),
+        (None,) * 16,
+    ]  # fmt: skip
+    before = len(_staged(node))
+    log.create_table("types", ddl)
+    frame = spark.createDataFrame(rows, ddl)
+    log.append("types", frame)
+    assert len(_staged(node)) == before
+    found = log.table("types")
+    assert found.schema.simpleString() == frame.schema.simpleString()
+    assert found.drop("mp").exceptAll(frame.drop("mp")).count() == 0
+    own = signature_of(frame, log.definition("types")).to_text()
+    assert log.snapshot().signatures["types"] == own
+
+
+def test_a_transaction_is_all_or_nothing_and_may_create_its_table(
+    spark: SparkSession, log: TxLog, orders: str
+) -> None:
+    with log.transaction() as t:
+        t.create_table("audit", "id bigint, what string")
+        t.append("audit", spark.createDataFrame([(1, "made")], "id bigint, what string"))
+        t.append(orders, _orders(spark, range(100, 100 + MANY), "big"))
+        t.delete_keys(orders, spark.range(100, 101))
+    assert t.committed.outcome == "committed"
+    snapshot = log.snapshot(at_least="own")
+    assert snapshot.table("audit").count() == 1
+    assert snapshot.table(orders).where("note = 'big'").count() == MANY - 1
+    position = log.position()
+    with pytest.raises(ZeroDivisionError), log.transaction() as t:
+        t.append(orders, _orders(spark, range(10**6, 10**6 + MANY), "lost"))
+        raise ZeroDivisionError
+    assert log.position() == position
+
+
+def test_a_repeated_transaction_id_is_one_transaction(
+    spark: SparkSession, log: TxLog, orders: str, node: RunningNode
+) -> None:
+    given = uuid.uuid4()
+    frame = _orders(spark, range(2 * MANY, 3 * MANY), "once")
+    first = log.append(orders, frame, transaction_id=given)
+    files = len(_staged(node))
+    second = log.append(orders, frame, transaction_id=str(given))
+    assert second.position == first.position
+    assert len(_staged(node)) == files
+    assert log.table(orders).where("note = 'once'").count() == MANY
+    found = log.find(given)
+    assert found is not None and found.position == first.position
+    assert log.find(uuid.uuid4()) is None
+
+
+@pytest.mark.parametrize("rows", [3, MANY], ids=["inline", "staged"])
+def test_bad_rows_are_refused_and_leave_nothing(
+    spark: SparkSession, log: TxLog, orders: str, node: RunningNode, rows: int
+) -> None:
+    files, position = len(_staged(node)), log.position()
+    frame = _orders(spark, range(rows))
+    with pytest.raises(InvalidRowsError, match=r"NULL in.*'id'"):
+        log.upsert(orders, frame.withColumn("id", F.expr("nullif(id, 2)")))
+    with pytest.raises(InvalidRowsError, match="key"):
+        log.upsert(orders, frame.withColumn("id", F.expr("if(id = 2, 1, id)")))
+    with pytest.raises(InvalidRowsError):
+        log.delete_keys(orders, frame.select(F.expr("nullif(id, 2)").alias("id")))
+    with pytest.raises(InvalidRowsError):
+        log.append(
+            orders, spark.read.schema(frame.schema).parquet(_empty_source(spark, node, frame))
+        )
+    with pytest.raises(InvalidRowsError, match=r"empty DataFrame|without rows"):
+        log.append(orders, frame.where("id < 0"))
+    assert (len(_staged(node)), log.position()) == (files, position)
+
+
+def _empty_source(spark: SparkSession, node: RunningNode, frame: DataFrame) -> str:
+    path = str(node.directory / "empty")
+    frame.where("false").write.mode("overwrite").parquet(path)
+    return path
+
+
+def test_bad_shapes_are_refused_before_any_job(
+    spark: SparkSession, log: TxLog, orders: str
+) -> None:
+    frame = _orders(spark, range(3))
+    with pytest.raises(SchemaMismatchError, match="colour"):
+        log.append(orders, frame.withColumn("colour", F.lit("red")))
+    with pytest.raises(SchemaMismatchError, match="note"):
+        log.append(orders, frame.drop("note"))
+    with pytest.raises(SchemaMismatchError, match="amount"):
+        log.append(orders, frame.withColumn("amount", F.lit("text")))
+    with pytest.raises(SchemaMismatchError):
+        log.delete_keys(orders, frame)
+    with pytest.raises(UnknownTableError, match="orderz"):
+        log.append("orderz", frame)
+    for name in ("../orders", "a/b", "a\0b", ""):
+        with pytest.raises(InvalidNameError):
+            log.append(name, frame)
+        with pytest.raises((InvalidNameError, SchemaMismatchError)):
+            log.create_table(name, "id int")
+    with pytest.raises(SchemaMismatchError):
+        log.create_table("other", "id nonsense")
+    with pytest.raises(SchemaMismatchError, match="key"):
+        log.create_table("other", "id int", keys=["no"])
+    with pytest.raises(SchemaMismatchError, match="another definition"):
+        log.create_table(orders, "id int")
+    with pytest.raises(InvalidRequestError):
+        log.delete_where(orders, "rand() < 0.5")
+    with pytest.raises(InvalidRequestError, match="level"):
+        log.append(orders, frame, level="soon")
+    with pytest.raises(InvalidRequestError, match="no operation"), log.transaction():
+        pass
+
+
+def test_views_show_the_log(spark: SparkSession, log: TxLog, orders: str) -> None:
+    receipt = log.append(orders, _orders(spark, range(7), "seen"))
+    queue = log.queue()
+    row = queue.where(F.col("transaction_id") == receipt.transaction_id).first()
+    assert row is not None
+    assert (row["position"], row["outcome"], row["operations"][0]["rows"]) == (
+        receipt.position, "committed", 7,
+    )  # fmt: skip
+    (master,) = log.masters().collect()
+    assert (master["node_id"], master["position"], master["awaited"]) == ("A", log.position(), [])
+    (worker,) = log.workers().collect()
+    assert (worker["position"], worker["verdict"]) == (log.position(), "KNOWN")
+    names = {row["table"] for row in log.signatures().collect()}
+    assert orders in names
+    assert names <= {row["table"] for row in log.tables().collect()}
+
+
+def test_a_table_nobody_applied_says_both_positions_and_the_command(
+    spark: SparkSession, node: RunningNode, log: TxLog
+) -> None:
+    with connect(spark, node.url) as other:
+        other.create_table("fresh", "id int")
+        with pytest.raises(
+            NotAppliedError, match=r"synchronized up to position \d+.*applied \d+"
+        ) as caught:
+            other.table("fresh")
+        assert f"./spark-submit.sh jobs/apply.py --url {node.url}" in str(caught.value)
+        with pytest.raises(UnknownTableError):
+            other.table("never")
+        with pytest.raises(NotAppliedError):
+            connect(spark, node.url, timeout=0.2).table("fresh", at_least=10**9)
+        with pytest.raises(CommitStateUnknownError) as unknown:
+            other.append(
+                "fresh", spark.createDataFrame([(1,)], "id int"), level="applied", timeout=0.3
+            )
+        assert other.find(unknown.value.fields["transaction_id"]) is not None
+        with pytest.raises(InvalidRequestError, match="no worker"):
+            other.apply()
+    log.apply()
+    assert log.table("fresh").count() == 1
+
+
+def test_a_node_that_is_not_there_and_a_store_that_is_not_shared(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UnreachableError, match="no node answers"):
+        connect(spark, "http://127.0.0.1:9")
+    with pytest.raises(ConfigError, match="apply"):
+        connect(spark, "http://127.0.0.1:9", apply="now")  # type: ignore[arg-type]
+    node = start_node(tmp_path)
+    try:
+        hidden = tmp_path / "hidden"
+        (tmp_path / "data" / "payloads").rename(hidden)
+        with pytest.raises(PayloadStoreError, match=r"file://.*payloads") as caught:
+            connect(spark, node.url)
+        assert node.url in str(caught.value)
+        # Another directory under the same path: what Spark writes, the node does not see.
+        hidden.rename(tmp_path / "data" / "payloads")
+        from sparktxlog.api import probe
+        from sparktxlog.api.http import Http
+
+        with pytest.raises(PayloadStoreError, match="does not see it"):
+            probe.check_store(spark, tmp_path, Http(node.url).get, node.url)
+    finally:
+        node.stop()

@@ -1,0 +1,114 @@
+"""`format("txlog")` against a real node."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from tests.spark.api.nodes import RunningNode
+
+from sparktxlog.api.connect import TxLog
+from sparktxlog.api.datasource import errors_from_spark
+from sparktxlog.errors import (
+    CommitStateUnknownError,
+    InvalidRequestError,
+    InvalidRowsError,
+    SchemaMismatchError,
+    TxLogError,
+    UnknownTableError,
+)
+
+pytestmark = [pytest.mark.spark, pytest.mark.e2e]
+
+
+def _save(frame: DataFrame, table: str, **options: str) -> None:
+    writer = frame.write.format("txlog").option("table", table)
+    try:
+        writer.options(**options).mode("append").save()
+    except PySparkException as error:
+        raise errors_from_spark(error) from error
+
+
+def _refused(kind: type[TxLogError], frame: DataFrame, table: str, **options: str) -> str:
+    with pytest.raises(kind) as caught:
+        _save(frame, table, **options)
+    return str(caught.value)
+
+
+def test_an_append_is_one_transaction_with_partitions(
+    spark: SparkSession, log: TxLog, node: RunningNode
+) -> None:
+    log.create_table("clicks", "id bigint, day date, kind string", partition_by=["day", "kind"])
+    frame = spark.range(5000).select(
+        F.expr("case id % 3 when 0 then 'a b' when 1 then '' else 'x/y' end").alias("kind"),
+        "id",
+        F.expr("date_add(date'2024-02-28', cast(id % 3 as int))").alias("DAY"),
+    )
+    position = log.position()
+    given = str(uuid.uuid4())
+    _save(frame.repartition(3), "clicks", transaction_id=given)
+    assert log.position() == position + 1
+    files = _files(node)
+    _save(frame, "clicks", transaction_id=given)  # the same transaction again
+    assert (log.position(), _files(node)) == (position + 1, files)
+    log.apply()
+    found = log.table("clicks", at_least=position + 1)
+    assert found.count() == 5000
+    wanted = frame.select("id", F.col("DAY").alias("day"), F.expr("nullif(kind, '')").alias("kind"))
+    assert found.exceptAll(wanted).count() == 0
+
+
+def test_views_are_read_and_pinned(spark: SparkSession, log: TxLog) -> None:
+    log.create_table("pinned", "id bigint")
+    log.append("pinned", spark.range(5))
+    log.queue()
+    queue = spark.read.format("txlog").load("queue")
+    before = queue.count()
+    assert before == log.position()
+    last = queue.orderBy(F.desc("position")).first()
+    assert last is not None and last["operations"][0]["table"] == "pinned"
+    log.append("pinned", spark.range(5))
+    log.queue()
+    assert queue.count() == before
+    assert spark.read.format("txlog").load("queue").count() == before + 1
+    names = {row["table"] for row in spark.read.format("txlog").load("signatures").collect()}
+    assert "pinned" in names
+    assert spark.read.format("txlog").load("masters").first()["node_id"] == "A"
+    assert spark.read.format("txlog").load("workers").where("alive").count() == 1
+
+
+def test_refusals_keep_their_codes_and_leave_no_files(
+    spark: SparkSession, log: TxLog, node: RunningNode
+) -> None:
+    log.create_table("strict", "id bigint not null, v string")
+    good = spark.range(10).withColumn("v", F.lit("x"))
+    files = _files(node)
+    assert "'w'" in _refused(SchemaMismatchError, good.withColumnRenamed("v", "w"), "strict")
+    assert "'id'" in _refused(
+        InvalidRowsError, good.withColumn("id", F.expr("nullif(id, 3)")), "strict"
+    )
+    _refused(InvalidRowsError, good.where("id < 0"), "strict")
+    assert "nowhere" in _refused(UnknownTableError, good, "nowhere")
+    _refused(InvalidRequestError, good, "strict", level="soon")
+    with pytest.raises(PySparkException) as caught:
+        good.write.format("txlog").option("table", "strict").mode("overwrite").save()
+    assert isinstance(errors_from_spark(caught.value), InvalidRequestError)
+    with pytest.raises(PySparkException) as caught:
+        spark.read.format("txlog").load("rounds")
+    assert "rounds" in str(errors_from_spark(caught.value))
+    assert _files(node) == files
+    with pytest.raises(CommitStateUnknownError):
+        _save(good, "strict", level="applied", timeout="0.3")
+    log.apply()
+    log.worker.apply(log.position(), 30)  # type: ignore[union-attr]
+    assert log.table("strict").count() == 10  # the log had it: its files were kept
+
+
+def _files(node: RunningNode) -> set[str]:
+    root = node.directory / "data" / "payloads"
+    return {
+        str(path) for path in root.rglob("*.parquet") if path.relative_to(root).parts[0] != "inline"
+    }

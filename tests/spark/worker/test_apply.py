@@ -1,0 +1,371 @@
+"""Batches applied to real Delta tables, compared with a reference that does one row at a time."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import random
+import shutil
+import threading
+from contextlib import closing
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import write_deltalake
+from pyspark.sql import SparkSession
+from tests.worker_log import LogBuilder, MemoryLog, Row, expected, rows_table, table
+
+from sparktxlog.errors import ApplyError, DivergedError, LockedError, TransportError
+from sparktxlog.worker import apply as apply_module
+from sparktxlog.worker.apply import Applier, ApplyOutcome
+from sparktxlog.worker.placing import Placer
+from sparktxlog.worker.signatures import signature_of
+from sparktxlog.worker.source import Answer, Tail
+from sparktxlog.worker.state import ReplicaDirectory, read_snapshots, read_state
+from sparktxlog.worker.tables import read_commit
+
+pytestmark = pytest.mark.spark
+
+ORDERS = table("orders", "id bigint, item string, amount decimal(10,2)", keys=["id"])
+EVENTS = table("events", "id bigint, at timestamp, tags array<string>, day date")
+
+
+def apply(spark: SparkSession, log: LogBuilder, lake: Path) -> ApplyOutcome:
+    source = MemoryLog(log, lake)
+    with closing(ReplicaDirectory(lake)) as directory:
+        return Applier(spark, source, directory).run_once()
+
+
+def rows_in(spark: SparkSession, lake: Path, name: str) -> list[Row]:
+    rows = spark.read.format("delta").load(str(lake / name)).collect()
+    return sorted((tuple(row) for row in rows), key=repr)
+
+
+def check(spark: SparkSession, log: LogBuilder, lake: Path) -> None:
+    """All tables hold what the reference says, and their recorded signatures are recounted."""
+    state = read_state(lake)
+    assert state is not None and state.pending is None
+    assert state.position == log.segments[-1].last
+    for name, definition in log.tables.items():
+        assert rows_in(spark, lake, name) == expected(log, name)
+        recorded = state.tables[name]
+        frame = spark.read.format("delta").load(str(lake / name))
+        assert recorded.signature == signature_of(frame, definition)
+        last = max(int(path.stem) for path in (lake / name / "_delta_log").glob("*.json"))
+        assert recorded.version == last
+
+
+def order(number: int, item: str = "x", amount: str = "1.00") -> Row:
+    return (number, item, Decimal(amount))
+
+
+def test_all_kinds_in_one_batch_fold_to_the_reference(spark: SparkSession, tmp_path: Path) -> None:
+    log = LogBuilder(tmp_path)
+    log.transaction().create(ORDERS)
+    log.staged("append", "orders", [order(i) for i in range(20)], files=5)
+    log.transaction().inline("append", "orders", [order(5, "twin"), (None, "no key", None)])
+    log.transaction().inline("upsert", "orders", [order(5, "up"), order(99, "new")])
+    log.transaction().inline("delete_keys", "orders", [(7,), (1234,)])
+    log.transaction().staged("append", "orders", [order(7, "again"), order(200)])
+    log.transaction().inline("upsert", "orders", [order(200, "late")])
+    log.inline("delete_keys", "orders", [(99,)]).inline("append", "orders", [order(99, "back")])
+    log.publish()
+    log.transaction().staged("upsert", "orders", [order(3, "staged")])
+    log.transaction().staged("delete_keys", "orders", [(4,)])
+    log.publish()
+    outcome = apply(spark, log, tmp_path / "lake")
+    assert outcome.batches == 1
+    check(spark, log, tmp_path / "lake")
+    # create, one MERGE, one placing
+    state = read_state(tmp_path / "lake")
+    assert state is not None and state.tables["orders"].version == 2
+
+
+def test_clearing_operations_cut_a_batch(spark: SparkSession, tmp_path: Path) -> None:
+    log = LogBuilder(tmp_path)
+    log.transaction().create(ORDERS).create(EVENTS)
+    log.inline("append", "orders", [order(i, amount=f"{i}.50") for i in range(10)])
+    log.transaction().delete_where("orders", "id < 3", lambda r: r[0] is not None and r[0] < 3)
+    log.transaction().delete_where("orders", "item = 'x' and id = 9", lambda r: r[0] == 9)
+    log.transaction().inline("append", "orders", [order(1, "after"), (None, "null", None)])
+    log.inline("upsert", "orders", [order(4, "after")])
+    log.transaction().delete_where("orders", "id = 4", lambda r: r[0] == 4)
+    log.transaction().inline("append", "orders", [order(4, "last")])
+    at = dt.datetime(2024, 1, 1, 12, 0, 0, 123456)
+    day = dt.date(2024, 1, 1)
+    log.staged("append", "events", [(1, at, ["a", None], day)])
+    log.transaction().inline("overwrite", "events", [(2, at, [], None)])
+    log.transaction().inline("overwrite", "events", [(3, None, None, day), (4, at, ["z"], day)])
+    log.inline("append", "events", [(5, at, None, day)])
+    log.publish()
+    apply(spark, log, tmp_path / "lake")
+    assert [row[0] for row in rows_in(spark, tmp_path / "lake", "events")] == [3, 4, 5]
+    assert rows_in(spark, tmp_path / "lake", "orders") == expected(log, "orders")
+    # The next batch starts from what is recorded.
+    log.transaction().staged("overwrite", "orders", [order(70), order(71)])
+    log.transaction().inline("delete_keys", "orders", [(70,)])
+    log.publish()
+    apply(spark, log, tmp_path / "lake")
+    assert rows_in(spark, tmp_path / "lake", "orders") == expected(log, "orders")
+    state = read_state(tmp_path / "lake")
+    assert state is not None
+    for name, definition in log.tables.items():
+        frame = spark.read.format("delta").load(str(tmp_path / "lake" / name))
+        assert state.tables[name].signature == signature_of(frame, definition)
+
+
+def random_log(root: Path, seed: int, *, segments: int) -> LogBuilder:
+    chance = random.Random(seed)
+    log = LogBuilder(root)
+    log.transaction().create(
+        table(
+            "items",
+            "id bigint, part string, n int",
+            keys=["id"],
+            partition_by=["part"] if seed % 2 else [],
+            deletion_vectors=bool(seed % 4 > 1),
+        )
+    )
+    numbers = iter(range(10**6))
+
+    def rows(count: int, *, unique: bool) -> list[Row]:
+        ids = chance.sample(range(30), count) if unique else chance.choices(range(30), k=count)
+        parts = ["p", "q", None, "a b/%c=é"]
+        return [(i, chance.choice(parts), next(numbers)) for i in ids]
+
+    for _ in range(segments):
+        for _ in range(chance.randint(1, 4)):
+            log.transaction()
+            for _ in range(chance.randint(1, 2)):
+                write = chance.choice([log.inline, log.staged])
+                kind = chance.choices(
+                    ["append", "upsert", "delete_keys", "delete_where", "overwrite"],
+                    [6, 5, 4, 1, 1],
+                )[0]
+                if kind == "append":
+                    write(kind, "items", [*rows(3, unique=False), (None, "q", next(numbers))])
+                elif kind == "delete_where":
+                    bound = chance.randint(0, 9)
+                    log.delete_where(
+                        "items",
+                        f"id < {bound} or n is null",
+                        lambda r, bound=bound: r[0] is not None and r[0] < bound,
+                    )
+                elif kind == "delete_keys":
+                    write(kind, "items", [(row[0],) for row in rows(3, unique=True)])
+                else:
+                    write(kind, "items", rows(3, unique=True))
+        log.publish()
+    return log
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_random_histories_are_the_same_in_any_batches(
+    spark: SparkSession, tmp_path: Path, seed: int
+) -> None:
+    log = random_log(tmp_path, seed, segments=5)
+    apply(spark, log, tmp_path / "whole")
+    check(spark, log, tmp_path / "whole")
+    # A boundary after every segment: as many batches as segments.
+    log.interval = 1
+    outcome = apply(spark, log, tmp_path / "pieces")
+    assert outcome.batches == 5
+    check(spark, log, tmp_path / "pieces")
+    whole, pieces = read_state(tmp_path / "whole"), read_state(tmp_path / "pieces")
+    assert whole is not None and pieces is not None
+    assert whole.tables["items"].signature == pieces.tables["items"].signature
+    assert whole.chain_hash == pieces.chain_hash
+
+
+def test_claimed_appends_start_no_spark_job_and_outlive_the_payloads(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    log = LogBuilder(tmp_path)
+    log.transaction().create(ORDERS)
+    log.publish()
+    for batch in range(3):
+        log.transaction().staged("append", "orders", [order(batch), order(batch + 10)])
+        log.publish()
+
+    def sign(name: str, rows: list[Row]) -> str:
+        definition = log.tables[name]
+        frame = spark.createDataFrame(rows_table(definition, rows).to_pandas())
+        frame = frame.select(*[frame[c.name].cast(c.type) for c in definition.columns])
+        return signature_of(frame, definition).to_text()
+
+    log.with_claims(sign)
+    tracker = spark.sparkContext.statusTracker()
+    before = set(tracker.getJobIdsForGroup())
+    apply(spark, log, tmp_path / "lake")
+    assert set(tracker.getJobIdsForGroup()) == before
+    shutil.rmtree(log.payloads)
+    check(spark, log, tmp_path / "lake")
+    commit = read_commit(tmp_path / "lake" / "orders", 1)
+    assert commit.own is not None and commit.own.last and len(commit.added) == 3
+    assert commit.own.last_position == 4
+
+
+def test_reports_and_snapshots_tell_versions(spark: SparkSession, tmp_path: Path) -> None:
+    log = LogBuilder(tmp_path, interval=2)
+    log.transaction().create(ORDERS)
+    log.publish()
+    log.transaction().inline("append", "orders", [order(1)])
+    log.publish()
+    log.transaction().inline("append", "orders", [order(2)])
+    log.publish()
+    lake = tmp_path / "lake"
+    source = MemoryLog(log, lake)
+    with closing(ReplicaDirectory(lake)) as directory:
+        applier = Applier(spark, source, directory)
+        applier.run_once()
+    assert [report.position for report in source.reports] == [0, 2, 3]
+    assert source.reports[1].tables["orders"].signature.rows == 1
+    assert source.reports[2].chain_hash == log.segments[-1].to_hash
+    assert read_snapshots(lake) == {2: {"orders": 1}, 3: {"orders": 2}}
+
+
+def test_a_foreign_commit_stops_its_table_only(spark: SparkSession, tmp_path: Path) -> None:
+    log = LogBuilder(tmp_path)
+    log.transaction().create(ORDERS).create(EVENTS)
+    log.inline("append", "orders", [order(1)]).inline("append", "events", [(1, None, None, None)])
+    log.publish()
+    lake = tmp_path / "lake"
+    apply(spark, log, lake)
+    spark.sql(f"OPTIMIZE delta.`{lake / 'events'}`")
+    spark.sql(f"DELETE FROM delta.`{lake / 'orders'}` WHERE id = 1")
+    log.transaction().inline("append", "orders", [order(2)])
+    log.inline("append", "events", [(2, None, None, None)])
+    log.publish()
+    outcome = apply(spark, log, lake)
+    assert outcome.position == 2
+    assert list(outcome.diverged) == ["orders"]
+    reason = outcome.diverged["orders"]
+    assert "version 2" in reason and "DELETE" in reason and "user " in reason
+    assert rows_in(spark, lake, "orders") == []
+    assert len(rows_in(spark, lake, "events")) == 2
+    # It stays so, and RESTORE would be no way back: it keeps the txn of what it undoes.
+    log.transaction().inline("append", "events", [(3, None, None, None)])
+    log.publish()
+    assert list(apply(spark, log, lake).diverged) == ["orders"]
+    assert len(rows_in(spark, lake, "events")) == 3
+
+
+def test_the_fence_refuses_other_logs(spark: SparkSession, tmp_path: Path) -> None:
+    log = LogBuilder(tmp_path / "one")
+    log.transaction().create(ORDERS)
+    log.publish()
+    lake = tmp_path / "lake"
+    apply(spark, log, lake)
+    other = LogBuilder(tmp_path / "two")
+    other.transaction().create(ORDERS)
+    other._hash = "ff"
+    other.publish()
+    other.transaction().inline("append", "orders", [order(1)])
+    other.publish()
+    with pytest.raises(DivergedError, match="has hash"):
+        apply(spark, other, lake)
+    other.lineage = "elsewhere"
+    with pytest.raises(DivergedError, match="lineage"):
+        apply(spark, other, lake)
+    assert rows_in(spark, lake, "orders") == []
+
+
+def test_one_worker_at_a_time_and_stop_on_the_nodes_word(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    log = LogBuilder(tmp_path, interval=1)
+    log.transaction().create(ORDERS)
+    log.publish()
+    log.transaction().inline("append", "orders", [order(1)])
+    log.publish()
+    lake = tmp_path / "lake"
+    source = MemoryLog(log, lake)
+    source.answer = Answer(verdict="DIVERGED", plan="copy", reason="signatures differ")
+    with closing(ReplicaDirectory(lake)) as directory:
+        with pytest.raises(LockedError, match="owned by another worker"):
+            ReplicaDirectory(lake)
+        outcome = Applier(spark, source, directory).run_once()
+    assert outcome.position == 0
+    assert "signatures differ" in outcome.stopped and "not there yet" in outcome.stopped
+
+
+def test_a_missing_payload_leaves_the_batch_to_be_done_again(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    log = LogBuilder(tmp_path)
+    log.transaction().create(ORDERS)
+    log.staged("append", "orders", [order(1)], claim="1:0000000000000000:0000000000000000")
+    log.publish()
+    lake = tmp_path / "lake"
+    path = log.payloads / log.segments[0].effects[1].files[0].path
+    path.rename(tmp_path / "aside")
+    with pytest.raises(ApplyError, match="is missing"):
+        apply(spark, log, lake)
+    state = read_state(lake)
+    assert state is not None and state.pending is not None and state.position == 0
+    (tmp_path / "aside").rename(path)
+    apply(spark, log, lake)
+    assert rows_in(spark, lake, "orders") == expected(log, "orders")
+    first = json.loads((lake / "orders/_delta_log" / f"{0:020}.json").read_text().split("\n")[1])
+    assert first == {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}
+
+
+def test_a_write_of_others_during_a_step_is_noticed(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = LogBuilder(tmp_path)
+    log.transaction().create(ORDERS)
+    log.publish()
+    lake = tmp_path / "lake"
+    apply(spark, log, lake)
+    log.transaction().inline("append", "orders", [order(1)])
+    log.publish()
+    place = Placer.place
+
+    def place_late(self: Placer, *arguments: Any, **named: Any) -> int:
+        write_deltalake(lake / "orders", rows_table(ORDERS, [order(666)]), mode="append")
+        return place(self, *arguments, **named)
+
+    monkeypatch.setattr(Placer, "place", place_late)
+    outcome = apply(spark, log, lake)
+    assert "version 1 was written by" in outcome.diverged["orders"]
+    state = read_state(lake)
+    assert state is not None and state.tables["orders"].version == 0
+
+
+class StoppingLog(MemoryLog):
+    """Stops its worker once everything is applied; away for one call in between."""
+
+    def __init__(self, log: LogBuilder, lake: Path, stop: threading.Event) -> None:
+        super().__init__(log, lake)
+        self.stop = stop
+        self.calls = 0
+
+    def segments(self, after: int, *, wait_s: float, limit: int = 500) -> Tail:
+        self.calls += 1
+        if self.calls == 2:
+            raise TransportError("away")
+        tail = super().segments(after, wait_s=wait_s, limit=limit)
+        if not tail.segments:
+            self.stop.set()
+        return tail
+
+
+def test_a_following_worker_outlives_an_absent_node(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(apply_module, "RETRY_S", 0.01)
+    log = LogBuilder(tmp_path, interval=1)
+    log.transaction().create(ORDERS)
+    log.publish()
+    log.transaction().inline("append", "orders", [order(1)])
+    log.publish()
+    lake, stop = tmp_path / "lake", threading.Event()
+    source, reporting = StoppingLog(log, lake, stop), MemoryLog(log, lake)
+    with closing(ReplicaDirectory(lake)) as directory:
+        outcome = Applier(spark, source, directory, reporting=reporting).follow(stop)
+    assert outcome.position == 2 and source.calls == 4
+    assert [report.position for report in reporting.reports] == [0, 1, 2]
+    assert {report.lineage for report in reporting.reports} == {"test"}

@@ -1,0 +1,104 @@
+"""A worker killed with SIGKILL at any point leaves tables that the next one brings to their end."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from tests.worker_log import LogBuilder, Row, expected, table
+
+from sparktxlog.worker.signatures import signature_of
+from sparktxlog.worker.state import read_state
+
+pytestmark = pytest.mark.spark
+
+ROOT = Path(__file__).parents[3]
+
+
+def worker(root: Path, point: str, count: int = 1) -> int:
+    """Run a real worker process and return its exit code."""
+    script = Path(__file__).with_name("killed_worker.py")
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
+    done = subprocess.run(
+        [sys.executable, str(script), str(root), point, str(count)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode in (0, -signal.SIGKILL), done.stderr[-3000:]
+    return done.returncode
+
+
+def keyed_log(root: Path, *, batches: int) -> LogBuilder:
+    log = LogBuilder(root, interval=1)
+    log.transaction()
+    for name in ("left", "right"):
+        log.create(table(name, "id bigint, n decimal(10,2)", keys=["id"]))
+        log.staged("append", name, rows(range(10)), files=2)
+        log.staged("append", name, rows(range(100, 110)))
+    log.inline("upsert", "left", rows(range(5))).inline("delete_keys", "right", [(1,), (3,)])
+    log.publish()
+    for batch in range(1, batches):
+        log.transaction().inline("upsert", "left", rows(range(batch, batch + 3), batch))
+        log.staged("append", "left", rows([200 + batch]))
+        log.delete_where("right", f"id = {4 + batch}", lambda r, batch=batch: r[0] == 4 + batch)
+        log.inline("upsert", "right", rows([batch], batch))
+        log.publish()
+    (root / "log.pickle").write_bytes(pickle.dumps(strip(log)))
+    return log
+
+
+def strip(log: LogBuilder) -> LogBuilder:
+    """Return a copy without what cannot be pickled."""
+    copy = LogBuilder(log.root, interval=log.interval)
+    copy.segments, copy.tables = log.segments, log.tables
+    return copy
+
+
+def rows(ids: range | list[int], n: int = 0) -> list[Row]:
+    return [(i, Decimal(n)) for i in ids]
+
+
+def check(spark: SparkSession, log: LogBuilder) -> None:
+    state = read_state(log.root / "lake")
+    assert state is not None and state.position == log.position and state.pending is None
+    for name, definition in log.tables.items():
+        frame = spark.read.format("delta").load(str(log.root / "lake" / name))
+        found = sorted((tuple(row) for row in frame.collect()), key=repr)
+        assert found == expected(log, name)
+        assert state.tables[name].signature == signature_of(frame, definition)
+
+
+@pytest.mark.timeout(900)
+def test_a_worker_killed_again_and_again_ends_in_the_same_tables(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    log = keyed_log(tmp_path, batches=4)
+    # Between the commits of one batch: every run does one commit more, and dies.
+    assert [worker(tmp_path, "step") for _ in range(4)] == [-signal.SIGKILL] * 4
+    state = read_state(tmp_path / "lake")
+    assert state is not None and state.position == 0 and state.pending is not None
+    assert commits(tmp_path, "left") == 3 and commits(tmp_path, "right") == 1
+    # After a MERGE, before anything is recorded or reported.
+    codes = [worker(tmp_path, "merge", count) for count in (1, 1, 2, 1)]
+    # After the record of a whole batch, before its report.
+    codes.append(worker(tmp_path, "state", 1))
+    assert codes == [-signal.SIGKILL] * 5
+    state = read_state(tmp_path / "lake")
+    assert state is not None and 0 < state.position < log.position
+    assert worker(tmp_path, "none") == 0
+    check(spark, log)
+    # No commit was made twice: create, MERGE, placing; then MERGE and placing, DELETE and MERGE.
+    assert commits(tmp_path, "left") == 3 + 3 * 2 and commits(tmp_path, "right") == 3 + 3 * 2
+
+
+def commits(root: Path, name: str) -> int:
+    return len(list((root / "lake" / name / "_delta_log").glob("*.json")))

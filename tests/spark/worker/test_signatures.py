@@ -1,0 +1,149 @@
+"""Signatures: free of order and layout, aware of NULLs and nesting, and a group."""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import Observation, SparkSession
+from tests.worker_log import rows_table, table
+
+from sparktxlog.model.signature import EMPTY_SIGNATURE
+from sparktxlog.model.table import TableDefinition
+from sparktxlog.worker.signatures import signature_columns, signature_from, signature_of
+
+pytestmark = pytest.mark.spark
+
+NESTED = table(
+    "nested",
+    "id bigint, a.b array<struct<x:int,`y z`:array<string>>>, m map<string,map<int,double>>, "
+    "s struct<a:int,b:string>, t timestamp, n timestamp_ntz, d decimal(20,3), f float, "
+    "y binary, k tinyint, day date, b boolean",
+)
+
+
+def test_columns_of_the_definition_are_as_meant() -> None:
+    assert [c.name for c in NESTED.columns][:3] == ["id", "a.b", "m"]
+
+
+def signed(spark: SparkSession, definition: TableDefinition, rows: list[Any], path: Path) -> Any:
+    pq.write_table(rows_table(definition, rows), path / "rows.parquet")
+    return signature_of(spark.read.parquet(str(path / "rows.parquet")), definition)
+
+
+def random_row(chance: random.Random) -> tuple[Any, ...]:
+    def maybe(value: Any) -> Any:
+        return None if chance.random() < 0.3 else value
+
+    text = chance.choice(["", "a", "b", "é"])
+    number = chance.randint(0, 3)
+    inner = {"x": maybe(number), "y z": maybe([maybe(text) for _ in range(number)])}
+    at = dt.datetime(2024, 1, 1 + number, tzinfo=dt.UTC)
+    entries = [(str(i), maybe([(i, maybe(0.5 * number))])) for i in range(number)]
+    chance.shuffle(entries)
+    return (
+        maybe(number),
+        maybe([maybe(inner) for _ in range(chance.randint(0, 2))]),
+        maybe(entries),
+        maybe({"a": maybe(number), "b": maybe(text)}),
+        maybe(at),
+        maybe(at.replace(tzinfo=None)),
+        maybe(Decimal(number) / 8),
+        maybe(chance.choice([0.0, -1.5, float("nan")])),
+        maybe(text.encode()),
+        maybe(number),
+        maybe(at.date()),
+        maybe(chance.random() < 0.5),
+    )
+
+
+def test_order_layout_and_map_order_are_free_and_deltas_add_up(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    chance = random.Random(5)
+    rows = [random_row(chance) for _ in range(300)]
+    whole = signed(spark, NESTED, rows, tmp_path)
+    assert whole.rows == 300
+    turned = [
+        (*row[:2], list(reversed(row[2])) if row[2] else row[2], *row[3:])
+        for row in chance.sample(rows, len(rows))
+    ]
+    assert signed(spark, NESTED, turned, tmp_path) == whole
+    spread = spark.read.parquet(str(tmp_path / "rows.parquet")).repartition(7)
+    assert signature_of(spread, NESTED) == whole
+    first = signed(spark, NESTED, rows[:100], tmp_path)
+    rest = signed(spark, NESTED, rows[100:], tmp_path)
+    assert first + rest == whole and whole - rest == first
+    assert signed(spark, NESTED, [], tmp_path) == EMPTY_SIGNATURE
+
+
+DIFFERENT = {
+    "m map<string,int>, s struct<a:int,b:int>, l array<array<string>>, x int, y int": [
+        (None, None, None, None, None),
+        ([], None, None, None, None),
+        ([("a", None)], None, None, None, None),
+        ([("a", 1)], None, None, None, None),
+        ([("a", 1), ("b", 2)], None, None, None, None),
+        ([("a", 2), ("b", 1)], None, None, None, None),
+        (None, {"a": None, "b": None}, None, None, None),
+        (None, {"a": 1, "b": None}, None, None, None),
+        (None, {"a": None, "b": 1}, None, None, None),
+        (None, {"a": 1, "b": 1}, None, None, None),
+        (None, None, [], None, None),
+        (None, None, [None], None, None),
+        (None, None, [[]], None, None),
+        (None, None, [[None]], None, None),
+        (None, None, [["1", "2"]], None, None),
+        (None, None, [["1"], ["2"]], None, None),
+        (None, None, [["2", "1"]], None, None),
+        (None, None, None, 5, None),
+        (None, None, None, None, 5),
+        (None, None, None, 5, 5),
+        (None, None, None, 42, None),
+    ],
+}
+
+
+def test_rows_that_differ_have_different_hashes(spark: SparkSession, tmp_path: Path) -> None:
+    ((columns, rows),) = DIFFERENT.items()
+    definition = table("t", columns)
+    pq.write_table(rows_table(definition, rows), tmp_path / "rows.parquet")
+    frame = spark.read.parquet(str(tmp_path / "rows.parquet"))
+    from sparktxlog.worker.signatures import row_hash
+
+    hashes = frame.select(
+        row_hash(definition.columns, 0).alias("a"), row_hash(definition.columns, 1).alias("b")
+    ).collect()
+    assert len({row["a"] for row in hashes}) == len(rows)
+    assert len({row["b"] for row in hashes}) == len(rows)
+    assert not {row["a"] for row in hashes} & {row["b"] for row in hashes}
+    # Equal rows do not cancel.
+    once = signed(spark, definition, rows[:1], tmp_path)
+    assert signed(spark, definition, rows[:1] * 2, tmp_path) == once + once != EMPTY_SIGNATURE
+
+
+def test_a_new_nullable_column_changes_no_row(spark: SparkSession, tmp_path: Path) -> None:
+    old, new = table("t", "id bigint, a string"), table("t", "id bigint, a string, z int")
+    rows = [(1, "x"), (None, None)]
+    before = signed(spark, old, rows, tmp_path)
+    assert signed(spark, new, [(*row, None) for row in rows], tmp_path) == before
+    assert signed(spark, new, [(*row, 0) for row in rows], tmp_path) != before
+
+
+def test_an_observation_beside_a_write_signs_in_the_same_pass(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    definition = table("t", "id bigint, a array<int>")
+    rows = [(1, [1, None]), (2, None)]
+    direct = signed(spark, definition, rows, tmp_path)
+    frame = spark.read.parquet(str(tmp_path / "rows.parquet"))
+    observation = Observation("signature")
+    frame.observe(observation, *signature_columns(definition)).write.parquet(
+        str(tmp_path / "written")
+    )
+    assert signature_from(observation.get) == direct

@@ -1,0 +1,97 @@
+"""Files that the data source's tasks write."""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from sparktxlog.api.files import FileStage
+from sparktxlog.api.staging import list_files
+from sparktxlog.errors import InvalidRowsError, SchemaMismatchError
+from sparktxlog.model.table import Column, TableDefinition
+
+
+def _definition(kind: str, *, nullable: bool = True) -> TableDefinition:
+    return TableDefinition(
+        name="t",
+        columns=(
+            Column(name="id", type="bigint", nullable=nullable),
+            Column(name="p", type=kind),
+        ),
+        partition_by=("p",),
+    )
+
+
+def _batch(kind: pa.DataType, values: list[Any]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict(
+        {"P": pa.array(values, kind), "id": pa.array(range(len(values)), pa.int64())}
+    )
+
+
+def test_rows_are_split_by_partition_and_described(tmp_path: Path) -> None:
+    stage = FileStage(tmp_path, "tx/0-t", "part-0-7", _definition("string"))
+    stage.write(_batch(pa.string(), ["a/b", "", None, "a/b"]))
+    stage.write(_batch(pa.string(), ["a/b"]))
+    files = {(file.partition or {})["p"]: file for file in stage.close()}
+    assert {value: file.rows for value, file in files.items()} == {"a/b": 3, None: 2}
+    for file in files.values():
+        data = (tmp_path / file.path).read_bytes()
+        assert (file.size_bytes, file.digest) == (len(data), hashlib.sha256(data).hexdigest())
+        assert pq.read_schema(tmp_path / file.path).names == ["id"]
+    assert files["a/b"].path.startswith("tx/0-t/p=a%2Fb/part-0-7-")
+
+
+@pytest.mark.parametrize(
+    ("ddl", "kind", "value", "text"),
+    [
+        ("int", pa.int32(), -5, "-5"),
+        ("boolean", pa.bool_(), True, "true"),
+        ("date", pa.date32(), date(2024, 2, 29), "2024-02-29"),
+        ("decimal(10,2)", pa.decimal128(10, 2), Decimal("1.50"), "1.50"),
+        (
+            "timestamp",
+            pa.timestamp("us", tz="UTC"),
+            datetime(2024, 1, 2, 3, 4, 5, 600, tzinfo=UTC),
+            "2024-01-02 03:04:05.000600",
+        ),
+    ],
+)
+def test_partition_values_are_written_as_delta_does(
+    tmp_path: Path, ddl: str, kind: pa.DataType, value: Any, text: str
+) -> None:
+    stage = FileStage(tmp_path, "tx/0-t", "part", _definition(ddl))
+    stage.write(_batch(kind, [value]))
+    (file,) = stage.close()
+    assert file.partition == {"p": text}
+
+
+def test_what_does_not_fit_is_refused_and_discarded(tmp_path: Path) -> None:
+    stage = FileStage(tmp_path, "tx/0-t", "part", _definition("string", nullable=False))
+    stage.write(_batch(pa.string(), ["a"]))
+    broken = pa.RecordBatch.from_pydict({"p": ["a"], "id": pa.array([None], pa.int64())})
+    with pytest.raises(InvalidRowsError):
+        stage.write(broken)
+    with pytest.raises(SchemaMismatchError):
+        stage.write(pa.RecordBatch.from_pydict({"p": ["a"], "id": ["text"]}))
+    stage.discard()
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_listing_reads_partitions_and_removes_spark_s_checksums(tmp_path: Path) -> None:
+    target = tmp_path / "tx" / "0-t"
+    folder = target / "p=a%2Fb" / "q=__HIVE_DEFAULT_PARTITION__"
+    folder.mkdir(parents=True)
+    pq.write_table(pa.table({"id": [1, 2]}), folder / "part-0.parquet")
+    pq.write_table(pa.table({"id": pa.array([], pa.int64())}), folder / "part-1.parquet")
+    (folder / ".part-0.parquet.crc").write_bytes(b"crc")
+    (file,) = list_files(tmp_path, target)
+    assert file.path == "tx/0-t/p=a%2Fb/q=__HIVE_DEFAULT_PARTITION__/part-0.parquet"
+    assert (file.rows, file.partition) == (2, {"p": "a/b", "q": None})
+    assert not list(folder.glob(".*"))

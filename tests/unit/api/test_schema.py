@@ -1,0 +1,125 @@
+"""What fits a table: columns and types, without a JVM."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql import types as T
+
+from sparktxlog.api.schema import check_fit, columns_of, required, struct_of, widens
+from sparktxlog.errors import InvalidRequestError, SchemaMismatchError
+from sparktxlog.model.operation import OperationKind
+from sparktxlog.model.table import Column, TableDefinition
+
+ORDERS = TableDefinition(
+    name="orders",
+    columns=(
+        Column(name="Id", type="bigint"),
+        Column(name="amount", type="decimal(10,2)"),
+        Column(name="note", type="string", nullable=False),
+    ),
+    keys=("Id",),
+)
+
+
+def _struct(**types: T.DataType) -> T.StructType:
+    return T.StructType([T.StructField(name, kind) for name, kind in types.items()])
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "fits"),
+    [
+        (T.IntegerType(), T.LongType(), True),
+        (T.LongType(), T.IntegerType(), False),
+        (T.IntegerType(), T.FloatType(), False),
+        (T.ShortType(), T.FloatType(), True),
+        (T.IntegerType(), T.DoubleType(), True),
+        (T.LongType(), T.DoubleType(), False),
+        (T.FloatType(), T.DoubleType(), True),
+        (T.IntegerType(), T.DecimalType(12, 2), True),
+        (T.IntegerType(), T.DecimalType(11, 2), False),
+        (T.DecimalType(5, 2), T.DecimalType(10, 2), True),
+        (T.DecimalType(5, 2), T.DecimalType(10, 1), False),
+        (T.DecimalType(10, 2), T.DecimalType(10, 4), False),
+        (T.NullType(), T.StringType(), True),
+        (T.StringType(), T.IntegerType(), False),
+        (T.IntegerType(), T.StringType(), False),
+        (T.TimestampType(), T.TimestampNTZType(), False),
+        (T.DateType(), T.TimestampType(), False),
+        (T.ArrayType(T.IntegerType()), T.ArrayType(T.LongType()), True),
+        (
+            T.MapType(T.StringType(), T.LongType()),
+            T.MapType(T.StringType(), T.IntegerType()),
+            False,
+        ),
+    ],
+)
+def test_only_lossless_types_fit(source: T.DataType, target: T.DataType, fits: bool) -> None:
+    assert widens(source, target) is fits
+
+
+def test_structs_fit_by_the_order_and_names_of_their_fields() -> None:
+    one = _struct(a=T.IntegerType(), b=T.StringType())
+    assert widens(one, _struct(a=T.LongType(), b=T.StringType()))
+    assert not widens(one, _struct(b=T.StringType(), a=T.LongType()))
+
+
+def test_columns_fit_in_any_order_and_case() -> None:
+    given = _struct(note=T.StringType(), AMOUNT=T.DecimalType(4, 2), id=T.IntegerType())
+    found = check_fit(given, ORDERS, OperationKind.APPEND)
+    assert [(name, field.name) for name, field in found] == [
+        ("id", "Id"),
+        ("AMOUNT", "amount"),
+        ("note", "note"),
+    ]
+
+
+def test_extra_and_missing_columns_are_named() -> None:
+    given = _struct(id=T.LongType(), amount=T.DecimalType(10, 2), colour=T.StringType())
+    with pytest.raises(SchemaMismatchError, match=r"no column 'colour'.*'note', which is missing"):
+        check_fit(given, ORDERS, OperationKind.UPSERT)
+
+
+def test_a_wrong_type_names_column_types_and_the_cast() -> None:
+    given = _struct(id=T.LongType(), amount=T.DoubleType(), note=T.StringType())
+    with pytest.raises(SchemaMismatchError, match=r"'amount' is decimal\(10,2\).*double") as caught:
+        check_fit(given, ORDERS, OperationKind.APPEND)
+    assert "cast('decimal(10,2)')" in caught.value.hint
+
+
+def test_a_column_twice_is_refused() -> None:
+    given = _struct(id=T.LongType(), ID=T.LongType())
+    with pytest.raises(SchemaMismatchError, match="twice"):
+        check_fit(given, ORDERS, OperationKind.DELETE_KEYS)
+
+
+def test_deletes_take_keys_only_and_need_a_table_with_keys() -> None:
+    assert struct_of(ORDERS, OperationKind.DELETE_KEYS).names == ["Id"]
+    plain = TableDefinition(name="plain", columns=ORDERS.columns)
+    with pytest.raises(InvalidRequestError, match="needs keys"):
+        check_fit(_struct(id=T.LongType()), plain, OperationKind.DELETE_KEYS)
+
+
+def test_keys_take_no_null_where_they_are_matched() -> None:
+    assert required(ORDERS, OperationKind.APPEND) == ["note"]
+    assert required(ORDERS, OperationKind.UPSERT) == ["Id", "note"]
+    assert required(ORDERS, OperationKind.DELETE_KEYS) == ["Id"]
+
+
+def test_columns_of_a_struct_keep_their_nullability() -> None:
+    struct = T.StructType(
+        [
+            T.StructField("id", T.LongType(), False),
+            T.StructField("tags", T.ArrayType(T.StringType())),
+            T.StructField("at", T.TimestampNTZType()),
+        ]
+    )
+    assert [(c.name, c.type, c.nullable) for c in columns_of(struct)] == [
+        ("id", "bigint", False),
+        ("tags", "array<string>", True),
+        ("at", "timestamp_ntz", True),
+    ]
+
+
+def test_a_type_that_no_table_holds_is_refused() -> None:
+    with pytest.raises(SchemaMismatchError):
+        columns_of(_struct(nothing=T.NullType()))

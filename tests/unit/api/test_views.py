@@ -1,0 +1,114 @@
+"""State as rows of fixed schemas."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sparktxlog.api.datasource import errors_from_spark
+from sparktxlog.api.views import VIEWS, view
+from sparktxlog.errors import CommitStateUnknownError, InvalidRequestError, SchemaMismatchError
+
+STATUS: dict[str, Any] = {
+    "node_id": "A",
+    "epoch": 1,
+    "position": 7,
+    "published": 6,
+    "counter": 99,
+    "round": 3,
+    "busy": True,
+    "incoming_runs": 1,
+    "incoming_transactions": 2,
+    "halted": None,
+    "waiting_for": [{"peer": "C", "why": "promise", "since_us": 10, "behind": None}],
+    "peers": [
+        {"id": "B", "url": "http://b", "linked": True, "position": 7, "counter": 98, "age_s": 0.5},
+        {"id": "C", "url": "http://c", "linked": False, "position": 3, "counter": 50},
+    ],
+    "replicas": [
+        {
+            "worker_id": "w1",
+            "node_id": "A",
+            "position": 5,
+            "verdict": "KNOWN",
+            "alive": True,
+            "age_s": 1.0,
+            "tables": {"t": {"version": 4, "signature": "1:0:0", "schema": "x", "diverged": ""}},
+        }
+    ],
+}
+ANSWERS: dict[str, Any] = {
+    "/v1/status": STATUS,
+    "/v1/info": {"master_url": "http://a"},
+    "/v1/tables": [
+        {
+            "name": "t",
+            "columns": [
+                {"name": "id", "type": "bigint", "nullable": False},
+                {"name": "v", "type": "string"},
+            ],
+            "keys": ["id"],
+            "partition_by": [],
+            "deletion_vectors": True,
+            "schema_version": 1,
+        }
+    ],
+}
+
+
+def test_masters_show_this_node_its_peers_and_who_is_awaited() -> None:
+    rows = view("masters", ANSWERS.__getitem__).to_pylist()
+    assert [(r["node_id"], r["is_asked"], r["linked"], r["awaited"]) for r in rows] == [
+        ("A", True, True, []),
+        ("B", False, True, []),
+        ("C", False, False, ["promise"]),
+    ]
+    assert rows[0]["url"] == "http://a"
+
+
+def test_signatures_have_one_row_for_each_table_of_each_replica() -> None:
+    (row,) = view("signatures", ANSWERS.__getitem__).to_pylist()
+    assert (row["node_id"], row["table"], row["version"], row["position"]) == ("A", "t", 4, 5)
+    (worker,) = view("workers", ANSWERS.__getitem__).to_pylist()
+    assert (worker["worker_id"], worker["tables"], worker["verdict"]) == ("w1", 1, "KNOWN")
+
+
+def test_tables_show_their_columns_as_ddl() -> None:
+    (row,) = view("tables", ANSWERS.__getitem__).to_pylist()
+    assert (row["table"], row["columns"]) == ("t", "id bigint not null, v string")
+
+
+def test_empty_views_keep_their_schema() -> None:
+    quiet = {**ANSWERS, "/v1/status": {**STATUS, "peers": [], "replicas": []}, "/v1/tables": []}
+    for name, (schema, _) in VIEWS.items():
+        found = view(name, quiet.__getitem__)
+        assert found.schema == schema
+        assert found.num_rows == (1 if name == "masters" else 0)
+
+
+def test_an_unknown_view_is_refused() -> None:
+    with pytest.raises(InvalidRequestError, match="rounds"):
+        view("rounds", ANSWERS.__getitem__)
+
+
+def test_typed_errors_come_back_out_of_spark_s_text() -> None:
+    inner = SchemaMismatchError("column 'x' is missing", hint="Add it.")
+    text = (
+        f"[PYTHON_DATA_SOURCE_ERROR] …\nsparktxlog.errors.SchemaMismatchError: {inner}\n\nat java"
+    )
+    found = errors_from_spark(RuntimeError(text))
+    assert isinstance(found, SchemaMismatchError)
+    assert (found.message, found.hint, found.definite) == ("column 'x' is missing", "Add it.", True)
+
+
+def test_an_outcome_that_is_unknown_stays_unknown() -> None:
+    inner = CommitStateUnknownError("transaction 1 has not reached 'ordered' in time")
+    found = errors_from_spark(RuntimeError(f"sparktxlog.errors.CommitStateUnknownError: {inner}"))
+    assert isinstance(found, CommitStateUnknownError)
+    assert not found.definite
+
+
+def test_other_errors_stay_what_they_are() -> None:
+    error = RuntimeError("[some-code] text")
+    assert errors_from_spark(error) is error

@@ -1,0 +1,272 @@
+"""The command line against canned answers of a node: tables, JSON, exit codes, errors."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparktxlog.cli import app as app_module
+from sparktxlog.cli.app import run
+from sparktxlog.cli.example import example_config
+from sparktxlog.cli.node_api import NodeApi, _error_of
+from sparktxlog.config import load_config
+from sparktxlog.errors import (
+    BusyError,
+    ConfigError,
+    InvalidRequestError,
+    NotFoundError,
+    TransportError,
+    TxLogError,
+    UnknownTableError,
+)
+
+STATUS: dict[str, Any] = {
+    "node_id": "A",
+    "epoch": 1,
+    "position": 1200,
+    "published": 1000,
+    "incoming_runs": 2,
+    "incoming_transactions": 7,
+    "round": 88,
+    "waiting_for": [],
+    "peers": [
+        {"id": "B", "url": "http://b:1", "linked": True, "last_post_at": 1_700_000_000_000_000}
+    ],
+    "replicas": [
+        {"worker_id": "w", "node_id": "A", "position": 1000, "verdict": "KNOWN", "alive": True}
+    ],
+    "halted": None,
+}
+
+
+class CannedNode:
+    """Stands in for NodeApi; answers by path."""
+
+    answers: dict[str, Any] = {}
+
+    def __init__(self, url: str, **_: Any) -> None:
+        self.url = url
+
+    def get(self, path: str, **query: Any) -> Any:
+        answer = self.answers[path]
+        if isinstance(answer, TxLogError):
+            raise answer
+        return answer
+
+
+@pytest.fixture
+def node(monkeypatch: pytest.MonkeyPatch) -> type[CannedNode]:
+    """Put a canned node behind the commands."""
+    monkeypatch.setattr(app_module, "NodeApi", CannedNode)
+    CannedNode.answers = {"/v1/status": STATUS}
+    return CannedNode
+
+
+def invoke(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    """Run the command line as a shell does; return the exit code."""
+    monkeypatch.setattr(sys, "argv", ["sparktxlog", *arguments])
+    with pytest.raises(SystemExit) as caught:
+        run()
+    return int(caught.value.code or 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "word"),
+    [
+        ({}, 0, "in sync"),
+        ({"waiting_for": [{"peer": "C", "why": "promise", "since_us": 3_000_000}]}, 3, "lagging"),
+        ({"published": 1100}, 3, "lagging"),
+        # A worker that a scheduler starts is silent in between, and its replica still whole.
+        ({"replicas": [{"node_id": "A", "position": 1000, "alive": False}]}, 0, "in sync"),
+        ({"halted": "[invariant] two runs at one position"}, 4, "diverged"),
+        (
+            {"replicas": [{"node_id": "B", "position": 1000, "verdict": "DIVERGED"}]},
+            4,
+            "diverged",
+        ),
+    ],
+)
+def test_status_tells_the_state_by_exit_code(
+    node: type[CannedNode],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    change: dict[str, Any],
+    code: int,
+    word: str,
+) -> None:
+    node.answers["/v1/status"] = STATUS | change
+    assert invoke(monkeypatch, "status", "--json") == code
+    assert json.loads(capsys.readouterr().out)["state"] == word
+
+
+def test_status_names_who_is_awaited_and_why(
+    node: type[CannedNode], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    waiting = [{"peer": "C", "why": "promise", "since_us": 3_000_000}]
+    node.answers["/v1/status"] = STATUS | {"waiting_for": waiting}
+    assert invoke(monkeypatch, "status") == 3
+    out = capsys.readouterr().out
+    assert "awaited C: its timestamp counter" in out
+    assert "3.0 s" in out
+
+
+def test_an_error_ends_in_one_line_and_its_exit_code(
+    node: type[CannedNode], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    node.answers["/v1/status"] = TransportError("no node answers", hint="Start it.")
+    assert invoke(monkeypatch, "status") == 5
+    captured = capsys.readouterr()
+    assert captured.err == "[transport] no node answers  Start it.\n"
+    assert captured.out == ""
+
+
+def test_an_error_is_a_problem_document_with_json(
+    node: type[CannedNode], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    transaction = "0f8fad5b-d9cb-469f-a165-70867728950e"
+    node.answers[f"/v1/transactions/{transaction}"] = NotFoundError("never seen here")
+    assert invoke(monkeypatch, "tx", "show", transaction, "--json") == 1
+    assert json.loads(capsys.readouterr().out)["title"] == "not-found"
+
+
+def test_a_wrong_transaction_id_is_refused_before_anything_is_asked(
+    node: type[CannedNode], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert invoke(monkeypatch, "tx", "show", "../etc") == 2
+    assert "[invalid-name]" in capsys.readouterr().err
+
+
+def _run_entry(position: int) -> dict[str, Any]:
+    return {
+        "position": position, "n": 10, "origin": "A", "seq": 1, "ts": 7, "rejected": [],
+        "first_id": "0f8fad5b", "size_bytes": 100, "ordered_at": 0, "chain_hash": "abcdef",
+    }  # fmt: skip
+
+
+def test_queue_shows_the_latest_runs(
+    node: type[CannedNode], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Runs start at odd places: the last ones are found by reading from well before the end."""
+    asked = []
+
+    def queue(self: CannedNode, path: str, **query: Any) -> Any:
+        if path == "/v1/info":
+            return {"position": 20_000}
+        asked.append(query["after"])
+        starts = range(1, 20_000, 10)
+        return [_run_entry(start) for start in starts if start > query["after"]][: query["limit"]]
+
+    monkeypatch.setattr(node, "get", queue)
+    assert invoke(monkeypatch, "queue", "--limit", "3", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [entry["position"] for entry in found] == [19_971, 19_981, 19_991]
+    assert asked == [20_000 - 8_192, 19_991]
+    assert invoke(monkeypatch, "queue", "--after", "19980") == 0
+    out = capsys.readouterr().out
+    assert "19,981" in out
+    assert "19,971" not in out
+
+
+def test_tables_and_peers_and_workers_print(
+    node: type[CannedNode], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    node.answers["/v1/tables"] = [
+        {"name": "flights", "columns": [{"name": "origin", "type": "string"}], "keys": ["origin"]}
+    ]
+    assert invoke(monkeypatch, "tables") == 0
+    assert invoke(monkeypatch, "peers") == 0
+    assert invoke(monkeypatch, "workers") == 0
+    out = capsys.readouterr().out
+    assert "origin string" in out
+    assert "http://b:1" in out
+    assert "KNOWN" in out
+
+
+def test_init_writes_a_file_that_passes_the_check(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "conf" / "a.toml"
+    assert invoke(monkeypatch, "init", str(path), "--node-id", "A", "--port", "7171") == 0
+    assert invoke(monkeypatch, "config", "check", str(path), "--json") == 0
+    assert invoke(monkeypatch, "init", str(path)) == 6
+    captured = capsys.readouterr()
+    assert '"ok":true' in captured.out
+    assert "--force" in captured.err
+
+
+def test_every_commented_line_of_the_example_can_be_used(tmp_path: Path) -> None:
+    text = example_config(node_id="A", port=7171)
+    head, _, settings = text.partition("# cluster-secret-file")
+    for line in settings.splitlines():
+        if line.startswith("# ") and " = " in line and '""' not in line and "peer" not in line:
+            if line.startswith(('# id = "B"', "# url =")):
+                continue
+            path = tmp_path / "one.toml"
+            path.write_text(f"{head}\n{line.removeprefix('# ')}\n")
+            load_config(path, environ={})
+
+
+def test_config_check_names_the_wrong_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "a.toml"
+    path.write_text('node-id = "A"\nsignatur-interval = 5\n')
+    assert invoke(monkeypatch, "config", "check", str(path)) == 6
+    err = capsys.readouterr().err
+    assert "signatur-interval" in err
+    assert "signature-interval" in err
+
+
+def test_config_show_hides_secrets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "a.toml"
+    path.write_text(
+        'node-id="A"\nmaster-url="http://127.0.0.1:1"\ndata-dir="d"\n'
+        'cluster-secret="0123456789abcdef"\n[peer.1]\nid="B"\nurl="http://127.0.0.1:2"\n'
+    )
+    assert invoke(monkeypatch, "config", "show", "--config", str(path), "--json") == 0
+    out = capsys.readouterr().out
+    assert "0123456789abcdef" not in out
+    assert {"key": "peer.1.id", "value": "B", "meaning": "Name of a peer."} in json.loads(out)
+
+
+def test_set_needs_an_equals_sign(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert invoke(monkeypatch, "serve", "--set", "log-level") == 6
+    assert "--set key=value" in capsys.readouterr().err
+
+
+def test_usage_errors_end_with_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert invoke(monkeypatch, "no-such-command") == 2
+    assert invoke(monkeypatch, "demo", "--scale", "7") == 2
+
+
+def test_a_node_error_keeps_its_class_and_hint() -> None:
+    problem = UnknownTableError("no table 'x'", hint="Create it.", table="x").to_problem()
+    found = _error_of(json.dumps(problem).encode(), 404, "http://n")
+    assert isinstance(found, UnknownTableError)
+    assert (str(found), found.fields) == (
+        "[unknown-table] no table 'x'  Create it.",
+        {"table": "x"},
+    )
+    assert isinstance(_error_of(b"<html>", 502, "http://n"), TransportError)
+    busy = json.dumps(BusyError("full").to_problem()).encode()
+    assert isinstance(_error_of(busy, 503, "http://n"), BusyError)
+
+
+@pytest.mark.parametrize("url", ["", "ftp://a", "http://", "node"])
+def test_a_wrong_url_is_refused(url: str) -> None:
+    with pytest.raises(InvalidRequestError):
+        NodeApi(url)
+
+
+def test_a_bad_example_name_is_refused() -> None:
+    with pytest.raises(TxLogError):
+        example_config(node_id="../a", port=1)
+    assert issubclass(ConfigError, TxLogError)

@@ -1,0 +1,247 @@
+"""Transactions as JSON: their form, their content, and the way back."""
+
+from __future__ import annotations
+
+import base64
+import uuid
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+from sparktxlog.codec.requests import decode_request, parse_level, prepare, request_of
+from sparktxlog.codec.runs import RunLimits
+from sparktxlog.codec.sections import write_section
+from sparktxlog.codec.transactions import PreparedTransaction
+from sparktxlog.errors import (
+    InvalidNameError,
+    InvalidRequestError,
+    InvalidRowsError,
+    ManifestMismatchError,
+    OversizeError,
+    SchemaMismatchError,
+    TxLogError,
+    UnknownTableError,
+)
+from sparktxlog.model.operation import OperationKind
+from sparktxlog.model.receipt import Level
+from sparktxlog.model.signature import TableSignature
+from sparktxlog.model.table import Column, TableDefinition
+
+ORDERS = TableDefinition(
+    name="orders",
+    columns=(Column(name="id", type="bigint"), Column(name="amount", type="decimal(10,2)")),
+    keys=("id",),
+)
+BULK = TableDefinition(
+    name="bulk",
+    columns=(
+        Column(name="id", type="bigint"),
+        Column(name="day", type="date"),
+        Column(name="zone", type="int", nullable=False),
+    ),
+    partition_by=("day", "zone"),
+)
+TABLES = {"orders": ORDERS, "bulk": BULK}
+ID = uuid.UUID("7d444840-9dc0-11d1-b245-5ffdce74fad2")
+CREATE = {
+    "kind": "create_table",
+    "table": "new",
+    "columns": [{"name": "id", "type": "LONG", "nullable": False}],
+    "keys": ["id"],
+}
+ROW = {"id": 1, "amount": "1.50"}
+FILE = {
+    "path": f"{ID}/bulk/a.parquet",
+    "size_bytes": 10,
+    "rows": 3,
+    "digest": "ab" * 32,
+    "partition": {"day": "2024-01-31", "zone": "7"},
+}
+
+
+def make(*operations: dict[str, Any], limit: int = 1 << 22, **more: Any) -> PreparedTransaction:
+    body = msgspec.json.encode({"operations": list(operations), **more})
+    return prepare(decode_request(body), ID.bytes, TABLES, RunLimits(size_bytes=limit))
+
+
+def op(kind: str, table: str = "orders", **more: Any) -> dict[str, Any]:
+    return {"kind": kind, "table": table, **more}
+
+
+def files(**change: Any) -> dict[str, Any]:
+    return op("append", "bulk", files=[{**FILE, **change}])
+
+
+def test_a_transaction_over_two_tables() -> None:
+    prepared = make(
+        op("upsert", rows=[ROW]), op("delete_where", predicate="amount<0"), files(), session="s"
+    )
+    assert prepared.session == "s" and prepared.transaction_id == ID.bytes
+    upsert, where, staged = prepared.operations
+    assert upsert.rows.to_pylist()[0]["id"] == 1
+    assert where.predicate == "(`amount` < 0)"
+    assert staged.files[0].partition == {"day": "2024-01-31", "zone": "7"}
+
+
+def test_a_table_may_be_created_and_used_in_one_transaction() -> None:
+    prepared = make(CREATE, op("upsert", "new", rows=[{"id": 5}]))
+    definition = prepared.operations[0].definition
+    assert definition is not None and definition.columns[0].type == "bigint"
+    with pytest.raises(UnknownTableError):
+        make(op("upsert", "new", rows=[{"id": 5}]), CREATE)
+
+
+def test_an_equal_table_may_be_created_again_but_no_other() -> None:
+    same = {
+        "kind": "create_table",
+        "table": "orders",
+        "columns": [{"name": "id", "type": "bigint"}, {"name": "amount", "type": "decimal(10,2)"}],
+        "keys": ["id"],
+    }
+    assert make(same).operations[0].definition == ORDERS
+    for table in ("orders", "ORDERS"):
+        with pytest.raises(SchemaMismatchError, match="another definition"):
+            make({**same, "table": table, "keys": []})
+
+
+def test_arrow_rows_travel_as_base64() -> None:
+    rows = pa.table({"amount": pa.array([2], pa.int8()), "id": [1]})
+    text = base64.b64encode(write_section(rows)).decode()
+    prepared = make(op("append", arrow=text))
+    assert prepared.operations[0].rows.column_names == ["id", "amount"]
+    for bad, error in (("%%%", InvalidRequestError), ("AAAA", InvalidRequestError)):
+        with pytest.raises(error):
+            make(op("append", arrow=bad))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"{}",
+        b'{"operations": 5}',
+        b'{"operations": [], "extra": 1}',
+        b'{"operations": [{"kind": "merge", "table": "t"}]}',
+        b'{"operations": [{"table": "t"}]}',
+        b'{"operations": [{"kind": "append", "table": 5}]}',
+        b'{"operations": [{"kind": "append", "table": "t", "row": []}]}',
+        b"[" * 100_000,
+        b"\xff\xfe",
+    ],
+)
+def test_bodies_of_another_form(body: bytes) -> None:
+    with pytest.raises(InvalidRequestError):
+        decode_request(body)
+
+
+@pytest.mark.parametrize(
+    ("operation", "error", "match"),
+    [
+        (op("append", "nope", rows=[ROW]), UnknownTableError, "no table 'nope'"),
+        (op("append", "a/../b", rows=[ROW]), InvalidNameError, "cannot name a table"),
+        (op("append", rows=[]), InvalidRowsError, "without rows"),
+        (op("append", rows=[{"id": 1}]), SchemaMismatchError, "lacks the column 'amount'"),
+        (op("append", rows=[{**ROW, "x": 1}]), SchemaMismatchError, "'x'"),
+        (op("append", rows=[{**ROW, "id": "x"}]), SchemaMismatchError, "takes bigint"),
+        (op("upsert", rows=[{**ROW, "id": None}]), InvalidRowsError, "NULL in 'id'"),
+        (op("upsert", rows=[ROW, ROW]), InvalidRowsError, "repeats the key id=1"),
+        (op("delete_keys", rows=[ROW]), SchemaMismatchError, "does not take"),
+        (op("upsert", "bulk", rows=[]), InvalidRequestError, "needs keys"),
+        (op("delete_keys", "bulk", files=[FILE]), InvalidRequestError, "needs keys"),
+        (op("append"), InvalidRequestError, "one of them"),
+        (op("append", rows=[ROW], files=[FILE]), InvalidRequestError, "one of them"),
+        (op("append", predicate="true", rows=[ROW]), InvalidRequestError, "takes no 'predicate'"),
+        (op("delete_where", rows=[ROW]), InvalidRequestError, "takes no 'rows'"),
+        (op("delete_where"), InvalidRequestError, "empty"),
+        (op("delete_where", predicate="rand() > 0.5"), InvalidRequestError, "not allowed"),
+        (op("append", rows=[ROW], claim="x"), InvalidRequestError, "claimed signature"),
+        (
+            op("append", rows=[ROW], claim=TableSignature(rows=2).to_text()),
+            ManifestMismatchError,
+            "counts 2 rows",
+        ),
+        ({**CREATE, "columns": []}, SchemaMismatchError, "no columns"),
+        ({**CREATE, "columns": [{"name": "id", "type": "money"}]}, SchemaMismatchError, "money"),
+        ({**CREATE, "keys": ["nope"]}, SchemaMismatchError, "not in its schema"),
+        ({**CREATE, "table": "a b"}, InvalidNameError, "cannot name a table"),
+        (
+            {**CREATE, "columns": [{"name": "__txlog_tx", "type": "int"}]},
+            InvalidNameError,
+            "reserved",
+        ),
+        (files(path="a.parquet"), InvalidNameError, "not below"),
+        (files(path=f"{ID}/../x"), InvalidNameError, "no path below"),
+        (files(path=f"/{ID}/x"), InvalidNameError, "no path below"),
+        (files(path=f"{ID}/a\x00b"), InvalidNameError, "no path below"),
+        (files(path=f"{uuid.UUID(int=1)}/x.parquet"), InvalidNameError, "not below"),
+        (files(digest="xyz"), InvalidRequestError, "SHA-256"),
+        (files(size_bytes=0), InvalidRequestError, "size above 0"),
+        (files(rows=-1), InvalidRequestError, "rows from 0"),
+        (files(rows=0), InvalidRowsError, "without rows"),
+        (op("append", "bulk", files=[]), InvalidRowsError, "without rows"),
+        (op("append", "bulk", files=[FILE, FILE]), InvalidRequestError, "stands twice"),
+        (files(partition=None), SchemaMismatchError, "partition columns"),
+        (files(partition={"day": "2024-01-31"}), SchemaMismatchError, "partition columns"),
+        (files(partition={"day": "2024-02-31", "zone": "1"}), SchemaMismatchError, "no date"),
+        (files(partition={"day": None, "zone": "1.5"}), SchemaMismatchError, "no int"),
+        (files(partition={"day": None, "zone": "9999999999"}), SchemaMismatchError, "no int"),
+        (files(partition={"day": None, "zone": None}), InvalidRowsError, "takes no NULL"),
+    ],
+)
+def test_bad_operations(operation: dict[str, Any], error: type[TxLogError], match: str) -> None:
+    good = op("append", rows=[ROW])
+    with pytest.raises(error, match=match) as caught:
+        make(good, operation)  # the good one does not help: all or nothing
+    assert caught.value.definite
+
+
+def test_numbers_of_operations_and_sizes() -> None:
+    with pytest.raises(InvalidRequestError, match="1 to 1,000 operations"):
+        make()
+    with pytest.raises(InvalidRequestError, match="1 to 1,000 operations"):
+        make(*[op("append", rows=[ROW])] * 1001)
+    with pytest.raises(OversizeError) as caught:
+        make(op("append", rows=[ROW] * 1000), limit=10_000)
+    assert caught.value.fields["limit_bytes"] == 10_000
+    assert "Stage" in caught.value.hint
+    with pytest.raises(InvalidRequestError, match="session"):
+        make(op("append", rows=[ROW]), session="")
+
+
+@pytest.mark.parametrize(
+    ("text", "level"),
+    [
+        ("accepted", (Level.ACCEPTED, 1)),
+        ("ordered", (Level.ORDERED, 1)),
+        ("applied", (Level.APPLIED, 1)),
+        ("applied(2)", (Level.APPLIED, 2)),
+    ],
+)
+def test_levels(text: str, level: tuple[Level, int]) -> None:
+    assert parse_level(text) == level
+
+
+@pytest.mark.parametrize("text", ["", "Ordered", "ordered(2)", "applied(0)", "applied()", "done"])
+def test_no_levels(text: str) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        parse_level(text)
+    assert caught.value.fields["value"] == text
+
+
+def test_a_prepared_transaction_comes_back_through_its_json() -> None:
+    prepared = make(
+        CREATE,
+        op("upsert", rows=[ROW], claim=TableSignature(rows=1, lane0=2, lane1=3).to_text()),
+        op("delete_where", predicate="id in (1, 2)"),
+        files(),
+        session="s",
+    )
+    request = decode_request(request_of(prepared, level="accepted", timeout_s=5))
+    assert (request.level, request.timeout, request.transaction_id) == ("accepted", 5, str(ID))
+    again = prepare(request, ID.bytes, TABLES, RunLimits())
+    assert again == prepared
+    assert [o.kind for o in again.operations][1] is OperationKind.UPSERT

@@ -1,0 +1,79 @@
+"""Messages as bytes: round trips, sizes (G33), and bytes that are none."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparktxlog.codec import wire
+from sparktxlog.errors import RemoteProtocolError
+from sparktxlog.model.ids import NodeId
+from sparktxlog.model.report import TableState, WorkerReport
+from sparktxlog.model.signature import TableSignature
+from sparktxlog.protocol.messages import (
+    Announcement,
+    MergeBase,
+    Post,
+    QueueEntry,
+    Rejection,
+    RunHeader,
+    Tail,
+)
+
+HEADER = RunHeader(
+    epoch=1, ts=1_795_255_315_522_579, origin=NodeId("site-a"), incarnation=1, seq=7, n=1_000,
+    digest=bytes(range(32)), size_bytes=200_000, staged_bytes=1 << 40,
+)  # fmt: skip
+POST = Post(
+    lineage="l", epoch=1, sender=NodeId("site-a"), round=9, base=MergeBase(position=5),
+    counter=1_795_255_315_522_580, last_seq=1_006, headers=(HEADER,), known={"b": 3},
+    acquired={"b": 2}, held=(b"d" * 32,), busy=True,
+)  # fmt: skip
+REPORT = WorkerReport(
+    worker_id="w", node_id="a", lineage="l", epoch=1, position=3, chain_hash="00",
+    tables={"t": TableState(version=1, signature=TableSignature(rows=2, lane0=2**64 - 1),
+                            schema="s")},
+)  # fmt: skip
+TAIL = Tail(
+    lineage="l", epoch=1, sender=NodeId("a"), previous_hash=bytes(32),
+    entries=(QueueEntry(position=1, header=HEADER, previous_hash=bytes(32), chain_hash=b"h" * 32,
+                        rejections=(Rejection(index=1, code="c", text="t"),)),),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        wire.Envelope(post=POST, reports=(REPORT,)),
+        wire.Envelope(),
+        TAIL,
+        Announcement(lineage="l", epoch=1, origin=NodeId("a"), digest=b"d" * 32, size_bytes=1,
+                     staged_bytes=2),
+        wire.Hello(node_id="a", url="u", instance="i", boot="b", lineage="l", config_hash="c"),
+        HEADER,
+    ],
+)  # fmt: skip
+def test_messages_come_back_as_they_were(message: wire.Message) -> None:
+    assert wire.decode(type(message), wire.encode(message)) == message
+
+
+def test_a_header_of_a_terabyte_costs_less_than_a_kilobyte() -> None:
+    assert len(wire.encode(HEADER)) < 256
+    assert len(wire.encode(wire.Envelope(post=POST))) < 1_024
+
+
+@pytest.mark.parametrize("data", [b"", b"\xc1", b"\x80", b"\xff" * 9, b"\x91" * 5_000])
+def test_bytes_that_are_no_message(data: bytes) -> None:
+    with pytest.raises(RemoteProtocolError):
+        wire.decode(Tail, data)
+
+
+def test_pushes_carry_payloads_untouched() -> None:
+    pushes = [(HEADER, b"payload"), (HEADER, b""), (HEADER, b"\x00" * 70_000)]
+    assert list(wire.decode_pushes(wire.encode_pushes(pushes))) == pushes
+
+
+@pytest.mark.parametrize("cut", [1, 3, 20, -1])
+def test_a_torn_push_is_refused(cut: int) -> None:
+    body = wire.encode_pushes([(HEADER, b"payload")])
+    with pytest.raises(RemoteProtocolError):
+        list(wire.decode_pushes(body[:cut]))

@@ -1,0 +1,163 @@
+"""Reading configuration: sources, precedence, and errors that name file, key and value."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparktxlog.config import SETTINGS, NodeConfig, load_config
+from sparktxlog.errors import ConfigError
+
+BASE: dict[str, Any] = {
+    "node-id": "A",
+    "master-url": "http://127.0.0.1:7001",
+    "data-dir": "data/a",
+}
+PEER: dict[str, Any] = {
+    "peer.1.id": "B",
+    "peer.1.url": "http://127.0.0.1:7002",
+    "cluster-secret": "0123456789abcdef",
+}
+
+
+def load(**changes: Any) -> NodeConfig:
+    return load_config(None, BASE | {k: v for k, v in changes.items() if v is not ...}, {})
+
+
+def error_of(overrides: dict[str, Any]) -> ConfigError:
+    with pytest.raises(ConfigError) as raised:
+        load_config(None, BASE | overrides, {})
+    return raised.value
+
+
+def test_defaults_of_the_sources() -> None:
+    config = load()
+    assert config.listen == ("127.0.0.1", 7001)
+    assert (config.tx_log_max_size, config.tx_log_max_depth) == (100_000, 168.0)
+    assert config.net_speed_bits_per_sec == 104_857_600
+    assert config.full_replication_time_factor == 1.3
+    assert config.min_time_to_consider_full_replication_s == 600
+    assert config.lake_dir == config.data_dir / "lake"
+    assert config.payload_dir == config.data_dir / "payloads"
+    assert config.roles == ("master", "replica")
+
+
+def test_every_setting_is_described_and_has_a_field() -> None:
+    config = load()
+    for setting in SETTINGS:
+        assert len(setting.description) > 20, setting.key
+        assert hasattr(config, setting.attribute), setting.key
+
+
+def test_flag_beats_environment_beats_file(tmp_path: Path) -> None:
+    file = tmp_path / "site.toml"
+    file.write_text(
+        'node-id = "A"\nmaster-url = "http://127.0.0.1:7001"\ndata-dir = "d"\n'
+        "idle-round-max = 5\nid-window = 2000\nsignature-interval = 10\n"
+    )
+    environ = {"SPARKTXLOG_ID_WINDOW": "3000", "SPARKTXLOG_SIGNATURE_INTERVAL": "20"}
+    config = load_config(file, {"signature-interval": "30"}, environ)
+    assert (config.idle_round_max, config.id_window, config.signature_interval) == (5, 3000, 30)
+
+
+def test_properties_and_peers_in_tables(tmp_path: Path) -> None:
+    text = "\n".join(f"{key}={value}" for key, value in (BASE | PEER).items())
+    properties = tmp_path / "site.properties"
+    properties.write_text(f"# comment\n{text}\n")
+    toml = tmp_path / "site.toml"
+    lines = [f'{key} = "{value}"' for key, value in BASE.items()]
+    lines += ['cluster-secret = "0123456789abcdef"', "[peer.1]", 'id = "B"',
+              'url = "http://127.0.0.1:7002/"']  # fmt: skip
+    toml.write_text("\n".join(lines))
+    assert load_config(properties, environ={}) == load_config(toml, environ={})
+    by_environment = load_config(
+        None, BASE,
+        {"SPARKTXLOG_PEER_1_ID": "B", "SPARKTXLOG_PEER_1_URL": "http://127.0.0.1:7002",
+         "SPARKTXLOG_CLUSTER_SECRET": "0123456789abcdef", "SPARKTXLOG_IVY": "/ignored"},
+    )  # fmt: skip
+    assert by_environment == load_config(toml, environ={})
+
+
+@pytest.mark.parametrize(
+    ("changes", "key", "part"),
+    [
+        ({"node-id": None}, "node-id", "is required"),
+        ({"master-url": None}, "master-url", "is required"),
+        ({"data-dir": None}, "data-dir", "is required"),
+        ({"node-id": "a b"}, "node-id", "Use letters"),
+        ({"master-url": "127.0.0.1:7001"}, "master-url", "expected a URL"),
+        ({"master-url": "http://a:99999"}, "master-url", "port"),
+        ({"master-url": "http://a/path"}, "master-url", "scheme, host and port only"),
+        ({"listen": "nowhere"}, "listen", "expected host:port"),
+        ({"listen": "0.0.0.0:7001"}, "client-token", "is required when listening"),
+        ({"id-window": "many"}, "id-window", "expected a number"),
+        ({"id-window": 5}, "id-window", "expected a number from 1000"),
+        ({"id-window": 2000.5}, "id-window", "whole"),
+        ({"id-window": True}, "id-window", "expected a number"),
+        ({"roles": "witness"}, "roles", "expected one of"),
+        ({"roles": ["replica"]}, "roles", "not there yet"),
+        ({"log-format": "xml"}, "log-format", "json, console"),
+        ({"acquisition-quorum": "most"}, "acquisition-quorum", "majority, all or a number"),
+        ({"acquisition-quorum": 2}, "acquisition-quorum", "there are 1 members"),
+        ({"idle-round-min": 9, "idle-round-max": 3}, "idle-round-max", "is less than"),
+        ({**PEER, "cluster-secret": None}, "cluster-secret", "is required with peers"),
+        ({**PEER, "cluster-secret": "short"}, "cluster-secret", "shorter than 16"),
+        ({**PEER, "peer.1.url": None}, "peer.1.url", "is required"),
+        ({**PEER, "peer.1.id": "A"}, "peer.1.id", "already given by node-id"),
+        ({**PEER, "peer.1.url": BASE["master-url"]}, "peer.1.url", "given by master-url"),
+        ({**PEER, "peer.2.id": "B", "peer.2.url": "http://b"}, "peer.2.id", "peer.1.id"),
+        ({"cluster-secret-file": "/no/such/file"}, "cluster-secret-file", "No such file"),
+    ],
+)
+def test_wrong_values_are_named(changes: dict[str, Any], key: str, part: str) -> None:
+    error = error_of(changes)
+    assert error.fields["key"] == key
+    assert part in str(error)
+
+
+def test_unknown_keys_get_the_nearest_valid_one() -> None:
+    error = error_of({"idle-rounds-min": 3})
+    assert error.fields["key"] == "idle-rounds-min"
+    assert "'idle-round-min'" in error.hint
+    assert "'NetSpeedBitsPerSec'" in error_of({"netspeedbitspersecond": 3}).hint
+
+
+def test_secrets_never_show() -> None:
+    config = load(**PEER, **{"client-token": "hush-hush"})
+    assert "0123456789abcdef" not in repr(config)
+    assert "hush-hush" not in repr(config)
+    assert "hush" not in str(error_of({"client-tokn": "hush"}))
+    assert "short" not in error_of({**PEER, "cluster-secret": "short"}).fields["value"]
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_config(tmp_path / "missing.toml", environ={})
+    broken = tmp_path / "broken.toml"
+    broken.write_text("node-id = ")
+    with pytest.raises(ConfigError, match=r"broken\.toml"):
+        load_config(broken, environ={})
+    secret = tmp_path / "secret"
+    secret.write_text("  a secret from a file\n")
+    config = load(**{**PEER, "cluster-secret": ..., "cluster-secret-file": str(secret)})
+    assert config.cluster_secret == "a secret from a file"
+
+
+def test_quorum_and_names_are_the_same_on_all_members() -> None:
+    def member(own: str, others: str) -> NodeConfig:
+        values = dict(BASE, **{"node-id": own, "master-url": f"http://h{own}",
+                               "listen": "127.0.0.1:0"})  # fmt: skip
+        for number, other in enumerate(others, start=1):
+            values |= {f"peer.{number}.id": other, f"peer.{number}.url": f"http://h{other}"}
+        return load_config(None, values | {"cluster-secret": "0123456789abcdef"}, {})
+
+    three = [member("A", "BC"), member("B", "CA"), member("C", "AB")]
+    assert {config.members for config in three} == {("A", "B", "C")}
+    assert len({config.lineage for config in three}) == 1
+    assert len({config.shared_hash() for config in three}) == 1
+    assert [config.acquisition_quorum for config in three] == [2, 2, 2]
+    assert member("A", "B").acquisition_quorum == 2
+    assert member("A", "BCDE").acquisition_quorum == 3
+    assert member("A", "B").lineage != three[0].lineage

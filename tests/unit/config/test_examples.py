@@ -1,0 +1,31 @@
+"""The example files of conf/ are configurations that work together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sparktxlog.config import load_config
+
+CONF = Path(__file__).parents[3] / "conf"
+
+
+def test_the_three_sites_are_each_others_peers() -> None:
+    sites = []
+    for name in "abc":
+        text = (CONF / f"site-{name}.toml").read_text()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Path, "read_text", lambda self: "0123456789abcdef")
+            sites.append(load_config(CONF / f"site-{name}.toml", environ={}))
+        assert f'"data/site-{name}"' in text
+        assert "cluster-secret = " not in text
+    assert len({site.shared_hash() for site in sites}) == 1
+    assert len({site.lineage for site in sites}) == 1
+    assert sites[0].members == ("A", "B", "C")
+
+
+def test_the_single_node_needs_nothing_else() -> None:
+    config = load_config(CONF / "single.toml", environ={})
+    assert config.members == ("A",)
+    assert config.acquisition_quorum == 1

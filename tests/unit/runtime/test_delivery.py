@@ -1,0 +1,88 @@
+"""Tails for lagging peers, read from the front; another history is told, never truncated (P28)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from sparktxlog.codec.payload import digest_of, encode_payload
+from sparktxlog.model.ids import NodeId
+from sparktxlog.model.operation import RunManifest
+from sparktxlog.protocol.actions import Alarm, SendTail
+from sparktxlog.protocol.messages import QueueEntry, RunHeader, Tail
+from sparktxlog.runtime.delivery import Delivery
+from sparktxlog.runtime.progress import Progress
+from sparktxlog.storage.interfaces import AppendQueue, PutRun
+from sparktxlog.storage.memory import MemoryFront
+
+
+def filled(runs: int) -> tuple[MemoryFront, list[QueueEntry]]:
+    """Return a front with runs of two transactions each, all ordered."""
+    front, entries, previous = MemoryFront(), [], bytes(32)
+    for number in range(runs):
+        ids = b"".join((2 * number + i + 1).to_bytes(16, "big") for i in range(2))
+        payload = encode_payload(RunManifest(n=2, ids=ids, blocks=(), submitted_at=1), [])
+        header = RunHeader(
+            epoch=1, ts=number + 1, origin=NodeId("A"), incarnation=1, seq=2 * number + 1, n=2,
+            digest=digest_of(payload), size_bytes=len(payload),
+        )  # fmt: skip
+        chain = bytes([number + 1]) * 32
+        entries.append(
+            QueueEntry(
+                position=2 * number + 1, header=header, previous_hash=previous, chain_hash=chain
+            )
+        )
+        previous = chain
+        front.write([PutRun(header=header, payload=payload)])
+    front.write([AppendQueue(entries=tuple(entries), ordered_at=1)])
+    return front, entries
+
+
+class Link:
+    def __init__(self) -> None:
+        self.tails: list[Tail] = []
+
+    def tail(self, tail: Tail) -> None:
+        self.tails.append(tail)
+
+
+def deliver(position: int, chain_hash: bytes, runs: int = 5) -> tuple[list[Tail], list[Alarm]]:
+    """Return what is sent and raised for a peer that stands at a position."""
+    front, _ = filled(runs)
+    link, alarms = Link(), list[Alarm]()
+
+    async def main() -> None:
+        nothing: Any = None
+        delivery = Delivery(
+            node_id=NodeId("A"), lineage="l", epoch=1, front=front, holdings=nothing,
+            receipts=nothing, links={"B": link},  # type: ignore[dict-item]
+            fetcher=nothing, ordered=Progress(), on_ordered=lambda position: None,
+            on_diverged=alarms.append,
+            run_blocking=lambda work, *args: asyncio.ensure_future(asyncio.to_thread(work, *args)),
+        )  # fmt: skip
+        delivery.deliver(SendTail(peer=NodeId("B"), position=position, chain_hash=chain_hash), 0)
+        await asyncio.gather(*delivery._tails)
+
+    asyncio.run(main())
+    return link.tails, alarms
+
+
+def test_a_lagging_peer_gets_what_follows_its_base() -> None:
+    _, entries = filled(5)
+    for behind in (0, 1, 4):
+        base = entries[behind - 1] if behind else None
+        position, chain_hash = (base.end, base.chain_hash) if base else (0, bytes(32))
+        tails, alarms = deliver(position, chain_hash)
+        assert alarms == []
+        assert [tail.entries for tail in tails] == [tuple(entries[behind:])]
+        assert tails[0].previous_hash == chain_hash
+    assert deliver(10, entries[-1].chain_hash) == ([], [])
+
+
+def test_another_history_halts_this_node_and_sends_nothing() -> None:
+    _, entries = filled(5)
+    for position, chain_hash in ((4, b"x" * 32), (3, entries[1].chain_hash), (10, b"x" * 32),
+                                 (0, b"x" * 32)):  # fmt: skip
+        tails, alarms = deliver(position, chain_hash)
+        assert tails == []
+        assert [(alarm.code, alarm.fatal) for alarm in alarms] == [("diverged", True)]

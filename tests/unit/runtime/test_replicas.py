@@ -1,0 +1,101 @@
+"""Replicas: verdicts, who is alive, snapshots, and what survives a restart."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sparktxlog.model.report import ReplicaVerdict, TableState, WorkerReport
+from sparktxlog.model.signature import TableSignature
+from sparktxlog.runtime.replicas import HISTORY, LogEnds, Replicas
+from sparktxlog.storage.interfaces import PutValue
+
+
+def hash_at(position: int) -> bytes | None:
+    return position.to_bytes(32, "big") if position % 10 == 0 else None
+
+
+def replicas(saved: dict[str, bytes] | None = None, position: int = 100_000) -> Replicas:
+    return Replicas(
+        node_id="A", lineage="l", dead_after_us=10_000_000,
+        ends=lambda: LogEnds(position=position, published=position), hash_at=hash_at,
+        saved=saved or {},
+    )  # fmt: skip
+
+
+def report(position: int, node: str = "A", rows: int = 1, diverged: str = "") -> WorkerReport:
+    signature = TableSignature(rows=rows)
+    return WorkerReport(
+        worker_id=f"w{node}", node_id=node, lineage="l", epoch=1, position=position,
+        chain_hash=(hash_at(position) or b"").hex(),
+        tables={"t": TableState(version=position, signature=signature, schema="s",
+                                diverged=diverged)},
+    )  # fmt: skip
+
+
+def test_the_second_site_with_another_content_is_diverged() -> None:
+    known = replicas()
+    assert known.accept(report(10, "B"), 1)[0].verdict is ReplicaVerdict.KNOWN
+    comparison, _, writes = known.accept(report(10, "A", rows=2), 1)
+    assert comparison.verdict is ReplicaVerdict.DIVERGED
+    assert "recorded first by B" in comparison.reason
+    assert writes == []
+    assert known.applied(1) == 0
+    assert known.snapshot(None) is None
+
+
+def test_applied_counts_equal_sites() -> None:
+    known = replicas()
+    for node, position in (("A", 20), ("B", 30), ("C", 10)):
+        known.accept(report(position, node), 1)
+    assert [known.applied(copies) for copies in (1, 2, 3, 4)] == [20, 20, 10, 0]
+    known.accept(report(40, "B", diverged="foreign commit"), 1)
+    assert known.applied(2) == 10
+
+
+def test_silence_means_dead_and_any_report_alive() -> None:
+    known = replicas()
+    known.accept(report(10), 1_000_000)
+    assert known.status(11_000_000)[0]["alive"]
+    late = known.status(11_000_001)[0]
+    assert (late["alive"], late["age_s"]) == (False, 10.0)
+    _, changed, _ = known.accept(replace(report(10), reported_at=9), 12_000_000)
+    assert not changed
+    assert known.status(12_000_000)[0]["alive"]
+
+
+def test_batches_are_kept_bounded_and_survive_a_restart() -> None:
+    known, saved = replicas(), {}
+    for batch in range(1, HISTORY + 51):
+        _, _, writes = known.accept(report(10 * batch), 1)
+        for write in writes:
+            assert isinstance(write, PutValue)
+            saved[write.name] = write.value
+    assert len(saved) == HISTORY + 1
+    assert known.snapshot(500) is None
+    again = replicas(saved)
+    for one in (known, again):
+        assert one.snapshot(510) == report(510)
+        assert one.snapshot(None) == report(10 * HISTORY + 500)
+        assert one.applied(1) == 10 * HISTORY + 500
+    assert not again.status(1)[0]["alive"]
+    # The ring goes on where it was: the next batch replaces the oldest one.
+    _, _, writes = again.accept(report(10 * HISTORY + 510), 1)
+    assert isinstance(writes[0], PutValue)
+    assert saved[writes[0].name] != writes[0].value
+    assert again.snapshot(510) is None
+
+
+def test_a_peer_ahead_of_this_node_becomes_known_when_the_queue_has_grown() -> None:
+    end = [5]
+    known = Replicas(
+        node_id="A", lineage="l", dead_after_us=1, saved={}, hash_at=hash_at,
+        ends=lambda: LogEnds(position=end[0], published=end[0]),
+    )  # fmt: skip
+    assert known.accept(report(10, "B"), 7)[0].verdict is ReplicaVerdict.AHEAD
+    assert known.overtaken() == []
+    end[0] = 10
+    assert known.overtaken() == [(report(10, "B"), 7)]
+    comparison, changed, _ = known.accept(report(10, "B"), 7)
+    assert (comparison.verdict, changed) == (ReplicaVerdict.KNOWN, True)
+    assert known.overtaken() == []
+    assert known.accept(report(10, "C", rows=2), 8)[0].verdict is ReplicaVerdict.DIVERGED

@@ -1,0 +1,33 @@
+"""docs/formats.md names what the code writes."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from sparktxlog.codec.payload import MAGIC
+from sparktxlog.storage import front_schema
+from sparktxlog.storage.schemas import LOG_TABLES, OPERATION
+
+_TEXT = (Path(__file__).parents[3] / "docs" / "formats.md").read_text()
+
+
+def test_every_column_of_the_log_tables_is_described() -> None:
+    for name, schema in LOG_TABLES.items():
+        section = _TEXT.split(f"### `log/{name}`")[1].split("\n#")[0]
+        described = set(re.findall(r"`(\w+)`", section))
+        assert set(schema.names) <= described
+    section = _TEXT.split("### `log/synchronized_queue`")[1]
+    assert all(f"`{OPERATION.field(i).name}`" in section for i in range(OPERATION.num_fields))
+
+
+def test_every_table_of_the_front_is_described() -> None:
+    section = _TEXT.split("## Front")[1].split("\n## ")[0]
+    described = re.findall(r"^\| `(\w+)`", section, re.MULTILINE)
+    assert sorted(described) == sorted(re.findall(r"TABLE (\w+)", front_schema._TABLES))
+    assert f"format {front_schema.SCHEMA_VERSION} " in section
+
+
+def test_the_magic_is_the_one_written() -> None:
+    assert MAGIC == b"TXLOG\x00\x00\x01"
+    assert "magic `TXLOG` 0 0 1" in _TEXT

@@ -1,0 +1,114 @@
+"""Signed requests: altered, replayed, stale and foreign ones are told apart."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparktxlog.errors import UnauthorizedError
+from sparktxlog.transport.signing import (
+    COUNTER,
+    SIGNATURE,
+    WINDOW,
+    Signer,
+    StaleSessionError,
+    Verifier,
+)
+
+SECRET = "0123456789abcdef"
+
+
+def greeted(boot: str = "a1", to: str = "b1") -> tuple[Signer, Verifier]:
+    signer, verifier = Signer(SECRET, "A", boot), Verifier(SECRET, to)
+    headers = signer.headers("POST", "/hello", b"", to)
+    assert verifier.check(headers, "POST", "/hello", b"", greeting=True) == "A"
+    verifier.admit(headers)
+    return signer, verifier
+
+
+def check(verifier: Verifier, headers: dict[str, str], body: bytes = b"x") -> str:
+    return verifier.check(headers, "POST", "/posts", body, greeting=False)
+
+
+def test_a_genuine_request_passes_once() -> None:
+    signer, verifier = greeted()
+    headers = signer.headers("POST", "/posts", b"x", "b1")
+    assert check(verifier, headers) == "A"
+    with pytest.raises(UnauthorizedError, match="replayed"):
+        check(verifier, headers)
+
+
+@pytest.mark.parametrize("part", ["method", "target", "body", "counter", "signature", "secret"])
+def test_an_altered_request_is_refused_and_does_not_use_up_its_counter(part: str) -> None:
+    signer, verifier = greeted()
+    if part == "secret":
+        signer = Signer("another secret!!", "A", "a1")
+    headers = signer.headers("POST", "/posts", b"x", "b1")
+    sent = dict(headers)
+    if part == "counter":
+        sent[COUNTER] = str(int(sent[COUNTER]) + 1)
+    if part == "signature":
+        sent[SIGNATURE] = "0" * 64
+    method = "PUT" if part == "method" else "POST"
+    target = "/other" if part == "target" else "/posts"
+    body = b"y" if part == "body" else b"x"
+    with pytest.raises(UnauthorizedError, match="wrong signature"):
+        verifier.check(sent, method, target, body, greeting=False)
+    if part != "secret":
+        assert check(verifier, headers) == "A"
+
+
+@pytest.mark.parametrize("counter", ["", "-1", "1.0", "٣", "9" * 30])
+def test_counters_that_are_none(counter: str) -> None:
+    signer, verifier = greeted()
+    headers = signer.headers("POST", "/posts", b"x", "b1") | {COUNTER: counter}
+    with pytest.raises(UnauthorizedError, match="not signed"):
+        check(verifier, headers)
+
+
+def test_requests_may_overtake_within_the_window_only() -> None:
+    signer, verifier = greeted()
+    early = [signer.headers("POST", "/posts", b"x", "b1") for _ in range(3)]
+    late = [signer.headers("POST", "/posts", b"x", "b1") for _ in range(WINDOW)]
+    assert check(verifier, late[0]) == "A"
+    assert check(verifier, early[1]) == "A"
+    for headers in late[1:]:
+        check(verifier, headers)
+    with pytest.raises(UnauthorizedError, match="replayed"):
+        check(verifier, early[0])
+
+
+def test_a_restarted_receiver_refuses_what_was_recorded_before() -> None:
+    signer, _ = greeted(to="b1")
+    recorded = signer.headers("POST", "/posts", b"x", "b1")
+    restarted = Verifier(SECRET, "b2")
+    with pytest.raises(StaleSessionError):
+        check(restarted, recorded)
+    with pytest.raises(StaleSessionError):
+        check(restarted, signer.headers("POST", "/posts", b"x", "b2"))  # not greeted yet
+
+
+def test_a_restarted_sender_retires_its_former_start() -> None:
+    old, verifier = greeted(boot="a1")
+    recorded = old.headers("POST", "/posts", b"x", "b1")
+    recorded_hello = old.headers("POST", "/hello", b"", "b1")
+    new = Signer(SECRET, "A", "a2")
+    hello = new.headers("POST", "/hello", b"", "b1")
+    verifier.check(hello, "POST", "/hello", b"", greeting=True)
+    # Not admitted yet: a refused greeting must not end the session of the right node.
+    assert check(verifier, old.headers("POST", "/posts", b"x", "b1")) == "A"
+    verifier.admit(hello)
+    with pytest.raises(UnauthorizedError, match="replayed"):
+        verifier.check(hello, "POST", "/hello", b"", greeting=True)
+    for headers, target, body in ((recorded, "/posts", b"x"), (recorded_hello, "/hello", b"")):
+        with pytest.raises(UnauthorizedError, match="was replaced"):
+            verifier.check(headers, "POST", target, body, greeting=True)
+    assert check(verifier, new.headers("POST", "/posts", b"x", "b1")) == "A"
+
+
+def test_an_answer_is_bound_to_its_request() -> None:
+    signer, other = Signer(SECRET, "A", "a1"), Signer("another secret!!", "A", "a1")
+    seal = signer.answer_signature("s1", b"body")
+    assert seal == Signer(SECRET, "B", "b9").answer_signature("s1", b"body")
+    assert seal != signer.answer_signature("s2", b"body")
+    assert seal != signer.answer_signature("s1", b"bodz")
+    assert seal != other.answer_signature("s1", b"body")

@@ -1,0 +1,57 @@
+"""Reports: in order, none lost while the node is away, and a heartbeat that repeats the last."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.worker_log import LogBuilder, MemoryLog
+
+from sparktxlog.errors import TransportError
+from sparktxlog.worker.reports import Heartbeat, Reporter
+from sparktxlog.worker.state import ReplicaState
+
+STATE = ReplicaState(worker_id="w", lineage="test", position=1, chain_hash="h")
+
+
+def test_reports_wait_for_an_absent_node_in_order(tmp_path: Path) -> None:
+    source = MemoryLog(LogBuilder(tmp_path), tmp_path)
+    reporter = Reporter(source, "a")
+    source.reachable = False
+    for position in (1, 2):
+        with pytest.raises(TransportError):
+            reporter.report(replace(STATE, position=position))
+    with pytest.raises(TransportError):
+        reporter.beat()
+    source.reachable = True
+    reporter.beat()
+    assert [report.position for report in source.reports] == [1, 2]
+    reporter.beat()
+    first, again = source.reports[1:]
+    assert again.position == 2 and again.reported_at >= first.reported_at
+    assert "pyspark 4" in again.engine and again.node_id == "a"
+
+
+def test_nothing_is_sent_before_the_first_report(tmp_path: Path) -> None:
+    source = MemoryLog(LogBuilder(tmp_path), tmp_path)
+    Reporter(source, "a").beat()
+    assert source.reports == []
+
+
+def test_the_heartbeat_outlives_an_absent_node_and_ends_with_its_context() -> None:
+    beats, third = 0, threading.Event()
+
+    def beat() -> None:
+        nonlocal beats
+        beats += 1
+        if beats == 3:
+            third.set()
+        raise TransportError("away")
+
+    with Heartbeat(beat, interval_s=0.001):
+        assert third.wait(10)
+    seen = beats
+    assert not any(thread.name == "heartbeat" for thread in threading.enumerate())
+    assert beats == seen

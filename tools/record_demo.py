@@ -1,0 +1,31 @@
+"""Run the demo and put what it printed into the README, between its two marks.
+
+python tools/record_demo.py [demo arguments]
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+_MARKS = re.compile(r"(<!-- demo output: begin -->\n).*?(<!-- demo output: end -->)", re.DOTALL)
+
+
+def main(argv: list[str]) -> int:
+    """Record a run that passed; leave the README alone if it did not."""
+    command = [sys.executable, "-m", "sparktxlog.cli", "demo", *argv]
+    answer = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    print(answer.stdout)
+    if answer.returncode:
+        return answer.returncode
+    text = "\n".join(line.rstrip() for line in answer.stdout.splitlines())
+    page = ROOT / "README.md"
+    page.write_text(_MARKS.sub(rf"\1```text\n{text}\n```\n\2", page.read_text()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
