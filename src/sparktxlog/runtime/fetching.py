@@ -123,6 +123,10 @@ class Fetcher:
         except TxLogError as error:
             _log.info("fetch failed", run=digest.hex()[:12], reason=str(error))
             self._tell(FetchFailed(digest=digest, reason=str(error)))
+        except Exception as error:
+            # A mistake of ours must not leave the core waiting for an answer for ever.
+            _log.exception("fetch failed unexpectedly", run=digest.hex()[:12])
+            self._tell(FetchFailed(digest=digest, reason=repr(error)))
 
     async def _fetch(self, header: RunHeader, sources: tuple[str, ...]) -> None:
         failure: TxLogError = TransportError("there is no source to fetch from")
@@ -196,4 +200,6 @@ class Fetcher:
             else:
                 return
         offset = self._payloads.received_bytes(file)
-        self._payloads.receive(file, link.stream(file.path, offset), offset)
+        # All bytes may be here and unverified: the node died before it put the file in place.
+        rest = link.stream(file.path, offset) if offset < file.size_bytes else ()
+        self._payloads.receive(file, rest, offset)
