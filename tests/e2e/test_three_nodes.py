@@ -174,7 +174,6 @@ def test_wrong_secret_and_a_second_node_under_one_id_are_refused(cluster: Cluste
     c.wait_ready()
     wait_until(lambda: "wrong signature" in a.log_text(), what="A refuses C")
 
-
     def refused() -> bool:
         peer = next(p for p in a.status()["peers"] if p["id"] == "C")
         return not peer["linked"] and "401" in peer["reason"]

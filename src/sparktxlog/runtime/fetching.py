@@ -123,7 +123,7 @@ class Fetcher:
         except TxLogError as error:
             _log.info("fetch failed", run=digest.hex()[:12], reason=str(error))
             self._tell(FetchFailed(digest=digest, reason=str(error)))
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001
             # A mistake of ours must not leave the core waiting for an answer for ever.
             _log.exception("fetch failed unexpectedly", run=digest.hex()[:12])
             self._tell(FetchFailed(digest=digest, reason=repr(error)))
