@@ -52,7 +52,7 @@ class Setting:
 
 
 def _attribute(key: str) -> str:
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", "-", key).lower().replace("-", "_")
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "-", key).lower().replace("-", "_").replace(".", "_")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +134,15 @@ def _one_of(*choices: str) -> Callable[[Any], str]:
         return text
 
     return read
+
+
+def _switch(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    text = _text(value).lower()
+    if text not in ("true", "false"):
+        raise ValueError("expected true or false")
+    return text == "true"
 
 
 def _roles(value: Any) -> tuple[str, ...]:
@@ -219,6 +228,22 @@ SETTINGS: tuple[Setting, ...] = (
             description="Transactions kept in the log once every worker applied them."),
     Setting(key="tx-log-max-depth", read=_number(0.01, 1_000_000), default=168.0,
             description="Hours that transactions are kept in the log at most."),
+    Setting(key="tx-log-max-bytes", read=_count(1 << 20, 1 << 50), default=53_687_091_200,
+            description="Bytes of log beyond which transactions are pruned though a worker has "
+            "not applied them; that worker then needs a copy."),
+    Setting(key="replication.compression", read=_switch, default=True, shared=True,
+            description="Copies travel compressed (zstd), where a sample of a file says it pays."),
+    Setting(key="replication.chunk-bytes", read=_count(65_536, 1 << 28), default=5_242_880,
+            description="Size of the chunks in which files of a copy travel."),
+    Setting(key="replication.streams", read=_count(1, 256), default=8,
+            description="Chunks of a copy that are fetched at once."),
+    Setting(key="replication.max-donors", read=_count(1, 64), default=3,
+            description="Donors that one copy reads from at most."),
+    Setting(key="replication.lease", read=_number(1, 86_400), default=120.0,
+            description="Seconds after which a donor gives up the pins of a silent copy."),
+    Setting(key="backup-dir", read=_path, default=None,
+            description="Where the old files of a replica are kept before a copy replaces it; "
+            "default: they stay as Delta history only."),
     Setting(key="NetSpeedBitsPerSec", read=_count(1, 1 << 50), default=104_857_600,
             description="Speed of the network between sites, for estimates of copying."),
     Setting(key="FullReplicationTimeFactor", read=_number(0.01, 1_000), default=1.3,
@@ -266,6 +291,13 @@ class NodeConfig:
     worker_dead_after: float
     tx_log_max_size: int
     tx_log_max_depth: float
+    tx_log_max_bytes: int
+    replication_compression: bool
+    replication_chunk_bytes: int
+    replication_streams: int
+    replication_max_donors: int
+    replication_lease: float
+    backup_dir: Path | None
     net_speed_bits_per_sec: int
     full_replication_time_factor: float
     min_time_to_consider_full_replication_s: float
@@ -376,7 +408,9 @@ def _flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def _from_environment(environ: Mapping[str, str]) -> list[tuple[str, str, str]]:
     found = []
-    by_name = {f"{ENV_PREFIX}{s.key.upper().replace('-', '_')}": s.key for s in SETTINGS}
+    by_name = {
+        f"{ENV_PREFIX}{s.key.upper().replace('-', '_').replace('.', '_')}": s.key for s in SETTINGS
+    }
     for name, value in sorted(environ.items()):
         if name in by_name:
             found.append((by_name[name], value, name))

@@ -28,12 +28,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "transport": {"codec", "protocol.messages", "config"},
     "runtime": {"config", "protocol", "catchup", "codec", "storage", "transport"},
     "service": {"config", "codec", "runtime", "storage.interfaces", "protocol.messages"},
-    "worker": {"catchup", "codec", "storage.interfaces"},
-    "api": {"codec", "worker"},
-    "cli": {"api", "config", "codec", "runtime", "service", "worker", "transport", "storage"},
+    "copying": {"codec"},
+    "worker": {"catchup", "codec", "copying", "storage.interfaces"},
+    "api": {"codec", "copying", "worker"},
+    "cli": {"api", "catchup", "config", "codec", "copying", "runtime", "service", "worker", "transport", "storage"},
     "pyspark_txlog": {"api"},
     "testing": {
-        "api", "catchup", "cli", "codec", "config", "protocol", "runtime", "service", "storage",
+        "api", "catchup", "cli", "codec", "config", "copying", "protocol", "runtime", "service", "storage",
         "transport", "worker",
     },
 }  # fmt: skip
@@ -58,6 +59,7 @@ MUST_NOT: dict[str, set[str]] = {
     "transport": _SPARK | _WEB | {"sqlite3", "deltalake"},
     "runtime": _SPARK | _WEB,
     "service": _SPARK | {"sqlite3", "deltalake", "random"},
+    "copying": _SPARK | _WEB | {"sqlite3", "asyncio", "random"},
     "worker": _WEB | {"sqlite3", "asyncio", "random"},
     "api": _WEB | {"sqlite3", "asyncio"},
 }

@@ -1,0 +1,154 @@
+"""What donor, target and their nodes tell each other about a copy of a replica (R06–R10, B10, B21).
+
+A *donor* pins the files of its replica under a *lease* and offers them as a `Grant`; the *target*
+fetches what it lacks in chunks, straight from the donor, with the lease's token.  Both nodes only
+arrange it: no file passes through a master.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from sparktxlog.model.signature import TableSignature
+from sparktxlog.model.table import TableDefinition
+
+#: Header of a chunk's answer: SHA-256 of its plain bytes, hexadecimal.
+CHUNK_DIGEST_HEADER = "X-Txlog-Chunk-Digest"
+#: Header of a chunk's answer: `zstd` or `identity`.
+CHUNK_CODEC_HEADER = "X-Txlog-Chunk-Codec"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfferedFile:
+    """A pinned file of a table, by its path relative to the table's directory."""
+
+    path: str
+    size_bytes: int
+    #: Modification time, microseconds since 1970 UTC: Delta dates commits by it.
+    modified_at: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfferedTable:
+    """A table of the donor's replica at the granted position."""
+
+    definition: TableDefinition
+    #: Delta version at the donor that holds exactly the transactions up to the position.
+    version: int
+    signature: TableSignature
+    #: All files of the table's directory at the time of the lease, `_delta_log` included,
+    #: ascending by path; not all of them belong to `version`.
+    files: tuple[OfferedFile, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """A lease with what it pins: the snapshot of a donor's replica at one position."""
+
+    lease_id: str
+    #: Bearer token of the lease: secret, good for its files until it expires.
+    token: str
+    node_id: str
+    #: URL of the donor, without path.
+    url: str
+    lineage: str
+    epoch: int
+    #: Position of the snapshot, a run end; and the chain hash there, hexadecimal.
+    position: int
+    chain_hash: str
+    #: Size of all chunks but a file's last.
+    chunk_bytes: int
+    #: `zstd` or `none`; equal on all members (R25).
+    compression: str
+    #: Seconds after which an unused lease is given up; each request renews it.
+    lease_s: float
+    tables: tuple[OfferedTable, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaSize:
+    """What a donor's replica would cost to copy: its live files (R15, R23)."""
+
+    node_id: str
+    position: int
+    #: Table → [(path of a live data file relative to the table, bytes)], deletion vectors left out.
+    files: dict[str, list[tuple[str, int]]] = field(default_factory=dict)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all live files."""
+        return sum(size for files in self.files.values() for _, size in files)
+
+
+class CatchUpKind(str, Enum):
+    """How a replica comes back (conventions: catch up = replay or copy)."""
+
+    REPLAY = "replay"
+    COPY = "copy"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """What the planner expects; never shown as a measured result."""
+
+    kind: CatchUpKind
+    seconds: float
+    #: What it was computed from, in words: `41,000,000,000 bytes at 104.9 Mbit/s (as configured)`.
+    basis: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """The planner's choice for one replica, as a value (R12)."""
+
+    worker_id: str
+    #: up-to-date, replay, copy or stop.
+    plan: str
+    #: Why, in words, with the numbers compared.
+    reason: str
+    #: Log message of the sources that belongs to it (R19–R23), empty for none.
+    message: str = ""
+    replay: Estimate | None = None
+    copy: Estimate | None = None
+    #: Transactions to replay.
+    behind: int = 0
+    #: Node to copy from, empty if none.
+    donor: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyTicket:
+    """What a worker gets from its own node to carry out a copy: grants, best donor first."""
+
+    copy_id: str
+    decision: Decision
+    grants: tuple[Grant, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transfer:
+    """A finished or failed catch-up, estimate against actual: one row of `log/transfers`."""
+
+    transfer_id: str
+    worker_id: str
+    node_id: str
+    kind: CatchUpKind
+    #: Nodes copied from, empty for a replay.
+    donors: tuple[str, ...] = ()
+    #: Position before and after.
+    from_position: int
+    to_position: int
+    started_at: int
+    finished_at: int
+    estimated_s: float | None
+    actual_s: float
+    #: Bytes of files asked for, of them read over the network (after compression), and found here.
+    size_bytes: int = 0
+    wire_bytes: int = 0
+    reused_bytes: int = 0
+    transactions: int = 0
+    #: `done`, or why it failed.
+    outcome: str = "done"
+    #: Message and reason of the decision.
+    reason: str = ""
