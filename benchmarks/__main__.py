@@ -11,7 +11,7 @@ from pathlib import Path
 from benchmarks.results import Figure, machine, markdown, write
 
 #: In this order: first those without a JVM in this process.
-NAMES = ("ordering", "posts", "memory", "bulk", "apply", "replay", "visibility")
+NAMES = ("ordering", "posts", "memory", "copying", "bulk", "apply", "replay", "visibility")
 
 
 def main() -> int:

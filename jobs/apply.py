@@ -14,6 +14,7 @@ from typing import Any
 
 from sparktxlog.api import job
 from sparktxlog.worker.apply import Applier, ApplyOutcome
+from sparktxlog.worker.copying import CopyOptions
 from sparktxlog.worker.state import ReplicaDirectory
 
 
@@ -22,6 +23,7 @@ def main(argv: Sequence[str]) -> int:
     mode = parser.add_mutually_exclusive_group()
     mode.add_argument("--once", action="store_true", help="apply what is published, then end")
     mode.add_argument("--follow", action="store_true", help="go on until SIGTERM")
+    parser.add_argument("--no-copy", action="store_true", help="end where the node says copy")
     parser.add_argument("--at-least", type=int, default=0, metavar="POSITION")
     parser.add_argument("--timeout", type=float, default=60.0, metavar="SECONDS")
     return job.run_job(parser.parse_args(argv), apply)
@@ -32,7 +34,10 @@ def apply(context: job.JobContext) -> tuple[int, dict[str, Any]]:
     with closing(context.open_source()) as source, closing(context.open_source()) as reporting:
         lake = arguments.lake or source.info().lake_root
         with closing(ReplicaDirectory(lake)) as directory:
-            applier = Applier(context.spark, source, directory, reporting=reporting)
+            copies = None if arguments.no_copy else CopyOptions()
+            applier = Applier(
+                context.spark, source, directory, reporting=reporting, copies=copies
+            )  # fmt: skip
             if arguments.follow:
                 stop = threading.Event()
                 for number in (signal.SIGTERM, signal.SIGINT):
@@ -44,9 +49,7 @@ def apply(context: job.JobContext) -> tuple[int, dict[str, Any]]:
 
 
 def exit_code(outcome: ApplyOutcome, at_least: int) -> int:
-    if outcome.diverged or outcome.stopped:
-        return job.DIVERGED
-    return job.LAGGING if outcome.position < at_least else job.OK
+    return job.exit_code_of(outcome, at_least)
 
 
 if __name__ == "__main__":

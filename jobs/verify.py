@@ -1,6 +1,8 @@
 """Recount the signatures of the site's replica by full scan, and compare it with other sites.
 
-./spark-submit.sh jobs/verify.py --url http://127.0.0.1:7070 [--table NAME …] [--json]
+./spark-submit.sh jobs/verify.py --url http://127.0.0.1:7070 [--table NAME …] [--compare] [--json]
+
+--compare also says since which position sites differ, by what they reported.
 """
 
 from __future__ import annotations
@@ -12,35 +14,34 @@ from dataclasses import asdict
 from typing import Any
 
 from sparktxlog.api import job
-from sparktxlog.worker.verify import Verification, verify_replica
+from sparktxlog.worker.comparing import compare_sites, conclusions
+from sparktxlog.worker.findings import comparison_lines, recount_lines
+from sparktxlog.worker.histories import read_peer_urls
+from sparktxlog.worker.verify import verify_replica
 
 
 def main(argv: Sequence[str]) -> int:
     parser = job.parser("Recount a replica's tables by full scan, and compare sites.")
     parser.add_argument("--table", action="append", default=[], help="only this one; repeatable")
+    parser.add_argument("--compare", action="store_true", help="find where sites began to differ")
+    parser.add_argument("--peer-url", action="append", default=[], metavar="NAME=URL")
     return job.run_job(parser.parse_args(argv), verify)
 
 
 def verify(context: job.JobContext) -> tuple[int, dict[str, Any]]:
     with closing(context.open_source()) as source:
         lake = context.arguments.lake or source.info().lake_root
+        peers = read_peer_urls(context.arguments.peer_url)
+        compared = compare_sites(source, peers) if context.arguments.compare else None
         found = verify_replica(context.spark, source, lake, context.arguments.table)
-    describe(found)
-    return (job.OK if found.sound else job.DIVERGED), {"sound": found.sound, **asdict(found)}
-
-
-def describe(found: Verification) -> None:
-    sites = ", ".join(found.compared_sites) or "no other site at this position"
-    sys.stderr.write(f"site {found.node_id}, position {found.position}; compared: {sites}\n")
-    for table in found.tables:
-        verdict = "sound" if table.sound else "DIFFERS"
-        sys.stderr.write(f"{verdict:8}{table.table} version {table.version}: {table.counted}\n")
-        if table.counted != table.recorded:
-            sys.stderr.write(f"        recorded: {table.recorded}\n")
-        for node, signature in table.differing_sites.items():
-            sys.stderr.write(f"        site {node}: {signature}\n")
-        for cause in table.causes:
-            sys.stderr.write(f"        {cause}\n")
+    lines, result = recount_lines(found), {"sound": found.sound, **asdict(found)}
+    if compared is not None:
+        said = conclusions(compared, found)
+        lines += comparison_lines(compared, said)
+        result["comparison"] = {"equal": compared.equal, **asdict(compared), "conclusions": said}
+    sys.stderr.write("".join(f"{line}\n" for line in lines))
+    sound = found.sound and (compared is None or compared.equal)
+    return (job.OK if sound else job.DIVERGED), result
 
 
 if __name__ == "__main__":

@@ -31,6 +31,11 @@ nearest valid key of anything wrong, `sparktxlog config show --config FILE` show
 *Shared* settings must be equal on all members of a cluster; peers compare them when they greet
 each other and refuse a link where they differ.
 
+What tells replay from copy, and how much log is kept, can also be changed while the node runs,
+with `sparktxlog settings set` ([catching up](catch-up.md)); the node keeps such a value, and it
+overrides all of the above. The key `IncrementalUpdateLimit` of older systems causes a warning,
+nothing else.
+
 ## Peers
 
 | key | variable | meaning |

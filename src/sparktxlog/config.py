@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import logging
 import os
 import re
 import tomllib
@@ -29,6 +30,10 @@ ENV_PREFIX = "SPARKTXLOG_"
 _PEER_KEY = re.compile(r"peer\.([0-9]{1,4})\.(id|url)")
 _ROLES = ("master", "replica")
 _MAX_FILE_BYTES = 1 << 20
+#: Keys of the sources that mean nothing any more (R11): told once, without effect.
+_DROPPED_KEYS = ("IncrementalUpdateLimit",)
+
+_log = logging.getLogger("sparktxlog.config")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,10 +118,10 @@ def _number(low: float, high: float, *, whole: bool = False) -> Callable[[Any], 
                 raise ValueError("expected a number") from error
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise ValueError("expected a number")
+        if not low <= value <= high:  # first, for it refuses infinity too
+            raise ValueError(f"expected a number from {low:g} to {high:g}")
         if whole and value != int(value):
             raise ValueError("expected a whole number")
-        if not low <= value <= high:
-            raise ValueError(f"expected a number from {low:g} to {high:g}")
         return int(value) if whole else float(value)
 
     return read
@@ -304,6 +309,8 @@ class NodeConfig:
     log_level: str
     log_format: str
     peers: tuple[Peer, ...]
+    #: Key → where its value was given; what is missing has its default.
+    origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def members(self) -> tuple[NodeId, ...]:
@@ -349,18 +356,26 @@ def load_config(
     """
     environ = os.environ if environ is None else environ
     values: dict[str, tuple[Any, str]] = {}
-    if path is not None:
-        for key, value in _read_file(Path(path)).items():
-            _known_key(key, value, str(path))
-            values[key] = (value, str(path))
+    given = {} if path is None else _without_dropped(_read_file(Path(path)), str(path))
+    for key, value in given.items():
+        _known_key(key, value, str(path))
+        values[key] = (value, str(path))
     for key, value, name in _from_environment(environ):
         values[key] = (value, f"environment variable {name}")
-    for key, value in (overrides or {}).items():
+    for key, value in _without_dropped(overrides or {}, "command line").items():
         if value is not None:
             _known_key(key, value, "command line")
             values[key] = (value, "command line")
     where = str(path) if path is not None else "configuration"
     return _resolve(values, where)
+
+
+def _without_dropped(values: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Return values without the keys that mean nothing any more, with one warning for each."""
+    for key in _DROPPED_KEYS:
+        if key in values:
+            _log.warning("%s: %s is not supported any more and has no effect", where, key)
+    return {key: value for key, value in values.items() if key not in _DROPPED_KEYS}
 
 
 def _read_file(path: Path) -> dict[str, Any]:
@@ -467,6 +482,9 @@ def _resolve(values: Mapping[str, tuple[Any, str]], where: str) -> NodeConfig:
     for key in ("node-id", "master-url", "data-dir"):
         if read[_attribute(key)] is None:
             raise _missing(where, key)
+    read["origins"] = {
+        key: f"file {source}" if source == where else source for key, (_, source) in values.items()
+    }
     read["peers"] = _resolve_peers(values, read, where)
     _resolve_places(read)
     _resolve_secrets(read, where)

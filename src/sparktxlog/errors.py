@@ -12,9 +12,11 @@ that HTTP (RFC 9457), the CLI and Python show the same text.
                                        InvalidNameError, DuplicateTransactionError, OversizeError,
                                        ManifestMismatchError, PayloadStoreError, BusyError
       CommitStateUnknownError          may have happened; carries the transaction id
-      StorageError                     CorruptLogError, ExpiredError, LockedError, DiskFullError
-      TransportError                   PeerTimeoutError, UnauthorizedError, UnreachableError
-      ApplyError                       DivergedError, NotAppliedError
+      StorageError                     CorruptLogError, ExpiredError, LockedError, DiskFullError,
+                                       LeaseGoneError, FileChangedError
+      TransportError                   PeerTimeoutError, UnauthorizedError, UnreachableError,
+                                       DamagedChunkError
+      ApplyError                       DivergedError, NotAppliedError, CopyConflictError
       InternalError                    a bug of the node: it may have happened
       InvariantViolation               a bug or a damaged disk: the node stops
 """
@@ -220,6 +222,22 @@ class ExpiredError(StorageError):
     http_status = 410
 
 
+class LeaseGoneError(StorageError):
+    """The lease of a copy was released, has expired, or is of an earlier start of the donor."""
+
+    code = "lease-gone"
+    definite = True
+    http_status = 410
+
+
+class FileChangedError(StorageError):
+    """A pinned file is no longer what it was when it was pinned (B22)."""
+
+    code = "file-changed"
+    definite = True
+    http_status = 410
+
+
 class LockedError(StorageError):
     """Another process owns this directory."""
 
@@ -258,6 +276,12 @@ class PeerTimeoutError(TransportError):
     code = "peer-timeout"
 
 
+class DamagedChunkError(TransportError):
+    """Bytes of a copy are not what the donor's digest says, twice in a row: they were not used."""
+
+    code = "damaged-chunk"
+
+
 class UnauthorizedError(TransportError):
     """Credentials are missing or wrong."""
 
@@ -284,6 +308,14 @@ class DivergedError(ApplyError):
     """A replica's table is not what the log makes of it."""
 
     code = "diverged"
+    http_status = 409
+
+
+class CopyConflictError(ApplyError):
+    """Somebody wrote to a table while a copy replaced it; the table is as that writer left it."""
+
+    code = "copy-conflict"
+    retryable = True
     http_status = 409
 
 

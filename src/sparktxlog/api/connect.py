@@ -397,6 +397,10 @@ class TxLog:
         """Return the catalog; see `views.TABLES`."""
         return self._view("tables")
 
+    def transfers(self) -> DataFrame:
+        """Return the latest catch-ups of this site's replica; see `views.TRANSFERS`."""
+        return self._view("transfers")
+
     def _view(self, name: str) -> DataFrame:
         return self.spark.createDataFrame(view(name, self._link.get))
 

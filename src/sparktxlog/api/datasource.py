@@ -63,7 +63,7 @@ class TxLogDataSource(DataSource):
 
     Options: `url` and `token` of the node (known after `connect`); to write `table`,
     `transaction_id`, `level`, `timeout`; to read, `load("queue" | "masters" | "workers" |
-    "signatures" | "tables")`.
+    "signatures" | "tables" | "transfers")`.
     """
 
     #: Set by `register`: what `connect` knows.

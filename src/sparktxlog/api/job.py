@@ -26,6 +26,7 @@ from sparktxlog.errors import (
     TransportError,
     TxLogError,
 )
+from sparktxlog.worker.apply import ApplyOutcome
 from sparktxlog.worker.source import HttpLogSource
 
 OK, ERROR, USAGE, LAGGING, DIVERGED, UNREACHABLE, BAD_CONFIG = range(7)
@@ -105,6 +106,13 @@ def run_job(
 def exit_code(error: TxLogError) -> int:
     """Return the exit code of an error."""
     return next((code for kind, code in _CODES if isinstance(error, kind)), ERROR)
+
+
+def exit_code_of(outcome: ApplyOutcome, at_least: int) -> int:
+    """Return the exit code of what a worker did: diverged, behind a position, or fine."""
+    if outcome.diverged or outcome.stopped or outcome.verdict == "DIVERGED":
+        return DIVERGED
+    return LAGGING if outcome.position < at_least else OK
 
 
 def main(work: Callable[[Sequence[str]], int]) -> None:

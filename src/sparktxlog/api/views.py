@@ -83,6 +83,36 @@ TABLES = pa.schema(
     ]
 )
 
+#: One row for each of the latest catch-ups of the asked site's replica; the whole history stands
+#: in the table `log/transfers`.
+TRANSFERS = pa.schema(
+    [
+        ("transfer_id", pa.string()),
+        ("worker_id", pa.string()),
+        ("node_id", pa.string()),
+        #: `replay` or `copy`.
+        ("kind", pa.string()),
+        #: Nodes copied from, empty for a replay.
+        ("donors", pa.list_(pa.field("element", pa.string()))),
+        ("from_position", pa.int64()),
+        ("to_position", pa.int64()),
+        #: Clock of the worker, microseconds since 1970 UTC.
+        ("started_at", pa.int64()),
+        ("finished_at", pa.int64()),
+        #: What was expected, and what was measured.
+        ("estimated_s", pa.float64()),
+        ("actual_s", pa.float64()),
+        #: Bytes of files needed, of them read over the network (compressed), and found here.
+        ("size_bytes", pa.int64()),
+        ("wire_bytes", pa.int64()),
+        ("reused_bytes", pa.int64()),
+        ("transactions", pa.int64()),
+        #: `done`, or why it failed.
+        ("outcome", pa.string()),
+        ("reason", pa.string()),
+    ]
+)
+
 Json = Mapping[str, Any]
 
 
@@ -151,6 +181,11 @@ def tables_rows(tables: Sequence[Json]) -> list[dict[str, Any]]:
     ]
 
 
+def transfers_rows(transfers: Sequence[Json]) -> list[dict[str, Any]]:
+    """Return the rows of `TRANSFERS` from `/v1/transfers`."""
+    return [_known(transfer, TRANSFERS) for transfer in transfers]
+
+
 def _known(found: Json, schema: pa.Schema) -> dict[str, Any]:
     return {name: found[name] for name in schema.names if name in found}
 
@@ -168,6 +203,7 @@ VIEWS: dict[str, tuple[pa.Schema, Callable[[Get], list[dict[str, Any]]]]] = {
     "workers": (WORKERS, lambda get: workers_rows(get("/v1/status"))),
     "signatures": (SIGNATURES, lambda get: signatures_rows(get("/v1/status"))),
     "tables": (TABLES, lambda get: tables_rows(get("/v1/tables"))),
+    "transfers": (TRANSFERS, lambda get: transfers_rows(get("/v1/transfers", limit=1_000))),
 }
 
 

@@ -8,8 +8,8 @@ signatures that were recorded first at that position.  Else it is
 - AHEAD: its position lies beyond this node's queue;
 - DIVERGED: same log, other history (hash), other content (signature), or it says so itself.
 
-The plan for the node's own replica follows: KNOWN and EMPTY replay what they miss; what cannot
-be replayed needs a copy; DIVERGED is never silently overwritten (P28).
+Only verdict and cause are decided here.  What is to be done about it, and at what cost, is the
+planner's: `planner.decide`, and `planner.first_plan` as long as no estimates are at hand.
 """
 
 from __future__ import annotations
@@ -21,13 +21,23 @@ from enum import Enum
 from sparktxlog.model.report import ReplicaVerdict, WorkerReport
 
 
-class Plan(str, Enum):
-    """What a replica should do next."""
+class Cause(str, Enum):
+    """What a verdict rests on."""
 
-    UP_TO_DATE = "up-to-date"
-    REPLAY = "replay"
-    COPY = "copy"
-    STOP = "stop"
+    #: Hash and signatures are the log's, or nothing was applied yet.
+    NONE = "none"
+    #: KNOWN or EMPTY, but the log does not reach back to the position.
+    EXPIRED = "expired"
+    LINEAGE = "lineage"
+    BEYOND = "beyond"
+    #: The position is no end of a run: no valid state.
+    NO_RUN_END = "no-run-end"
+    #: The chain hash is another one: other history.
+    HASH = "hash"
+    #: The worker itself says that a table stands still.
+    ADMITTED = "admitted"
+    #: Right history, no complaint of the worker, and yet other content (R20).
+    SIGNATURE = "signature"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,47 +61,46 @@ class LogView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Verdict on a report, with the reason in words and the next step."""
+    """Verdict on a report, with the reason in words."""
 
     verdict: ReplicaVerdict
-    plan: Plan
+    cause: Cause
     reason: str
+    #: Published transactions that the replica lacks, ≥ 0; 0 where the verdict is no known state.
+    behind: int = 0
 
 
 def compare(report: WorkerReport, log: LogView) -> Comparison:
     """Judge a replica's report against the log and against what other sites reported."""
     where = f"position {report.position}"
     if report.lineage != log.lineage:
-        return _stop(
-            ReplicaVerdict.FOREIGN, f"the replica belongs to log {report.lineage!r}, this is "
-            f"{log.lineage!r}",
+        return Comparison(
+            verdict=ReplicaVerdict.FOREIGN, cause=Cause.LINEAGE,
+            reason=f"the replica belongs to log {report.lineage!r}, this is {log.lineage!r}",
         )  # fmt: skip
     if report.position == 0:
         return _behind(ReplicaVerdict.EMPTY, report, log)
     if report.position > log.position:
-        return _stop(
-            ReplicaVerdict.AHEAD, f"{where} lies beyond this node's queue, which ends at "
-            f"{log.position}",
+        return Comparison(
+            verdict=ReplicaVerdict.AHEAD, cause=Cause.BEYOND,
+            reason=f"{where} lies beyond this node's queue, which ends at {log.position}",
         )  # fmt: skip
     if log.chain_hash is None and report.position < log.kept_after:
-        return Comparison(
-            verdict=ReplicaVerdict.KNOWN, plan=Plan.COPY,
-            reason=f"{where} is expired from the log, which is kept after {log.kept_after}",
-        )  # fmt: skip
+        return _behind(ReplicaVerdict.KNOWN, report, log)
     if log.chain_hash is None:
-        return _stop(ReplicaVerdict.DIVERGED, f"{where} is no end of a run of this log")
+        return _diverged(Cause.NO_RUN_END, f"{where} is no end of a run of this log")
     if report.chain_hash != log.chain_hash:
-        return _stop(
-            ReplicaVerdict.DIVERGED, f"at {where} the replica followed another history: hash "
+        return _diverged(
+            Cause.HASH, f"at {where} the replica followed another history: hash "
             f"{report.chain_hash[:12]}, here {log.chain_hash[:12]}",
         )  # fmt: skip
     for table, state in sorted(report.tables.items()):
         if state.diverged:
-            return _stop(ReplicaVerdict.DIVERGED, f"table {table!r}: {state.diverged}")
+            return _diverged(Cause.ADMITTED, f"table {table!r}: {state.diverged}")
     difference = first_difference(report, log.recorded or {})
     if difference:
         by = f" (recorded first by {log.recorded_by})" if log.recorded_by else ""
-        return _stop(ReplicaVerdict.DIVERGED, f"at {where} {difference}{by}")
+        return _diverged(Cause.SIGNATURE, f"at {where} {difference}{by}")
     return _behind(ReplicaVerdict.KNOWN, report, log)
 
 
@@ -118,19 +127,19 @@ def recordable(report: WorkerReport) -> dict[str, str] | None:
     return {table: state.signature.to_text() for table, state in report.tables.items()}
 
 
-def _stop(verdict: ReplicaVerdict, reason: str) -> Comparison:
-    return Comparison(verdict=verdict, plan=Plan.STOP, reason=reason)
+def _diverged(cause: Cause, reason: str) -> Comparison:
+    return Comparison(verdict=ReplicaVerdict.DIVERGED, cause=cause, reason=reason)
 
 
 def _behind(verdict: ReplicaVerdict, report: WorkerReport, log: LogView) -> Comparison:
-    missing = log.published - report.position
+    behind = max(log.published - report.position, 0)
+    cause, reason = Cause.NONE, f"{behind} transactions to apply"
     if report.position < log.kept_after:
-        return Comparison(
-            verdict=verdict, plan=Plan.COPY,
-            reason=f"the log is kept after position {log.kept_after} only",
-        )  # fmt: skip
-    if missing <= 0:
-        return Comparison(
-            verdict=verdict, plan=Plan.UP_TO_DATE, reason=f"at position {report.position}"
+        cause = Cause.EXPIRED
+        reason = (
+            f"position {report.position} is expired from the log, which is kept after "
+            f"{log.kept_after} only"
         )
-    return Comparison(verdict=verdict, plan=Plan.REPLAY, reason=f"{missing} transactions to apply")
+    elif not behind:
+        reason = f"at position {report.position}"
+    return Comparison(verdict=verdict, cause=cause, reason=reason, behind=behind)

@@ -11,7 +11,9 @@ from typing import Annotated, Any
 import typer
 
 from sparktxlog import __version__
+from sparktxlog.cli import backup, catchup
 from sparktxlog.cli.node_api import DEFAULT_URL, TOKEN_VARIABLE, NodeApi
+from sparktxlog.cli.options import AsJson, Url
 from sparktxlog.cli.output import (
     ExitCode,
     exit_code_of,
@@ -37,9 +39,12 @@ config_app = typer.Typer(help="Check and show configuration.", no_args_is_help=T
 tx_app = typer.Typer(help="Look at single transactions.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
 app.add_typer(tx_app, name="tx")
+app.add_typer(catchup.settings_app, name="settings")
+app.add_typer(backup.backup_app, name="backup")
+app.command(epilog="Example: sparktxlog restore /backups/site-a --lake data/a/lake")(backup.restore)
+app.command(epilog="Example: sparktxlog plan --json")(catchup.plan)
+app.command(epilog="Example: sparktxlog transfers --limit 5")(catchup.transfers)
 
-Url = Annotated[str, typer.Option("--url", envvar="SPARKTXLOG_URL", help="URL of the node to ask.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one line of JSON instead of a table.")]
 ConfigFile = Annotated[
     Path | None, typer.Option("--config", "-c", help="TOML or .properties file.")
 ]
@@ -208,10 +213,11 @@ def _print_peers(found: Mapping[str, Any]) -> None:
 def _print_replicas(found: Mapping[str, Any]) -> None:
     print_rows(
         "replicas",
-        ("worker", "site", "position", "verdict", "report is old (s)", "alive"),
+        ("worker", "site", "position", "verdict", "report is old (s)", "alive", "plan", "catch-up"),
         [
             [replica.get("worker_id"), replica.get("node_id"), replica.get("position"),
-             replica.get("verdict"), replica.get("age_s"), bool(replica.get("alive"))]
+             replica.get("verdict"), replica.get("age_s"), bool(replica.get("alive")),
+             replica.get("plan"), catchup.last_transfer_text(replica)]
             for replica in found.get("replicas") or []
         ],
     )  # fmt: skip
@@ -316,12 +322,46 @@ def verify(
     tables: Annotated[
         list[str] | None, typer.Option("--table", help="Table to recount; default: all.")
     ] = None,
+    compare: Annotated[
+        bool,
+        typer.Option("--compare", help="Find where sites began to differ; needs no Spark."),
+    ] = False,
+    recount: Annotated[
+        bool, typer.Option("--recount", help="With --compare: recount this site's rows too.")
+    ] = False,
+    since: Annotated[
+        int, typer.Option(min=0, help="With --compare: position up to which all are equal.")
+    ] = 0,
+    peer_url: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=URL", help="With --compare: where a site's node is reached."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Recount the replica's signatures by full scan, with Spark, and compare the sites."""
-    from sparktxlog.cli.verification import run_verification
+    """Recount the replica's signatures by full scan, with Spark, and compare the sites.
+
+    With --compare, say from which position and in which table sites differ, by what they reported.
+    """
+    from sparktxlog.cli.verification import run_comparison, run_verification
 
     token = os.environ.get(TOKEN_VARIABLE)
+    if compare:
+        from sparktxlog.worker.histories import read_peer_urls
+
+        peers = read_peer_urls(peer_url or [])
+        report, code = run_comparison(
+            url, tables or [], peers=peers, since=since, recount=recount, token=token
+        )
+        lines = report.pop("lines")
+        if as_json:
+            print_json(report)
+        else:
+            for line in lines:
+                typer.echo(line)
+            if "recount" in report:
+                print_rows("rows counted", *_verify_rows(report["recount"]))
+        _end(code)
+        return
     report, code = run_verification(url, tables or [], token=token)
     if as_json:
         print_json(report)

@@ -1,4 +1,4 @@
-"""Asks a node over its client API; the standard library is enough for a command line."""
+"""Speaks to a node over its client API; the standard library is enough for a command line."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MAX_ANSWER_BYTES = 64 << 20
 
 
 class NodeApi:
-    """Reads one node's `/v1` resources.
+    """Reads and changes one node's `/v1` resources.
 
     Args:
         url: The node's URL, scheme, host and port.
@@ -45,7 +45,19 @@ class NodeApi:
         """
         wanted = {name: value for name, value in query.items() if value is not None}
         target = f"{self.url}{path}" + (f"?{urlencode(wanted)}" if wanted else "")
-        request = Request(target, headers={"accept": "application/json"})  # noqa: S310
+        return self._answer(Request(target, headers={"accept": "application/json"}))  # noqa: S310
+
+    def send(self, method: str, path: str, body: Any) -> Any:
+        """Send JSON and return the decoded answer, None for an empty one; errors as `get`."""
+        request = Request(  # noqa: S310 - the scheme was checked
+            f"{self.url}{path}",
+            data=json.dumps(body).encode(),
+            method=method,
+            headers={"accept": "application/json", "content-type": "application/json"},
+        )
+        return self._answer(request)
+
+    def _answer(self, request: Request) -> Any:
         if self._token:
             request.add_header("authorization", f"Bearer {self._token}")
         try:
@@ -61,7 +73,7 @@ class NodeApi:
                 hint="Start it with `sparktxlog serve`, or name another one with --url.",
                 url=self.url,
             ) from error
-        return _decode(body, self.url)
+        return _decode(body, self.url) if body else None
 
 
 def _decode(body: bytes, url: str) -> Any:

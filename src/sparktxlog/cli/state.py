@@ -63,7 +63,8 @@ _PAGE = 1_000
 
 def latest_runs(api: NodeApi, limit: int) -> list[dict[str, Any]]:
     """Return the last `limit` runs of a node's queue, ascending; fewer where runs are long."""
-    after = max(0, int(api.get("/v1/info")["position"]) - _LONGEST_RUN)
+    info = api.get("/v1/info")
+    after = max(int(info.get("kept_after", 0)), int(info["position"]) - _LONGEST_RUN)
     runs: list[dict[str, Any]] = []
     while page := api.get("/v1/queue", after=after, limit=_PAGE):
         runs = (runs + page)[-limit:]

@@ -1,16 +1,19 @@
-"""`sparktxlog verify`: what jobs/verify.py does, in a Spark session of its own."""
+"""`sparktxlog verify`: what jobs/verify.py does, in a Spark session of its own if one is needed."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sparktxlog.api.session import build_session
 from sparktxlog.cli.output import ExitCode
+from sparktxlog.worker.comparing import SiteComparison, compare_sites, conclusions
+from sparktxlog.worker.findings import comparison_lines
 from sparktxlog.worker.source import HttpLogSource
-from sparktxlog.worker.verify import Verification, verify_replica
+
+if TYPE_CHECKING:
+    from sparktxlog.worker.verify import Verification
 
 
 def run_verification(
@@ -22,15 +25,44 @@ def run_verification(
         TransportError: The node cannot be reached.
         NotAppliedError: No worker has applied anything there yet (definite).
     """
-    with closing(HttpLogSource(url, token)) as source:
-        # An absent node is told before Spark takes its seconds to start.
-        lake = source.info().lake_root
-        spark = build_session("local[*]", app_name="sparktxlog-verify")
-        try:
-            found = verify_replica(spark, source, lake, tables)
-        finally:
-            spark.stop()
+    found = _recount(url, tables, token)
     return findings_of(found), ExitCode.IN_SYNC if found.sound else ExitCode.DIVERGED
+
+
+def run_comparison(
+    url: str,
+    tables: Sequence[str],
+    *,
+    peers: Mapping[str, str],
+    since: int,
+    recount: bool,
+    token: str | None,
+) -> tuple[dict[str, Any], ExitCode]:
+    """Compare all sites by their recorded signatures, without Spark unless a recount is wanted.
+
+    Args:
+        peers: Site → URL, over what the node knows.
+        since: Position up to which all are known equal.
+        recount: Recount the own replica too, and say whose record its rows contradict.
+
+    Raises:
+        TransportError: The node cannot be reached.
+    """
+    with closing(HttpLogSource(url, token)) as source:
+        compared = compare_sites(source, peers, since=since)
+    counted = _recount(url, tables, token) if recount else None
+    report = comparison_of(compared, counted)
+    sound = compared.equal and (counted is None or counted.sound)
+    return report, ExitCode.IN_SYNC if sound else ExitCode.DIVERGED
+
+
+def comparison_of(compared: SiteComparison, counted: Verification | None) -> dict[str, Any]:
+    """Return a comparison as the command prints it; `lines` is the text for people."""
+    said = conclusions(compared, counted)
+    report: dict[str, Any] = {"equal": compared.equal, **asdict(compared), "conclusions": said}
+    if counted is not None:
+        report["recount"] = findings_of(counted)
+    return report | {"lines": comparison_lines(compared, said)}
 
 
 def findings_of(found: Verification) -> dict[str, Any]:
@@ -42,3 +74,17 @@ def findings_of(found: Verification) -> dict[str, Any]:
         "compared_sites": list(found.compared_sites),
         "tables": {table.table: asdict(table) | {"sound": table.sound} for table in found.tables},
     }
+
+
+def _recount(url: str, tables: Sequence[str], token: str | None) -> Verification:
+    with closing(HttpLogSource(url, token)) as source:
+        # An absent node is told before Spark takes its seconds to start.
+        lake = source.info().lake_root
+        from sparktxlog.api.session import build_session
+        from sparktxlog.worker.verify import verify_replica
+
+        spark = build_session("local[*]", app_name="sparktxlog-verify")
+        try:
+            return verify_replica(spark, source, lake, tables)
+        finally:
+            spark.stop()

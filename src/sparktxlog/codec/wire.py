@@ -17,6 +17,7 @@ from typing import TypeVar
 import msgspec
 
 from sparktxlog.errors import RemoteProtocolError
+from sparktxlog.model.copying import Grant, ReplicaSize
 from sparktxlog.model.report import WorkerReport
 from sparktxlog.protocol.messages import Announcement, Post, RunHeader, Tail
 
@@ -48,13 +49,24 @@ class Hello:
     software: str = ""
 
 
-Message = Envelope | Hello | Announcement | Tail | RunHeader
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseRequest:
+    """Asks a donor for a lease on its replica; the answer is a `Grant`."""
+
+    #: The worker that wants to copy.
+    worker_id: str
+
+
+Message = Envelope | Hello | Announcement | Tail | RunHeader | LeaseRequest | Grant | ReplicaSize
 _M = TypeVar("_M", bound=Message)
 
 _encoder = msgspec.msgpack.Encoder()
 _decoders: dict[type[Message], msgspec.msgpack.Decoder[Message]] = {
-    kind: msgspec.msgpack.Decoder(kind) for kind in (Envelope, Hello, Announcement, Tail, RunHeader)
-}
+    kind: msgspec.msgpack.Decoder(kind)
+    for kind in (
+        Envelope, Hello, Announcement, Tail, RunHeader, LeaseRequest, Grant, ReplicaSize,
+    )
+}  # fmt: skip
 _HEADER_LENGTH = struct.Struct("<I")
 _PAYLOAD_LENGTH = struct.Struct("<Q")
 

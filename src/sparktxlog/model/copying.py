@@ -48,7 +48,7 @@ class Grant:
 
     lease_id: str
     #: Bearer token of the lease: secret, good for its files until it expires.
-    token: str
+    token: str = field(repr=False)
     node_id: str
     #: URL of the donor, without path.
     url: str

@@ -22,6 +22,25 @@ class TableState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayCost:
+    """What a worker applied last and how long it took: what estimates of replays learn from (R12).
+
+    All counts are of the same piece of work, one batch or several in a row.
+    """
+
+    batches: int
+    #: Keyed table steps, each a MERGE.
+    merges: int
+    transactions: int
+    #: Bytes of files put in place without reading a row.
+    appended_bytes: int
+    #: Bytes of rows that went through a MERGE.
+    merged_bytes: int
+    #: From the first read to the saved state, waiting for new transactions left out.
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerReport:
     """State of a replica after a batch, or a heartbeat with the state unchanged (B25, G38)."""
 
@@ -39,6 +58,12 @@ class WorkerReport:
     engine: str = ""
     #: Wall clock of the report, microseconds since 1970 UTC.
     reported_at: int = 0
+    #: What the newest batch cost; None = nothing was measured since the last report.
+    pace: ReplayCost | None = None
+    #: Why the worker cannot repair its replica by itself, empty = it can (R19).
+    irreparable: str = ""
+    #: Node whose replica this one was copied from last, empty = never.
+    copied_from: str = ""
 
 
 class ReplicaVerdict(str, Enum):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
@@ -56,6 +56,20 @@ class Metrics(Collector):
         )  # fmt: skip
         self.ordered = Counter(
             "sparktxlog_ordered_transactions", "Transactions ordered since the start.",
+            registry=self.registry,
+        )  # fmt: skip
+        self.donor_leases = Gauge(
+            "sparktxlog_donor_leases", "Leases on this node's replica.", registry=self.registry
+        )
+        self.donor_chunks = Counter(
+            "sparktxlog_donor_chunks", "Chunks served to copies.", registry=self.registry
+        )
+        self.donor_plain_bytes = Counter(
+            "sparktxlog_donor_plain_bytes", "Bytes of files served to copies.",
+            registry=self.registry,
+        )  # fmt: skip
+        self.donor_sent_bytes = Counter(
+            "sparktxlog_donor_sent_bytes", "The same as they travelled, after compression.",
             registry=self.registry,
         )  # fmt: skip
         self.registry.register(self)

@@ -25,13 +25,16 @@ from sparktxlog.errors import (
     NotAppliedError,
     NotFoundError,
 )
+from sparktxlog.model.copying import CopyTicket, Decision, Transfer
 from sparktxlog.model.ids import transaction_id_to_text
 from sparktxlog.model.operation import RunManifest
 from sparktxlog.model.receipt import LEVEL_RANK, Level, Receipt
 from sparktxlog.model.report import WorkerReport
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.runtime.parts import Parts
+from sparktxlog.runtime.pruning import Maintenance
 from sparktxlog.runtime.receipts import check_copies, make_receipt
+from sparktxlog.runtime.transfers import RunningCopy, check_transfer
 from sparktxlog.storage.interfaces import PayloadStore, Segment
 
 _log = structlog.get_logger("sparktxlog.node")
@@ -226,6 +229,7 @@ class Node:
             "quorum": config.acquisition_quorum,
             "position": parts.ordered.value,
             "published": parts.published.value,
+            "kept_after": parts.kept_after.value,
             "payload_root": str(config.payload_dir),
             "lake_root": str(config.lake_dir),
             "log_root": str(config.data_dir / "log"),
@@ -317,6 +321,98 @@ class Node:
                 f"{self.config.node_id!r}",
             }
         return self._parts.take_report(report)
+
+    async def order_copy(self, worker_id: str, *, forced: bool) -> CopyTicket:
+        """Return the ticket with which a worker of this site copies another site's replica.
+
+        Raises:
+            LocalProtocolError: No copy is possible or due, with the reason (definite).
+        """
+        ticket = await self._parts.copies.order(worker_id, forced=forced)
+        self._parts.transfers.started(
+            RunningCopy(
+                copy_id=ticket.copy_id,
+                worker_id=worker_id,
+                decision=ticket.decision,
+                donors=tuple(grant.node_id for grant in ticket.grants),
+                started_at=self._parts.clock.now(),
+                position=min((grant.position for grant in ticket.grants), default=0),
+            )
+        )
+        return ticket
+
+    async def plan(self, worker_id: str | None) -> Decision:
+        """Return how a worker's replica would catch up; default: the worker heard last.
+
+        Raises:
+            NotFoundError: No such worker of this site has reported (definite).
+        """
+        return await self._parts.planning.look(worker_id)
+
+    async def take_transfer(self, transfer: Transfer) -> None:
+        """Keep the end of a catch-up durably; told again it changes nothing.
+
+        Raises:
+            InvalidRequestError: It is of another site, or a number is out of bounds (definite).
+        """
+        check_transfer(transfer, self.config.node_id)
+        kept = self._parts.take_transfer(transfer)
+        if kept is not None:
+            await self._parts.executor.write(kept.writes)
+
+    def transfers(self, limit: int) -> list[Transfer]:
+        """Return the latest catch-ups of this site's replica, oldest first."""
+        return self._parts.transfers.latest(limit)
+
+    def signatures(self, after: int, limit: int) -> dict[str, Any]:
+        """Return the own replica's signatures at the ends of its batches, positions ascending."""
+        replicas = self._parts.replicas
+        return {
+            "node_id": self.config.node_id,
+            "replicas": [
+                {
+                    "worker_id": state.report.worker_id,
+                    "position": state.report.position,
+                    "verdict": state.comparison.verdict.value,
+                }
+                for state in replicas.states()
+                if state.report.node_id == self.config.node_id
+            ],
+            "signatures": [
+                {
+                    "position": report.position,
+                    "chain_hash": report.chain_hash,
+                    "tables": {
+                        name: table.signature.to_text()
+                        for name, table in sorted(report.tables.items())
+                    },
+                }
+                for report in replicas.history(after, limit)
+            ],
+        }
+
+    # -- settings ----------------------------------------------------------------------------------
+
+    def settings(self) -> dict[str, Any]:
+        """Return the settings that can be changed at run time: value and origin (R18)."""
+        return self._parts.settings.show()
+
+    async def change_settings(self, changes: Mapping[str, Any]) -> dict[str, Any]:
+        """Change settings durably, all or none; return as `settings`.
+
+        Raises:
+            InvalidRequestError: Unknown key or wrong value (definite).
+        """
+        return await self._parts.settings.change(changes, self._parts.executor.write)
+
+    async def maintain(self) -> Maintenance:
+        """Shorten the log now, as its limits ask (G45–G47); return what was done.
+
+        Raises:
+            BusyError: The node is stopping (definite).
+            StorageError: It failed, and is tried again by itself; nothing kept was lost.
+        """
+        return await asyncio.wrap_future(self._parts.publisher.maintain())
 
     async def snapshot(self, position: int | None, at_least: int, timeout: float) -> dict[str, Any]:
         """Return the table versions of the local replica at one position.

@@ -8,23 +8,35 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparktxlog.catchup.comparison import Comparison
+from sparktxlog.catchup.planner import first_plan
 from sparktxlog.config import NodeConfig
+from sparktxlog.model.copying import Decision, Transfer
 from sparktxlog.model.report import WorkerReport
 from sparktxlog.protocol.master import Master
 from sparktxlog.runtime.clock import LogClock, wall_us
+from sparktxlog.runtime.copies import Copies
 from sparktxlog.runtime.cycle import Cycle
+from sparktxlog.runtime.donor import Donor
 from sparktxlog.runtime.executor import AsideWrite, Executor
 from sparktxlog.runtime.fetching import Fetcher
 from sparktxlog.runtime.holdings import Holdings
 from sparktxlog.runtime.metrics import Metrics
+from sparktxlog.runtime.planning import Planning
 from sparktxlog.runtime.progress import Progress
 from sparktxlog.runtime.publisher import Publisher
 from sparktxlog.runtime.receipts import Receipts
 from sparktxlog.runtime.replicas import Replicas
+from sparktxlog.runtime.retention import Holders, Limits, RetentionView
+from sparktxlog.runtime.settings import RunTimeSettings
+from sparktxlog.runtime.transfers import Transfers
 from sparktxlog.storage.interfaces import ForgetPayloads, Front, PayloadStore
 from sparktxlog.transport.greeting import Greeter
 from sparktxlog.transport.peers import PeerLink
 from sparktxlog.transport.signing import Signer, Verifier
+
+_HOUR_US = 3_600_000_000
+#: A copy that has not ended by then keeps the log no more: its worker gave up silently.
+_LONGEST_COPY_US = 24 * _HOUR_US
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -45,6 +57,11 @@ class Parts:
     links: dict[str, PeerLink]
     fetcher: Fetcher
     replicas: Replicas
+    settings: RunTimeSettings
+    planning: Planning
+    transfers: Transfers
+    donor: Donor
+    copies: Copies
     publisher: Publisher
     greeter: Greeter
     signer: Signer
@@ -52,6 +69,10 @@ class Parts:
     metrics: Metrics
     ordered: Progress
     published: Progress
+    #: Positions up to here are expired.
+    kept_after: Progress
+    #: Who keeps the log: the last report of each member's replica.
+    holders: Holders
     #: Runs blocking reads of the front.
     readers: ThreadPoolExecutor
     #: Position up to which payloads were forgotten.
@@ -62,11 +83,12 @@ class Parts:
 
     def take_report(self, report: WorkerReport) -> dict[str, str]:
         """Judge a report of this site's worker and pass it on to the peers."""
-        comparison = self._judge(report, self.clock.now())
+        self.planning.learn_replay(report.pace)
+        answer = self._judge(report, self.clock.now())
         # Unchanged ones travel as well, so that all sites see who is alive (G38).
         for link in self.links.values():
             link.report([report])
-        return self.replicas.answer(comparison)
+        return answer
 
     def take_foreign_report(self, report: WorkerReport) -> None:
         """Take in a peer's worker report."""
@@ -77,19 +99,28 @@ class Parts:
         for report, heard_at in self.replicas.overtaken():
             self._judge(report, heard_at)
 
-    def _judge(self, report: WorkerReport, heard_at: int) -> Comparison:
+    def take_transfer(self, transfer: Transfer) -> AsideWrite | None:
+        """Take in the end of a catch-up; return what is to be kept of it, None if it is known."""
+        new, writes = self.transfers.finished(transfer)
+        if not new:
+            return None
+        self.planning.learn_transfer(transfer)
+        self.publisher.note_transfer(transfer)
+        return AsideWrite(writes=writes)
+
+    def _judge(self, report: WorkerReport, heard_at: int) -> dict[str, str]:
         comparison, changed, writes = self.replicas.accept(report, heard_at)
+        writes = [*writes, *self.holders.note(report, comparison.verdict)]
+        if report.node_id == self.config.node_id:
+            answer = self.planning.answer(report, comparison)
+        else:
+            answer = _answer_of(comparison)
         if writes:
             self.executor.put([AsideWrite(writes=writes)])
         if changed:
-            self._note(report, comparison)
+            self.publisher.note((report, answer["verdict"], answer["plan"], answer["reason"]))
             self.receipts.replicas_moved()
-        return comparison
-
-    def _note(self, report: WorkerReport, comparison: Comparison) -> None:
-        self.publisher.note(
-            (report, comparison.verdict.value, comparison.plan.value, comparison.reason)
-        )
+        return answer
 
     # -- forgetting --------------------------------------------------------------------------------
 
@@ -105,6 +136,23 @@ class Parts:
             self.forgotten = position
             self.holdings.release(position)
             self.executor.put([AsideWrite(writes=[ForgetPayloads(position=position)])])
+
+    def retention_view(self) -> RetentionView:
+        """Return what decides how much of the log is kept."""
+        settings = self.settings
+        return RetentionView(
+            published=self.published.value,
+            kept_after=self.kept_after.value,
+            peers={peer.peer: peer.position for peer in self.master.status().peers},
+            holders=self.holders.all(),
+            limits=Limits(
+                transactions=settings.tx_log_max_size,
+                age_us=int(settings.tx_log_max_depth_h * _HOUR_US),
+                size_bytes=settings.tx_log_max_bytes,
+            ),
+            now_us=wall_us(),
+            copies=self.transfers.positions(self.clock.now() - _LONGEST_COPY_US),
+        )
 
     # -- status ------------------------------------------------------------------------------------
 
@@ -124,6 +172,7 @@ class Parts:
             "chain_hash": status.chain_hash.hex(),
             "chain_position": status.position,
             "published": self.published.value,
+            "kept_after": self.kept_after.value,
             "applied": self.replicas.applied(1),
             "incoming_runs": status.incoming_runs,
             "incoming_transactions": status.incoming_transactions,
@@ -148,8 +197,13 @@ class Parts:
                 for item in status.waiting_for
             ],
             "peers": [self._peer(peer, now) for peer in status.peers],
-            "replicas": self.replicas.status(now),
-            "log_bytes": self.front.size_bytes(),
+            "replicas": [
+                line
+                | _plan_of(self.planning.held_plan(line["worker_id"]))
+                | self.transfers.of_worker(line["worker_id"], now)
+                for line in self.replicas.status(now)
+            ],
+            "log_bytes": self.log_bytes(),
             "clock_distance_us": status.clock_distance_us,
             "fetching": len(self.fetcher),
             "publish_failure": None if self.publisher.failure is None
@@ -157,12 +211,18 @@ class Parts:
             "wall": wall_us(),
         }  # fmt: skip
 
+    def log_bytes(self) -> int:
+        """Return the bytes of the log: front, its Delta tables and the payload store (G47)."""
+        pruning = self.publisher.pruning
+        return self.front.size_bytes() if pruning is None else pruning.log_bytes()
+
     def _peer(self, peer: Any, now: int) -> dict[str, Any]:
         link = self.links[peer.peer]
         return {
             "id": peer.peer,
             "url": link.url,
             "linked": link.up,
+            "round_trip_s": None if link.round_trip_s is None else round(link.round_trip_s, 6),
             "reason": link.reason,
             "silent": peer.silent,
             "last_post_at": peer.last_post_at,
@@ -186,3 +246,18 @@ class Parts:
     def run_blocking(self, work: Any, *args: Any) -> asyncio.Future[Any]:
         """Run a blocking read in the readers' threads."""
         return asyncio.get_running_loop().run_in_executor(self.readers, work, *args)
+
+
+def _answer_of(comparison: Comparison) -> dict[str, str]:
+    return {
+        "verdict": comparison.verdict.value,
+        "plan": first_plan(comparison).value,
+        "reason": comparison.reason,
+    }
+
+
+def _plan_of(decision: Decision | None) -> dict[str, Any]:
+    """Return the columns of a replica's line that say what was planned for it."""
+    if decision is None:
+        return {"plan": None, "plan_reason": ""}
+    return {"plan": decision.plan, "plan_reason": decision.reason}

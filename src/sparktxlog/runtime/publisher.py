@@ -13,17 +13,21 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from datetime import datetime
 from pathlib import Path
 from time import monotonic
 
 import structlog
 
-from sparktxlog.errors import CorruptLogError, TxLogError
+from sparktxlog.errors import BusyError, CorruptLogError, TxLogError
+from sparktxlog.model.copying import Transfer
 from sparktxlog.model.report import WorkerReport
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.runtime.memory import trim_memory
+from sparktxlog.runtime.pruning import Maintenance, Pruning
 from sparktxlog.storage.interfaces import Front, StoredEntry, Write
-from sparktxlog.storage.log_tables import ReportTables
+from sparktxlog.storage.log_tables import ReportTables, TransferTable
 from sparktxlog.storage.publishing import PublishedFiles, publish, restored_rows
 from sparktxlog.storage.queue_table import QueueTable
 
@@ -85,6 +89,8 @@ class Publisher:
         self._queue: QueueTable | None = None
         self._report_tables: ReportTables | None = None
         self._reports: deque[JudgedReport] = deque(maxlen=_MAX_REPORTS)
+        self._transfer_table: TransferTable | None = None
+        self._transfers: deque[Transfer] = deque(maxlen=_MAX_REPORTS)
         self._reported_at = float("-inf")
         #: Position and time of the last return of memory.
         self._trimmed_at = (self._published, monotonic())
@@ -92,6 +98,8 @@ class Publisher:
         self._ordered = self._published
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
+        #: Shortens the log in this thread; set before `start`.
+        self.pruning: Pruning | None = None
         #: Why the last attempt failed; None after a success.
         self.failure: TxLogError | None = None
 
@@ -110,6 +118,23 @@ class Publisher:
         """Let a report be appended to the tables of reports; from any thread."""
         self._reports.append(report)
 
+    def note_transfer(self, transfer: Transfer) -> None:
+        """Let a finished or failed catch-up be appended to `log/transfers`; from any thread."""
+        self._transfers.append(transfer)
+
+    def maintain(self) -> Future[Maintenance]:
+        """Ask for a round of shortening the log now; from any thread.
+
+        Raises:
+            StorageError: The node is stopping, or has nothing that shortens the log (definite).
+        """
+        if self.pruning is None or self._stopping:
+            raise BusyError("the node is stopping", hint="Ask again when it is back.")
+        asked = self.pruning.ask()
+        with self._changed:
+            self._changed.notify()
+        return asked
+
     def stop(self) -> None:
         """Finish the publish under way and end the thread."""
         with self._changed:
@@ -117,6 +142,8 @@ class Publisher:
             self._changed.notify()
         if self._thread.is_alive():
             self._thread.join(timeout=30)
+        if self.pruning is not None:
+            self.pruning.close()
 
     # -- the thread --------------------------------------------------------------------------------
 
@@ -128,6 +155,7 @@ class Publisher:
             try:
                 self._publish_all()
                 self._append_reports()
+                self._append_transfers()
                 self._trim()
                 self.failure = None
                 retry_s = 0.1
@@ -137,13 +165,14 @@ class Publisher:
                 _log.error("publishing failed", error=str(error), again_in_s=retry_s)
                 self._pause(retry_s)
                 retry_s = min(2 * retry_s, _RETRY_MAX_S)
+            self._shorten()
             working = self._wait(started)
 
     def _wait(self, started: float) -> bool:
         """Wait until there is something to publish and the interval is over."""
         with self._changed:
             self._changed.wait_for(
-                lambda: self._stopping or self._ordered > self._published,
+                lambda: self._stopping or self._ordered > self._published or self._is_shortening(),
                 timeout=_REPORTS_INTERVAL_S,
             )
             rest = started + self._interval_s - monotonic()
@@ -153,6 +182,32 @@ class Publisher:
                     lambda: self._stopping or self._ordered >= full, timeout=rest
                 )
             return not self._stopping
+
+    def _shorten(self) -> None:
+        """Shorten the log for as long as publishing can wait."""
+        until = monotonic() + self._interval_s
+        while self.pruning is not None and self.pruning.step(self._published):
+            if self._stopping or monotonic() > until:
+                return
+
+    def _is_shortening(self) -> bool:
+        return self.pruning is not None and self.pruning.asked
+
+    def expire_tables(self, position: int, before: datetime) -> None:
+        """Remove rows up to a position, and reports of before a time; in this thread.
+
+        Raises:
+            StorageError: Some of it may be done; do it again.
+        """
+        self._opened().expire(position)
+        if self._report_tables is None and (self._log_root / "signatures").exists():
+            self._report_tables = ReportTables(self._log_root)
+        if self._report_tables is not None:
+            self._report_tables.expire(before)
+        if self._transfer_table is None and (self._log_root / "transfers").exists():
+            self._transfer_table = TransferTable(self._log_root)
+        if self._transfer_table is not None:
+            self._transfer_table.expire(before)
 
     def _pause(self, seconds: float) -> None:
         with self._changed:
@@ -184,13 +239,19 @@ class Publisher:
         """Return the queue table, repaired from the front if a crash took rows of it."""
         if self._queue is not None:
             return self._queue
-        queue = QueueTable(self._log_root, self._lineage, published_version=self._version)
+        kept_after = self._front.read_extent().kept_after
+        queue = QueueTable(
+            self._log_root, self._lineage, published_version=self._version, kept_after=kept_after
+        )
         if queue.position < self._published:
             _log.warning(
                 "queue table is behind, restored", held=queue.position, published=self._published
             )
-        while queue.position < self._published:
-            stored = self._front.read_queue(queue.position, _MAX_RUNS, payloads=False)
+        while max(queue.position, kept_after) < self._published:
+            # What is expired need not come back.
+            stored = self._front.read_queue(
+                max(queue.position, kept_after), _MAX_RUNS, payloads=False
+            )
             lost = [item for item in stored if item.entry.end <= self._published]
             if not lost:
                 raise CorruptLogError(
@@ -215,6 +276,16 @@ class Publisher:
         taken = [self._reports.popleft() for _ in range(len(self._reports))]
         self._reported_at = monotonic()
         self._report_tables.append(taken)
+
+    def _append_transfers(self) -> None:
+        if not self._transfers:
+            return
+        if self._transfer_table is None:
+            self._transfer_table = TransferTable(self._log_root)
+        taken = list(self._transfers)
+        self._transfer_table.append(taken)
+        for _ in taken:
+            self._transfers.popleft()
 
 
 def bounded(entries: Sequence[StoredEntry]) -> list[StoredEntry]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -194,6 +195,20 @@ class Replicas:
         """Return the newest state of each worker, by site and worker."""
         return sorted(self._states.values(), key=lambda s: (s.report.node_id, s.report.worker_id))
 
+    def own(self, worker_id: str | None = None) -> ReplicaState | None:
+        """Return the state of a worker of this site, by default the one heard last."""
+        own = [
+            state
+            for state in self.states()
+            if state.report.node_id == self._node_id and worker_id in (None, state.report.worker_id)
+        ]
+        return max(own, key=lambda state: state.heard_at, default=None)
+
+    def history(self, after: int, limit: int) -> list[WorkerReport]:
+        """Return the own replica's known states behind a position, ascending, at most `limit`."""
+        found = (batch for position, batch in self._batches.items() if position > after)
+        return list(islice(found, limit))
+
     def snapshot(self, position: int | None) -> WorkerReport | None:
         """Return the own replica's report at a position, or its newest one."""
         if position is not None:
@@ -229,11 +244,3 @@ class Replicas:
                 }
             )
         return lines
-
-    def answer(self, comparison: Comparison) -> dict[str, str]:
-        """Return what a worker is told after its report."""
-        return {
-            "verdict": comparison.verdict.value,
-            "plan": comparison.plan.value,
-            "reason": comparison.reason,
-        }

@@ -20,20 +20,29 @@ from sparktxlog.protocol.actions import Action, Alarm
 from sparktxlog.protocol.events import LinkChanged
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.recovery import MasterConfig
+from sparktxlog.runtime.backlog import Backlog
 from sparktxlog.runtime.clock import LogClock
+from sparktxlog.runtime.copies import Copies
 from sparktxlog.runtime.cycle import Cycle
 from sparktxlog.runtime.delivery import Delivery
-from sparktxlog.runtime.executor import Executor
+from sparktxlog.runtime.donor import Donor
+from sparktxlog.runtime.donor_sizes import DonorSizes
+from sparktxlog.runtime.executor import AsideWrite, Executor
 from sparktxlog.runtime.fetching import Fetcher
 from sparktxlog.runtime.holdings import Holdings, OwnRun
 from sparktxlog.runtime.metrics import Metrics
 from sparktxlog.runtime.node import Node
 from sparktxlog.runtime.parts import Parts
 from sparktxlog.runtime.peering import Peering
+from sparktxlog.runtime.planning import Planning
 from sparktxlog.runtime.progress import Progress
+from sparktxlog.runtime.pruning import Pruning
 from sparktxlog.runtime.publisher import Publisher
 from sparktxlog.runtime.receipts import Receipts
 from sparktxlog.runtime.replicas import LogEnds, Replicas
+from sparktxlog.runtime.retention import Holders, RetentionView
+from sparktxlog.runtime.settings import RunTimeSettings
+from sparktxlog.runtime.transfers import Transfers
 from sparktxlog.storage.front import SqliteFront
 from sparktxlog.storage.interfaces import Front, FrontState, PutValue, Write
 from sparktxlog.storage.payloads import LocalPayloadStore
@@ -70,6 +79,7 @@ class RunningNode:
     async def start(self) -> None:
         """Start the core, the links and the publisher."""
         parts = self.parts
+        await parts.donor.start()
         for work in (parts.executor.run, parts.cycle.run):
             task = asyncio.create_task(work(), name=work.__qualname__)
             task.add_done_callback(self._ended)
@@ -118,6 +128,8 @@ class RunningNode:
         self.begin_stop()
         await asyncio.gather(*(link.close() for link in parts.links.values()))
         await parts.fetcher.close()
+        await parts.planning.close()
+        await parts.donor.close()
         await asyncio.to_thread(parts.publisher.stop)
         for task in self._tasks:
             task.cancel()
@@ -178,6 +190,7 @@ class _Builder:
         self.holdings = Holdings(foreign_limit_bytes=_FOREIGN_BYTES, cache_limit_bytes=_CACHE_BYTES)
         self.ordered = Progress(self.state.core.base.position)
         self.published = Progress(self.state.published)
+        self.kept_after = Progress(self.state.kept_after)
         self.metrics = Metrics()
         self.readers = ThreadPoolExecutor(max_workers=4, thread_name_prefix="front-reader")
         self.links: dict[str, PeerLink] = {}
@@ -190,7 +203,7 @@ class _Builder:
             node_id=config.node_id,
             lineage=config.lineage,
             dead_after_us=int(config.worker_dead_after * _US),
-            ends=lambda: LogEnds(position=self.ordered.value, published=self.published.value),
+            ends=self._log_ends,
             hash_at=self.front.read_hash_at,
             saved=self.state.values,
         )
@@ -210,20 +223,10 @@ class _Builder:
         self._build_links(greeter, signer)
         self.fetcher = Fetcher(self.links, self.payloads, self.holdings, self.cycle.tell_always)
         self.publisher = self._build_publisher()
-        self.delivery = Delivery(
-            node_id=config.node_id,
-            lineage=config.lineage,
-            epoch=core.epoch,
-            front=self.front,
-            holdings=self.holdings,
-            receipts=self.receipts,
-            links=self.links,
-            fetcher=self.fetcher,
-            ordered=self.ordered,
-            on_ordered=self.publisher.ordered,
-            on_diverged=self.cycle.raise_alarm,
-            run_blocking=lambda work, *args: self.loop.run_in_executor(self.readers, work, *args),
-        )
+        self.publisher.pruning = self._build_pruning(self.publisher)
+        self.settings = RunTimeSettings(config, self.state.values)
+        self.planning = self._build_planning()
+        self.delivery = self._build_delivery()
         parts = Parts(
             config=config,
             epoch=core.epoch,
@@ -239,6 +242,16 @@ class _Builder:
             links=self.links,
             fetcher=self.fetcher,
             replicas=self.replicas,
+            settings=self.settings,
+            planning=self.planning,
+            transfers=Transfers(self.state.values),
+            donor=Donor(
+                config=config,
+                replicas=self.replicas,
+                catalog=lambda: self.master.catalog,
+                metrics=self.metrics,
+            ),
+            copies=self._build_copies(),
             publisher=self.publisher,
             greeter=greeter,
             signer=signer,
@@ -246,6 +259,8 @@ class _Builder:
             metrics=self.metrics,
             ordered=self.ordered,
             published=self.published,
+            kept_after=self.kept_after,
+            holders=self._holders(),
             readers=self.readers,
         )
         self.parts = parts
@@ -306,6 +321,51 @@ class _Builder:
                 peer.id, peer.url, greeter=greeter, signer=signer, on_link=self._on_link
             )
 
+    def _build_delivery(self) -> Delivery:
+        config = self.config
+        return Delivery(
+            node_id=config.node_id,
+            lineage=config.lineage,
+            epoch=core_config(config).epoch,
+            front=self.front,
+            holdings=self.holdings,
+            receipts=self.receipts,
+            links=self.links,
+            fetcher=self.fetcher,
+            ordered=self.ordered,
+            on_ordered=self.publisher.ordered,
+            on_diverged=self.cycle.raise_alarm,
+            run_blocking=self._run_blocking,
+        )
+
+    def _build_copies(self) -> Copies:
+        async def hash_at(position: int) -> bytes | None:
+            return await self.loop.run_in_executor(self.readers, self.front.read_hash_at, position)
+
+        copies = Copies(config=self.config, links=self.links, ordered=self.ordered, hash_at=hash_at)
+        copies.planner = self.planning
+        return copies
+
+    def _build_planning(self) -> Planning:
+        config = self.config
+        return Planning(
+            node_id=config.node_id,
+            max_donors=config.replication_max_donors,
+            dead_after_us=int(config.worker_dead_after * _US),
+            replicas=self.replicas,
+            settings=self.settings,
+            backlog=Backlog(self.front, config.signature_interval),
+            links=self.links,
+            sizes=DonorSizes(
+                links=self.links, lake_dir=config.lake_dir, run_blocking=self._run_blocking
+            ),
+            ends=self._log_ends,
+            now=self.clock.now,
+            put=lambda writes: self.executor.put([AsideWrite(writes=writes)]),
+            run_blocking=self._run_blocking,
+            saved=self.state.values,
+        )
+
     def _build_publisher(self) -> Publisher:
         config = self.config
         return Publisher(
@@ -319,6 +379,33 @@ class _Builder:
             signature_interval=config.signature_interval,
             published=(self.state.published, self.state.published_version),
             on_published=self._on_published,
+        )
+
+    def _build_pruning(self, publisher: Publisher) -> Pruning:
+        async def view() -> RetentionView:
+            assert self.parts is not None
+            return self.parts.retention_view()
+
+        return Pruning(
+            front=self.front,
+            payloads=self.payloads,
+            log_root=self.config.data_dir / "log",
+            tables=publisher,
+            view=lambda: asyncio.run_coroutine_threadsafe(view(), self.loop).result(),
+            write=self._write_from_thread,
+            on_kept=lambda position: self._on_loop(self.kept_after.advance, position),
+        )
+
+    def _holders(self) -> Holders:
+        config = self.config
+        own = {config.node_id} if "replica" in config.roles else set()
+        return Holders({peer.id for peer in config.peers} | own, self.state.values)
+
+    def _log_ends(self) -> LogEnds:
+        return LogEnds(
+            position=self.ordered.value,
+            published=self.published.value,
+            kept_after=self.kept_after.value,
         )
 
     # -- callbacks ---------------------------------------------------------------------------------
@@ -354,6 +441,9 @@ class _Builder:
         if self.parts is not None:
             self.parts.forget_payloads()
             self.parts.judge_again()
+
+    def _run_blocking(self, work: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
+        return self.loop.run_in_executor(self.readers, work, *args)
 
     def _on_loop(self, work: Callable[..., None], *args: Any) -> None:
         self.loop.call_soon_threadsafe(work, *args)

@@ -24,6 +24,7 @@ from sparktxlog.service.client import client_routes
 from sparktxlog.service.openapi import document_routes
 from sparktxlog.service.peer import PeerRoutes
 from sparktxlog.service.problems import guarded, problem_response
+from sparktxlog.service.replica import replica_routes
 
 _REQUEST_ID = b"x-request-id"
 _GOOD_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
@@ -34,6 +35,7 @@ def build_app(running: RunningNode, extra: Sequence[BaseRoute] = ()) -> Starlett
     routes: list[BaseRoute] = [
         *extra,
         *_peer_routes(running),
+        *replica_routes(running.parts.donor),
         *client_routes(running.node),
         *_health_routes(running),
         *document_routes(),
@@ -47,7 +49,9 @@ def build_app(running: RunningNode, extra: Sequence[BaseRoute] = ()) -> Starlett
 
 def _peer_routes(running: RunningNode) -> list[Route]:
     config = running.node.config
-    return PeerRoutes(running.peering, running.node.payloads, config.body_limit).routes()
+    return PeerRoutes(
+        running.peering, running.node.payloads, running.parts.donor, config.body_limit
+    ).routes()
 
 
 def _health_routes(running: RunningNode) -> list[Route]:

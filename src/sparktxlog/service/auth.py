@@ -30,14 +30,20 @@ class ClientAuth:
         """
         if self._token is None:
             return
-        header = b""
-        for name, value in request.scope["headers"]:
-            if name == b"authorization":
-                header = value
-        shown = header[len(_SCHEME) :] if header[: len(_SCHEME)].lower() == _SCHEME else b""
-        if not hmac.compare_digest(shown.strip(), self._token):
+        shown = bearer_token(request)
+        if not hmac.compare_digest(shown, self._token):
             raise UnauthorizedError(
                 "this node wants a client token" if not shown else "the client token is wrong",
                 hint="Send 'Authorization: Bearer <token>' with the token of the node's "
                 "client-token or client-token-file.",
             )
+
+
+def bearer_token(request: Request) -> bytes:
+    """Return the bearer token that a request shows, empty for none."""
+    header = b""
+    for name, value in request.scope["headers"]:
+        if name == b"authorization":
+            header = value
+    shown: bytes = header[len(_SCHEME) :] if header[: len(_SCHEME)].lower() == _SCHEME else b""
+    return shown.strip()

@@ -51,20 +51,29 @@ from sparktxlog.model.report import WorkerReport
 from sparktxlog.runtime.node import Node
 from sparktxlog.runtime.staging import verify_staged
 from sparktxlog.service.auth import ClientAuth
+from sparktxlog.service.catchup import catch_up_handlers
 from sparktxlog.service.openapi import document_routes
 from sparktxlog.service.problems import Handler, guarded, json_response
+from sparktxlog.service.queries import seconds, whole
 
 _T = TypeVar("_T")
 
-#: Default and longest wait of a submit, seconds.
+#: Default wait of a submit, seconds.
 DEFAULT_TIMEOUT_S = 30.0
-MAX_TIMEOUT_S = 300.0
 #: Bodies above are checked in a thread, bytes.
 _THREAD_BYTES = 256 << 10
 _PROBE = re.compile(r"[A-Za-z0-9-]{1,64}")
 _MAX_PROBE_BYTES = 1 << 20
 
 _report_decoder = msgspec.json.Decoder(WorkerReport)
+
+
+class _CopyRequest(msgspec.Struct, forbid_unknown_fields=True):
+    worker_id: str
+    forced: bool = False
+
+
+_copy_decoder = msgspec.json.Decoder(_CopyRequest)
 
 
 def client_routes(node: Node) -> list[Route]:
@@ -86,6 +95,8 @@ def client_routes(node: Node) -> list[Route]:
         ("GET", "/v1/worker/segments", api.segments),
         ("GET", "/v1/worker/tables", api.tables),
         ("POST", "/v1/worker/reports", api.report),
+        ("POST", "/v1/worker/copies", api.order_copy),
+        *catch_up_handlers(node, api.read_body),
     ]
     routes = [Route(path, api.open(handler), methods=[method]) for method, path, handler in table]
     return routes + document_routes()
@@ -115,7 +126,7 @@ class _ClientApi:
     # -- submits --------------------------------------------------------------------------------
 
     async def submit_transaction(self, request: Request) -> Response:
-        body = await self._body(request)
+        body = await self.read_body(request)
         return json_response(
             await self._submit(request, *await _checked(len(body), self._decode, body))
         )
@@ -145,7 +156,7 @@ class _ClientApi:
 
     async def submit_run(self, request: Request) -> Response:
         level, copies, timeout = _waiting(request)
-        payload = await self._body(request)
+        payload = await self.read_body(request)
         manifest = await _checked(
             len(payload), validate_run, payload, self._node.tables(), self._limits
         )
@@ -167,7 +178,7 @@ class _ClientApi:
                 hint=f"Kinds: {', '.join(sorted(item.value for item in ROW_KINDS))}.",
             )
         text = request.query_params.get("transaction_id") or request.headers.get("transaction-id")
-        body = await self._body(request)
+        body = await self.read_body(request)
         found = await _checked(
             len(body), self._decode_rows, body, request.path_params["table"], kind, text
         )
@@ -217,7 +228,7 @@ class _ClientApi:
             table, kind, definition.schema_version, rows, txs, as_ids(os.urandom(16 * n)), _now_us()
         )
 
-    async def _body(self, request: Request) -> bytes:
+    async def read_body(self, request: Request) -> bytes:
         """Read the body, at most `body-limit` bytes of it.
 
         Raises:
@@ -276,22 +287,22 @@ class _ClientApi:
     async def queue(self, request: Request) -> Response:
         return json_response(
             self._node.queue(
-                _whole(request, "after", 0, 0, 1 << 62), _whole(request, "limit", 100, 1, 1000)
+                whole(request, "after", 0, 0, 1 << 62), whole(request, "limit", 100, 1, 1000)
             )
         )
 
     async def published(self, request: Request) -> Response:
-        at_least = _whole(request, "at_least", 0, 0, 1 << 62)
-        position = await self._node.published(at_least, _seconds(request, "timeout", 0.0))
+        at_least = whole(request, "at_least", 0, 0, 1 << 62)
+        position = await self._node.published(at_least, seconds(request, "timeout", 0.0))
         return json_response({"position": position})
 
     async def snapshot(self, request: Request) -> Response:
-        wanted = _whole(request, "position", -1, -1, 1 << 62)
+        wanted = whole(request, "position", -1, -1, 1 << 62)
         return json_response(
             await self._node.snapshot(
                 None if wanted < 0 else wanted,
-                _whole(request, "at_least", 0, 0, 1 << 62),
-                _seconds(request, "timeout", 0.0),
+                whole(request, "at_least", 0, 0, 1 << 62),
+                seconds(request, "timeout", 0.0),
             )
         )
 
@@ -322,9 +333,9 @@ class _ClientApi:
 
     async def segments(self, request: Request) -> Response:
         position, segments = await self._node.segments(
-            _whole(request, "after", 0, 0, 1 << 62),
-            _seconds(request, "wait", 0.0),
-            _whole(request, "limit", 500, 1, 1000),
+            whole(request, "after", 0, 0, 1 << 62),
+            seconds(request, "wait", 0.0),
+            whole(request, "limit", 500, 1, 1000),
         )
         info = self._node.info()
         return json_response(
@@ -338,10 +349,20 @@ class _ClientApi:
 
     async def report(self, request: Request) -> Response:
         try:
-            report = _report_decoder.decode(await self._body(request))
+            report = _report_decoder.decode(await self.read_body(request))
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise InvalidRequestError(f"the report cannot be read: {error}") from error
         return json_response(self._node.accept_report(report))
+
+    async def order_copy(self, request: Request) -> Response:
+        try:
+            wanted = _copy_decoder.decode(await self.read_body(request))
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise InvalidRequestError(
+                f"the request cannot be read: {error}",
+                hint='Send {"worker_id": "…", "forced": false}.',
+            ) from error
+        return json_response(await self._node.order_copy(wanted.worker_id, forced=wanted.forced))
 
 
 async def _checked(size_bytes: int, check: Callable[..., _T], *arguments: Any) -> _T:
@@ -383,34 +404,7 @@ def _waiting(
     """Return level, copies and timeout; the query's win over the body's."""
     found, copies = parse_level(request.query_params.get("level") or level or "ordered")
     default = DEFAULT_TIMEOUT_S if timeout_s is None else timeout_s
-    return found, copies, _seconds(request, "timeout", default)
-
-
-def _seconds(request: Request, name: str, default: float) -> float:
-    text = request.query_params.get(name)
-    try:
-        value = default if text is None else float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value <= MAX_TIMEOUT_S:
-        raise InvalidRequestError(
-            f"{name} is {str(text if text is not None else default)[:40]!r}, 0 to "
-            f"{MAX_TIMEOUT_S:g} seconds are allowed",
-            field=name,
-        )
-    return value
-
-
-def _whole(request: Request, name: str, default: int, low: int, high: int) -> int:
-    text = request.query_params.get(name)
-    if text is None:
-        return default
-    if not re.fullmatch(r"-?[0-9]{1,19}", text) or not low <= int(text) <= high:
-        raise InvalidRequestError(
-            f"{name} is {text[:40]!r}, a whole number from {max(low, 0)} to {high} is wanted",
-            field=name,
-        )
-    return int(text)
+    return found, copies, seconds(request, "timeout", default)
 
 
 def _too_long(size: int, limit: int) -> OversizeError:

@@ -17,6 +17,7 @@ from starlette.routing import Route
 
 from sparktxlog import __version__
 from sparktxlog.codec.requests import TransactionRequest
+from sparktxlog.model.copying import CopyTicket, Decision, Transfer
 from sparktxlog.model.receipt import Receipt
 from sparktxlog.model.report import WorkerReport
 from sparktxlog.model.table import TableDefinition
@@ -167,7 +168,16 @@ def _page(document: dict[str, Any]) -> str:
 
 def _schemas() -> dict[str, Any]:
     _, components = msgspec.json.schema_components(
-        [TransactionRequest, Receipt, TableDefinition, WorkerReport, Segment],
+        [
+            TransactionRequest,
+            Receipt,
+            TableDefinition,
+            WorkerReport,
+            Segment,
+            Decision,
+            Transfer,
+            CopyTicket,
+        ],
         ref_template="#/components/schemas/{name}",
     )
     components["TransactionRequest"]["examples"] = [TRANSACTION_EXAMPLE]
@@ -224,9 +234,19 @@ _LIST: dict[str, Any] = {"type": "array", "items": {"type": "object"}}
 _BINARY: dict[str, Any] = {"type": "string", "format": "binary"}
 
 
+_COPY_REQUEST: dict[str, Any] = {
+    "type": "object",
+    "required": ["worker_id"],
+    "properties": {
+        "worker_id": {"type": "string"},
+        "forced": {"type": "boolean", "default": False},
+    },
+}
+
+
 def _operations() -> list[tuple[str, str, dict[str, Any]]]:
     """Return (path, method, operation) of the whole client API."""
-    return [*_submits(), *_questions(), *_worker()]
+    return [*_submits(), *_questions(), *_worker(), *_catch_up()]
 
 
 def _submits() -> list[tuple[str, str, dict[str, Any]]]:
@@ -344,5 +364,60 @@ def _worker() -> list[tuple[str, str, dict[str, Any]]]:
             "tags": ["worker"],
             "requestBody": _body("application/json", _ref("WorkerReport")),
             "responses": _answer(_OBJECT, "Verdict and plan."),
+        }),
+    ]  # fmt: skip
+
+
+def _catch_up() -> list[tuple[str, str, dict[str, Any]]]:
+    """Plan, transfers, signatures and settings; docs/catch-up.md explains them."""
+    limit = _query("limit", "integer", "Entries at most, to 1000.", 100)
+    return [
+        ("/v1/worker/plan", "get", {
+            "operationId": "plan",
+            "summary": "How a replica of this site would catch up, with both estimates",
+            "tags": ["worker"],
+            "parameters": [_query("worker", "string", "Worker; default: the site's own.")],
+            "responses": _answer(_ref("Decision")),
+        }),
+        ("/v1/worker/copies", "post", {
+            "operationId": "order_copy",
+            "summary": "Find donors and get their leases; 409 says why there is no copy",
+            "tags": ["worker"],
+            "requestBody": _body("application/json", _COPY_REQUEST),
+            "responses": _answer(_ref("CopyTicket"), "Grants, best donor first."),
+        }),
+        ("/v1/worker/transfers", "post", {
+            "operationId": "take_transfer",
+            "summary": "Tell of a finished or failed catch-up",
+            "tags": ["worker"],
+            "requestBody": _body("application/json", _ref("Transfer")),
+            "responses": {"204": {"description": "Noted."}},
+        }),
+        ("/v1/transfers", "get", {
+            "operationId": "transfers",
+            "summary": "Latest catch-ups of this site's replica, oldest first",
+            "tags": ["ask"],
+            "parameters": [limit],
+            "responses": _answer({"type": "array", "items": _ref("Transfer")}),
+        }),
+        ("/v1/signatures", "get", {
+            "operationId": "signatures",
+            "summary": "Signatures of this site's replica at the ends of its batches",
+            "tags": ["ask"],
+            "parameters": [_query("after", "integer", "Behind this position.", 0), limit],
+            "responses": _answer(_OBJECT),
+        }),
+        ("/v1/settings", "get", {
+            "operationId": "settings",
+            "summary": "Settings that can be changed at run time: value and origin",
+            "tags": ["ask"],
+            "responses": _answer(_OBJECT),
+        }),
+        ("/v1/settings", "patch", {
+            "operationId": "change_settings",
+            "summary": "Change settings at run time, all or none; null takes a value back",
+            "tags": ["ask"],
+            "requestBody": _body("application/json", _OBJECT),
+            "responses": _answer(_OBJECT),
         }),
     ]  # fmt: skip

@@ -15,6 +15,7 @@ from starlette.routing import Route
 from sparktxlog.codec import wire
 from sparktxlog.errors import NotFoundError, OversizeError, TxLogError
 from sparktxlog.protocol.messages import Announcement, Tail
+from sparktxlog.runtime.donor import Donor
 from sparktxlog.runtime.peering import Peering
 from sparktxlog.service.problems import problem_response
 from sparktxlog.storage.interfaces import PayloadStore
@@ -31,12 +32,16 @@ class PeerRoutes:
     Args:
         peering: Admits peers, takes in what they say and gives what they ask.
         payloads: Whose files they may fetch.
+        donor: Grants them leases on this node's replica.
         body_limit: Most bytes of one request.
     """
 
-    def __init__(self, peering: Peering, payloads: PayloadStore, body_limit: int) -> None:
+    def __init__(
+        self, peering: Peering, payloads: PayloadStore, donor: Donor, body_limit: int
+    ) -> None:
         self._peering = peering
         self._payloads = payloads
+        self._donor = donor
         self._body_limit = body_limit
 
     def routes(self) -> list[Route]:
@@ -50,6 +55,8 @@ class PeerRoutes:
             self._route("/peer/v1/runs/{origin}/{incarnation:int}/{seq:int}", "GET", self._run),
             self._route("/peer/v1/announced/{digest}", "GET", self._announced),
             self._route("/peer/v1/files/{path:path}", "GET", self._file),
+            self._route("/peer/v1/leases", "POST", self._lease),
+            self._route("/peer/v1/replica/size", "GET", self._replica_size),
         ]
 
     def _route(self, path: str, method: str, handler: Handler, *, greeting: bool = False) -> Route:
@@ -128,6 +135,14 @@ class PeerRoutes:
         if not path.is_file():
             raise NotFoundError("no such file in the payload store", path=path.name)
         return FileResponse(path, media_type="application/octet-stream")
+
+    async def _lease(self, sender: str, request: Request, body: bytes) -> Response:
+        wanted = wire.decode(wire.LeaseRequest, body)
+        grant = await self._donor.grant(f"{wanted.worker_id[:80]} of {sender}")
+        return Response(wire.encode(grant), media_type=_BINARY)
+
+    async def _replica_size(self, sender: str, request: Request, body: bytes) -> Response:
+        return Response(wire.encode(await self._donor.size()), media_type=_BINARY)
 
 
 def _target(request: Request) -> str:

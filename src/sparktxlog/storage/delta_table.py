@@ -16,7 +16,9 @@ import errno
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
+from time import time_ns
 from typing import Any
 
 import pyarrow as pa
@@ -48,6 +50,9 @@ _RETENTION_HOURS = 1
 class _LiveFile:
     path: str
     size_bytes: int
+    rows: int
+    #: Greatest value of the column asked for, None = not known.
+    greatest: Any = None
 
 
 class LogTable:
@@ -73,6 +78,8 @@ class LogTable:
         self._app_id = app_id
         self._log = directory / LOG_DIRECTORY
         self._commits = 0
+        #: True: what a kill between removal and vacuum left was looked for.
+        self._swept = False
         #: True: a commit failed, so the handle may be behind the disk.
         self._stale = False
         repair(directory, safe_version)
@@ -178,22 +185,77 @@ class LogTable:
             sync_file(self._log / "_last_checkpoint")
             sync_directory(self._log)
             self._table.cleanup_metadata()
-            self._table.vacuum(
-                retention_hours=_RETENTION_HOURS,
-                dry_run=False,
-                enforce_retention_duration=False,
-                post_commithook_properties=_NO_HOOKS,
-                full=False,
-            )
+            self._vacuum(_RETENTION_HOURS)
             # A new handle begins at the checkpoint; the old one holds every commit since it began.
             self._table = DeltaTable(self.directory)
-            for path in self._log.glob("*.json"):
-                if int(path.stem) > self.version - 4:
-                    sync_file(path)
-            sync_directory(self._log)
+            self._sync_latest()
         except (DeltaError, OSError) as error:
             self._stale = True
             raise self._failure("maintenance", error) from error
+
+    def expire(self, column: str, horizon: int | datetime) -> int:
+        """Remove the files whose rows all have `column` at or below the horizon, for good.
+
+        One fsynced commit removes them from the table; then their bytes are given back at once, so
+        a reader that has the old version open may miss them.  Rows of a file that holds later
+        ones too stay.  Doing it again, also after a crash, is harmless.
+
+        Args:
+            column: A number or timestamp whose maximum stands in the table's statistics.
+            horizon: Largest value that goes.
+
+        Returns:
+            Rows removed.
+
+        Raises:
+            StorageError: The files may be removed from the table and still stand on the disk.
+        """
+        self._refresh()
+        gone = [file for file in self._live_files(column) if _is_at_most(file.greatest, horizon)]
+        try:
+            if gone:
+                self._commit([self._removal(file, data_change=True) for file in gone], [])
+            if gone or (not self._swept and self._has_removed_files()):
+                # A checkpoint first: the vacuum's own commits shall not outweigh what it frees.
+                self._table.create_checkpoint()
+                self._vacuum(0)
+                self._table = DeltaTable(self.directory)
+                self._sync_latest()
+            self._swept = True
+        except (DeltaError, OSError) as error:
+            self._stale = True
+            raise self._failure("expiry", error) from error
+        return sum(file.rows for file in gone)
+
+    def _has_removed_files(self) -> bool:
+        """Return whether files stand here that are no part of the table: a kill before vacuum."""
+        live = {file.path for file in self._live_files()}
+        return any(path.name not in live for path in self.directory.glob("*.parquet"))
+
+    def _vacuum(self, retention_hours: int) -> None:
+        self._table.vacuum(
+            retention_hours=retention_hours,
+            dry_run=False,
+            enforce_retention_duration=False,
+            post_commithook_properties=_NO_HOOKS,
+            full=False,
+        )
+
+    def _sync_latest(self) -> None:
+        for path in self._log.glob("*.json"):
+            if int(path.stem) > self.version - 4:
+                sync_file(path)
+        sync_directory(self._log)
+
+    @staticmethod
+    def _removal(file: _LiveFile, *, data_change: bool) -> RemoveAction:
+        return RemoveAction(
+            path=file.path,
+            data_change=data_change,
+            deletion_timestamp=time_ns() // 1_000_000,
+            size=file.size_bytes,
+            partition_values={},
+        )
 
     def _merge_small_files(self) -> None:
         small = sorted(
@@ -208,25 +270,21 @@ class LogTable:
             self._read_files(small),
             data_change=False,
         )
-        removed = [
-            RemoveAction(
-                path=file.path,
-                data_change=False,
-                deletion_timestamp=merged.modification_time,
-                size=file.size_bytes,
-                partition_values={},
-            )
-            for file in small
-        ]
+        removed = [self._removal(file, data_change=False) for file in small]
         self._commit([merged, *removed], [])
 
-    def _live_files(self) -> list[_LiveFile]:
+    def _live_files(self, column: str = "") -> list[_LiveFile]:
+        """Return the table's files, with the greatest value of a column."""
         actions = pa.table(self._table.get_add_actions(flatten=True))
+        greatest = f"max.{column}"
+        known = greatest in actions.column_names
         return [
-            _LiveFile(path=path, size_bytes=size)
-            for path, size in zip(
+            _LiveFile(path=path, size_bytes=size, rows=rows or 0, greatest=value)
+            for path, size, rows, value in zip(
                 actions.column("path").to_pylist(),
                 actions.column("size_bytes").to_pylist(),
+                actions.column("num_records").to_pylist(),
+                actions.column(greatest).to_pylist() if known else [None] * actions.num_rows,
                 strict=True,
             )
         ]
@@ -294,6 +352,12 @@ class LogTable:
         sync_file(self._log / f"{version:020}.json")
         sync_directory(self._log)
         sync_directory(self.directory)
+
+
+def _is_at_most(value: Any, horizon: int | datetime) -> bool:
+    if isinstance(value, datetime) and value.tzinfo is None:
+        value = value.replace(tzinfo=UTC)
+    return value is not None and bool(value <= horizon)
 
 
 def _write_stream(path: Path, schema: pa.Schema, pieces: Iterator[pa.Table]) -> None:

@@ -6,7 +6,8 @@ connection belongs to one thread at a time; `read_*` take connections of their o
 so the publisher and the HTTP handlers never wait for the writer (WAL).
 
     incoming ──AppendQueue──► queue ──MarkPublished──► segments
-    payloads stay until ForgetPayloads; queue rows stay for the id window
+    payloads stay until ForgetPayloads; queue rows stay for the id window;
+    segments until ExpireLog, DropExpired (see `front_expiry`)
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ from sparktxlog.codec.payload import read_manifest
 from sparktxlog.errors import ExpiredError, InvariantViolation, StorageError, TxLogError
 from sparktxlog.model.operation import RunFacts
 from sparktxlog.protocol.messages import MergeBase, QueueEntry, RunHeader
-from sparktxlog.protocol.recovery import RecoveredAnnouncement, RecoveredRun, RecoveredState
+from sparktxlog.protocol.recovery import RecoveredRun, RecoveredState
+from sparktxlog.storage import front_expiry
 from sparktxlog.storage.durability import sync_directory
+from sparktxlog.storage.front_recovery import read_announcements, read_recent_ids
 from sparktxlog.storage.front_schema import (
     ENTRY_COLUMNS,
     HEADER_COLUMNS,
@@ -44,14 +47,19 @@ from sparktxlog.storage.front_schema import (
 )
 from sparktxlog.storage.interfaces import (
     AppendQueue,
+    DropExpired,
+    ExpireLog,
     ForgetPayloads,
     FrontState,
+    LogExtent,
     MarkPublished,
     PutAnnouncement,
     PutReservation,
     PutRun,
     PutValue,
     Segment,
+    SegmentCut,
+    ShrinkFront,
     StoredEntry,
     Write,
 )
@@ -60,10 +68,6 @@ from sparktxlog.storage.waiting import WaitingIds
 
 FRONT_NAME = "front.sqlite"
 
-#: Ids of the window are handed out in pieces of at most this many.
-_PIECE_IDS = 8_192
-#: No run is longer (P1b).
-_LONGEST_RUN = 8_192
 #: One ForgetPayloads works off at most so much, so that no write takes long (P3b).
 _FORGET_RUNS = 20_000
 _FORGET_BYTES = 128 << 20
@@ -152,14 +156,15 @@ class SqliteFront:
                 reserved=meta.get("reserved", 0),
                 watermarks=dict(db.execute("SELECT origin, seq FROM watermarks").fetchall()),
                 incoming=incoming,
-                announcements=_announcements(db),
+                announcements=read_announcements(db),
                 tables=tables,
-                recent_ids=_recent_ids(db, base.position - id_window),
+                recent_ids=read_recent_ids(db, base.position - id_window),
             )
             return FrontState(
                 core=core,
                 published=meta.get("published", 0),
                 published_version=meta.get("published_version", -1),
+                kept_after=meta.get("kept_after", 0),
                 values=dict(db.execute("SELECT name, value FROM named_values").fetchall()),
             )
 
@@ -209,6 +214,9 @@ class SqliteFront:
             self._waiting.add(header, ids)
         for header, ids in removed:
             self._waiting.remove(header, ids)
+        for write in writes:
+            if isinstance(write, ShrinkFront):
+                front_expiry.shrink(self._db, write.least_free_bytes)
 
     def _roll_back(self, before: _Ends) -> None:
         self._ends = before
@@ -241,6 +249,12 @@ class SqliteFront:
                 self._mark_published(write)
             case ForgetPayloads():
                 self._forget(write.position)
+            case ExpireLog():
+                front_expiry.expire_log(self._db, write)
+            case DropExpired():
+                front_expiry.drop_expired(self._db, write)
+            case ShrinkFront():
+                pass  # no part of the transaction: done behind it
             case PutValue():
                 self._db.execute(
                     "INSERT OR REPLACE INTO named_values VALUES(?, ?)", (write.name, write.value)
@@ -342,6 +356,7 @@ class SqliteFront:
             )
         self._put_meta("published", write.position)
         self._put_meta("published_version", write.version)
+        front_expiry.add_files_bytes(self._db, write.segment.files_bytes)
         self._db.execute(
             "INSERT OR REPLACE INTO segments VALUES(?, ?, ?)",
             (write.segment.last, write.segment.first, encode_segment(write.segment)),
@@ -431,14 +446,7 @@ class SqliteFront:
         columns = ", ".join(f"q.{name.strip()}" for name in ENTRY_COLUMNS.split(","))
         join = "LEFT JOIN payloads p USING (origin, incarnation, seq)" if payloads else ""
         with self._reading() as db:
-            pruned = _first_value(db, "SELECT value FROM meta WHERE name = 'pruned'", ()) or 0
-            if after < pruned:
-                raise ExpiredError(
-                    f"the queue after position {after} was pruned up to {pruned}",
-                    hint="A node or worker so far behind needs a copy.",
-                    after=after,
-                    pruned=pruned,
-                )
+            _check_kept(db, after, ("pruned", "kept_after"))
             rows = db.execute(
                 f"SELECT {columns}, {'p.payload' if payloads else 'NULL'} FROM queue q {join}"
                 " WHERE q.position > ? ORDER BY q.position LIMIT ?",
@@ -472,11 +480,32 @@ class SqliteFront:
     def read_segments(self, after: int, limit: int) -> list[Segment]:
         """Return published segments that end after position `after`, ascending."""
         with self._reading() as db:
+            _check_kept(db, after, ("kept_after",))
             rows = db.execute(
                 "SELECT segment FROM segments WHERE last > ? ORDER BY last LIMIT ?",
                 (after, limit),
             ).fetchall()
         return [segment_of(body) for (body,) in rows]
+
+    def read_extent(self) -> LogExtent:
+        """Return what of the log is kept, and how large it is."""
+        with self._reading() as db:
+            return front_expiry.read_extent(db)
+
+    def read_cuts(self, after: int, limit: int) -> list[SegmentCut]:
+        """Return places behind position `after` where the log may be cut, ascending."""
+        with self._reading() as db:
+            return front_expiry.read_cuts(db, after, limit)
+
+    def read_expired(self, limit: int) -> list[Segment]:
+        """Return expired segments that `DropExpired` has not named yet, ascending."""
+        with self._reading() as db:
+            return front_expiry.read_expired(db, limit)
+
+    def read_waiting_payloads(self) -> list[bytes]:
+        """Return the payload containers of unpublished runs that may name staged files."""
+        with self._reading() as db:
+            return front_expiry.read_waiting_payloads(db)
 
     def find_transaction(self, transaction_id: bytes) -> tuple[RunHeader, int] | None:
         """Return header and index of a transaction that waits in the incoming queue."""
@@ -510,42 +539,13 @@ def _first_value(db: sqlite3.Connection, statement: str, arguments: tuple[Any, .
     return None if row is None else row[0]
 
 
-def _announcements(db: sqlite3.Connection) -> list[RecoveredAnnouncement]:
-    found = []
-    for digest, ticket, session, payload in db.execute(
-        "SELECT digest, ticket, session, payload FROM announcements ORDER BY id"
-    ):
-        manifest = read_manifest(payload)
-        found.append(
-            RecoveredAnnouncement(
-                ticket=ticket,
-                digest=digest,
-                size_bytes=len(payload),
-                staged_bytes=manifest.staged_bytes,
-                facts=RunFacts.of(manifest),
-                session=session,
-            )
+def _check_kept(db: sqlite3.Connection, after: int, names: tuple[str, ...]) -> None:
+    meta = dict(db.execute("SELECT name, value FROM meta WHERE name IN ('pruned', 'kept_after')"))
+    kept_after = max(meta.get(name, 0) for name in names)
+    if after < kept_after:
+        raise ExpiredError(
+            f"what follows position {after} is expired: the log is kept after {kept_after} only",
+            hint="A node or worker so far behind needs a copy.",
+            after=after,
+            kept_after=kept_after,
         )
-    return found
-
-
-def _recent_ids(db: sqlite3.Connection, after: int) -> list[tuple[int, bytes]]:
-    """Return the ids of positions after `after`; neighbours are joined into larger pieces."""
-    pieces: list[tuple[int, bytes]] = []
-    start = size = 0
-    parts: list[bytes] = []
-    for position, ids in db.execute(
-        "SELECT position, ids FROM queue WHERE position > ? AND position + n - 1 > ?"
-        " ORDER BY position",
-        (after - _LONGEST_RUN, after),
-    ):
-        if size + len(ids) > 16 * _PIECE_IDS and parts:
-            pieces.append((start, b"".join(parts)))
-            parts, size = [], 0
-        if not parts:
-            start = position
-        parts.append(ids)
-        size += len(ids)
-    if parts:
-        pieces.append((start, b"".join(parts)))
-    return pieces

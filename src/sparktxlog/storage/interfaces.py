@@ -69,6 +69,30 @@ class ForgetPayloads:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExpireLog:
+    """Positions up to `position`, the end of a published segment, can be read no more."""
+
+    position: int
+    #: Chain hash there, as a check.
+    chain_hash: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropExpired:
+    """The files of expired segments up to `position` are removed: forget the segments."""
+
+    position: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShrinkFront:
+    """Give space that is free inside the front back to the disk."""
+
+    #: Less than so many free bytes are kept for later writes.
+    least_free_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PutValue:
     """Keep one small named value (instance ids of peers, worker reports, settings)."""
 
@@ -83,6 +107,9 @@ Write = (
     | AppendQueue
     | MarkPublished
     | ForgetPayloads
+    | ExpireLog
+    | DropExpired
+    | ShrinkFront
     | PutValue
 )
 
@@ -131,6 +158,37 @@ class Segment:
     rejected: int
     effects: tuple[TableEffect, ...] = ()
 
+    @property
+    def files_bytes(self) -> int:
+        """Bytes of the files that it names."""
+        return sum(file.size_bytes for effect in self.effects for file in effect.files)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentCut:
+    """A place where the log may be cut: the end of a segment, which is a run end."""
+
+    last: int
+    #: Chain hash at `last`.
+    chain_hash: bytes
+    #: Wall clock of its last run at ordering here, microseconds since 1970 UTC (C4); 0 = before
+    #: all that is known.
+    ordered_at: int
+    #: Bytes of the segment's files.
+    files_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogExtent:
+    """What of the log the front keeps."""
+
+    #: Positions up to here are expired, 0 = none.
+    kept_after: int
+    #: Bytes of all files that its segments name.
+    files_bytes: int
+    #: Bytes of the front that are in use.
+    live_bytes: int
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredEntry:
@@ -151,6 +209,8 @@ class FrontState:
     #: Published position and Delta version of the queue table.
     published: int = 0
     published_version: int = -1
+    #: Positions up to here are expired.
+    kept_after: int = 0
     values: dict[str, bytes] = field(default_factory=dict)
 
 
@@ -188,7 +248,23 @@ class Front(Protocol):
         """Return the chain hash at a run end, None if `position` is no run end held here."""
 
     def read_segments(self, after: int, limit: int) -> list[Segment]:
-        """Return published segments that end after position `after`, ascending."""
+        """Return published segments that end after position `after`, ascending.
+
+        Raises:
+            ExpiredError: `after` lies before what the front keeps (definite).
+        """
+
+    def read_extent(self) -> LogExtent:
+        """Return what of the log is kept, and how large it is."""
+
+    def read_cuts(self, after: int, limit: int) -> list[SegmentCut]:
+        """Return places behind position `after` where the log may be cut, ascending."""
+
+    def read_expired(self, limit: int) -> list[Segment]:
+        """Return expired segments that `DropExpired` has not named yet, ascending."""
+
+    def read_waiting_payloads(self) -> list[bytes]:
+        """Return the payload containers of unpublished runs that may name staged files."""
 
     def find_transaction(self, transaction_id: bytes) -> tuple[RunHeader, int] | None:
         """Return header and index of a transaction that waits in the incoming queue."""

@@ -1,15 +1,17 @@
-"""`log/workers` and `log/signatures`: history of the replicas, appended as reports come in."""
+"""`log/workers`, `log/signatures` and `log/transfers`: history of the replicas, as told to us."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 
 import pyarrow as pa
 
+from sparktxlog.model.copying import Transfer
 from sparktxlog.model.report import WorkerReport
 from sparktxlog.storage.delta_table import LogTable
-from sparktxlog.storage.schemas import SIGNATURES, WORKERS
+from sparktxlog.storage.schemas import SIGNATURES, TRANSFERS, WORKERS
 
 
 class ReportTables:
@@ -69,3 +71,47 @@ class ReportTables:
             self._workers.append(pa.Table.from_pylist(workers, WORKERS))
         if signatures:
             self._signatures.append(pa.Table.from_pylist(signatures, SIGNATURES))
+
+    def expire(self, before: datetime) -> None:
+        """Remove reports of that time and earlier, by whole files.
+
+        Raises:
+            StorageError: Do it again.
+        """
+        self._workers.expire("reported_at", before)
+        self._signatures.expire("reported_at", before)
+
+
+class TransferTable:
+    """Writer of `log/transfers`; loses at most what was not appended yet: the front keeps them.
+
+    Args:
+        log_root: Directory of the log tables.
+
+    Raises:
+        CorruptLogError: The table is damaged.
+    """
+
+    def __init__(self, log_root: Path) -> None:
+        self._table = LogTable(log_root / "transfers", TRANSFERS)
+
+    def append(self, transfers: Sequence[Transfer]) -> None:
+        """Append transfers with one commit.
+
+        Raises:
+            StorageError: They may be missing.
+        """
+        rows = [
+            {name: getattr(transfer, name) for name in TRANSFERS.names}
+            | {"kind": transfer.kind.value, "donors": list(transfer.donors)}
+            for transfer in transfers
+        ]
+        self._table.append(pa.Table.from_pylist(rows, TRANSFERS))
+
+    def expire(self, before: datetime) -> None:
+        """Remove transfers that ended at that time or earlier, by whole files.
+
+        Raises:
+            StorageError: Do it again.
+        """
+        self._table.expire("finished_at", before)

@@ -27,16 +27,22 @@ from sparktxlog.model.operation import RunFacts, StagedFile
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.protocol.messages import MergeBase, QueueEntry, RunHeader
 from sparktxlog.protocol.recovery import RecoveredAnnouncement, RecoveredRun, RecoveredState
+from sparktxlog.storage.front_expiry import cut_of
 from sparktxlog.storage.interfaces import (
     AppendQueue,
+    DropExpired,
+    ExpireLog,
     ForgetPayloads,
     FrontState,
+    LogExtent,
     MarkPublished,
     PutAnnouncement,
     PutReservation,
     PutRun,
     PutValue,
     Segment,
+    SegmentCut,
+    ShrinkFront,
     StoredEntry,
     Write,
 )
@@ -64,6 +70,7 @@ class MemoryFront:
         self._published_version = -1
         self._forgotten = 0
         self._pruned = 0
+        self._kept_after = 0
         self._values: dict[str, bytes] = {}
         self._waiting = WaitingIds()
 
@@ -102,6 +109,7 @@ class MemoryFront:
             core=core,
             published=self._published,
             published_version=self._published_version,
+            kept_after=self._kept_after,
             values=dict(self._values),
         )
 
@@ -142,6 +150,13 @@ class MemoryFront:
                 self._mark_published(write)
             case ForgetPayloads():
                 self._forget(write.position)
+            case ExpireLog():
+                self._expire(write)
+            case DropExpired():
+                gone = min(write.position, self._kept_after)
+                self._segments = [s for s in self._segments if s.last > gone]
+            case ShrinkFront():
+                pass
             case PutValue():
                 self._values[write.name] = write.value
             case _:
@@ -204,6 +219,14 @@ class MemoryFront:
             self._pruned = self._queue[0].entry.end
             del self._queue[0], self._starts[0]
 
+    def _expire(self, write: ExpireLog) -> None:
+        if write.position <= self._kept_after:
+            return
+        ends = {segment.last: segment.to_hash for segment in self._segments}
+        if ends.get(write.position) != write.chain_hash.hex():
+            raise InvariantViolation(f"no segment ends at {write.position} with that hash")
+        self._kept_after = write.position
+
     def read_payload(self, origin: str, incarnation: int, seq: int) -> bytes | None:
         """Return the payload container of the run that starts at `seq`, None if not held."""
         return self._payloads.get((origin, incarnation, seq))
@@ -215,8 +238,9 @@ class MemoryFront:
 
     def read_queue(self, after: int, limit_runs: int, *, payloads: bool) -> list[StoredEntry]:
         """Return queue entries that start after position `after`, ascending."""
-        if after < self._pruned:
-            raise ExpiredError(f"the queue was pruned up to {self._pruned}", after=after)
+        kept_after = max(self._pruned, self._kept_after)
+        if after < kept_after:
+            raise ExpiredError(f"expired up to {kept_after}", after=after, kept_after=kept_after)
         first = bisect_right(self._starts, after)
         found = self._queue[first : first + limit_runs]
         if not payloads:
@@ -245,7 +269,42 @@ class MemoryFront:
 
     def read_segments(self, after: int, limit: int) -> list[Segment]:
         """Return published segments that end after position `after`, ascending."""
+        if after < self._kept_after:
+            raise ExpiredError(
+                f"expired up to {self._kept_after}", after=after, kept_after=self._kept_after
+            )
         return [segment for segment in self._segments if segment.last > after][:limit]
+
+    def read_extent(self) -> LogExtent:
+        """Return what of the log is kept, and how large it is."""
+        return LogExtent(
+            kept_after=self._kept_after,
+            files_bytes=sum(segment.files_bytes for segment in self._segments),
+            live_bytes=self.size_bytes(),
+        )
+
+    def read_cuts(self, after: int, limit: int) -> list[SegmentCut]:
+        """Return places behind position `after` where the log may be cut, ascending."""
+        cuts = []
+        for segment in [s for s in self._segments if s.last > after][:limit]:
+            held = self.read_entry_at(segment.last)
+            cuts.append(cut_of(segment, 0 if held is None else held.ordered_at))
+        return cuts
+
+    def read_expired(self, limit: int) -> list[Segment]:
+        """Return expired segments that `DropExpired` has not named yet, ascending."""
+        return [segment for segment in self._segments if segment.last <= self._kept_after][:limit]
+
+    def read_waiting_payloads(self) -> list[bytes]:
+        """Return the payload containers of unpublished runs that may name staged files."""
+        waiting = [held.payload for held in self._announced.values()]
+        keys = [key for key, (header, _, _) in self._incoming.items() if header.staged_bytes]
+        keys += [
+            run_key(stored.entry.header)
+            for stored in self._queue
+            if stored.entry.end > self._published and stored.entry.header.staged_bytes
+        ]
+        return waiting + [self._payloads[key] for key in keys if key in self._payloads]
 
     def find_transaction(self, transaction_id: bytes) -> tuple[RunHeader, int] | None:
         """Return header and index of a transaction that waits in the incoming queue."""

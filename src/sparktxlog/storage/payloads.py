@@ -18,6 +18,7 @@ import stat
 import threading
 from collections.abc import Iterable
 from pathlib import Path
+from time import monotonic
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -61,6 +62,8 @@ class LocalPayloadStore:
         self._lock = threading.Lock()
         #: Path → inode, size and modification time at verification, with the digest found.
         self._verified: dict[Path, tuple[_Mark, str]] = {}
+        #: Path → when it was verified, monotonic seconds; the same keys.
+        self._verified_s: dict[Path, float] = {}
 
     def path(self, relative: str) -> str:
         """Return the absolute path of a checked relative name; the file need not exist.
@@ -241,8 +244,21 @@ class LocalPayloadStore:
     def _remember(self, path: Path, mark: _Mark, digest: str) -> None:
         with self._lock:
             if len(self._verified) >= _REMEMBERED:
-                self._verified.pop(next(iter(self._verified)))
+                oldest = next(iter(self._verified))
+                del self._verified[oldest], self._verified_s[oldest]
             self._verified[path] = (mark, digest)
+            self._verified_s[path] = monotonic()
+
+    def verified_within(self, path: Path, seconds: float) -> bool:
+        """Return whether a file was verified so lately that its submit may be under way."""
+        with self._lock:
+            return monotonic() - self._verified_s.get(path, float("-inf")) < seconds
+
+    def forget(self, path: Path) -> None:
+        """Forget that a file was verified: it is removed."""
+        with self._lock:
+            self._verified.pop(path, None)
+            self._verified_s.pop(path, None)
 
 
 def _check_file(file: StagedFile, path: Path) -> None:

@@ -27,6 +27,7 @@ class QueueTable:
         lineage: Part of the name under which the table counts our transactions: a queue of
             another lineage never passes for this one.
         published_version: Delta version in the last `MarkPublished`: known to be fsynced.
+        kept_after: Positions up to here are expired; a table that was lost begins behind them.
 
     Raises:
         CorruptLogError: A commit up to `published_version` is damaged.
@@ -36,13 +37,16 @@ class QueueTable:
     (`publishing.restored_rows`).
     """
 
-    def __init__(self, log_root: Path, lineage: str, *, published_version: int = -1) -> None:
+    def __init__(
+        self, log_root: Path, lineage: str, *, published_version: int = -1, kept_after: int = 0
+    ) -> None:
         self._table = LogTable(
             log_root / QUEUE_NAME,
             SYNCHRONIZED_QUEUE,
             app_id=f"sparktxlog:{lineage}:queue",
             safe_version=published_version,
         )
+        self._kept_after = kept_after
 
     @property
     def position(self) -> int:
@@ -67,7 +71,7 @@ class QueueTable:
         """
         held = self.position
         first, last = rows.column("position")[0].as_py(), rows.column("position")[-1].as_py()
-        if first > held + 1:
+        if first > max(held, self._kept_after) + 1:
             raise InvariantViolation(
                 f"the queue table ends at {held}, rows from {first} cannot follow",
                 held=held,
@@ -78,6 +82,15 @@ class QueueTable:
         if first <= held:
             rows = rows.filter(pc.field("position") > held)
         return self._table.append(rows, transaction=last)
+
+    def expire(self, position: int) -> int:
+        """Remove the files whose rows all stand at or before a position; return how many rows.
+
+        Raises:
+            StorageError: Do it again: what was removed stays removed.
+        """
+        self._kept_after = max(self._kept_after, position)
+        return self._table.expire("position", position)
 
     def maintain(self) -> None:
         """Merge small files, write a checkpoint, drop what has expired; done by itself too."""

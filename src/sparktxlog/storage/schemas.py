@@ -110,9 +110,41 @@ SIGNATURES = pa.schema(
     ]
 )
 
+#: `log/transfers`: one row per finished or failed catch-up of a replica, key `transfer_id`.
+TRANSFERS = pa.schema(
+    [
+        pa.field("transfer_id", pa.string(), nullable=False),
+        pa.field("worker_id", pa.string(), nullable=False),
+        #: Node whose replica it is.
+        pa.field("node_id", pa.string(), nullable=False),
+        #: `replay` or `copy`.
+        pa.field("kind", pa.string(), nullable=False),
+        #: Nodes copied from, empty for a replay.
+        pa.field("donors", _list(pa.string())),
+        #: Position before and after.
+        pa.field("from_position", pa.int64(), nullable=False),
+        pa.field("to_position", pa.int64(), nullable=False),
+        pa.field("started_at", _TIMESTAMP, nullable=False),
+        pa.field("finished_at", _TIMESTAMP, nullable=False),
+        #: What the planner expected, NULL if it gave no estimate; and what was measured.
+        pa.field("estimated_s", pa.float64()),
+        pa.field("actual_s", pa.float64(), nullable=False),
+        #: Bytes of files needed, of them read over the network (compressed), and found here.
+        pa.field("size_bytes", pa.int64(), nullable=False),
+        pa.field("wire_bytes", pa.int64(), nullable=False),
+        pa.field("reused_bytes", pa.int64(), nullable=False),
+        pa.field("transactions", pa.int64(), nullable=False),
+        #: `done`, or why it failed.
+        pa.field("outcome", pa.string(), nullable=False),
+        #: Message and reason of the decision.
+        pa.field("reason", pa.string()),
+    ]
+)
+
 #: Table directory below `log/` → schema.
 LOG_TABLES = {
     "synchronized_queue": SYNCHRONIZED_QUEUE,
     "workers": WORKERS,
     "signatures": SIGNATURES,
+    "transfers": TRANSFERS,
 }

@@ -11,12 +11,14 @@ from __future__ import annotations
 import asyncio
 import hmac
 import io
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from urllib.parse import quote
 
 import aiohttp
+import msgspec
 import structlog
 
 from sparktxlog.codec import wire
@@ -27,6 +29,7 @@ from sparktxlog.errors import (
     TxLogError,
     UnauthorizedError,
 )
+from sparktxlog.model.copying import Grant, ReplicaSize
 from sparktxlog.model.report import WorkerReport
 from sparktxlog.protocol.messages import Announcement, Post, RunHeader, Tail
 from sparktxlog.transport import signing
@@ -45,6 +48,10 @@ _BACKOFF_MIN_S = 0.05
 _BACKOFF_MAX_S = 1.0
 _TIMEOUT = aiohttp.ClientTimeout(total=10.0, sock_connect=2.0)
 _GET_TIMEOUT = aiohttp.ClientTimeout(total=60.0, sock_connect=2.0, sock_read=10.0)
+#: A donor links all files of its replica before it answers, or reads its tables' logs.
+_DONOR_TIMEOUT = aiohttp.ClientTimeout(total=300.0, sock_connect=2.0)
+#: Weight of the latest post in the smoothed round trip.
+_ROUND_TRIP_WEIGHT = 0.2
 #: Longest silence while a file is fetched.
 _FILE_TIMEOUT_S = 15.0
 
@@ -98,6 +105,8 @@ class PeerLink:
         self.up = False
         #: Why the link is down, for status; empty while up.
         self.reason = "not greeted yet"
+        #: Smoothed seconds from a post to its answer; None before the first.
+        self.round_trip_s: float | None = None
         self._greeter = greeter
         self._signer = signer
         self._on_link = on_link
@@ -222,7 +231,9 @@ class PeerLink:
             self.traffic.posts += 1
             self.traffic.post_bytes_max = max(self.traffic.post_bytes_max, len(body))
             try:
+                began = time.monotonic()
                 await self._request("POST", "/peer/v1/posts", body, _TIMEOUT)
+                self._note_round_trip(time.monotonic() - began)
             except RemoteProtocolError as error:
                 _log.error("post refused", peer=self.node_id, error=str(error))
             except TxLogError as error:
@@ -249,6 +260,10 @@ class PeerLink:
                 _log.error("message refused", peer=self.node_id, to=target, error=str(error))
             except TxLogError as error:
                 self._went_down(error)
+
+    def _note_round_trip(self, seconds: float) -> None:
+        known = seconds if self.round_trip_s is None else self.round_trip_s
+        self.round_trip_s = known + _ROUND_TRIP_WEIGHT * (seconds - known)
 
     def _take_pushes(self) -> list[tuple[RunHeader, bytes]]:
         box, batch, size = self._outbox, list[tuple[RunHeader, bytes]](), 0
@@ -299,6 +314,48 @@ class PeerLink:
             self.traffic.fetched_bytes += len(block)
             yield block
 
+    # -- copies ------------------------------------------------------------------------------------
+
+    async def request_lease(self, worker_id: str) -> Grant:
+        """Ask the peer for a lease on its replica; it pins the files before it answers.
+
+        Raises:
+            TransportError: The peer cannot be reached, or is no donor now; a lease it may have
+                granted expires.
+            RemoteProtocolError: The answer is no grant.
+        """
+        await self._wait_greeted()
+        body = wire.encode(wire.LeaseRequest(worker_id=worker_id))
+        answer = await self._request("POST", "/peer/v1/leases", body, _DONOR_TIMEOUT)
+        return wire.decode(Grant, answer)
+
+    async def replica_size(self) -> ReplicaSize:
+        """Ask the peer what a copy of its replica would cost; errors as `request_lease`."""
+        await self._wait_greeted()
+        answer = await self._request("GET", "/peer/v1/replica/size", b"", _DONOR_TIMEOUT)
+        return wire.decode(ReplicaSize, answer)
+
+    async def release_lease(self, grant: Grant) -> None:
+        """Give a lease of the peer back before it expires.
+
+        Raises:
+            TransportError: It was not told; the lease expires by itself.
+        """
+        assert self._session is not None
+        target = f"{self.url}/replica/v1/leases/{quote(grant.lease_id, safe='')}"
+        try:
+            async with self._session.delete(
+                target, headers={"Authorization": f"Bearer {grant.token}"}, timeout=_TIMEOUT,
+                allow_redirects=False,
+            ) as response:  # fmt: skip
+                status = response.status
+        except TimeoutError as error:
+            raise PeerTimeoutError(f"{self.url} did not answer in time") from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise TransportError(f"{self.url}: {str(error) or type(error).__name__}") from error
+        if status not in (204, 410):
+            raise TransportError(f"{self.url} answered {status} to the end of a lease")
+
     # -- requests ----------------------------------------------------------------------------------
 
     async def _request(
@@ -346,10 +403,21 @@ class PeerLink:
     def _check_status(self, status: int, answer: bytes, target: str) -> None:
         if status < 400:
             return
-        text = answer[:500].decode(errors="replace")
-        message = f"{self.url} answered {status} to {target}: {text}"
+        message = f"{self.url} answered {status} to {target}: {_reason(answer)}"
         if status in (401, 403):
             raise UnauthorizedError(message, peer=self.node_id)
         if status in (400, 413, 422):
             raise RemoteProtocolError(message, peer=self.node_id)
         raise TransportError(message, peer=self.node_id, status=status)
+
+
+class _Problem(msgspec.Struct):
+    detail: str
+
+
+def _reason(answer: bytes) -> str:
+    """Return what a problem document says, or the beginning of whatever else it is."""
+    try:
+        return msgspec.json.decode(answer, type=_Problem).detail[:500]
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return answer[:500].decode(errors="replace")

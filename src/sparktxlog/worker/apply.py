@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,20 +21,25 @@ from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 
-from sparktxlog.errors import ApplyError, DivergedError, TransportError
+from sparktxlog.errors import ApplyError, DivergedError, TransportError, TxLogError
 from sparktxlog.model.operation import OP_COLUMN, POSITION_COLUMN
+from sparktxlog.model.report import ReplayCost
 from sparktxlog.storage.interfaces import TableEffect
 from sparktxlog.worker.batches import (
     Batch,
     Extent,
+    Piece,
     Place,
     TablePlan,
     batch_segments,
     check_chain,
     plan_batch,
 )
+from sparktxlog.worker.copying import CopyOptions, CopyOutcome, FetcherOf, ReplicaCopy
 from sparktxlog.worker.driver_lock import lock_by_driver
+from sparktxlog.worker.fetching import DonorFetcher
 from sparktxlog.worker.merging import applier_session
+from sparktxlog.worker.recovery import CopyRun
 from sparktxlog.worker.reports import Heartbeat, Reporter
 from sparktxlog.worker.source import LogSource, Tail
 from sparktxlog.worker.state import PendingBatch, ReplicaDirectory, ReplicaState, ReplicaTable
@@ -50,6 +56,10 @@ POLL_S = 5.0
 SEGMENTS_LIMIT = 500
 #: Seconds before a following worker asks an absent node again.
 RETRY_S = 1.0
+#: Seconds before a following worker that could not be copied asks its node again (B32).
+IDLE_S = 30.0
+#: Verdicts on a replica that a replay brings back.
+_REPLAYABLE = ("KNOWN", "EMPTY")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +79,8 @@ class ApplyOutcome:
     verdict: str = ""
     #: Why the node wants the worker to stop, empty if it does not.
     stopped: str = ""
+    #: What was copied, oldest first.
+    copies: tuple[CopyOutcome, ...] = ()
 
 
 class Applier:
@@ -80,6 +92,9 @@ class Applier:
         directory: The replica, owned.
         reporting: A second connection, used by the heartbeat's thread too; without one, reports
             go through `source` and there is no heartbeat.
+        copies: How to copy where the node says so; None = the worker stops instead.
+        replays_anyway: Replay though the node finds a copy faster; not a diverged replica.
+        open_fetcher: Where a copy's files come from.
     """
 
     def __init__(
@@ -89,6 +104,9 @@ class Applier:
         directory: ReplicaDirectory,
         *,
         reporting: LogSource | None = None,
+        copies: CopyOptions | None = None,
+        replays_anyway: bool = False,
+        open_fetcher: FetcherOf = DonorFetcher,
     ) -> None:
         self.source = source
         self.directory = directory
@@ -104,8 +122,13 @@ class Applier:
         self._batches = 0
         self._transactions = 0
         self._started = monotonic()
-        self._check_lineage(self.info.lineage)
-        self.state = replace(self.state, lineage=self.info.lineage)
+        self._copies = copies
+        self._replays_anyway = replays_anyway
+        self._open_fetcher = open_fetcher
+        self._copied: list[CopyOutcome] = []
+        if self.state.copying is None and not (copies and copies.forced):
+            self._check_lineage(self.info.lineage)
+            self.state = replace(self.state, lineage=self.info.lineage)
         directory.on_close(lock_by_driver(spark, directory.own / "lock.driver"))
 
     # --- the loop -----------------------------------------------------------------------------
@@ -124,13 +147,15 @@ class Applier:
 
     def _apply_published(self, at_least: int, timeout_s: float) -> None:
         deadline = monotonic() + timeout_s
-        # The node sees the worker, and may say stop, before anything is applied.
+        # The node sees the worker, and may say stop or copy, before anything is applied.
         self._report()
+        self._heed()
         tail = self._tail(wait_s=0.0)
         target = max(tail.position, at_least)
         while True:
             while tail.segments and not self._is_stopped():
                 self._apply_tail(tail)
+                self._heed()
                 tail = (
                     self._tail(wait_s=0.0)
                     if self.state.position < target
@@ -139,7 +164,21 @@ class Applier:
             left_s = deadline - monotonic()
             if self.state.position >= at_least or left_s <= 0 or self._is_stopped():
                 return
+            self._heed()
             tail = self._tail(wait_s=min(POLL_S, left_s))
+
+    def catch_up(self, timeout_s: float = 0.0) -> ApplyOutcome:
+        """Replay or copy until the replica holds what is published now.
+
+        Raises:
+            TxLogError: As `run_once` and `copy`.
+        """
+        with self._heartbeat():
+            self._report()
+            if self._copies is not None and self._copies.forced:
+                self.copy("a copy was asked for")
+            self._apply_published(self.info.published, timeout_s)
+        return self.outcome()
 
     def follow(self, stop: threading.Event) -> ApplyOutcome:
         """Apply whatever comes until `stop` is set or the node says stop."""
@@ -151,6 +190,9 @@ class Applier:
                     if not reported:
                         self._report()
                         reported = True
+                        continue
+                    if self._wants_copy():
+                        reported = self._copy_or_idle(stop)
                         continue
                     tail = self._tail(wait_s=POLL_S)
                     if tail.segments:
@@ -175,6 +217,7 @@ class Applier:
             diverged=self.state.diverged,
             verdict=answer.verdict if answer else "",
             stopped=self._is_stopped(),
+            copies=tuple(self._copied),
         )
 
     def _tail(self, *, wait_s: float) -> Tail:
@@ -184,19 +227,79 @@ class Applier:
         return tail
 
     def _apply_tail(self, tail: Tail) -> None:
-        self.apply_batch(tail)
-        self._report()
+        if self.state.copying is not None and not self.state.copying.swapped:
+            # Nothing was replaced yet, and the node prefers a replay by now.
+            self.state = replace(self.state, copying=None)
+        began = monotonic()
+        batch = self.apply_batch(tail)
+        self._report(cost_of(batch, monotonic() - began))
 
-    def _report(self) -> None:
-        self._reporter.report(self.state)
+    def _report(self, pace: ReplayCost | None = None) -> None:
+        half = self.state.copying is not None and self.state.copying.swapped
+        self._reporter.report(
+            self.state,
+            pace=pace,
+            irreparable="a copy was begun and is not finished" if half else "",
+        )
 
     def _is_stopped(self) -> str:
         """Return why the node wants this worker to stop, empty if it does not."""
         answer = self._reporter.answer
-        if answer is None or answer.plan not in ("copy", "stop"):
+        if self._wants_copy() or answer is None or answer.plan not in ("copy", "stop"):
             return ""
-        how = "  Copying a replica is not there yet." if answer.plan == "copy" else ""
+        if answer.plan == "copy" and self._replays_anyway and answer.verdict in _REPLAYABLE:
+            return ""
+        how = "  Run jobs/catch_up.py, or apply without --no-copy." if answer.plan == "copy" else ""
         return f"the node says {answer.verdict}: {answer.reason or answer.plan}.{how}"
+
+    # --- a copy -------------------------------------------------------------------------------
+
+    def _wants_copy(self) -> bool:
+        answer = self._reporter.answer
+        return self._copies is not None and answer is not None and answer.plan == "copy"
+
+    def _heed(self) -> None:
+        """Copy if the node says so."""
+        answer = self._reporter.answer
+        if answer is not None and self._wants_copy():
+            self.copy(answer.reason)
+
+    def copy(self, reason: str, stop: threading.Event | None = None) -> CopyOutcome:
+        """Copy a donor's replica, or go on with a copy that was begun, until it is KNOWN.
+
+        Raises:
+            TxLogError: As `CopyRun.run`.
+        """
+        if self._copies is None:
+            raise ApplyError("this worker was started without copying", hint="Drop --no-copy.")
+        answer = self._reporter.answer
+        copy = ReplicaCopy(
+            self._session,
+            self.source,
+            self.directory,
+            self.state,
+            self.info,
+            report=self._reporter.report,
+            open_fetcher=self._open_fetcher,
+            options=self._copies,
+            verdict=answer.verdict if answer else "",
+        )
+        try:
+            outcome = CopyRun(copy, (stop or threading.Event()).wait).run(reason)
+        finally:
+            self.state, self._steps = copy.state, None
+        self._copied.append(outcome)
+        return outcome
+
+    def _copy_or_idle(self, stop: threading.Event) -> bool:
+        """Copy; where that fails stand still for a while (B32).  Return whether it was done."""
+        try:
+            self.copy("the node says copy", stop)
+        except TxLogError as error:
+            _logger.error("the replica stands still: %s", error)
+            stop.wait(IDLE_S)
+            return False
+        return True
 
     def _check_lineage(self, lineage: str) -> None:
         """Refuse the log of another cluster (protocol P24)."""
@@ -221,6 +324,12 @@ class Applier:
             self.info.signature_interval,
             end=pending.last if pending else None,
         )
+        if self.state.copying is not None:
+            raise ApplyError(
+                f"copy {self.state.copying.copy_id} was begun and is not finished",
+                hint="Run jobs/catch_up.py, which goes on with it.",
+                copy_id=self.state.copying.copy_id,
+            )
         check_chain(segments, self.state.position, self.state.chain_hash)
         batch = plan_batch(segments, inline_extent(self.payload_root))
         if batch.epoch < self.state.epoch:
@@ -286,6 +395,23 @@ class Applier:
 
 
 Tables = dict[str, ReplicaTable]
+
+
+def cost_of(batch: Batch, seconds: float) -> ReplayCost:
+    """Return what a batch consisted of, for the node's estimates (R12)."""
+    stages = [stage for plan in batch.tables.values() for stage in plan.stages]
+
+    def size_of(pieces: Iterable[Piece]) -> int:
+        return sum(file.size_bytes for piece in pieces for file in piece.effect.files)
+
+    return ReplayCost(
+        batches=1,
+        merges=sum(1 for stage in stages if stage.keyed or stage.partial),
+        transactions=batch.transactions,
+        appended_bytes=sum(size_of(stage.whole) for stage in stages),
+        merged_bytes=sum(size_of((*stage.keyed, *stage.partial)) for stage in stages),
+        seconds=seconds,
+    )
 
 
 def _progress_of(name: str, known: ReplicaTable | None, plan: TablePlan | None) -> TableProgress:

@@ -13,7 +13,7 @@ from time import time_ns
 from typing import Self
 
 from sparktxlog.errors import TransportError
-from sparktxlog.model.report import WorkerReport
+from sparktxlog.model.report import ReplayCost, WorkerReport
 from sparktxlog.worker.source import Answer, LogSource
 from sparktxlog.worker.state import ReplicaState
 
@@ -37,7 +37,9 @@ def engine_name() -> str:
     return " ".join(names)
 
 
-def report_of(state: ReplicaState, node_id: str) -> WorkerReport:
+def report_of(
+    state: ReplicaState, node_id: str, *, pace: ReplayCost | None = None, irreparable: str = ""
+) -> WorkerReport:
     """Make the report of a state, stamped now."""
     return WorkerReport(
         worker_id=state.worker_id,
@@ -49,6 +51,9 @@ def report_of(state: ReplicaState, node_id: str) -> WorkerReport:
         tables={name: table.to_report() for name, table in state.tables.items()},
         engine=engine_name(),
         reported_at=time_ns() // 1000,
+        pace=pace,
+        irreparable=irreparable,
+        copied_from=state.copied_from,
     )
 
 
@@ -68,15 +73,21 @@ class Reporter:
         #: What the node made of the last report it took.
         self.answer: Answer | None = None
 
-    def report(self, state: ReplicaState) -> Answer:
+    def report(
+        self, state: ReplicaState, *, pace: ReplayCost | None = None, irreparable: str = ""
+    ) -> Answer:
         """Send the report of a state, after those that still wait.
+
+        Args:
+            pace: What the batch before it cost.
+            irreparable: Why the worker cannot go on by itself (R19).
 
         Raises:
             TransportError: The node did not take it; it is kept for the next time.
         """
         with self._lock:
-            self._latest = report_of(state, self._node_id)
-            self._waiting.append(self._latest)
+            self._latest = report_of(state, self._node_id, irreparable=irreparable)
+            self._waiting.append(replace(self._latest, pace=pace))
             return self._flush()
 
     def beat(self) -> None:

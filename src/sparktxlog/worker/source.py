@@ -20,6 +20,7 @@ from sparktxlog.errors import (
     TxLogError,
     UnauthorizedError,
 )
+from sparktxlog.model.copying import CopyTicket, Decision, Transfer
 from sparktxlog.model.report import WorkerReport
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.storage.interfaces import Segment
@@ -28,6 +29,8 @@ T = TypeVar("T")
 
 #: Added to the wait asked for, seconds: the node needs time to answer.
 _ANSWER_TIME_S = 15.0
+#: Seconds in which donors can pin the files of a large replica.
+_PIN_TIME_S = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +45,8 @@ class NodeInfo:
     signature_interval: int
     #: Last published position.
     published: int = 0
+    #: Where old files are kept before a copy replaces them (B31), None = nowhere.
+    backup_dir: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +101,19 @@ class LogSource(Protocol):
 
     def replicas(self) -> list[SiteReplica]:
         """Return what all known replicas reported last."""
+
+    def plan(self, worker_id: str) -> Decision:
+        """Return what the node would do about a replica; it does nothing."""
+
+    def copy_ticket(self, worker_id: str, *, forced: bool) -> CopyTicket:
+        """Have donors pin their files for a copy.
+
+        Raises:
+            ApplyError: No copy is possible, with the node's reason (definite).
+        """
+
+    def record_transfer(self, transfer: Transfer) -> None:
+        """Tell the node how a copy went, estimate against actual."""
 
     def close(self) -> None:
         """Release the connection."""
@@ -157,6 +175,26 @@ class HttpLogSource:
             )
             for replica in status.get("replicas", ())
         ]
+
+    def document(self, path: str, **query: Any) -> Any:
+        """Return the JSON answer of a `GET`, for what is read by people and compared by sites."""
+        return _read(self._call("GET", f"{path}?{urlencode(query)}" if query else path), Any)
+
+    def plan(self, worker_id: str) -> Decision:
+        """Return what the node would do about a replica; it does nothing."""
+        query = urlencode({"worker": worker_id})
+        return _read(self._call("GET", f"/v1/worker/plan?{query}"), Decision)
+
+    def copy_ticket(self, worker_id: str, *, forced: bool) -> CopyTicket:
+        """Have donors pin their files for a copy."""
+        body = msgspec.json.encode({"worker_id": worker_id, "forced": forced})
+        return _read(
+            self._call("POST", "/v1/worker/copies", body=body, wait_s=_PIN_TIME_S), CopyTicket
+        )
+
+    def record_transfer(self, transfer: Transfer) -> None:
+        """Tell the node how a copy went, estimate against actual."""
+        self._call("POST", "/v1/worker/transfers", body=msgspec.json.encode(transfer))
 
     def close(self) -> None:
         """Release the connection."""

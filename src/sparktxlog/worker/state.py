@@ -1,7 +1,7 @@
 """A replica's own durable state, in `lake/_sparktxlog/`: one process at a time (V05).
 
     lock            held as long as the worker runs, and lock.driver as long as its JVM does
-    state.json      applied position, chain hash, tables, and the batch that is under way
+    state.json      applied position, chain hash, tables, and the batch or copy that is under way
     snapshots.jsonl one line for each batch: position → {table: version} (architecture §6)
 
 A batch is journaled in `state.json` before its first commit, so that after a crash it is done
@@ -28,6 +28,8 @@ from sparktxlog.worker.batches import Batch
 
 #: Directory of the worker's own files inside the lake; Delta ignores the leading underscore.
 STATE_DIRECTORY = "_sparktxlog"
+#: Stands in it while a backup image is being written into the lake.
+RESTORING = "restoring.json"
 #: Snapshots kept, and how many more lines may pile up before the file is rewritten.
 SNAPSHOTS_KEPT = 1000
 
@@ -64,6 +66,22 @@ class PendingBatch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PendingCopy:
+    """A copy that was begun; until it is done the tables may stand at different positions."""
+
+    #: Of the first attempt: names the workspace, the commits and what was quarantined.
+    copy_id: str
+    #: Wall clock, microseconds since 1970 UTC.
+    started_at: int
+    #: Somebody asked for it (R20 aside, no plan of the node stands behind it).
+    forced: bool = False
+    #: All tables lose rows that the donor lacks: the node found the replica beyond this log.
+    suspect: bool = False
+    #: Tables whose swap was begun.
+    swapped: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaState:
     """What a worker must not forget."""
 
@@ -76,6 +94,10 @@ class ReplicaState:
     chain_hash: str = ""
     tables: dict[str, ReplicaTable] = field(default_factory=dict)
     pending: PendingBatch | None = None
+    #: While it is there no batch may be applied.
+    copying: PendingCopy | None = None
+    #: Node whose replica this one was copied from last, empty = never.
+    copied_from: str = ""
 
     def begin(self, batch: Batch, lineage: str) -> ReplicaState:
         """Return the state in which a batch is under way."""
@@ -136,7 +158,17 @@ class ReplicaDirectory:
         self._releases: list[Callable[[], None]] = []
 
     def load(self) -> ReplicaState:
-        """Read the state; a fresh replica gets an id and stands at position 0."""
+        """Read the state; a fresh replica gets an id and stands at position 0.
+
+        Raises:
+            CorruptLogError: It cannot be read, or a restore was broken off here (definite).
+        """
+        if (self.own / RESTORING).exists():
+            raise CorruptLogError(
+                f"a restore was broken off in {self.lake}: its tables are not whole",
+                hint="Repeat it: sparktxlog restore … --force-clean",
+                path=str(self.own / RESTORING),
+            )
         found = read_state(self.lake)
         if found is not None:
             return found
@@ -172,6 +204,12 @@ class ReplicaDirectory:
             file.flush()
             os.fsync(file.fileno())
         self._snapshot_lines += 1
+
+    def forget_snapshots(self) -> None:
+        """Drop all kept snapshots: table versions of another log do not belong to them."""
+        (self.own / "snapshots.jsonl").unlink(missing_ok=True)
+        sync_directory(self.own)
+        self._snapshot_lines = 0
 
     def _shorten(self, path: Path) -> None:
         kept = path.read_bytes().splitlines(keepends=True)[-SNAPSHOTS_KEPT:]

@@ -53,6 +53,9 @@ class OwnCommit:
     last: bool
     #: Signature of the table after the commit.
     signature: str
+    #: For the commit of a copy: which, and from which node; empty for a batch's.
+    copy_id: str = ""
+    donor: str = ""
 
     @classmethod
     def of(
@@ -86,6 +89,8 @@ class OwnCommit:
             "to_hash": self.to_hash,
             "signature": self.signature,
         }
+        if self.copy_id:
+            content |= {"copy_id": self.copy_id, "donor": self.donor}
         return json.dumps({_METADATA_KEY: content}, separators=(",", ":"))
 
     @classmethod
@@ -106,6 +111,8 @@ class OwnCommit:
                 step=content["step"],
                 last=content["last"],
                 signature=content["signature"],
+                copy_id=content.get("copy_id", ""),
+                donor=content.get("donor", ""),
             )
         except (ValueError, KeyError, TypeError):
             return None
@@ -160,7 +167,7 @@ def read_commit(table: Path, version: int) -> TableCommit:
             if "commitInfo" in action:
                 info = action["commitInfo"]
             elif "add" in action:
-                added += _files_of(action["add"])
+                added += files_of(action["add"])
                 changes |= bool(action["add"].get("dataChange", True))
             elif "remove" in action:
                 changes |= bool(action["remove"].get("dataChange", True))
@@ -323,8 +330,11 @@ def sync_file(path: Path) -> None:
         os.close(handle)
 
 
-def _files_of(add: dict[str, Any]) -> list[str]:
-    """Return the data file of an add action, and its deletion vector where it has a file."""
+def files_of(add: dict[str, Any]) -> list[str]:
+    """Return the data file of an add action, and its deletion vector where it has a file.
+
+    Paths are those of the files, relative to the table.
+    """
     files = [unquote(add["path"])]
     vector = add.get("deletionVector") or {}
     if vector.get("storageType") == "u":

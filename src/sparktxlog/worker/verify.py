@@ -123,6 +123,27 @@ def verify_replica(
     )
 
 
+def recount_tables(spark: SparkSession, lake: str | Path) -> dict[str, tuple[str, str]]:
+    """Recount a replica that no node knows yet; return (recorded, counted) where they differ.
+
+    Raises:
+        NotAppliedError: There is no replica (definite).
+    """
+    lake = Path(lake)
+    state = read_state(lake)
+    if state is None:
+        raise NotAppliedError(f"there is no replica in {lake}", path=str(lake))
+    session = applier_session(spark)
+    found = {}
+    for name, table in sorted(state.tables.items()):
+        with tagged(session, "recount", name):
+            frame = read_version(session, str(lake / name), table.version)
+            counted = signature_of(frame, table.definition).to_text()
+        if counted != table.signature.to_text():
+            found[name] = (table.signature.to_text(), counted)
+    return found
+
+
 def _verify_table(
     session: SparkSession,
     search: _Search,

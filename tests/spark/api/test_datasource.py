@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import uuid
+from urllib.request import Request, urlopen
 
+import msgspec
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -20,6 +22,7 @@ from sparktxlog.errors import (
     TxLogError,
     UnknownTableError,
 )
+from sparktxlog.model.copying import CatchUpKind, Transfer
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e]
 
@@ -78,6 +81,22 @@ def test_views_are_read_and_pinned(spark: SparkSession, log: TxLog) -> None:
     assert "pinned" in names
     assert spark.read.format("txlog").load("masters").first()["node_id"] == "A"
     assert spark.read.format("txlog").load("workers").where("alive").count() == 1
+
+
+def test_transfers_show_expected_and_measured_times(
+    spark: SparkSession, log: TxLog, node: RunningNode
+) -> None:
+    transfer = Transfer(
+        transfer_id="c1", worker_id="w", node_id="A", kind=CatchUpKind.COPY, donors=("B",),
+        from_position=0, to_position=9, started_at=1, finished_at=2, estimated_s=None, actual_s=2.5,
+    )  # fmt: skip
+    body = msgspec.json.encode(transfer)
+    with urlopen(Request(f"{node.url}/v1/worker/transfers", data=body)) as answer:
+        assert answer.status == 204
+    for frame in (log.transfers(), spark.read.format("txlog").load("transfers")):
+        (row,) = frame.collect()
+        assert (row["kind"], row["donors"], row["to_position"]) == ("copy", ["B"], 9)
+        assert (row["estimated_s"], row["actual_s"]) == (None, 2.5)
 
 
 def test_refusals_keep_their_codes_and_leave_no_files(

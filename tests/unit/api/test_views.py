@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
+import msgspec
 import pytest
 
 from sparktxlog.api.datasource import errors_from_spark
 from sparktxlog.api.views import VIEWS, view
 from sparktxlog.errors import CommitStateUnknownError, InvalidRequestError, SchemaMismatchError
+from sparktxlog.model.copying import CatchUpKind, Transfer
 
 STATUS: dict[str, Any] = {
     "node_id": "A",
@@ -54,11 +57,32 @@ ANSWERS: dict[str, Any] = {
             "schema_version": 1,
         }
     ],
+    "/v1/transfers": [
+        msgspec.to_builtins(
+            Transfer(
+                transfer_id="c",
+                worker_id="w1",
+                node_id="A",
+                kind=CatchUpKind.COPY,
+                donors=("B",),
+                from_position=0,
+                to_position=5,
+                started_at=1,
+                finished_at=2,
+                estimated_s=None,
+                actual_s=2.5,
+            )
+        )
+    ],
 }
 
 
+def answer_of(path: str, **_: Any) -> Any:
+    return ANSWERS[path]
+
+
 def test_masters_show_this_node_its_peers_and_who_is_awaited() -> None:
-    rows = view("masters", ANSWERS.__getitem__).to_pylist()
+    rows = view("masters", answer_of).to_pylist()
     assert [(r["node_id"], r["is_asked"], r["linked"], r["awaited"]) for r in rows] == [
         ("A", True, True, []),
         ("B", False, True, []),
@@ -68,28 +92,38 @@ def test_masters_show_this_node_its_peers_and_who_is_awaited() -> None:
 
 
 def test_signatures_have_one_row_for_each_table_of_each_replica() -> None:
-    (row,) = view("signatures", ANSWERS.__getitem__).to_pylist()
+    (row,) = view("signatures", answer_of).to_pylist()
     assert (row["node_id"], row["table"], row["version"], row["position"]) == ("A", "t", 4, 5)
-    (worker,) = view("workers", ANSWERS.__getitem__).to_pylist()
+    (worker,) = view("workers", answer_of).to_pylist()
     assert (worker["worker_id"], worker["tables"], worker["verdict"]) == ("w1", 1, "KNOWN")
 
 
+def test_transfers_keep_expected_and_measured_apart() -> None:
+    (row,) = view("transfers", answer_of).to_pylist()
+    assert set(row) == {f.name for f in fields(Transfer)}
+    assert (row["kind"], row["donors"], row["estimated_s"], row["actual_s"]) == (
+        "copy", ["B"], None, 2.5,
+    )  # fmt: skip
+
+
 def test_tables_show_their_columns_as_ddl() -> None:
-    (row,) = view("tables", ANSWERS.__getitem__).to_pylist()
+    (row,) = view("tables", answer_of).to_pylist()
     assert (row["table"], row["columns"]) == ("t", "id bigint not null, v string")
 
 
 def test_empty_views_keep_their_schema() -> None:
-    quiet = {**ANSWERS, "/v1/status": {**STATUS, "peers": [], "replicas": []}, "/v1/tables": []}
+    quiet = {**ANSWERS, "/v1/status": {**STATUS, "peers": [], "replicas": []}, "/v1/tables": []} | {
+        "/v1/transfers": []
+    }
     for name, (schema, _) in VIEWS.items():
-        found = view(name, quiet.__getitem__)
+        found = view(name, lambda path, **_: quiet[path])
         assert found.schema == schema
         assert found.num_rows == (1 if name == "masters" else 0)
 
 
 def test_an_unknown_view_is_refused() -> None:
     with pytest.raises(InvalidRequestError, match="rounds"):
-        view("rounds", ANSWERS.__getitem__)
+        view("rounds", answer_of)
 
 
 def test_typed_errors_come_back_out_of_spark_s_text() -> None:

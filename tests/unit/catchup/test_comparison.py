@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
-from sparktxlog.catchup.comparison import LogView, Plan, compare, recordable
+from sparktxlog.catchup.comparison import Cause, LogView, compare, recordable
 from sparktxlog.model.report import ReplicaVerdict, TableState, WorkerReport
 from sparktxlog.model.signature import TableSignature
 
@@ -27,37 +28,51 @@ SAME = {"t": table().signature.to_text(), "u": table(2).signature.to_text()}
 
 
 @pytest.mark.parametrize(
-    ("report", "log", "verdict", "plan", "reason"),
+    ("report", "log", "verdict", "cause", "reason"),
     [
-        ({}, {}, "KNOWN", "up-to-date", "at position 100"),
-        ({}, {"recorded": SAME, "recorded_by": "B"}, "KNOWN", "up-to-date", ""),
-        ({}, {"position": 150, "published": 130}, "KNOWN", "replay", "30 transactions"),
+        ({}, {}, "KNOWN", "none", "at position 100"),
+        ({}, {"recorded": SAME, "recorded_by": "B"}, "KNOWN", "none", ""),
+        ({}, {"position": 150, "published": 130}, "KNOWN", "none", "30 transactions"),
         ({}, {"position": 150, "published": 130, "kept_after": 110, "chain_hash": None},
-         "KNOWN", "copy", "expired"),
-        ({"position": 0, "chain_hash": "0" * 64}, {"published": 7}, "EMPTY", "replay", "7"),
-        ({"position": 0, "chain_hash": ""}, {"published": 0, "position": 0}, "EMPTY",
-         "up-to-date", ""),
-        ({"position": 0, "chain_hash": ""}, {"kept_after": 5}, "EMPTY", "copy", "kept after"),
-        ({"position": 101}, {}, "AHEAD", "stop", "ends at 100"),
-        ({"lineage": "other"}, {}, "FOREIGN", "stop", "'other'"),
-        ({"chain_hash": "cd" * 32}, {}, "DIVERGED", "stop", "another history"),
-        ({}, {"chain_hash": None}, "DIVERGED", "stop", "no end of a run"),
-        ({"tables": {"t": table(diverged="foreign commit 4")}}, {}, "DIVERGED", "stop",
+         "KNOWN", "expired", "kept after 110"),
+        ({}, {"position": 150, "published": 130, "kept_after": 110}, "KNOWN", "expired", ""),
+        ({"position": 0, "chain_hash": "0" * 64}, {"published": 7}, "EMPTY", "none", "7"),
+        ({"position": 0, "chain_hash": ""}, {"published": 0, "position": 0}, "EMPTY", "none", ""),
+        ({"position": 0, "chain_hash": ""}, {"kept_after": 5}, "EMPTY", "expired", "kept after"),
+        ({"position": 101}, {}, "AHEAD", "beyond", "ends at 100"),
+        ({"lineage": "other"}, {}, "FOREIGN", "lineage", "'other'"),
+        ({"chain_hash": "cd" * 32}, {}, "DIVERGED", "hash", "another history"),
+        ({}, {"chain_hash": None}, "DIVERGED", "no-run-end", "no end of a run"),
+        ({"tables": {"t": table(diverged="foreign commit 4")}}, {}, "DIVERGED", "admitted",
          "foreign commit 4"),
         ({"tables": {"t": table(9), "u": table(2)}}, {"recorded": SAME, "recorded_by": "B"},
-         "DIVERGED", "stop", "recorded first by B"),
-        ({"tables": {"t": table()}}, {"recorded": SAME}, "DIVERGED", "stop", "'u' is missing"),
-        ({}, {"recorded": {"t": SAME["t"]}}, "DIVERGED", "stop", "'u' was not recorded"),
+         "DIVERGED", "signature", "recorded first by B"),
+        ({"tables": {"t": table()}}, {"recorded": SAME}, "DIVERGED", "signature",
+         "'u' is missing"),
+        ({}, {"recorded": {"t": SAME["t"]}}, "DIVERGED", "signature", "'u' was not recorded"),
     ],
 )  # fmt: skip
 def test_verdicts(
-    report: dict[str, Any], log: dict[str, Any], verdict: str, plan: str, reason: str
+    report: dict[str, Any], log: dict[str, Any], verdict: str, cause: str, reason: str
 ) -> None:
     comparison = compare(replace(REPORT, **report), replace(LOG, **log))
-    assert (comparison.verdict, comparison.plan) == (ReplicaVerdict(verdict), Plan(plan))
+    assert (comparison.verdict, comparison.cause) == (ReplicaVerdict(verdict), Cause(cause))
     assert reason in comparison.reason
+
+
+def test_behind_counts_what_is_published_and_never_less_than_nothing() -> None:
+    ahead_of_publishing = replace(LOG, position=150, published=90)
+    assert compare(REPORT, ahead_of_publishing).behind == 0
+    assert compare(REPORT, replace(LOG, position=150, published=130)).behind == 30
 
 
 def test_a_standing_table_is_never_the_known_state() -> None:
     assert recordable(REPORT) == SAME
     assert recordable(replace(REPORT, tables={"t": table(diverged="x")})) is None
+
+
+def test_reports_of_older_workers_still_decode() -> None:
+    new = {"pace", "irreparable", "copied_from"}
+    values = msgspec.to_builtins(REPORT)
+    old = {name: value for name, value in values.items() if name not in new}
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(old), type=WorkerReport) == REPORT

@@ -6,9 +6,11 @@ import pytest
 
 from sparktxlog.codec import wire
 from sparktxlog.errors import RemoteProtocolError
+from sparktxlog.model.copying import Grant, OfferedFile, OfferedTable, ReplicaSize
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.report import TableState, WorkerReport
 from sparktxlog.model.signature import TableSignature
+from sparktxlog.model.table import Column, TableDefinition
 from sparktxlog.protocol.messages import (
     Announcement,
     MergeBase,
@@ -38,6 +40,15 @@ TAIL = Tail(
     entries=(QueueEntry(position=1, header=HEADER, previous_hash=bytes(32), chain_hash=b"h" * 32,
                         rejections=(Rejection(index=1, code="c", text="t"),)),),
 )  # fmt: skip
+GRANT = Grant(
+    lease_id="l", token="t", node_id="a", url="http://127.0.0.1:1", lineage="l", epoch=1,
+    position=3, chain_hash="00", chunk_bytes=5, compression="zstd", lease_s=1.5,
+    tables=(OfferedTable(
+        definition=TableDefinition(name="t", columns=(Column(name="id", type="bigint"),)),
+        version=1, signature=TableSignature(rows=2, lane0=2**64 - 1),
+        files=(OfferedFile(path="p=ü/x", size_bytes=1 << 40, modified_at=1_795_255_315_522_579),),
+    ),),
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -45,6 +56,9 @@ TAIL = Tail(
     [
         wire.Envelope(post=POST, reports=(REPORT,)),
         wire.Envelope(),
+        wire.LeaseRequest(worker_id="w"),
+        GRANT,
+        ReplicaSize(node_id="a", position=3, files={"t": [("x.parquet", 1 << 40)]}),
         TAIL,
         Announcement(lineage="l", epoch=1, origin=NodeId("a"), digest=b"d" * 32, size_bytes=1,
                      staged_bytes=2),

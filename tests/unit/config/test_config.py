@@ -124,6 +124,36 @@ def test_unknown_keys_get_the_nearest_valid_one() -> None:
     assert "'NetSpeedBitsPerSec'" in error_of({"netspeedbitspersecond": 3}).hint
 
 
+def test_a_dropped_key_gives_one_warning_and_no_effect(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    lines = [f'{key} = "{value}"' for key, value in BASE.items()]
+    plain = tmp_path / "plain.toml"
+    plain.write_text("\n".join(lines))
+    old = tmp_path / "old.toml"
+    old.write_text("\n".join([*lines, "IncrementalUpdateLimit = 100000"]))
+    assert load_config(old, environ={}) == load_config(plain, environ={})
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert "IncrementalUpdateLimit is not supported any more" in record.getMessage()
+    assert str(old) in record.getMessage()
+
+
+def test_origins_say_where_a_value_was_given(tmp_path: Path) -> None:
+    file = tmp_path / "site.toml"
+    file.write_text('node-id = "A"\nid-window = 2000\n')
+    given = {key: value for key, value in BASE.items() if key != "node-id"}
+    config = load_config(file, given, {"SPARKTXLOG_SIGNATURE_INTERVAL": "20"})
+    assert config.origins == {
+        "node-id": f"file {file}",
+        "id-window": f"file {file}",
+        "signature-interval": "environment variable SPARKTXLOG_SIGNATURE_INTERVAL",
+        "master-url": "command line",
+        "data-dir": "command line",
+    }
+    assert "id-window" not in repr(config)
+
+
 def test_secrets_never_show() -> None:
     config = load(**PEER, **{"client-token": "hush-hush"})
     assert "0123456789abcdef" not in repr(config)

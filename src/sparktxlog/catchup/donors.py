@@ -1,0 +1,59 @@
+"""Which replicas a copy may come from, best first (R07)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from sparktxlog.model.report import ReplicaVerdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A replica of the cluster, as the choosing node sees it."""
+
+    node_id: str
+    worker_id: str
+    verdict: ReplicaVerdict
+    #: Applied position, ≥ 0.
+    position: int
+    #: Its worker was heard lately (G38).
+    alive: bool
+    #: This node reaches its node now.
+    linked: bool
+    #: Time to its node and back, seconds.
+    round_trip_s: float = 0.0
+
+
+def choose_donors(
+    target_node: str, target_position: int, candidates: Iterable[Candidate], limit: int
+) -> list[str]:
+    """Return the nodes to copy from, best first.
+
+    A donor is KNOWN, alive and reachable, and not the target itself.  The one furthest ahead in
+    the log comes first, among equals the nearest, then the least node id.
+
+    Args:
+        target_node: Node whose replica is to be replaced.
+        target_position: Position that a copy must not fall behind; 0 for a diverged or an empty
+            target, whose own position is worth nothing.
+        candidates: All replicas that are known of, the target's may be among them.
+        limit: Nodes returned at most, ≥ 0.
+    """
+    best: dict[str, Candidate] = {}
+    for candidate in candidates:
+        if candidate.node_id == target_node or not _is_donor(candidate, target_position):
+            continue
+        known = best.get(candidate.node_id)
+        if known is None or _order(candidate) < _order(known):
+            best[candidate.node_id] = candidate
+    return [candidate.node_id for candidate in sorted(best.values(), key=_order)][:limit]
+
+
+def _is_donor(candidate: Candidate, least_position: int) -> bool:
+    healthy = candidate.verdict is ReplicaVerdict.KNOWN and candidate.alive and candidate.linked
+    return healthy and candidate.position >= least_position
+
+
+def _order(candidate: Candidate) -> tuple[int, float, str, str]:
+    return -candidate.position, candidate.round_trip_s, candidate.node_id, candidate.worker_id

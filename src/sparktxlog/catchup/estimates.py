@@ -1,0 +1,233 @@
+"""How long a replay and a copy would take: a documented first guess, corrected by measurements.
+
+Both paces are values: learning returns a new one, and bytes of one survive a restart.  They keep
+the last measurements themselves, not sums, and use medians, so one odd measurement moves little
+and old ones are forgotten.  A guess stays apart from what was learned: a parameter that changes at
+run time (R18) replaces the guess only.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from statistics import median
+
+import msgspec
+
+from sparktxlog.model.copying import CatchUpKind, Estimate
+from sparktxlog.model.report import ReplayCost
+
+# -- replay ----------------------------------------------------------------------------------------
+
+#: First guesses, in seconds.  Measured on two cores, local disk: an empty batch, a MERGE (2.5 s for
+#: 1,000 rows into 4 M rows, plus its count of old rows), a small transaction, a placed table step.
+BATCH_S = 0.05
+MERGE_S = 3.0
+TRANSACTION_S = 45e-6
+PLACED_STEP_S = 0.005
+#: Assumed, not measured: rows through a MERGE at 50 MB/s; placed files cost their step only.
+MERGED_BYTE_S = 1 / 50e6
+
+#: Measurements kept of a kind.
+WINDOW = 15
+#: Replays guessed to be shorter tell about waiting, not about work.
+LEARN_FROM_S = 0.1
+#: A single measurement says at most that the guess is so many times too low or too high.
+MAX_CORRECTION = 100.0
+#: The guess counts as so many measurements until there are more of them.
+_GUESS_WEIGHT = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """What a replay consists of."""
+
+    batches: int = 0
+    #: Keyed table steps, each a MERGE.
+    merges: int = 0
+    transactions: int = 0
+    appended_bytes: int = 0
+    merged_bytes: int = 0
+
+    @classmethod
+    def of(cls, cost: ReplayCost) -> Workload:
+        """Return the work that a worker reports as done."""
+        return cls(
+            batches=cost.batches,
+            merges=cost.merges,
+            transactions=cost.transactions,
+            appended_bytes=cost.appended_bytes,
+            merged_bytes=cost.merged_bytes,
+        )
+
+    def __add__(self, other: Workload) -> Workload:
+        return Workload(
+            batches=self.batches + other.batches,
+            merges=self.merges + other.merges,
+            transactions=self.transactions + other.transactions,
+            appended_bytes=self.appended_bytes + other.appended_bytes,
+            merged_bytes=self.merged_bytes + other.merged_bytes,
+        )
+
+    def keyed_s(self) -> float:
+        """Return the first guess for what goes through MERGE."""
+        return self.merges * MERGE_S + self.merged_bytes * MERGED_BYTE_S
+
+    def plain_s(self) -> float:
+        """Return the first guess for everything else."""
+        placed = PLACED_STEP_S * self.batches if self.appended_bytes else 0.0
+        return self.batches * BATCH_S + self.transactions * TRANSACTION_S + placed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayPace:
+    """What is known about the speed of one replica's replays (R12).
+
+    Keyed work and the rest are corrected apart: a worker that only ever appended says nothing
+    about what a MERGE into its tables will cost.
+    """
+
+    #: Measured over guessed seconds, oldest first, at most `WINDOW`, each in 1/100 … 100.
+    plain: tuple[float, ...] = ()
+    keyed: tuple[float, ...] = ()
+
+    def estimate(self, workload: Workload) -> float:
+        """Return the seconds a replay should take, ≥ 0."""
+        plain, keyed = _correction(self.plain), _correction(self.keyed)
+        return workload.plain_s() * plain + workload.keyed_s() * keyed
+
+    def learn(self, workload: Workload, seconds: float) -> ReplayPace:
+        """Return the pace after a replay that took so long; work too small to tell changes nothing.
+
+        Args:
+            workload: What was applied.
+            seconds: Measured, without waiting for new transactions; not finite or ≤ 0 is ignored.
+        """
+        plain, keyed = workload.plain_s(), workload.keyed_s()
+        if plain + keyed < LEARN_FROM_S or not 0 < seconds < math.inf:
+            return self
+        if keyed < plain:
+            rest = seconds - keyed * _correction(self.keyed)
+            return replace(self, plain=_kept(self.plain, rest / plain))
+        rest = seconds - plain * _correction(self.plain)
+        return replace(self, keyed=_kept(self.keyed, rest / keyed))
+
+    def describe(self, workload: Workload) -> Estimate:
+        """Return the estimate with what it was computed from, in words."""
+        work = (
+            f"{_count(workload.transactions, 'transaction')} in "
+            f"{_count(workload.batches, 'batch', 'batches')} with "
+            f"{_count(workload.merges, 'merge')}"
+        )
+        known = len(self.plain) + len(self.keyed)
+        source = f"learned from {_count(known, 'replay')}" if known else "first guess"
+        return Estimate(
+            kind=CatchUpKind.REPLAY,
+            seconds=self.estimate(workload),
+            basis=f"{work} ({source})",
+        )
+
+    def to_bytes(self) -> bytes:
+        """Return all of it for keeping."""
+        return msgspec.msgpack.encode(self)
+
+    @classmethod
+    def from_bytes(cls, value: bytes) -> ReplayPace:
+        """Read what `to_bytes` wrote; `msgspec.MsgspecError` if it did not, definite."""
+        return msgspec.msgpack.decode(value, type=cls)
+
+
+def _correction(measured: tuple[float, ...]) -> float:
+    # On a scale of ratios 2 and 1/2 are equally far from 1, so the middle is taken of logarithms.
+    guesses = (1.0,) * _GUESS_WEIGHT if len(measured) < 2 * _GUESS_WEIGHT else ()
+    values = (*measured, *guesses)
+    return math.exp(median(math.log(value) for value in values))
+
+
+def _kept(measured: tuple[float, ...], ratio: float) -> tuple[float, ...]:
+    bounded = min(max(ratio, 1 / MAX_CORRECTION), MAX_CORRECTION)
+    return (*measured, bounded)[-WINDOW:]
+
+
+# -- copy ------------------------------------------------------------------------------------------
+
+#: Default of `NetSpeedBitsPerSec`, bits a second (R15).
+NET_SPEED_BITS_PER_SEC = 104_857_600
+#: Smaller transfers tell what a copy costs beside its bytes, larger ones how fast bytes come.
+SPEED_FROM_BYTES = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransferPace:
+    """What is known about the speed of copies, by donor (R15, D9).
+
+    Sizes are plain bytes really transferred, what was found at the target left out, and seconds are
+    those of whole copies: compression, disks and commits are inside.
+    """
+
+    #: Configured speed, used for donors nothing is known of.
+    net_speed_bits_per_sec: int = NET_SPEED_BITS_PER_SEC
+    #: Donor → (bytes, seconds) of its last transfers, oldest first, at most `WINDOW` each.
+    transfers: dict[str, tuple[tuple[int, float], ...]] = field(default_factory=dict)
+    #: (bytes, seconds) of the last transfers too small to show a speed, of any donor.
+    small: tuple[tuple[int, float], ...] = ()
+
+    def estimate(self, size_bytes: int, donor: str = "") -> float:
+        """Return the seconds a copy of so many plain bytes should take, ≥ 0."""
+        return self.overhead_s() + max(size_bytes, 0) / self.bytes_per_s(donor)
+
+    def bytes_per_s(self, donor: str = "") -> float:
+        """Return the speed from a donor, in plain bytes a second, > 0."""
+        known = self.transfers.get(donor, ())
+        if not known:
+            return self.net_speed_bits_per_sec / 8
+        # At least half of the time belongs to the bytes, whatever small transfers took.
+        overhead = self.overhead_s()
+        return median(size / max(seconds - overhead, seconds / 2) for size, seconds in known)
+
+    def overhead_s(self) -> float:
+        """Return what a copy takes beside its bytes, ≥ 0; 0 until a small one was seen."""
+        if not self.small:
+            return 0.0
+        speed = self.net_speed_bits_per_sec / 8
+        return median(max(seconds - size / speed, 0.0) for size, seconds in self.small)
+
+    def learn(self, size_bytes: int, seconds: float, donor: str = "") -> TransferPace:
+        """Return the pace after a finished transfer; not finite or ≤ 0 seconds are ignored."""
+        if size_bytes < 0 or not 0 < seconds < math.inf:
+            return self
+        sample = (size_bytes, seconds)
+        if size_bytes < SPEED_FROM_BYTES:
+            return replace(self, small=(*self.small, sample)[-WINDOW:])
+        kept = (*self.transfers.get(donor, ()), sample)[-WINDOW:]
+        return replace(self, transfers={**self.transfers, donor: kept})
+
+    def configured(self, net_speed_bits_per_sec: int) -> TransferPace:
+        """Return the pace under another configured speed; what was learned stays (R18)."""
+        return replace(self, net_speed_bits_per_sec=net_speed_bits_per_sec)
+
+    def describe(self, size_bytes: int, donor: str = "") -> Estimate:
+        """Return the estimate with what it was computed from, in words."""
+        known = len(self.transfers.get(donor, ()))
+        source = f"learned from {_count(known, 'transfer')}" if known else "as configured"
+        speed = self.bytes_per_s(donor) * 8 / 1e6
+        basis = f"{size_bytes:,} bytes at {speed:,.1f} Mbit/s ({source})"
+        if self.small:
+            learned = _count(len(self.small), "small transfer")
+            basis += f" and {self.overhead_s():,.1f} s besides (learned from {learned})"
+        return Estimate(
+            kind=CatchUpKind.COPY, seconds=self.estimate(size_bytes, donor), basis=basis
+        )
+
+    def to_bytes(self) -> bytes:
+        """Return all of it for keeping."""
+        return msgspec.msgpack.encode(self)
+
+    @classmethod
+    def from_bytes(cls, value: bytes) -> TransferPace:
+        """Read what `to_bytes` wrote; `msgspec.MsgspecError` if it did not, definite."""
+        return msgspec.msgpack.decode(value, type=cls)
+
+
+def _count(number: int, one: str, many: str = "") -> str:
+    return f"{number:,} {one if number == 1 else many or one + 's'}"

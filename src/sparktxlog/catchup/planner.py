@@ -1,0 +1,240 @@
+"""Replay, copy or stop: the choice for one replica, with its reasons in numbers (R12–R23, D8).
+
+    verdict, cause  →  nothing to do | a copy is needed | replay and copy compete | stop
+
+- KNOWN and EMPTY replay what they miss, unless a copy is much faster (`prefers_copy`) or the log
+  does not reach back to them.
+- DIVERGED, and a worker that calls its replica irreparable, need a copy (R06, R19, R20).
+- AHEAD and FOREIGN are never overwritten unless somebody asks for it: they stop.
+- Without a donor nothing is copied; a replay goes on where it can (R23, D8).
+
+The messages are those of the sources; `log_lines` returns them in the order they are to be logged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from sparktxlog.catchup.comparison import Cause, Comparison
+from sparktxlog.catchup.estimates import ReplayPace, TransferPace, Workload
+from sparktxlog.model.copying import Decision, Estimate
+from sparktxlog.model.report import ReplicaVerdict, WorkerReport
+
+OUT_OF_SYNC = "Replicating (out of sync)"
+OUT_OF_SYNC_FORCED = "Replicating (out of sync), forced"
+EMPTY = "Replicating (empty)"
+CATCH_UP = "Replicating (catch up)"
+NO_SIZE = "Couldn't find storage size"
+
+
+class Plan(str, Enum):
+    """What a replica should do next."""
+
+    UP_TO_DATE = "up-to-date"
+    REPLAY = "replay"
+    COPY = "copy"
+    STOP = "stop"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanInput:
+    """Everything a decision rests on."""
+
+    report: WorkerReport
+    comparison: Comparison
+    #: What a replay consists of; None = the log does not reach back to the position.
+    workload: Workload | None
+    #: Nodes to copy from, best first (`choose_donors`).
+    donors: tuple[str, ...] = ()
+    #: Donor → plain bytes the target lacks of it; None or no entry = it could not say (R23).
+    missing_bytes: Mapping[str, int | None] = field(default_factory=dict)
+    replay_pace: ReplayPace = field(default_factory=ReplayPace)
+    transfer_pace: TransferPace = field(default_factory=TransferPace)
+    #: `FullReplicationTimeFactor`, ratio (R16).
+    full_replication_time_factor: float = 1.3
+    #: `MinTimeToConsiderFullReplicationS`, seconds (R17).
+    min_time_to_consider_full_replication_s: float = 600.0
+    #: At least one other replica holds something (R21).
+    others_not_empty: bool = False
+    #: The worker reported the operation that led here as a success (R20).
+    claimed_success: bool = True
+    #: No other replica is healthy: a copy would stop reads or writes (D8).
+    last_healthy: bool = False
+    #: Somebody asked for a copy whatever the estimates say.
+    asked_for: bool = False
+
+
+def prefers_copy(
+    incremental_s: float, replication_s: float, *, factor: float, minimum_s: float
+) -> bool:
+    """Tell whether a copy is so much faster that it is worth it; both strict (R13, R14)."""
+    return incremental_s > replication_s * factor and incremental_s > minimum_s
+
+
+def first_plan(comparison: Comparison) -> Plan:
+    """Return what follows from a verdict alone, before donors and estimates are known."""
+    match comparison.verdict:
+        case ReplicaVerdict.AHEAD | ReplicaVerdict.FOREIGN:
+            return Plan.STOP
+        case ReplicaVerdict.DIVERGED:
+            return Plan.COPY
+        case _ if comparison.cause is Cause.EXPIRED:
+            return Plan.COPY
+        case _:
+            return Plan.REPLAY if comparison.behind else Plan.UP_TO_DATE
+
+
+def wants_sizes(known: PlanInput) -> bool:
+    """Tell whether `decide` can use donors and their sizes: asking for them costs requests."""
+    plan = first_plan(known.comparison)
+    if known.asked_for or plan is Plan.COPY:
+        return True
+    if plan is Plan.STOP:
+        return False
+    if known.report.irreparable:
+        return True
+    if plan is Plan.UP_TO_DATE:
+        return False
+    if known.workload is None:
+        return True
+    seconds = known.replay_pace.estimate(known.workload)
+    return seconds > known.min_time_to_consider_full_replication_s
+
+
+def decide(known: PlanInput) -> Decision:
+    """Choose replay, copy or stop for one replica."""
+    comparison, report = known.comparison, known.report
+    plan = first_plan(comparison)
+    if comparison.verdict is ReplicaVerdict.DIVERGED:
+        lied = comparison.cause is Cause.SIGNATURE and known.claimed_success
+        forced = lied and not report.irreparable
+        return _needed(known, OUT_OF_SYNC_FORCED if forced else OUT_OF_SYNC, comparison.reason)
+    if known.asked_for:
+        return _needed(known, CATCH_UP, "a copy was asked for")
+    if plan is Plan.STOP:
+        return _decision(known, Plan.STOP, comparison.reason)
+    if report.irreparable:
+        reason = f"the worker cannot repair its replica: {report.irreparable}"
+        return _needed(known, OUT_OF_SYNC, reason)
+    message = EMPTY if comparison.verdict is ReplicaVerdict.EMPTY else CATCH_UP
+    if plan is Plan.COPY:
+        return _needed(known, message, comparison.reason)
+    if plan is Plan.UP_TO_DATE:
+        return _decision(known, plan, comparison.reason)
+    if known.workload is None:
+        reason = f"the log does not hold all that follows position {report.position}"
+        return _needed(known, message, reason)
+    return _faster(known, known.workload, message)
+
+
+def log_lines(decision: Decision) -> tuple[str, ...]:
+    """Return what is to be logged of a decision, in order; why comes before a catch up (R22)."""
+    if decision.message == CATCH_UP:
+        return decision.reason, decision.message
+    return (decision.message,) if decision.message else ()
+
+
+def _needed(known: PlanInput, message: str, reason: str) -> Decision:
+    """Decide on a copy that nothing outweighs: it is made, or the replica stops."""
+    replay = None if known.workload is None else known.replay_pace.describe(known.workload)
+    obstacle = _obstacle(known)
+    if obstacle:
+        return _decision(
+            known, Plan.STOP, f"{reason}; no copy: {obstacle}",
+            message=_complaint(known), replay=replay,
+        )  # fmt: skip
+    donor, copy = _offer(known)
+    reason = f"{reason}; copy from {donor} is estimated at {_s(copy.seconds)}"
+    return _decision(
+        known, Plan.COPY, reason, message=message, replay=replay, copy=copy, donor=donor
+    )
+
+
+def _faster(known: PlanInput, workload: Workload, message: str) -> Decision:
+    """Let replay and copy compete; a tie is a replay."""
+    replay = known.replay_pace.describe(workload)
+    factor = known.full_replication_time_factor
+    minimum_s = known.min_time_to_consider_full_replication_s
+    behind = f"{known.comparison.behind:,} transactions to apply, estimated at {_s(replay.seconds)}"
+    if replay.seconds <= minimum_s:
+        reason = f"{behind}; up to {_s(minimum_s)} no copy is considered"
+        return _decision(known, Plan.REPLAY, reason, replay=replay)
+    obstacle = _obstacle(known)
+    if obstacle:
+        return _decision(
+            known, Plan.REPLAY, f"{behind}; no copy: {obstacle}",
+            message=_complaint(known), replay=replay,
+        )  # fmt: skip
+    donor, copy = _offer(known)
+    numbers = (
+        f"{behind}; copy from {donor} at {_s(copy.seconds)} x {factor:g} = "
+        f"{_s(copy.seconds * factor)}, least {_s(minimum_s)}"
+    )
+    if prefers_copy(replay.seconds, copy.seconds, factor=factor, minimum_s=minimum_s):
+        return _decision(
+            known, Plan.COPY, f"copy is preferred: {numbers}", message=message,
+            replay=replay, copy=copy, donor=donor,
+        )  # fmt: skip
+    return _decision(
+        known, Plan.REPLAY, f"replay is preferred: {numbers}", replay=replay, copy=copy
+    )
+
+
+def _obstacle(known: PlanInput) -> str:
+    """Say why nothing can be copied now, empty = it can."""
+    if known.last_healthy:
+        return "it is the last healthy replica, a copy would end reads and writes"
+    if _nobody_has_anything(known):
+        return "all replicas are empty"
+    if not known.donors:
+        return "no healthy donor"
+    if all(known.missing_bytes.get(donor) is None for donor in known.donors):
+        return NO_SIZE
+    return ""
+
+
+def _complaint(known: PlanInput) -> str:
+    """Return the message about donors that could not be asked (R23)."""
+    return "" if known.last_healthy or _nobody_has_anything(known) else NO_SIZE
+
+
+def _nobody_has_anything(known: PlanInput) -> bool:
+    empty = known.comparison.verdict is ReplicaVerdict.EMPTY
+    return empty and not known.others_not_empty
+
+
+def _offer(known: PlanInput) -> tuple[str, Estimate]:
+    """Return the best donor that could say its size, and what a copy from it would take."""
+    for donor in known.donors:
+        size_bytes = known.missing_bytes.get(donor)
+        if size_bytes is not None:
+            return donor, known.transfer_pace.describe(size_bytes, donor)
+    raise AssertionError("a copy without a donor that could say its size")
+
+
+def _decision(
+    known: PlanInput,
+    plan: Plan,
+    reason: str,
+    *,
+    message: str = "",
+    replay: Estimate | None = None,
+    copy: Estimate | None = None,
+    donor: str = "",
+) -> Decision:
+    return Decision(
+        worker_id=known.report.worker_id,
+        plan=plan.value,
+        reason=reason,
+        message=message,
+        replay=replay,
+        copy=copy,
+        behind=known.comparison.behind,
+        donor=donor,
+    )
+
+
+def _s(seconds: float) -> str:
+    return f"{seconds:,.1f} s"

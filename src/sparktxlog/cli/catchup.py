@@ -1,0 +1,166 @@
+"""Commands about catching up: plan, transfers, and the settings that can change at run time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+
+from sparktxlog.cli.node_api import DEFAULT_URL, NodeApi
+from sparktxlog.cli.options import AsJson, Url
+from sparktxlog.cli.output import ExitCode, print_json, print_rows, time_text
+
+settings_app = typer.Typer(
+    help="Show and change settings of a running node; they survive its restart.",
+    epilog="Example: sparktxlog settings show --json",
+)
+Key = Annotated[str, typer.Argument(help="Name of the setting, such as NetSpeedBitsPerSec.")]
+
+
+# -- settings --------------------------------------------------------------------------------------
+
+
+@settings_app.callback(invoke_without_command=True)
+def settings(context: typer.Context, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Show and change settings of a running node; they survive its restart."""
+    if context.invoked_subcommand is None:
+        settings_show(url, as_json)
+
+
+@settings_app.command("show", epilog="Example: sparktxlog settings show --json")
+def settings_show(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Show what can be changed at run time: values in force, and where each comes from."""
+    _print_settings(NodeApi(url).get("/v1/settings"), as_json)
+
+
+@settings_app.command(
+    "set", epilog="Example: sparktxlog settings set NetSpeedBitsPerSec 1000000000"
+)
+def settings_set(
+    key: Key,
+    value: Annotated[str, typer.Argument(help="Its new value.")],
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Change one setting of a running node."""
+    _print_settings(NodeApi(url).send("PATCH", "/v1/settings", {key: value}), as_json)
+
+
+@settings_app.command("unset", epilog="Example: sparktxlog settings unset NetSpeedBitsPerSec")
+def settings_unset(key: Key, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Take a change back: what the configuration says is in force again."""
+    _print_settings(NodeApi(url).send("PATCH", "/v1/settings", {key: None}), as_json)
+
+
+def _print_settings(found: Mapping[str, Any], as_json: bool) -> None:
+    if as_json:
+        print_json(found)
+        return
+    rows = [[key, json.dumps(entry["value"]), entry["origin"]] for key, entry in found.items()]
+    print_rows("settings at run time", ("key", "value", "origin"), rows)
+
+
+# -- plan ------------------------------------------------------------------------------------------
+
+
+def plan(
+    worker: Annotated[
+        str | None, typer.Argument(help="Worker of the asked site; default: the last heard.")
+    ] = None,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Show how a replica would catch up and why; does nothing.
+
+    Exit code 0: up to date, 3: a replay or a copy is needed, 4: diverged, or it must stop.
+    """
+    api = NodeApi(url)
+    decision = api.get("/v1/worker/plan", worker=worker)
+    verdict = _verdict(api.get("/v1/status"), str(decision["worker_id"]))
+    if as_json:
+        print_json({**decision, "verdict": verdict})
+    else:
+        _print_plan(decision, verdict)
+    code = plan_code(str(decision["plan"]), verdict)
+    if code is not ExitCode.IN_SYNC:
+        raise typer.Exit(int(code))
+
+
+def _verdict(status: Mapping[str, Any], worker_id: str) -> str:
+    found = (
+        str(replica.get("verdict") or "")
+        for replica in status.get("replicas") or []
+        if replica.get("worker_id") == worker_id and replica.get("node_id") == status.get("node_id")
+    )
+    return next(found, "")
+
+
+def plan_code(chosen: str, verdict: str) -> ExitCode:
+    """Return the exit code of a plan."""
+    if verdict == "DIVERGED" or chosen == "stop":
+        return ExitCode.DIVERGED
+    return ExitCode.IN_SYNC if chosen == "up-to-date" else ExitCode.LAGGING
+
+
+def _print_plan(decision: Mapping[str, Any], verdict: str) -> None:
+    print_rows(
+        f"worker {decision['worker_id']}",
+        ("verdict", "plan", "transactions behind", "replay, estimated (s)", "copy, estimated (s)",
+         "donor"),
+        [
+            [verdict, decision["plan"], decision["behind"], _seconds(decision.get("replay")),
+             _seconds(decision.get("copy")), decision["donor"]]
+        ],
+    )  # fmt: skip
+    typer.echo(f"Why: {decision['reason']}")
+    for name in ("replay", "copy"):
+        if decision.get(name):
+            typer.echo(f"Estimate of the {name}: {decision[name]['basis']}")
+
+
+def _seconds(estimate: Mapping[str, Any] | None) -> float | None:
+    return None if not estimate else float(estimate["seconds"])
+
+
+# -- transfers -------------------------------------------------------------------------------------
+
+
+def transfers(
+    url: Url = DEFAULT_URL,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Transfers to show.")] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """Show the latest catch-ups of the site's replica: expected and measured times."""
+    found = NodeApi(url).get("/v1/transfers", limit=limit)
+    if as_json:
+        print_json(found)
+        return
+    print_rows(
+        "transfers",
+        ("finished (UTC)", "worker", "kind", "from", "to", "donors", "bytes", "over the network",
+         "found here", "estimated (s)", "measured (s)", "outcome"),
+        [
+            [time_text(t["finished_at"]), t["worker_id"], t["kind"], t["from_position"],
+             t["to_position"], t["donors"], t["size_bytes"], t["wire_bytes"], t["reused_bytes"],
+             t["estimated_s"], t["actual_s"], t["outcome"]]
+            for t in found
+        ],
+    )  # fmt: skip
+
+
+def last_transfer_text(replica: Mapping[str, Any]) -> str:
+    """Return a replica's running or else last catch-up in a few words, empty for none."""
+    running = list(replica.get("running_transfers") or [])
+    if running:
+        text = f"{running[-1]['kind']} running for {running[-1]['running_s']:,.1f} s"
+        expected = running[-1].get("estimated_s")
+        return text if expected is None else f"{text}, estimated {expected:,.1f} s"
+    last = replica.get("last_transfer")
+    if not last:
+        return ""
+    text = f"{last['kind']} to {last['to_position']:,}: {last['outcome']}"
+    text += f", measured {last['actual_s']:,.1f} s"
+    expected = last.get("estimated_s")
+    return text if expected is None else f"{text}, estimated {expected:,.1f} s"

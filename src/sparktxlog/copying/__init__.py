@@ -1,0 +1,15 @@
+"""The target's side of a copy, up to "all files are staged and verified" (R06–R10, B32–B35).
+
+    tasks       values: what is fetched, a picklable plan of a part of it, what came of it
+    workspace   the directory of a copy below the lake, its journals; survives kill -9
+    digests     tree digests of local files
+    selection   which files travel and which are here already; is there room
+    chunks      one connection to a donor: chunks, digests, lease
+    schedule    which chunk comes next, from which donor
+    fetch       threads that do it; the same inside a Spark executor
+
+Used by threads of a Spark driver and by functions that Spark ships to executors: imports stay
+light, plans are picklable, nothing is global.
+"""
+
+from __future__ import annotations

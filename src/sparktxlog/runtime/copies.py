@@ -1,0 +1,193 @@
+"""Copies at the target's own node: it finds donors and hands their leases on (R06, R07, R09).
+
+The node arranges a copy and carries none of it: the worker that gets the ticket fetches straight
+from the donors.  What a donor offers is compared with this node's own log before it is handed
+on: another lineage, or another history under the same positions, must never reach a replica.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Protocol
+
+import structlog
+
+from sparktxlog.config import NodeConfig
+from sparktxlog.errors import LocalProtocolError, RemoteProtocolError, TxLogError
+from sparktxlog.model.copying import CatchUpKind, CopyTicket, Decision, Grant
+from sparktxlog.runtime.progress import Progress
+from sparktxlog.transport.peers import PeerLink
+
+_log = structlog.get_logger("sparktxlog.copies")
+
+#: A donor may be ahead of this node's queue for as long as a few rounds take, seconds.
+_REACH_S = 10.0
+
+
+class Planner(Protocol):
+    """Decides how a replica catches up."""
+
+    async def decide(self, worker_id: str, forced: bool) -> tuple[Decision, list[str]]:
+        """Return the decision, and the nodes to copy from, best first.
+
+        Args:
+            worker_id: Worker of the own site.
+            forced: A copy is wanted though replaying would do.
+        """
+
+
+class Copies:
+    """Makes tickets; belongs to the event loop.
+
+    Args:
+        config: The node's settings.
+        links: Ways to the peers.
+        ordered: End of the own queue.
+        hash_at: Returns the chain hash at a run end, None if there is none; does not block.
+    """
+
+    def __init__(
+        self,
+        *,
+        config: NodeConfig,
+        links: Mapping[str, PeerLink],
+        ordered: Progress,
+        hash_at: Callable[[int], Awaitable[bytes | None]],
+    ) -> None:
+        self._config = config
+        self._links = links
+        self._ordered = ordered
+        self._hash_at = hash_at
+        #: Set once by `wiring`.
+        self.planner: Planner | None = None
+
+    async def order(self, worker_id: str, *, forced: bool) -> CopyTicket:
+        """Plan a copy for a worker of this site and return its ticket.
+
+        Raises:
+            LocalProtocolError: No copy is possible or due, with the reason (definite).
+        """
+        if self.planner is None:
+            raise LocalProtocolError("this node plans no copies")
+        decision, donors = await self.planner.decide(worker_id, forced)
+        if decision.plan != CatchUpKind.COPY.value or not donors:
+            raise LocalProtocolError(
+                f"no copy for worker {worker_id!r}: {decision.reason}",
+                hint="See `sparktxlog status` for the replicas that could be copied.",
+                worker_id=worker_id,
+                plan=decision.plan,
+            )
+        return await self.ticket(decision, donors)
+
+    async def ticket(self, decision: Decision, donors: Sequence[str]) -> CopyTicket:
+        """Return a ticket with a lease of the first donor that gives one, and of further ones.
+
+        Further donors are asked at once; one that fails is left out.
+
+        Args:
+            decision: What the ticket is for.
+            donors: Node ids, best first.
+
+        Raises:
+            LocalProtocolError: None of them gave a lease; says why for each (definite).
+        """
+        grants: list[Grant] = []
+        failures: list[str] = []
+        rest = list(donors)
+        while rest and not grants:
+            grants += await self._ask([rest.pop(0)], decision.worker_id, failures)
+        wanted = self._config.replication_max_donors - len(grants)
+        if grants and rest and wanted > 0:
+            grants += await self._ask(rest[:wanted], decision.worker_id, failures)
+        if not grants:
+            raise LocalProtocolError(
+                f"no donor for worker {decision.worker_id!r}: "
+                f"{'; '.join(failures) or 'none is known'}",
+                hint="A donor is a site whose worker reports KNOWN and whose node is linked.",
+                worker_id=decision.worker_id,
+                donors=list(donors),
+            )
+        ticket = CopyTicket(copy_id=uuid.uuid4().hex, decision=decision, grants=tuple(grants))
+        _log.info(
+            "copy arranged", copy=ticket.copy_id, worker=decision.worker_id,
+            donors=[grant.node_id for grant in grants], position=grants[0].position,
+            reason=decision.reason,
+        )  # fmt: skip
+        return ticket
+
+    async def _ask(self, donors: Sequence[str], worker_id: str, failures: list[str]) -> list[Grant]:
+        """Return the grants of those who gave one, in the order of the donors."""
+        answers = await asyncio.gather(
+            *(self._grant(donor, worker_id) for donor in donors), return_exceptions=True
+        )
+        grants = []
+        for donor, answer in zip(donors, answers, strict=True):
+            if isinstance(answer, Grant):
+                grants.append(answer)
+            elif isinstance(answer, TxLogError):
+                _log.warning("no lease", donor=donor, worker=worker_id, reason=str(answer))
+                failures.append(f"{donor}: {answer.message}")
+            else:
+                raise answer
+        return grants
+
+    async def _grant(self, donor: str, worker_id: str) -> Grant:
+        link = self._links.get(donor)
+        if link is None:
+            raise LocalProtocolError(f"node {donor[:80]!r} is no peer of this one", donor=donor)
+        grant = await link.request_lease(worker_id)
+        try:
+            await self._check(grant, donor, link.url)
+        except BaseException:
+            await self._give_back(link, grant)
+            raise
+        return grant
+
+    async def _check(self, grant: Grant, donor: str, url: str) -> None:
+        """Compare a grant with what this node knows itself.
+
+        Raises:
+            RemoteProtocolError: It belongs to another log, history or configuration (definite).
+        """
+        config = self._config
+        compression = "zstd" if config.replication_compression else "none"
+        for what, theirs, ours in (
+            ("node", grant.node_id, donor),
+            ("URL", grant.url, url),
+            ("lineage", grant.lineage, config.lineage),
+            ("replication.compression", grant.compression, compression),
+            (
+                "replication.chunk-bytes",
+                str(grant.chunk_bytes),
+                str(config.replication_chunk_bytes),
+            ),
+        ):
+            if theirs != ours:
+                raise RemoteProtocolError(
+                    f"{donor!r} offers a replica with {what} {theirs[:200]!r}, here it is {ours!r}",
+                    donor=donor,
+                )
+        reached = await self._ordered.reach(grant.position, _REACH_S)
+        if reached < grant.position:
+            raise RemoteProtocolError(
+                f"{donor!r} offers position {grant.position}, the queue here ends at {reached}",
+                hint="Wait until this node has caught up.",
+                donor=donor,
+            )
+        here = await self._hash_at(grant.position)
+        if here is None or here.hex() != grant.chain_hash:
+            found = "none" if here is None else here.hex()[:12]
+            raise RemoteProtocolError(
+                f"{donor!r} offers another history: hash {grant.chain_hash[:12]} at position "
+                f"{grant.position}, here {found}",
+                donor=donor,
+            )
+
+    @staticmethod
+    async def _give_back(link: PeerLink, grant: Grant) -> None:
+        try:
+            await link.release_lease(grant)
+        except TxLogError as error:
+            _log.info("lease left to expire", donor=link.node_id, reason=str(error))

@@ -1,0 +1,127 @@
+"""What a copy from each donor would have to fetch: asked of donors, weighed against the own lake.
+
+A question goes on in the background if its donor is slow; the answer serves the next decision.
+Answers are good for some seconds, failures for one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from time import monotonic
+from typing import Any, Protocol
+
+import structlog
+
+from sparktxlog.errors import InvalidNameError, TxLogError
+from sparktxlog.model.copying import ReplicaSize
+from sparktxlog.model.ids import check_relative_path, check_table_name
+
+_log = structlog.get_logger("sparktxlog.planning")
+
+#: What a donor said about its size is good for so many seconds, that it could not say for fewer.
+SIZES_S = 10.0
+FAILURES_S = 1.0
+#: Longest wait of a decision for donors' sizes, seconds; who is slower cannot say now (R23).
+ASK_S = 5.0
+
+
+class DonorLink(Protocol):
+    """The way to a possible donor."""
+
+    up: bool
+    round_trip_s: float | None
+
+    async def replica_size(self) -> ReplicaSize:
+        """Return what its replica would cost to copy; a TxLogError if it cannot say."""
+
+
+class DonorSizes:
+    """Sizes by donor; belongs to the event loop.
+
+    Args:
+        links: Ways to the peers by node id.
+        lake_dir: The target's replica, whose files need not be fetched again.
+        run_blocking: Runs a blocking function in a thread.
+        clock: Steady clock, s.
+        ask_s: Longest wait for answers, seconds.
+    """
+
+    def __init__(
+        self,
+        *,
+        links: Mapping[str, DonorLink],
+        lake_dir: Path,
+        run_blocking: Callable[..., asyncio.Future[Any]],
+        clock: Callable[[], float] = monotonic,
+        ask_s: float = ASK_S,
+    ) -> None:
+        self._links = links
+        self._lake_dir = lake_dir
+        self._run_blocking = run_blocking
+        self._clock = clock
+        self._ask_s = ask_s
+        #: Donor → (steady time, bytes the target lacks of it or None).
+        self._known: dict[str, tuple[float, int | None]] = {}
+        self._questions: dict[str, asyncio.Task[None]] = {}
+
+    async def missing(self, donors: Sequence[str]) -> dict[str, int | None]:
+        """Return donor → plain bytes the target lacks of it; None where the donor could not say."""
+        for donor in donors:
+            if donor in self._known and self._is_old(donor):
+                del self._known[donor]
+            if donor not in self._known and donor not in self._questions:
+                task = asyncio.create_task(self._ask(donor), name=f"size of {donor}")
+                self._questions[donor] = task
+        questions = [self._questions[donor] for donor in donors if donor not in self._known]
+        if questions:
+            await asyncio.wait(questions, timeout=self._ask_s)
+        return {donor: self._known.get(donor, (0.0, None))[1] for donor in donors}
+
+    def _is_old(self, donor: str) -> bool:
+        at, missing = self._known[donor]
+        return self._clock() - at >= (FAILURES_S if missing is None else SIZES_S)
+
+    async def _ask(self, donor: str) -> None:
+        missing: int | None = None
+        try:
+            size = await self._links[donor].replica_size()
+            missing = await self._run_blocking(missing_bytes, size, self._lake_dir)
+        except TxLogError as error:
+            _log.info("no size", donor=donor, reason=str(error))
+        finally:
+            self._questions.pop(donor, None)
+        self._known[donor] = (self._clock(), missing)
+
+    def forget(self) -> None:
+        """Let go of all answers: the lake has changed."""
+        self._known.clear()
+
+    async def close(self) -> None:
+        """End the questions under way."""
+        tasks = list(self._questions.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def missing_bytes(size: ReplicaSize, lake_dir: Path) -> int:
+    """Return the bytes of a donor's files that a lake lacks; blocks.
+
+    A file of the same table, path and size is there: Delta never changes a file.
+    """
+    return sum(
+        size_bytes
+        for table, files in size.files.items()
+        for path, size_bytes in files
+        if not _holds(lake_dir, table, path, size_bytes)
+    )
+
+
+def _holds(lake_dir: Path, table: str, path: str, size_bytes: int) -> bool:
+    try:
+        found = (lake_dir / check_table_name(table) / check_relative_path(path)).stat()
+    except (OSError, InvalidNameError):
+        return False
+    return found.st_size == size_bytes

@@ -1,0 +1,172 @@
+"""Leases of a donor: who may read which pinned files, and until when.
+
+A lease lives as long as it is used; every request renews it, and one under way keeps it.  Nobody
+needs to ask for a lease to expire: a timer looks after the one that may be over first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import structlog
+
+from sparktxlog.errors import (
+    LeaseGoneError,
+    NotFoundError,
+    UnauthorizedError,
+    UnknownTableError,
+)
+from sparktxlog.model.copying import Grant
+from sparktxlog.storage.pins import PinnedFile
+
+_log = structlog.get_logger("sparktxlog.donor")
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Lease:
+    """A grant and its pins."""
+
+    grant: Grant
+    #: Table → path → pinned file.
+    files: dict[str, dict[str, PinnedFile]]
+    #: Monotonic seconds at which it is given up if it is not used before.
+    deadline: float
+    #: Requests under way; a lease in use does not expire.
+    users: int = 0
+
+    def file(self, table: str, path: str) -> PinnedFile:
+        """Return a pinned file; only what was listed can be named, so no path leads elsewhere."""
+        files = self.files.get(table)
+        if files is None:
+            raise UnknownTableError(
+                f"the lease has no table {table[:140]!r}", field="table", value=table[:140]
+            )
+        found = files.get(path)
+        if found is None:
+            raise NotFoundError(
+                f"the lease has no file {path[:300]!r} in table {table!r}",
+                hint="The grant lists all files.",
+                field="path",
+                value=path[:300],
+            )
+        return found
+
+
+class Leases:
+    """Leases that are out; belongs to the event loop.
+
+    Args:
+        clock: Monotonic seconds.
+        on_end: Called with the id of a lease that was released or has expired.
+        on_count: Called with their number when it changes.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: Callable[[], float],
+        on_end: Callable[[str], object],
+        on_count: Callable[[int], object],
+    ) -> None:
+        self._clock = clock
+        self._on_end = on_end
+        self._on_count = on_count
+        self._leases: dict[str, Lease] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        return len(self._leases)
+
+    def __contains__(self, lease_id: str) -> bool:
+        return lease_id in self._leases
+
+    def add(self, grant: Grant, pinned: Mapping[str, tuple[PinnedFile, ...]]) -> None:
+        """Take in a new lease; its time begins."""
+        self._leases[grant.lease_id] = Lease(
+            grant=grant,
+            files={table: {file.path: file for file in files} for table, files in pinned.items()},
+            deadline=self._clock() + grant.lease_s,
+        )
+        self._on_count(len(self._leases))
+        self._set_timer()
+
+    def find(self, lease_id: str, token: str) -> Lease:
+        """Return a lease and renew it.
+
+        Raises:
+            LeaseGoneError: Released, expired, or of a former start (definite).
+            UnauthorizedError: Not the lease's token (definite).
+        """
+        self.expire()
+        lease = self._leases.get(lease_id)
+        if lease is None:
+            raise lease_gone()
+        if not hmac.compare_digest(lease.grant.token.encode(), token.encode()):
+            raise UnauthorizedError(
+                "the token is not this lease's", hint="Send 'Authorization: Bearer <token>'."
+            )
+        lease.deadline = self._clock() + lease.grant.lease_s
+        return lease
+
+    @contextmanager
+    def using(self, lease_id: str, token: str) -> Iterator[Lease]:
+        """Hold a lease while a request is under way, and renew it at its end."""
+        lease = self.find(lease_id, token)
+        lease.users += 1
+        try:
+            yield lease
+        finally:
+            lease.users -= 1
+            lease.deadline = self._clock() + lease.grant.lease_s
+
+    def expire(self) -> list[str]:
+        """Give up the leases whose time is over; return them."""
+        now = self._clock()
+        over = [
+            name
+            for name, lease in self._leases.items()
+            if not lease.users and lease.deadline <= now
+        ]
+        for name in over:
+            self.end(name, "expired")
+        return over
+
+    def end(self, lease_id: str, why: str) -> None:
+        """End a lease that is there."""
+        lease = self._leases.pop(lease_id)
+        self._on_count(len(self._leases))
+        _log.info("lease ended", lease=lease_id, why=why, position=lease.grant.position)
+        self._on_end(lease_id)
+
+    def close(self) -> None:
+        """Forget all leases without a word to anybody."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._leases.clear()
+
+    def _set_timer(self) -> None:
+        """Look again when the first lease may be over."""
+        if self._timer is None and self._leases:
+            first = min(self._leases.values(), key=lambda lease: lease.deadline)
+            # One in use may be past its time: it is looked at again a lease later.
+            left_s = first.deadline - self._clock()
+            self._timer = asyncio.get_running_loop().call_later(
+                left_s if left_s > 0 else first.grant.lease_s, self._on_timer
+            )
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self.expire()
+        self._set_timer()
+
+
+def lease_gone() -> LeaseGoneError:
+    """Return the error of a lease that is no more."""
+    return LeaseGoneError(
+        "this lease was released, has expired, or is of a former start of the donor",
+        hint="Ask the own node for a new ticket; what is fetched stays good.",
+    )

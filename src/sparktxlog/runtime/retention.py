@@ -1,0 +1,212 @@
+"""How much of the log is kept: decisions only, no clock and no disk (G45–G47, D14, D25, C4).
+
+Three limits shorten the log from its oldest end, always at the end of a segment, which is a run
+end.  None of them goes beyond what every peer holds in its own queue and this node has published.
+
+- count (`tx-log-max-size`) and age (`tx-log-max-depth`, by the wall clock at ordering, never by
+  `ts`): they remove only what every configured worker applied.  There is one worker at each
+  member; one that never reported holds the log back from its beginning.
+- bytes (`tx-log-max-bytes`), the hard cap: what workers have not applied goes as well, oldest
+  first, but never what no replica has applied: nobody could give a copy of it.
+
+A worker whose position lies before the kept log has been overrun: it needs a copy, and holds
+nothing back any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+import msgspec
+
+from sparktxlog.model.report import ReplicaVerdict, WorkerReport
+from sparktxlog.storage.interfaces import PutValue, SegmentCut, Write
+
+#: Part of the hard cap at which workers that will be overrun are warned of.
+WARN_AT = 0.8
+_PREFIX = "holder:"
+
+
+class Limit(str, Enum):
+    """Which limit shortened the log."""
+
+    COUNT = "tx-log-max-size"
+    AGE = "tx-log-max-depth"
+    BYTES = "tx-log-max-bytes"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """The three limits."""
+
+    transactions: int
+    age_us: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """The replica of one member, as it was last heard of."""
+
+    node_id: str
+    #: Empty: it never reported.
+    worker_id: str = ""
+    #: Applied position, 0 = nothing, or never reported.
+    position: int = 0
+    #: True: its state is a known one, so it can give a copy.
+    known: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionView:
+    """What the decision rests on; kept_after ≤ published ≤ position of this node's queue."""
+
+    published: int
+    kept_after: int
+    #: Merge bases of the peers: what they hold for certain.
+    peers: Mapping[str, int]
+    holders: tuple[Holder, ...]
+    limits: Limits
+    #: Wall clock, microseconds since 1970 UTC.
+    now_us: int
+    #: Positions of copies under way: their targets replay from there.
+    copies: tuple[int, ...] = ()
+
+    @property
+    def agreed(self) -> int:
+        """Position up to which this node published and every peer holds the queue."""
+        return min([self.published, *self.peers.values()])
+
+    @property
+    def waiting(self) -> tuple[Holder, ...]:
+        """Holders that can still replay."""
+        return tuple(holder for holder in self.holders if holder.position >= self.kept_after)
+
+    @property
+    def applied(self) -> int:
+        """Position up to which every waiting holder has applied, and no copy needs the log."""
+        return min([self.agreed, *(holder.position for holder in self.waiting), *self.copies])
+
+    @property
+    def copyable(self) -> int:
+        """Position up to which some replica has applied and can give a copy."""
+        best = max((holder.position for holder in self.holders if holder.known), default=0)
+        return min(self.agreed, best)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shortening:
+    """What is to be done."""
+
+    #: The last cut, None = nothing expires.
+    cut: SegmentCut | None
+    #: Limits that asked for it, in the order they were met.
+    limits: tuple[Limit, ...] = ()
+    #: Workers that need a copy from now on.
+    overrun: tuple[Holder, ...] = ()
+    #: Workers that the hard cap will overrun if they do not come on.
+    endangered: tuple[Holder, ...] = ()
+    #: Who keeps the log longer than the limits ask for: sites, and `peers`; ascending.
+    held_by: tuple[str, ...] = ()
+
+
+def decide(
+    view: RetentionView, cuts: Iterable[SegmentCut], log_bytes: int, other_bytes: int
+) -> Shortening:
+    """Return how far the log is shortened.
+
+    Args:
+        cuts: Ends of the kept segments, ascending, read as far as needed.
+        log_bytes: Bytes of the kept log: files of its segments and `other_bytes`.
+        other_bytes: Of them those of rows, in the front and the log's tables; each kept
+            transaction counts for the same part of them.
+    """
+    kept = max(view.published - view.kept_after, 1)
+    rest, last, done = float(log_bytes), view.kept_after, None
+    used: list[Limit] = []
+    held = False
+    for cut in cuts:
+        if cut.last > view.published:
+            break
+        wanted = _wanted(view, cut, rest)
+        if not wanted:
+            break
+        by_force = Limit.BYTES in wanted and cut.last <= view.copyable
+        if cut.last > view.applied and not by_force:
+            held = True
+            break
+        used += [limit for limit in wanted if limit not in used]
+        rest -= cut.files_bytes + other_bytes * (cut.last - last) / kept
+        last, done = cut.last, cut
+    near = log_bytes >= WARN_AT * view.limits.size_bytes
+    behind = tuple(holder for holder in view.waiting if holder.position < view.agreed)
+    return Shortening(
+        cut=done,
+        limits=tuple(used),
+        overrun=tuple(holder for holder in view.waiting if holder.position < last),
+        endangered=tuple(h for h in behind if h.position >= last) if near else (),
+        held_by=_held_by(view, last) if held else (),
+    )
+
+
+def _wanted(view: RetentionView, cut: SegmentCut, rest: float) -> list[Limit]:
+    """Return the limits that want the segment at this cut gone."""
+    limits = view.limits
+    found = {
+        Limit.COUNT: view.published - cut.last >= limits.transactions,
+        Limit.AGE: cut.ordered_at < view.now_us - limits.age_us,
+        Limit.BYTES: rest > limits.size_bytes,
+    }
+    return [limit for limit, met in found.items() if met]
+
+
+def _held_by(view: RetentionView, last: int) -> tuple[str, ...]:
+    """Name who stands before the next cut: those at the least position."""
+    sites = {holder.node_id for holder in view.waiting if holder.position <= view.applied}
+    peers = {node_id for node_id, position in view.peers.items() if position <= view.applied}
+    found = {f"worker of {site}" for site in sites} | {f"peer {peer}" for peer in peers}
+    if any(position <= view.applied for position in view.copies):
+        found.add("a copy under way")
+    return tuple(sorted(found)) or (f"position {last}",)
+
+
+# -- who holds the log -----------------------------------------------------------------------------
+
+
+class Holders:
+    """The last report of each member's replica; kept in the front, so a restart forgets none.
+
+    Args:
+        members: Members of the cluster, each with one replica.
+        saved: Values of the front at start.
+    """
+
+    def __init__(self, members: Iterable[str], saved: Mapping[str, bytes]) -> None:
+        self._held = {node_id: Holder(node_id=node_id) for node_id in sorted(members)}
+        for node_id in self._held:
+            if value := saved.get(_PREFIX + node_id):
+                self._held[node_id] = msgspec.msgpack.decode(value, type=Holder)
+
+    def note(self, report: WorkerReport, verdict: ReplicaVerdict) -> list[Write]:
+        """Take in a report; return what is to be kept of it.
+
+        A replica of another log says nothing about this one.
+        """
+        if report.node_id not in self._held or verdict is ReplicaVerdict.FOREIGN:
+            return []
+        holder = Holder(
+            node_id=report.node_id,
+            worker_id=report.worker_id,
+            position=report.position,
+            known=verdict is ReplicaVerdict.KNOWN,
+        )
+        if holder == self._held[report.node_id]:
+            return []
+        self._held[report.node_id] = holder
+        return [PutValue(name=_PREFIX + report.node_id, value=msgspec.msgpack.encode(holder))]
+
+    def all(self) -> tuple[Holder, ...]:
+        """Return the holders by site."""
+        return tuple(self._held.values())

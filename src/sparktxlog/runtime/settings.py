@@ -1,0 +1,156 @@
+"""Settings that can be changed while the node runs; the front keeps them over a restart (R18).
+
+A value set at run time beats command line, environment and file, until it is taken back: setting
+it to null returns to what the configuration says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import structlog
+
+from sparktxlog.config import SETTINGS, NodeConfig, Setting
+from sparktxlog.errors import InvalidRequestError
+from sparktxlog.storage.interfaces import PutValue, Write
+
+_log = structlog.get_logger("sparktxlog.settings")
+
+#: Keys that can be set at run time: the planner's three (R15–R17) and how much log is kept.
+RUN_TIME_KEYS = (
+    "NetSpeedBitsPerSec",
+    "FullReplicationTimeFactor",
+    "MinTimeToConsiderFullReplicationS",
+    "tx-log-max-size",
+    "tx-log-max-depth",
+    "tx-log-max-bytes",
+)
+#: Origin of a value that was set at run time.
+SET_AT_RUN_TIME = "set at run time"
+_PREFIX = "setting:"
+_BY_KEY: dict[str, Setting] = {s.key: s for s in SETTINGS if s.key in RUN_TIME_KEYS}
+
+
+class RunTimeSettings:
+    """Values in force of the settings in `RUN_TIME_KEYS`.
+
+    Args:
+        config: What was configured at start.
+        saved: Values of the front at start.
+    """
+
+    def __init__(self, config: NodeConfig, saved: Mapping[str, bytes]) -> None:
+        self._config = config
+        self._set: dict[str, Any] = {}
+        for key, setting in _BY_KEY.items():
+            if text := saved.get(_PREFIX + key):
+                try:
+                    self._set[key] = setting.read(msgspec.json.decode(text))
+                except (msgspec.MsgspecError, ValueError) as error:
+                    _log.warning("a saved setting is not valid any more", key=key, why=str(error))
+
+    # -- values ------------------------------------------------------------------------------------
+
+    def value(self, key: str) -> Any:
+        """Return the value in force of one of `RUN_TIME_KEYS`."""
+        if key in self._set:
+            return self._set[key]
+        return getattr(self._config, _BY_KEY[key].attribute)
+
+    @property
+    def net_speed_bits_per_s(self) -> int:
+        """Speed assumed between sites, bit/s (R15)."""
+        return int(self.value("NetSpeedBitsPerSec"))
+
+    @property
+    def full_replication_time_factor(self) -> float:
+        """How many times longer a replay must take before a copy is chosen (R16)."""
+        return float(self.value("FullReplicationTimeFactor"))
+
+    @property
+    def min_time_to_consider_s(self) -> float:
+        """Replays estimated up to so many seconds are never replaced by a copy (R17)."""
+        return float(self.value("MinTimeToConsiderFullReplicationS"))
+
+    @property
+    def tx_log_max_size(self) -> int:
+        """Transactions kept once every worker applied them."""
+        return int(self.value("tx-log-max-size"))
+
+    @property
+    def tx_log_max_depth_h(self) -> float:
+        """Hours that transactions are kept at most."""
+        return float(self.value("tx-log-max-depth"))
+
+    @property
+    def tx_log_max_bytes(self) -> int:
+        """Bytes of log beyond which a laggard is not waited for."""
+        return int(self.value("tx-log-max-bytes"))
+
+    def show(self) -> dict[str, dict[str, Any]]:
+        """Return name → value and origin: default, where it was configured, or set at run time."""
+        return {
+            key: {"value": self.value(key), "origin": self._origin(key)} for key in RUN_TIME_KEYS
+        }
+
+    def _origin(self, key: str) -> str:
+        return SET_AT_RUN_TIME if key in self._set else self._config.origins.get(key, "default")
+
+    # -- changes -----------------------------------------------------------------------------------
+
+    async def change(
+        self, changes: Mapping[str, Any], write: Callable[[Sequence[Write]], Awaitable[None]]
+    ) -> dict[str, dict[str, Any]]:
+        """Set values, all or none; they are in force once they are durable.  Return as `show`.
+
+        Args:
+            changes: Key → value; None takes a value back.
+            write: Makes writes durable.
+
+        Raises:
+            InvalidRequestError: Unknown key or wrong value, in the fields `field` and `value`;
+                nothing was changed (definite).
+        """
+        read = {key: _read(key, value) for key, value in changes.items()}
+        if read:
+            await write(
+                [
+                    PutValue(
+                        name=_PREFIX + key,
+                        value=b"" if value is None else msgspec.json.encode(value),
+                    )
+                    for key, value in read.items()
+                ]
+            )
+        for key, value in read.items():
+            before = self.value(key)
+            if value is None:
+                self._set.pop(key, None)
+            else:
+                self._set[key] = value
+            _log.info("setting changed", key=key, value=self.value(key), before=before)
+        return self.show()
+
+
+def _read(key: str, value: Any) -> Any:
+    setting = _BY_KEY.get(key)
+    if setting is None:
+        raise InvalidRequestError(
+            f"{str(key)[:80]!r} cannot be set at run time",
+            hint=f"Settable: {', '.join(RUN_TIME_KEYS)}.",
+            field=str(key)[:80],
+            value=str(value)[:120],
+        )
+    if value is None:
+        return None
+    try:
+        return setting.read(value)
+    except ValueError as error:
+        raise InvalidRequestError(
+            f"{key} = {str(value)[:120]!r}: {error}",
+            hint=setting.description,
+            field=key,
+            value=str(value)[:120],
+        ) from error

@@ -1,0 +1,228 @@
+"""Chunks of pinned files: read, hashed, compressed where a sample says that it pays (R24, B22).
+
+A file's digest is a tree: SHA-256 over the concatenated SHA-256 of its chunks.  Chunks that were
+served are not hashed again for it.  A file that is no longer what it was when it was pinned is
+refused, before and after reading.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+import zstandard
+
+from sparktxlog.errors import FileChangedError, InvalidRequestError, StorageError
+from sparktxlog.storage.pins import FileIdentity, PinnedFile
+
+#: Compression of chunks: fast, for the network is the bottleneck where it pays at all.
+LEVEL = 1
+#: A file travels compressed if its first chunk shrinks to this part or less.
+WORTH = 0.9
+#: Chunk digests remembered, about 170 bytes each in memory.
+_MAX_DIGESTS = 200_000
+
+ZSTD = "zstd"
+IDENTITY = "identity"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """A chunk as it travels."""
+
+    data: bytes
+    #: SHA-256 of the plain bytes, hexadecimal.
+    digest: str
+    #: `zstd` or `identity`.
+    codec: str
+    plain_bytes: int
+
+
+@dataclass(slots=True, kw_only=True)
+class _Known:
+    """What was learnt of one file; replaced when the file is."""
+
+    #: Chunk number → binary SHA-256.
+    digests: dict[int, bytes] = field(default_factory=dict)
+    #: None = not sampled yet.
+    compress: bool | None = None
+
+
+class ChunkReader:
+    """Reads chunks of pinned files; every method blocks and may be called from any thread.
+
+    Args:
+        chunk_bytes: Size of all chunks but a file's last.
+        compress: False = chunks always travel as they are (R26).
+        max_digests: Chunk digests kept in memory.
+    """
+
+    def __init__(
+        self, chunk_bytes: int, *, compress: bool, max_digests: int = _MAX_DIGESTS
+    ) -> None:
+        self._chunk_bytes = chunk_bytes
+        self._compress = compress
+        self._max_digests = max_digests
+        self._known: OrderedDict[FileIdentity, _Known] = OrderedDict()
+        self._digests = 0
+        self._lock = threading.Lock()
+
+    def read(self, file: PinnedFile, offset: int, length: int) -> Chunk:
+        """Return up to `length` bytes of a file from `offset` on, fewer at its end.
+
+        Args:
+            offset: A multiple of the chunk size, below the file's size; 0 for an empty file.
+            length: 1 to the chunk size.
+
+        Raises:
+            InvalidRequestError: Offset or length are none of these (definite).
+            FileChangedError: The file is not what was pinned (definite).
+            StorageError: The disk does not give the bytes.
+        """
+        self._check_range(file, offset, length)
+        plain = self._bytes(file, offset, min(length, file.identity.size_bytes - offset))
+        digest = hashlib.sha256(plain)
+        if len(plain) == min(self._chunk_bytes, file.identity.size_bytes - offset):
+            self._remember(file.identity, offset // self._chunk_bytes, digest.digest())
+        packed = self._pack(file, offset, plain)
+        return Chunk(
+            data=plain if packed is None else packed,
+            digest=digest.hexdigest(),
+            codec=IDENTITY if packed is None else ZSTD,
+            plain_bytes=len(plain),
+        )
+
+    def file_digest(self, file: PinnedFile) -> str:
+        """Return a file's digest, hexadecimal; only chunks not hashed before are read.
+
+        Raises:
+            FileChangedError, StorageError: As `read`.
+        """
+        size, tree = file.identity.size_bytes, hashlib.sha256()
+        if _identity_at(file) != file.identity:
+            raise _changed(file)
+        for number, offset in enumerate(range(0, size, self._chunk_bytes)):
+            digest = self._recall(file.identity, number)
+            if digest is None:
+                plain = self._bytes(file, offset, min(self._chunk_bytes, size - offset))
+                digest = hashlib.sha256(plain).digest()
+                self._remember(file.identity, number, digest)
+            tree.update(digest)
+        return tree.hexdigest()
+
+    # -- reading -----------------------------------------------------------------------------------
+
+    def _check_range(self, file: PinnedFile, offset: int, length: int) -> None:
+        size = file.identity.size_bytes
+        if offset % self._chunk_bytes or not 0 <= offset < max(size, 1):
+            raise InvalidRequestError(
+                f"offset is {offset}, a multiple of {self._chunk_bytes} below the file's size of "
+                f"{size} bytes is wanted",
+                field="offset",
+                value=offset,
+            )
+        if not 1 <= length <= self._chunk_bytes:
+            raise InvalidRequestError(
+                f"length is {length}, 1 to {self._chunk_bytes} bytes are allowed",
+                hint="The grant says chunk_bytes.",
+                field="length",
+                value=length,
+            )
+
+    def _bytes(self, file: PinnedFile, offset: int, length: int) -> bytes:
+        try:
+            descriptor = os.open(file.location, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileNotFoundError as error:
+            raise _changed(file) from error
+        except OSError as error:
+            raise _unreadable(file, error) from error
+        try:
+            if FileIdentity.of(os.fstat(descriptor)) != file.identity:
+                raise _changed(file)
+            data = os.pread(descriptor, length, offset)
+            while 0 < len(data) < length:
+                more = os.pread(descriptor, length - len(data), offset + len(data))
+                data = data + more if more else b""
+            if len(data) != length or FileIdentity.of(os.fstat(descriptor)) != file.identity:
+                raise _changed(file)
+        except OSError as error:
+            raise _unreadable(file, error) from error
+        finally:
+            os.close(descriptor)
+        return data
+
+    # -- compression -------------------------------------------------------------------------------
+
+    def _pack(self, file: PinnedFile, offset: int, plain: bytes) -> bytes | None:
+        """Return the chunk compressed, None if it travels as it is."""
+        if not self._compress or not plain:
+            return None
+        with self._lock:
+            known = self._known.get(file.identity)
+            worth = None if known is None else known.compress
+        packed = None
+        if worth is None:
+            sample = plain
+            if offset:
+                size = min(self._chunk_bytes, file.identity.size_bytes)
+                sample = self._bytes(file, 0, size)
+            shrunk = _compressed(sample)
+            worth = len(shrunk) <= WORTH * len(sample)
+            packed = None if offset else shrunk
+            with self._lock:
+                self._entry(file.identity).compress = worth
+        if not worth:
+            return None
+        packed = _compressed(plain) if packed is None else packed
+        return packed if len(packed) < len(plain) else None
+
+    # -- memory ------------------------------------------------------------------------------------
+
+    def _entry(self, identity: FileIdentity) -> _Known:
+        """Return what is known of a file, as the most recently used; the lock is held."""
+        known = self._known.setdefault(identity, _Known())
+        self._known.move_to_end(identity)
+        return known
+
+    def _recall(self, identity: FileIdentity, number: int) -> bytes | None:
+        with self._lock:
+            known = self._known.get(identity)
+            return None if known is None else known.digests.get(number)
+
+    def _remember(self, identity: FileIdentity, number: int, digest: bytes) -> None:
+        with self._lock:
+            known = self._entry(identity)
+            self._digests += number not in known.digests
+            known.digests[number] = digest
+            while self._digests > self._max_digests and len(self._known) > 1:
+                _, oldest = self._known.popitem(last=False)
+                self._digests -= len(oldest.digests)
+
+
+def _compressed(data: bytes) -> bytes:
+    # A compressor belongs to one call: it must not be shared by threads.
+    return zstandard.ZstdCompressor(level=LEVEL).compress(data)
+
+
+def _identity_at(file: PinnedFile) -> FileIdentity:
+    try:
+        return FileIdentity.of(os.stat(file.location, follow_symlinks=False))  # noqa: PTH116
+    except FileNotFoundError as error:
+        raise _changed(file) from error
+    except OSError as error:
+        raise _unreadable(file, error) from error
+
+
+def _changed(file: PinnedFile) -> FileChangedError:
+    return FileChangedError(
+        f"{file.path} is no longer the file that was pinned",
+        hint="Ask for a new lease if the copy needs this file.",
+        path=file.path,
+    )
+
+
+def _unreadable(file: PinnedFile, error: OSError) -> StorageError:
+    return StorageError(f"{file.path} cannot be read: {error.strerror}", path=file.path)

@@ -1,0 +1,56 @@
+"""What the front reads once, at start: unstamped runs and the ids of the last positions."""
+
+from __future__ import annotations
+
+import sqlite3
+
+from sparktxlog.codec.payload import read_manifest
+from sparktxlog.model.operation import RunFacts
+from sparktxlog.protocol.recovery import RecoveredAnnouncement
+
+#: Ids of the window are handed out in pieces of at most this many.
+_PIECE_IDS = 8_192
+#: No run is longer (P1b).
+_LONGEST_RUN = 8_192
+
+
+def read_announcements(db: sqlite3.Connection) -> list[RecoveredAnnouncement]:
+    """Return the own unstamped runs, oldest first."""
+    found = []
+    for digest, ticket, session, payload in db.execute(
+        "SELECT digest, ticket, session, payload FROM announcements ORDER BY id"
+    ):
+        manifest = read_manifest(payload)
+        found.append(
+            RecoveredAnnouncement(
+                ticket=ticket,
+                digest=digest,
+                size_bytes=len(payload),
+                staged_bytes=manifest.staged_bytes,
+                facts=RunFacts.of(manifest),
+                session=session,
+            )
+        )
+    return found
+
+
+def read_recent_ids(db: sqlite3.Connection, after: int) -> list[tuple[int, bytes]]:
+    """Return the ids of positions after `after`; neighbours are joined into larger pieces."""
+    pieces: list[tuple[int, bytes]] = []
+    start = size = 0
+    parts: list[bytes] = []
+    for position, ids in db.execute(
+        "SELECT position, ids FROM queue WHERE position > ? AND position + n - 1 > ?"
+        " ORDER BY position",
+        (after - _LONGEST_RUN, after),
+    ):
+        if size + len(ids) > 16 * _PIECE_IDS and parts:
+            pieces.append((start, b"".join(parts)))
+            parts, size = [], 0
+        if not parts:
+            start = position
+        parts.append(ids)
+        size += len(ids)
+    if parts:
+        pieces.append((start, b"".join(parts)))
+    return pieces

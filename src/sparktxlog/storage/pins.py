@@ -1,0 +1,207 @@
+"""Pins: the files of a replica held as hard links while they are copied (V53, V55).
+
+    lake/_sparktxlog/leases/<lease_id>/<table>/…   the table's directory, file by file
+
+A hard link keeps a file's bytes whatever becomes of its name: VACUUM, log cleanup and rewrites by
+anybody need neither know of a copy nor wait for it, and the replica stays online and writable.
+Pins cost directory entries, and the space of what is deleted meanwhile.  They outlive a crash;
+`release_others` gives up what no lease owns.
+
+A link shares its file with the original: who writes *into* a file, as Spark does with
+`_delta_log/_last_checkpoint`, changes the pinned one too.  Whoever reads a pin compares it with
+its listing therefore (B22).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import stat
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from sparktxlog.errors import DiskFullError, NotFoundError, StorageError
+from sparktxlog.model.copying import OfferedFile
+
+#: Below the lake; Delta ignores the leading underscore.
+OWN_DIRECTORY = "_sparktxlog"
+_LEASES = "leases"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileIdentity:
+    """What changes when a file is replaced or written into."""
+
+    inode: int
+    size_bytes: int
+    modified_ns: int
+
+    @classmethod
+    def of(cls, found: os.stat_result) -> FileIdentity:
+        """Return the identity of a file as the system sees it now."""
+        return cls(inode=found.st_ino, size_bytes=found.st_size, modified_ns=found.st_mtime_ns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PinnedFile:
+    """A pinned file: where its link is, and what it was when it was pinned."""
+
+    #: Relative to the table's directory, with slashes.
+    path: str
+    #: Absolute path of the link.
+    location: str
+    identity: FileIdentity
+
+    def offered(self) -> OfferedFile:
+        """Return the file as grants list it."""
+        return OfferedFile(
+            path=self.path,
+            size_bytes=self.identity.size_bytes,
+            modified_at=self.identity.modified_ns // 1000,
+        )
+
+
+class Pins:
+    """Hard links below one lake; every method blocks and may be called from any thread.
+
+    Args:
+        lake: Root of the replica's tables.
+    """
+
+    def __init__(self, lake: str | Path) -> None:
+        self._lake = Path(lake).absolute()
+        self._root = self._lake / OWN_DIRECTORY / _LEASES
+
+    def pin(self, lease_id: str, tables: Iterable[str]) -> dict[str, tuple[PinnedFile, ...]]:
+        """Link every file of the tables' directories; return them by table, ascending by path.
+
+        Files that vanish meanwhile are left out (temporary files of a writer), and so is whatever
+        is no regular file or has a name that is no UTF-8, as none of Delta's does.  If pinning
+        fails nothing stays pinned.
+
+        **After calling**: check that what the copy needs is among the files.
+
+        Args:
+            lease_id: A name of the caller's making, new and fit for a directory.
+            tables: Names of tables, each a directory of the lake.
+
+        Raises:
+            NotFoundError: The lake has no such table (definite).
+            DiskFullError: No room for directory entries (definite).
+            StorageError: The file system refuses hard links (nothing stays pinned).
+        """
+        base = self._root / lease_id
+        try:
+            return {table: self._pin_table(table, base / table) for table in sorted(set(tables))}
+        except BaseException:
+            self.release(lease_id)
+            raise
+
+    def release(self, lease_id: str) -> bool:
+        """Remove the pins of a lease; return whether none are left (else: at the next start)."""
+        base = self._root / lease_id
+        shutil.rmtree(base, ignore_errors=True)
+        return not base.exists()
+
+    def release_others(self, live: Collection[str] = ()) -> list[str]:
+        """Remove the pins of all leases but the live ones; return whose were removed."""
+        try:
+            found = sorted(entry.name for entry in os.scandir(self._root))
+        except FileNotFoundError:
+            return []
+        stale = [name for name in found if name not in live]
+        for name in stale:
+            self.release(name)
+        return stale
+
+    def _pin_table(self, table: str, target: Path) -> tuple[PinnedFile, ...]:
+        source = self._lake / table
+        if not source.is_dir():
+            raise NotFoundError(
+                f"the replica has no table {table!r}: {source} is no directory",
+                hint="Run a worker: sparktxlog apply.",
+                table=table,
+            )
+        pinned = []
+        made: set[str] = set()
+        for relative in _files_below(str(source)):
+            if not _is_text(relative):
+                continue
+            location = os.path.join(target, relative)  # noqa: PTH118 - twice as fast, 100,000 times
+            folder = os.path.dirname(location)  # noqa: PTH120
+            if folder not in made:
+                self._make(folder)
+                made.add(folder)
+            identity = self._link(f"{source}{os.sep}{relative}", location)
+            if identity is not None:
+                pinned.append(PinnedFile(path=relative, location=location, identity=identity))
+        return tuple(sorted(pinned, key=lambda file: file.path))
+
+    def _make(self, folder: str) -> None:
+        try:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise _refusal(error, folder) from error
+
+    def _link(self, source: str, location: str) -> FileIdentity | None:
+        """Return what the link shows, None if the file is gone or no regular one."""
+        try:
+            os.link(source, location, follow_symlinks=False)
+            found = os.lstat(location)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise _refusal(error, source) from error
+        if not stat.S_ISREG(found.st_mode):
+            os.unlink(location)  # noqa: PTH108 - a symbolic link would lead out of the pins
+            return None
+        return FileIdentity.of(found)
+
+
+def _files_below(directory: str) -> Iterator[str]:
+    """Yield paths relative to a directory of all that is no directory, hidden ones included."""
+    folders = [""]
+    while folders:
+        prefix = folders.pop()
+        try:
+            entries = list(os.scandir(f"{directory}{os.sep}{prefix}"))
+        except FileNotFoundError:
+            continue  # an empty partition, removed meanwhile
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                folders.append(f"{prefix}{entry.name}/")
+            else:
+                yield f"{prefix}{entry.name}"
+
+
+def _is_text(path: str) -> bool:
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _refusal(error: OSError, path: str) -> StorageError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return DiskFullError(
+            f"no room to pin {path}", hint="Make room on the disk of the lake.", path=path
+        )
+    hints = {
+        errno.EXDEV: "Keep a table and its lake on one file system: no links or mounts below "
+        "lake-dir.",
+        errno.EPERM: "Run node and worker as the same user, on a file system with hard links "
+        "(ext4, XFS, APFS).",
+        errno.EMLINK: "Wait until older leases have expired (replication.lease).",
+    }
+    return StorageError(
+        f"{path} cannot be pinned by a hard link: {error.strerror}",
+        hint=hints.get(
+            error.errno or 0,
+            "A donor's lake must be on a file system with hard links (ext4, XFS, APFS); copy from "
+            "another site.",
+        ),
+        path=path,
+    )

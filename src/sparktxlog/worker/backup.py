@@ -1,0 +1,90 @@
+"""The old files of a replica, kept before a copy replaces them (B31).
+
+Hard links cost nothing and keep a file whatever happens to its name; Delta never writes into a
+file it has finished.  On another file system the files are copied.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+from sparktxlog.errors import ApplyError
+from sparktxlog.worker.state import sync_directory
+
+
+def back_up(lake: Path, backup_dir: Path, copy_id: str, tables: Iterable[str]) -> None:
+    """Keep the tables' files in `<backup-dir>/<copy id>/<table>/`, each with a manifest.
+
+    A table that has its manifest is left alone: after a crash the lake may hold new files.
+
+    Raises:
+        ApplyError: A file cannot be kept; the copy must not begin (definite).
+    """
+    for name in sorted(tables):
+        target = backup_dir / copy_id / name
+        manifest = target.with_name(f"{name}.manifest.json")
+        if manifest.exists() or not (lake / name).is_dir():
+            continue
+        try:
+            files = link_tree(lake / name, target)
+            content = {"copy_id": copy_id, "table": name, "from": str(lake / name), "files": files}
+            with open(manifest, "w", encoding="utf-8") as file:
+                json.dump(content, file)
+                file.flush()
+                os.fsync(file.fileno())
+            sync_directory(target.parent)
+        except OSError as error:
+            raise ApplyError(
+                f"table {name!r} cannot be backed up to {target}: {error}",
+                hint="No file was asked for yet.  Make room there, or unset backup-dir.",
+                table=name,
+                path=str(target),
+            ) from error
+
+
+def link_tree(source: Path, target: Path) -> list[dict[str, object]]:
+    """Link, or else copy, all files of a directory; return path, size and time of each.
+
+    Raises:
+        OSError: A file can neither be linked nor copied.
+    """
+    listed: list[dict[str, object]] = []
+    for folder, _, names in os.walk(source):
+        inside = Path(folder).relative_to(source)
+        (target / inside).mkdir(parents=True, exist_ok=True)
+        for name in sorted(names):
+            link_or_copy(source / inside / name, target / inside / name)
+            status = (target / inside / name).stat()
+            listed.append(
+                {
+                    "path": str(inside / name),
+                    "size_bytes": status.st_size,
+                    "modified_at": status.st_mtime_ns // 1000,
+                }
+            )
+        sync_directory(target / inside)
+    return listed
+
+
+def link_or_copy(source: Path, target: Path) -> None:
+    """Give a file a second name; whatever had that name is replaced in one step.
+
+    Raises:
+        OSError: The file can neither be linked nor copied.
+    """
+    fresh = target.with_name(f".{target.name}.new")
+    fresh.unlink(missing_ok=True)
+    try:
+        os.link(source, fresh)
+    except OSError:
+        # Another file system, one without hard links, or too many links.
+        shutil.copy2(source, fresh)
+        with open(fresh, "rb") as file:
+            os.fsync(file.fileno())
+    fresh.replace(target)
+    # Of two names of one file `rename` keeps both.
+    fresh.unlink(missing_ok=True)

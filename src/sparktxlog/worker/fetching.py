@@ -1,0 +1,160 @@
+"""Files of a copy fetched from donors, by the driver's threads or by Spark's executors (R09).
+
+Both leave whole, verified, durable files in the workspace; executors only take chunks off the
+driver's hands, and what they could not fetch it fetches itself.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+
+from sparktxlog.copying.chunks import DonorLink
+from sparktxlog.copying.fetch import fetch_files, plan_parts, run_partition
+from sparktxlog.copying.selection import require_space, select_files, wanted_files
+from sparktxlog.copying.tasks import ChunkRecord, FetchPlan, FetchStats, FileTask
+from sparktxlog.copying.workspace import CopyWorkspace, remove_others
+from sparktxlog.errors import TxLogError
+from sparktxlog.model.copying import Grant, OfferedFile, OfferedTable
+from sparktxlog.worker.copying import Fetched, FetcherOf
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_logger = logging.getLogger(__name__)
+
+#: Chunks fetched at once by the driver.
+STREAMS = 4
+#: Chunks fetched at once by each task of an executor.
+TASK_STREAMS = 2
+#: Seconds between two lines about progress.
+PROGRESS_S = 5.0
+_RELEASE_S = 10.0
+
+
+class DonorFetcher:
+    """Fetches with threads of this process.
+
+    Args:
+        lake: Root of the replica's tables.
+        copy_id: Names the workspace.
+    """
+
+    def __init__(self, lake: Path, copy_id: str) -> None:
+        self._lake = lake
+        self._space = CopyWorkspace(lake, copy_id)
+        self._shown = monotonic()
+
+    def staged(self, table: str) -> Path:
+        """Return the directory that a table's files are fetched to."""
+        return self._space.table_dir(table)
+
+    def fetch(
+        self, grants: Sequence[Grant], offered: OfferedTable, files: Sequence[OfferedFile]
+    ) -> Fetched:
+        """Fetch files of a table, verified and durable; equal ones of the replica are linked.
+
+        Raises:
+            TxLogError: As `fetch_files`; what was fetched is kept.
+        """
+        name = offered.definition.name
+        paths = [file.path for file in files]
+        self._space.root.mkdir(parents=True, exist_ok=True)
+        self._adopt(wanted_files(offered, paths))
+        found = select_files(self._space, grants[0], offered, paths, self._lake / name)
+        require_space(self._space, found.fetch)
+        wire_bytes, resumed_bytes = self._bring(grants, found.fetch) if found.fetch else (0, 0)
+        return Fetched(
+            size_bytes=sum(file.size_bytes for file in files),
+            wire_bytes=wire_bytes,
+            reused_bytes=found.reused_bytes + resumed_bytes,
+        )
+
+    def _adopt(self, tasks: Sequence[FileTask]) -> None:
+        for older in CopyWorkspace.found(self._lake):
+            if older.copy_id != self._space.copy_id:
+                self._space.adopt(older, tasks)
+
+    def _bring(self, grants: Sequence[Grant], tasks: Sequence[FileTask]) -> tuple[int, int]:
+        """Fetch; return bytes over the network, and bytes that were in the workspace."""
+        stats = self._fetch(grants, tasks, ())
+        return stats.wire_bytes, stats.resumed_bytes
+
+    def _fetch(
+        self,
+        grants: Sequence[Grant],
+        tasks: Sequence[FileTask],
+        known: Iterable[ChunkRecord],
+    ) -> FetchStats:
+        return fetch_files(
+            self._space, grants, tasks, streams=STREAMS, progress=self._show, known=known
+        )
+
+    def _show(self, done_bytes: int, total_bytes: int) -> None:
+        if monotonic() - self._shown >= PROGRESS_S:
+            self._shown = monotonic()
+            _logger.info("%s of %s bytes are here", f"{done_bytes:,}", f"{total_bytes:,}")
+
+    def release(self, grants: Iterable[Grant]) -> None:
+        """Give leases back; one that is gone already is no error."""
+        for grant in grants:
+            link = DonorLink(grant, silence_s=_RELEASE_S)
+            try:
+                link.release()
+            except TxLogError as error:
+                # It expires by itself.
+                _logger.info("lease of %s is not given back: %s", grant.node_id, error)
+            finally:
+                link.close()
+
+    def remove(self) -> None:
+        """Remove the workspace, and what earlier copies left."""
+        self._space.remove()
+        remove_others(self._lake)
+
+
+class ExecutorFetcher(DonorFetcher):
+    """Spreads the chunks over Spark's tasks; the driver proves the files and names them.
+
+    Args:
+        spark: Its executors must see the lake under the same path.
+        parts: Tasks at most, 0 = as many as Spark has cores.
+    """
+
+    def __init__(self, lake: Path, copy_id: str, spark: SparkSession, parts: int) -> None:
+        super().__init__(lake, copy_id)
+        self._spark = spark
+        self._parts = parts or spark.sparkContext.defaultParallelism
+
+    def _bring(self, grants: Sequence[Grant], tasks: Sequence[FileTask]) -> tuple[int, int]:
+        parted = plan_parts(self._space, grants, tasks, parts=self._parts, streams=TASK_STREAMS)
+        done: list[FetchStats] = []
+        if parted.plans:
+            try:
+                done = (
+                    self._spark.sparkContext.parallelize(parted.plans, len(parted.plans))
+                    .mapPartitions(_run_plans)
+                    .collect()
+                )
+            except (PySparkException, Py4JError) as error:
+                _logger.warning("executors failed, the driver fetches: %s", str(error)[:500])
+        records = [*parted.records, *(record for part in done for record in part.records)]
+        rest = self._fetch(grants, tasks, records)
+        wire_bytes = rest.wire_bytes + sum(part.wire_bytes for part in done)
+        by_parts = sum(part.fetched_bytes for part in done)
+        return wire_bytes, max(0, rest.resumed_bytes - by_parts)
+
+
+def _run_plans(plans: Iterable[FetchPlan]) -> Iterator[FetchStats]:
+    return (run_partition(plan) for plan in plans)
+
+
+def executor_fetcher(spark: SparkSession, parts: int = 0) -> FetcherOf:
+    """Return what opens fetchers that use Spark's executors."""
+    return lambda lake, copy_id: ExecutorFetcher(lake, copy_id, spark, parts)

@@ -1,0 +1,362 @@
+"""A directory of backup images: files stored once by their content, one manifest for each image.
+
+    lock                      held while a backup writes
+    files/<aa>/<sha256>[.zst] a file under the digest of its plain bytes, compressed where it pays
+    images/<name>.json        manifest; written last, so whatever has one is whole
+    known.jsonl               which files of a lake were read already: path, size, time → digest
+
+What is stored is never changed.  A file gets its name only after its bytes were synced, so a backup
+killed at any moment leaves nothing but a temporary file, and the next one goes on behind it.
+`known.jsonl` only saves reading: losing it costs time.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+import zstandard
+
+from sparktxlog.errors import (
+    CorruptLogError,
+    InvalidNameError,
+    InvalidRequestError,
+    LockedError,
+    NotFoundError,
+)
+from sparktxlog.model.signature import TableSignature
+from sparktxlog.model.table import TableDefinition
+from sparktxlog.worker.state import sync_directory
+
+FORMAT_VERSION = 1
+#: A file is stored compressed if its first bytes shrink to this part or less.
+_WORTH = 0.9
+_BLOCK_BYTES = 1 << 20
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+#: Stands for the default name where one is asked for.
+_RESERVED = frozenset({"default"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageFile:
+    """A file of a table, by its path relative to the table's directory."""
+
+    path: str
+    size_bytes: int
+    #: Modification time, microseconds since 1970 UTC: Delta dates commits by it.
+    modified_at: int
+    #: SHA-256, hexadecimal.
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageTable:
+    """A table at the image's position."""
+
+    definition: TableDefinition
+    #: Delta version of the site that was backed up.
+    version: int
+    signature: TableSignature
+    #: Ascending by path.
+    files: tuple[ImageFile, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Image:
+    """A replica at one position (V65): with the log behind it, every later state."""
+
+    name: str
+    #: Wall clock, microseconds since 1970 UTC.
+    created_at: int
+    worker_id: str
+    lineage: str
+    epoch: int
+    #: A run end; and the chain hash there, hexadecimal.
+    position: int
+    chain_hash: str
+    tables: dict[str, ImageTable] = field(default_factory=dict)
+    #: Node whose replica it is, empty = not told.
+    site: str = ""
+    format_version: int = FORMAT_VERSION
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all files as they were in the lake."""
+        return sum(file.size_bytes for table in self.tables.values() for file in table.files)
+
+    @property
+    def files(self) -> int:
+        """Number of files."""
+        return sum(len(table.files) for table in self.tables.values())
+
+
+class _Envelope(msgspec.Struct):
+    #: SHA-256 of the image's bytes, hexadecimal.
+    digest: str
+    image: msgspec.Raw
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """What storing a file came to."""
+
+    digest: str
+    size_bytes: int
+    #: Bytes newly taken on disk, 0 = it was there.
+    added_bytes: int
+
+
+def check_image_name(name: str) -> str:
+    """Return the name of an image.
+
+    Raises:
+        InvalidNameError: It may not be used (definite).
+    """
+    if not _NAME.fullmatch(name) or name.lower() in _RESERVED:
+        raise InvalidNameError(
+            f"{name[:120]!r} cannot name a backup image",
+            hint="1 to 100 letters, digits, dots, dashes and underscores; 'default' is reserved.",
+            value=name[:120],
+        )
+    return name
+
+
+class ImageStore:
+    """The images of one directory.  Reading needs no lock; one process writes at a time."""
+
+    def __init__(self, root: str | Path, *, compress: bool = True) -> None:
+        self.root = Path(root).absolute()
+        self._files = self.root / "files"
+        self._images = self.root / "images"
+        self._compress = compress
+
+    # -- images ------------------------------------------------------------------------------------
+
+    def names(self) -> list[str]:
+        """Return the names of all images, ascending."""
+        return sorted(path.stem for path in self._images.glob("*.json"))
+
+    def images(self) -> list[Image]:
+        """Return all images, oldest first.
+
+        Raises:
+            CorruptLogError: A manifest is damaged.
+        """
+        found = [self.image(name) for name in self.names()]
+        return sorted(found, key=lambda image: (image.created_at, image.name))
+
+    def image(self, name: str) -> Image:
+        """Return an image.
+
+        Raises:
+            NotFoundError: There is none of that name (definite).
+            CorruptLogError: Its manifest is damaged, or of a newer release.
+        """
+        path = self._images / f"{check_image_name(name)}.json"
+        try:
+            envelope = msgspec.json.decode(path.read_bytes(), type=_Envelope)
+            image = msgspec.json.decode(envelope.image, type=Image)
+        except FileNotFoundError:
+            raise NotFoundError(
+                f"there is no image {name!r} in {self.root}",
+                hint=f"Images: {', '.join(self.names()[-10:]) or 'none'}.",
+                name=name,
+            ) from None
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise _damaged(path, str(error)) from error
+        if hashlib.sha256(envelope.image).hexdigest() != envelope.digest:
+            raise _damaged(path, "its digest is another one")
+        if image.format_version != FORMAT_VERSION:
+            raise _damaged(path, f"format {image.format_version} is not known here")
+        return image
+
+    def add(self, image: Image) -> None:
+        """Make an image exist, durably, after all its files.
+
+        Raises:
+            InvalidRequestError: The name is taken (definite).
+        """
+        self.check_free(image.name)
+        # All of them: a killed backup may have stored files whose names are not durable yet.
+        for directory in (*self._files.glob("??"), self._files, self.root):
+            sync_directory(directory)
+        content = msgspec.json.encode(image)
+        envelope = _Envelope(digest=hashlib.sha256(content).hexdigest(), image=msgspec.Raw(content))
+        path = self._images / f"{image.name}.json"
+        fresh = self._images / f".{image.name}.{uuid.uuid4().hex}.new"
+        with open(fresh, "xb") as file:
+            file.write(msgspec.json.encode(envelope))
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.rename(path)
+        sync_directory(self._images)
+
+    def check_free(self, name: str) -> None:
+        """Refuse a name that is taken; images are never overwritten.
+
+        Raises:
+            InvalidRequestError: An image of that name exists (definite).
+        """
+        if (self._images / f"{check_image_name(name)}.json").exists():
+            raise InvalidRequestError(
+                f"there is an image {name!r} in {self.root} already",
+                hint="Choose another name, or none: the time is taken then.",
+                name=name,
+            )
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Own the directory for a backup, and clear what a killed one left.
+
+        Raises:
+            LockedError: Another backup writes here (definite).
+        """
+        for directory in (self._files, self._images):
+            directory.mkdir(parents=True, exist_ok=True)
+        with open(self.root / "lock", "a") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise LockedError(
+                    f"another backup writes to {self.root}",
+                    hint="Wait for it, or take another directory.",
+                    path=str(self.root),
+                ) from error
+            for left in (*self._files.glob(".*.new"), *self._images.glob(".*.new")):
+                left.unlink()
+            yield
+
+    # -- files -------------------------------------------------------------------------------------
+
+    def location(self, digest: str) -> Path | None:
+        """Return where a file's content is stored, None if it is not."""
+        if not _DIGEST.fullmatch(digest):
+            return None
+        plain = self._files / digest[:2] / digest
+        return next((p for p in (plain, plain.with_suffix(".zst")) if p.exists()), None)
+
+    def put(self, path: Path) -> Stored:
+        """Store a file, reading it once; content that is there already is not stored again.
+
+        Raises:
+            FileNotFoundError: The file is gone.
+            OSError: It cannot be read or stored.
+        """
+        fresh = self._files / f".{uuid.uuid4().hex}.new"
+        try:
+            with open(path, "rb") as source, open(fresh, "xb") as target:
+                block = source.read(_BLOCK_BYTES)
+                packed = self._compress and _pays(block)
+                digest, size = hashlib.sha256(), 0
+                with _writer(target, packed=packed) as writer:
+                    while block:
+                        digest.update(block)
+                        size += len(block)
+                        writer.write(block)
+                        block = source.read(_BLOCK_BYTES)
+                name = digest.hexdigest()
+                if self.location(name) is not None:
+                    return Stored(digest=name, size_bytes=size, added_bytes=0)
+                target.flush()
+                os.fsync(target.fileno())
+                added = os.fstat(target.fileno()).st_size
+            final = self._files / name[:2] / (f"{name}.zst" if packed else name)
+            final.parent.mkdir(exist_ok=True)
+            fresh.rename(final)
+            return Stored(digest=name, size_bytes=size, added_bytes=added)
+        finally:
+            fresh.unlink(missing_ok=True)
+
+    def blocks(self, file: ImageFile, where: str) -> Iterator[bytes]:
+        """Yield a file's plain bytes, verified: the end comes only if the digest is right.
+
+        Args:
+            where: What the file belongs to, for the error.
+
+        Raises:
+            CorruptLogError: It is missing or damaged; what was yielded must be thrown away.
+        """
+        path = self.location(file.digest)
+        if path is None:
+            raise _damaged(self._files / file.digest[:2] / file.digest, f"{where} is missing")
+        digest, size = hashlib.sha256(), 0
+        try:
+            with open(path, "rb") as source:
+                for block in _plain_blocks(source, packed=path.suffix == ".zst"):
+                    digest.update(block)
+                    size += len(block)
+                    if size > file.size_bytes:
+                        break
+                    yield block
+        except zstandard.ZstdError as error:
+            raise _damaged(path, f"{where}: {error}") from error
+        if size != file.size_bytes or digest.hexdigest() != file.digest:
+            raise _damaged(path, f"{where} has other bytes than when it was backed up")
+
+    # -- what was read already ---------------------------------------------------------------------
+
+    def read_known(self) -> dict[tuple[str, str, int, int], str]:
+        """Return (lake and table, path, bytes, time) → digest of files that are stored."""
+        path, found = self.root / "known.jsonl", {}
+        for line in path.read_bytes().splitlines() if path.exists() else ():
+            try:
+                table, name, size, modified_at, digest = json.loads(line)
+                found[str(table), str(name), int(size), int(modified_at)] = str(digest)
+            except (ValueError, TypeError):
+                # The torn last line of a killed backup, or damage: the file is read anew.
+                continue
+        return found
+
+    def note_known(self, entries: dict[tuple[str, str, int, int], str], *, anew: bool) -> None:
+        """Remember what was read; `anew` = this and nothing else."""
+        path = self.root / "known.jsonl"
+        lines = "".join(json.dumps([*key, digest]) + "\n" for key, digest in entries.items())
+        if not anew:
+            with open(path, "a", encoding="utf-8") as file:
+                file.write(lines)
+            return
+        fresh = path.with_suffix(".jsonl.new")
+        fresh.write_text(lines, encoding="utf-8")
+        fresh.replace(path)
+
+
+def _pays(sample: bytes) -> bool:
+    packed = zstandard.ZstdCompressor(level=1).compress(sample)
+    return len(packed) <= _WORTH * len(sample) if sample else False
+
+
+@contextmanager
+def _writer(target: IO[bytes], *, packed: bool) -> Iterator[Any]:
+    if not packed:
+        yield target
+        return
+    with zstandard.ZstdCompressor(level=1).stream_writer(target, closefd=False) as writer:
+        yield writer
+
+
+def _plain_blocks(source: IO[bytes], *, packed: bool) -> Iterator[bytes]:
+    reader: Any = source
+    if packed:
+        reader = zstandard.ZstdDecompressor().stream_reader(source, closefd=False)
+    while block := reader.read(_BLOCK_BYTES):
+        yield block
+
+
+def _damaged(path: Path, reason: str) -> CorruptLogError:
+    return CorruptLogError(
+        f"the backup's file {path} is damaged: {reason}",
+        hint="Use another image.  Where the site still has the file: remove the damaged one, and "
+        "the next backup stores it anew.",
+        path=str(path),
+    )

@@ -1,0 +1,72 @@
+"""A node process that kills itself while it shortens the log: `killed_pruning.py CONFIG POINT`.
+
+Points, in the order of work: `expired` the front says what is gone and every file still stands,
+`files` of the expired segments are removed and the front still lists them, `dropped` the front has
+forgotten them, `commit` the queue table's commit removed the rows and no file is vacuumed,
+`vacuumed` its files are gone, `shrunk` the front's file was shortened.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from sparktxlog.cli import serve
+from sparktxlog.storage import front_expiry
+from sparktxlog.storage.delta_table import LogTable
+from sparktxlog.storage.front import SqliteFront
+from sparktxlog.storage.interfaces import DropExpired, ExpireLog
+from sparktxlog.storage.payload_expiry import PayloadExpiry
+
+
+def die() -> None:
+    """End this process as a power cut would."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def dying_after(function: Callable[..., Any], when: Callable[..., bool]) -> Callable[..., Any]:
+    """Return the function with the end of the process behind it, if `when` says so."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        result = function(*args, **kwargs)
+        if when(*args):
+            die()
+        return result
+
+    return call
+
+
+def writes_a(kind: type) -> Callable[..., bool]:
+    """Return whether the front is told such a write."""
+
+    def told(_: SqliteFront, writes: Sequence[Any]) -> bool:
+        return any(isinstance(write, kind) for write in writes)
+
+    return told
+
+
+def main(config: str, point: str, *settings: str) -> int:
+    """Run the node until it dies."""
+    always = lambda *_: True  # noqa: E731
+    has_removed = lambda _, actions, *rest: not any(hasattr(a, "stats") for a in actions)  # noqa: E731
+    replaced: dict[str, tuple[Any, str, Callable[..., bool]]] = {
+        "expired": (SqliteFront, "write", writes_a(ExpireLog)),
+        "files": (PayloadExpiry, "remove", lambda _, files: bool(files)),
+        "dropped": (SqliteFront, "write", writes_a(DropExpired)),
+        "commit": (LogTable, "_commit", has_removed),
+        "vacuumed": (LogTable, "_vacuum", always),
+        "shrunk": (front_expiry, "shrink", always),
+    }
+    owner, name, when = replaced[point]
+    setattr(owner, name, dying_after(getattr(owner, name), when))
+    arguments = ["--config", config]
+    for setting in settings:
+        arguments += ["--set", setting]
+    return serve.main(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,95 @@
+"""`sparktxlog verify --compare` over three real nodes; the test plays their workers."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.node_processes import TABLE, NodeProcess, append, free_ports, wait_until
+from tests.service.test_catch_up_routes import report_of, tell
+
+from sparktxlog.model.report import TableState
+from sparktxlog.model.signature import TableSignature
+
+
+@pytest.fixture
+def sites(tmp_path: Path) -> Any:
+    ports = dict(zip("ABC", free_ports(3), strict=True))
+    made = {
+        name: NodeProcess(tmp_path, name, port, {o: p for o, p in ports.items() if o != name})
+        for name, port in ports.items()
+    }
+    for node in made.values():
+        node.start()
+    try:
+        for node in made.values():
+            node.wait_ready()
+        yield made
+    finally:
+        for node in made.values():
+            node.stop()
+
+
+def verify(node: NodeProcess, *arguments: str) -> tuple[int, Any]:
+    done = subprocess.run(
+        [sys.executable, "-m", "sparktxlog.cli", "verify", "--compare", "--url", node.url,
+         "--json", *arguments],
+        capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    return done.returncode, json.loads(done.stdout)
+
+
+def step(sites: dict[str, NodeProcess], body: Any, wrong: str = "") -> int:
+    """Commit at A; all workers report the new end, `wrong` with another content."""
+    sites["A"].commit(body)
+    end = sites["A"].status()["chain_position"]
+    for node in sites.values():
+        wait_until(lambda node=node: node.status()["published"] >= end)
+    for name, node in sites.items():
+        lane = 99 if name == wrong else 0
+        state = TableState(
+            version=end, signature=TableSignature(rows=end, lane0=lane), schema="s"
+        )
+        tell(node, report_of(node, worker_id=f"w{name}", tables={"t": state}))
+    return int(end)
+
+
+@pytest.mark.e2e
+def test_the_first_difference_is_found_also_with_the_site_down(
+    sites: dict[str, NodeProcess],
+) -> None:
+    step(sites, TABLE)
+    equal_to = step(sites, append(1))
+    code, found = verify(sites["A"])
+    assert code == 0 and found["equal"] and found["absent"] == {}
+    assert [pair["compared"] for pair in found["pairs"]] == [equal_to] * 3
+
+    differs = step(sites, append(2), wrong="B")
+    code, found = verify(sites["C"])
+    assert code == 4 and found["site"] == "C"
+    pairs = {pair["left"] + pair["right"]: pair for pair in found["pairs"]}
+    assert pairs["AC"]["differences"] == []
+    for pair in (pairs["AB"], pairs["BC"]):
+        (difference,) = pair["differences"]
+        assert (difference["last_equal"], difference["first_differing"]) == (equal_to, differs)
+        assert difference["disagreeing"] == ["B"] and difference["table"] == "t"
+        (suspect,) = difference["suspects"]
+        assert (suspect["first"], suspect["kind"], suspect["origin"]) == (differs, "append", "A")
+        assert len(suspect["transaction_id"]) == 36
+
+    # What B reported came with its posts: A still knows it when B is gone.
+    wait_until(
+        lambda: any(
+            r["node_id"] == "B" and r["position"] == differs for r in sites["A"].status()["replicas"]
+        )
+    )
+    sites["B"].stop()
+    code, found = verify(sites["A"])
+    assert code == 4 and list(found["absent"]) == ["B"]
+    pairs = {pair["left"] + pair["right"]: pair for pair in found["pairs"]}
+    (difference,) = pairs["AB"]["differences"]
+    assert difference["first_differing"] == differs

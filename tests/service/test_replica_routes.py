@@ -1,0 +1,407 @@
+"""Leases, chunks and tickets between real nodes on loopback (R06–R10, R25, B20–B23)."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import socket
+import uuid
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import aiohttp
+import msgspec
+import pytest
+import zstandard
+from tests.replica_lakes import (
+    DEFINITION,
+    append_rows,
+    as_json,
+    contents,
+    report_of,
+    tree_digest,
+)
+from tests.service.local_nodes import cluster, config_of, serving, until
+
+from sparktxlog.codec.transactions import PreparedOperation, PreparedTransaction
+from sparktxlog.copying.chunks import DonorLink
+from sparktxlog.errors import LeaseGoneError, LocalProtocolError, TransportError
+from sparktxlog.model.copying import (
+    CHUNK_CODEC_HEADER,
+    CHUNK_DIGEST_HEADER,
+    CopyTicket,
+    Decision,
+    Grant,
+)
+from sparktxlog.model.operation import OperationKind
+from sparktxlog.model.receipt import Level
+from sparktxlog.runtime.wiring import RunningNode
+
+CHUNK = 65_536
+SETTINGS: dict[str, Any] = {"replication.chunk-bytes": CHUNK}
+DECISION = Decision(worker_id="w", plan="copy", reason="the test says so")
+
+
+async def create(node: RunningNode) -> None:
+    """Create the table at all sites."""
+    operation = PreparedOperation(table="t", kind=OperationKind.CREATE_TABLE, definition=DEFINITION)
+    await node.node.submit(
+        PreparedTransaction(transaction_id=uuid.uuid4().bytes, operations=(operation,)),
+        level=Level.ORDERED,
+        timeout=30,
+    )
+
+
+async def give_replica(node: RunningNode, rows: int = 10_000) -> Path:
+    """Make a replica of the table at a node, as if a worker had; return its directory."""
+    directory = node.node.config.lake_dir / "t"
+    await until(lambda: "t" in node.node.tables())
+    version = await asyncio.to_thread(append_rows, directory, rows, seed=1)
+    worker = f"worker of {node.node.config.node_id}"
+    answer = node.node.accept_report(report_of(node.node.status(), version, worker))
+    assert answer["verdict"] == "KNOWN"
+    return directory
+
+
+class Holder:
+    """Uses a lease over HTTP."""
+
+    def __init__(self, session: aiohttp.ClientSession, grant: Grant) -> None:
+        self._session = session
+        self.grant = grant
+        self.base = f"{grant.url}/replica/v1/leases/{grant.lease_id}"
+
+    async def call(
+        self, method: str, path: str = "", *, token: str | None = None, body: Any = None
+    ) -> tuple[int, Any, Any]:
+        """Return status, headers, and JSON or bytes."""
+        shown = self.grant.token if token is None else token
+        headers = {"Authorization": f"Bearer {shown}"} if shown else {}
+        async with self._session.request(
+            method, self.base + path, headers=headers, json=body
+        ) as response:
+            data = await response.read()
+            kind = response.headers.get("content-type", "")
+            return response.status, response.headers, (
+                msgspec.json.decode(data) if "json" in kind else data
+            )  # fmt: skip
+
+    async def chunk(self, **query: Any) -> tuple[int, Any, Any]:
+        """Ask for a chunk; values of None are left out."""
+        wanted: dict[str, Any] = {"table": "t", "offset": 0, "length": 1} | query
+        text = urlencode({k: v for k, v in wanted.items() if v is not None})
+        return await self.call("GET", f"/chunks?{text}")
+
+    async def file(self, path: str, size: int) -> bytes:
+        """Fetch a whole file, checking each chunk."""
+        parts = []
+        for offset in range(0, size, CHUNK):
+            status, headers, data = await self.chunk(path=path, offset=offset, length=CHUNK)
+            assert status == 200, data
+            if headers[CHUNK_CODEC_HEADER] == "zstd":
+                data = zstandard.ZstdDecompressor().decompress(data)
+            assert headers[CHUNK_DIGEST_HEADER] == hashlib.sha256(data).hexdigest()
+            parts.append(data)
+        return b"".join(parts)
+
+
+def test_a_peer_gets_a_lease_and_its_worker_reads_every_file(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster(tmp_path, "AB", **SETTINGS) as nodes, aiohttp.ClientSession() as session:
+            a, b = nodes["A"], nodes["B"]
+            link = b.parts.links["A"]
+            await create(a)
+            with pytest.raises(TransportError, match="no applied replica"):
+                await link.request_lease("w")
+            with pytest.raises(TransportError, match="no applied replica"):
+                await link.replica_size()
+            directory = await give_replica(a)
+            (directory / "p=a%20b+ü&x").mkdir()
+            (directory / "p=a%20b+ü&x" / "y z.parquet").write_bytes(b"z" * (CHUNK + 1))
+            before = contents(directory)
+            size = await link.replica_size()
+            grant = await link.request_lease("w")
+            assert link.round_trip_s is not None
+            assert 0 < link.round_trip_s < 10
+            assert size.position == grant.position == a.parts.ordered.value
+            assert [path for path, _ in size.files["t"]] == [
+                path for path in before if path.startswith("part-")
+            ]
+            holder = Holder(session, grant)
+            status, _, document = await holder.call("GET")
+            assert (status, msgspec.convert(document, Grant)) == (200, grant)
+            got = {f.path: await holder.file(f.path, f.size_bytes) for f in grant.tables[0].files}
+            assert got == before
+            names = [["t", path] for path in before]
+            status, _, document = await holder.call("POST", "/digests", body={"files": names})
+            assert document == {"digests": [tree_digest(d, CHUNK) for d in before.values()]}
+            assert (await holder.call("POST", "/renew"))[0] == 204
+            text = a.parts.metrics.text().decode()
+            assert "sparktxlog_donor_leases 1.0" in text
+            assert (await holder.call("DELETE"))[0] == 204
+            status, _, document = await holder.call("GET")
+            assert (status, document["title"]) == (410, "lease-gone")
+
+    asyncio.run(main())
+
+
+async def _refusals(holder: Holder, path: str, size: int) -> None:
+    last = (size - 1) // CHUNK * CHUNK
+    for query, status, field, value in (
+        ({"path": None}, 400, "path", None),
+        ({"path": path, "table": "u"}, 404, "table", "u"),
+        ({"path": "../t/" + path}, 404, "path", "../t/" + path),
+        ({"path": "/etc/passwd"}, 404, "path", "/etc/passwd"),
+        ({"path": path, "offset": 1}, 400, "offset", 1),
+        ({"path": path, "offset": last + CHUNK}, 400, "offset", last + CHUNK),
+        ({"path": path, "offset": "-1"}, 400, "offset", "-1"),
+        ({"path": path, "offset": "9" * 40}, 400, "offset", "9" * 40),
+        ({"path": path, "length": CHUNK + 1}, 400, "length", CHUNK + 1),
+        ({"path": path, "length": 0}, 400, "length", 0),
+        ({"path": path, "length": None}, 400, "length", None),
+    ):
+        answer = await holder.chunk(**query)
+        assert answer[0] == status, (query, answer)
+        fields = answer[2]["fields"]
+        assert (fields["field"], fields["value"]) == (field, value), query
+    for body, status in (
+        ({"files": [["t", "nope"]]}, 404), ({"files": [["t"]]}, 400), ({"file": []}, 400),
+        ({"files": [["t", path]] * 1_001}, 400), (None, 400),
+    ):  # fmt: skip
+        assert (await holder.call("POST", "/digests", body=body))[0] == status, body
+    for token in ("", "wrong", "ünder"):
+        for method, target in (("GET", ""), ("DELETE", ""), ("POST", "/renew"),
+                               ("GET", "/chunks?table=t"), ("POST", "/digests")):  # fmt: skip
+            status, _, document = await holder.call(method, target, token=token)
+            assert (status, document["title"]) == (401, "unauthorized")
+
+
+def test_what_the_contract_does_not_allow_is_refused_with_field_and_value(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster(tmp_path, "AB", **SETTINGS) as nodes, aiohttp.ClientSession() as session:
+            a, b = nodes["A"], nodes["B"]
+            await create(a)
+            directory = await give_replica(a)
+            grant = await b.parts.links["A"].request_lease("w")
+            holder = Holder(session, grant)
+            file = grant.tables[0].files[-1]
+            await _refusals(holder, file.path, file.size_bytes)
+            with (directory / file.path).open("ab") as out:
+                out.write(b"!")
+            status, _, document = await holder.chunk(path=file.path)
+            assert (status, document["title"]) == (410, "file-changed")
+            gone = Holder(session, replace(grant, lease_id="0" * 32))
+            assert (await gone.call("GET"))[0] == 410
+
+    asyncio.run(main())
+
+
+def test_strangers_get_no_lease_and_no_size(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster(tmp_path, "AB") as nodes, aiohttp.ClientSession() as session:
+            a = nodes["A"]
+            await create(a)
+            await give_replica(a, 10)
+            url = a.node.config.master_url
+            for method, path in (("POST", "/peer/v1/leases"), ("GET", "/peer/v1/replica/size")):
+                for headers in ({}, {"x-txlog-node": "X"}, {"x-txlog-node": "B"}):
+                    async with session.request(method, url + path, headers=headers) as answer:
+                        assert answer.status in (401, 403)
+            assert not (a.node.config.lake_dir / "_sparktxlog" / "leases").exists()
+
+    asyncio.run(main())
+
+
+def test_a_ticket_names_the_donors_that_gave_a_lease(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster(tmp_path, "ABC", **SETTINGS) as nodes:
+            a, b, c = nodes.values()
+            await create(a)
+            await give_replica(a)
+            await give_replica(b)
+            copies = c.parts.copies
+            ticket = await copies.ticket(DECISION, ["A", "B"])
+            assert [grant.node_id for grant in ticket.grants] == ["A", "B"]
+            assert ticket.decision == DECISION
+            # A donor that fails is passed over, first or further.
+            c.parts.links["A"].request_lease = _no_lease  # type: ignore[method-assign]
+            again = await copies.ticket(DECISION, ["X", "A", "B"])
+            assert [grant.node_id for grant in again.grants] == ["B"]
+            assert again.copy_id != ticket.copy_id
+            assert [g.node_id for g in (await copies.ticket(DECISION, ["B", "A"])).grants] == ["B"]
+            with pytest.raises(LocalProtocolError, match=r"X: .*no peer.*; A: it burns") as caught:
+                await copies.ticket(DECISION, ["X", "A"])
+            assert (caught.value.http_status, caught.value.definite) == (409, True)
+
+    asyncio.run(main())
+
+
+async def _no_lease(worker_id: str) -> Grant:
+    raise TransportError("it burns")
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"lineage": "other"}, "lineage 'other'"),
+        ({"chain_hash": "00" * 32}, "another history"),
+        ({"position": 2}, "the queue here ends at 1"),
+        ({"compression": "none"}, "replication.compression"),
+        ({"chunk_bytes": 1}, "replication.chunk-bytes"),
+        ({"node_id": "B"}, "node 'B'"),
+        ({"url": "http://127.0.0.1:1"}, "URL"),
+    ],
+)
+def test_what_does_not_fit_the_own_log_is_refused_and_given_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], text: str
+) -> None:
+    monkeypatch.setattr("sparktxlog.runtime.copies._REACH_S", 0.05)
+
+    async def main() -> None:
+        async with cluster(tmp_path, "AB", **SETTINGS) as nodes:
+            a, b = nodes["A"], nodes["B"]
+            await create(a)
+            await give_replica(a, 10)
+            link = b.parts.links["A"]
+            ask = link.request_lease
+
+            async def lie(worker_id: str) -> Grant:
+                return replace(await ask(worker_id), **changes)
+
+            link.request_lease = lie  # type: ignore[method-assign]
+            with pytest.raises(LocalProtocolError, match=text):
+                await b.parts.copies.ticket(DECISION, ["A"])
+            leases = a.node.config.lake_dir / "_sparktxlog" / "leases"
+            await until(lambda: not list(leases.iterdir()))
+
+    asyncio.run(main())
+
+
+def test_a_donor_ahead_of_the_own_queue_is_waited_for(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster(tmp_path, "AB", **SETTINGS) as nodes:
+            a, b = nodes["A"], nodes["B"]
+            await create(a)
+            await give_replica(a, 10)
+            ordered = b.parts.ordered
+            await until(lambda: ordered.value == 1)
+            ordered.value = 0
+            task = asyncio.create_task(b.parts.copies.ticket(DECISION, ["A"]))
+            await until(lambda: ordered._waiting)
+            ordered.advance(1)
+            assert (await task).grants[0].position == 1
+
+    asyncio.run(main())
+
+
+class _Planner:
+    def __init__(self, decision: Decision, donors: list[str]) -> None:
+        self.answer = (decision, donors)
+        self.asked: list[tuple[str, bool]] = []
+
+    async def decide(self, worker_id: str, forced: bool) -> tuple[Decision, list[str]]:
+        self.asked.append((worker_id, forced))
+        return self.answer
+
+
+def test_a_worker_orders_a_copy_at_its_own_node(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster(tmp_path, "AB", **SETTINGS) as nodes, aiohttp.ClientSession() as session:
+            a, b = nodes["A"], nodes["B"]
+            await create(a)
+            await give_replica(a, 10)
+            planner = b.parts.copies.planner = _Planner(DECISION, ["A"])
+            url = f"{b.node.config.master_url}/v1/worker/copies"
+            async with session.post(url, json={"worker_id": "w", "forced": True}) as answer:
+                ticket = msgspec.json.decode(await answer.read(), type=CopyTicket)
+            assert planner.asked == [("w", True)]
+            assert ticket.decision == DECISION
+            assert [grant.node_id for grant in ticket.grants] == ["A"]
+            refusal = replace(DECISION, plan="stop", reason="the last healthy replica")
+            for decision, donors in ((refusal, ["A"]), (DECISION, [])):
+                planner.answer = (decision, donors)
+                async with session.post(url, json={"worker_id": "w"}) as answer:
+                    document = await answer.json(content_type=None)
+                assert (answer.status, document["definite"]) == (409, True)
+                assert decision.reason in document["detail"]
+            for body in ({}, {"worker_id": 1}, {"worker_id": "w", "force": True}):
+                async with session.post(url, json=body) as answer:
+                    assert answer.status == 400
+
+    asyncio.run(main())
+
+
+def test_nodes_that_compress_differently_refuse_each_other(tmp_path: Path) -> None:
+    async def main() -> None:
+        listeners = {name: socket.create_server(("127.0.0.1", 0)) for name in "AB"}
+        ports = {name: listener.getsockname()[1] for name, listener in listeners.items()}
+        async with AsyncExitStack() as stack:
+            nodes = []
+            for name, listener in listeners.items():
+                config = config_of(
+                    tmp_path, name, ports, **{"replication.compression": name == "A"}
+                )
+                nodes.append(await stack.enter_async_context(serving(config, listener)))
+            links = [link for node in nodes for link in node.parts.links.values()]
+            await until(lambda: all("configuration of node" in link.reason for link in links))
+            assert not any(link.up for link in links)
+            with pytest.raises(TransportError):
+                await links[0].request_lease("w")
+
+    asyncio.run(main())
+
+
+def _as_a_target_does(grant: Grant) -> dict[str, bytes]:
+    """Fetch all files through the target's own connection; blocks."""
+    link = DonorLink(grant, silence_s=10)
+    got = {}
+    try:
+        for file in grant.tables[0].files:
+            data = memoryview(bytearray(file.size_bytes))
+            for offset in range(0, file.size_bytes, CHUNK):
+                link.fetch("t", file.path, offset, data[offset : offset + CHUNK])
+            got[file.path] = bytes(data)
+        digests = link.digests([("t", path) for path in got], 1)
+        assert digests == [tree_digest(data, CHUNK) for data in got.values()]
+        link.renew()
+        link.release()
+        with pytest.raises(LeaseGoneError):
+            link.renew()
+    finally:
+        link.close()
+    return got
+
+
+def test_donor_and_target_understand_each_other(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster(tmp_path, "AB", **SETTINGS) as nodes:
+            a, b = nodes["A"], nodes["B"]
+            await create(a)
+            directory = await give_replica(a)
+            (directory / "zeros").write_bytes(bytes(3 * CHUNK + 1))
+            (directory / "empty").write_bytes(b"")
+            ticket = await b.parts.copies.ticket(DECISION, ["A"])
+            got = await asyncio.to_thread(_as_a_target_does, ticket.grants[0])
+            assert got == contents(directory)
+            sent = a.parts.metrics.donor_sent_bytes._value.get()
+            assert sent < sum(map(len, got.values())) - 2 * CHUNK
+
+    asyncio.run(main())
+
+
+def test_reports_come_over_http_as_well(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster(tmp_path, "A", **SETTINGS) as nodes, aiohttp.ClientSession() as session:
+            a = nodes["A"]
+            await create(a)
+            version = append_rows(a.node.config.lake_dir / "t", 10)
+            url = f"{a.node.config.master_url}/v1/worker/reports"
+            body = as_json(report_of(a.node.status(), version))
+            async with session.post(url, json=body) as answer:
+                assert (await answer.json(content_type=None))["verdict"] == "KNOWN"
+            assert (await a.parts.donor.size()).position == 1
+
+    asyncio.run(main())

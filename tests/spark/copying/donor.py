@@ -1,0 +1,152 @@
+"""A donor without a node: grants over a lake's directories, and files taken from there."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+from tests.worker_log import LogBuilder, MemoryLog
+
+from sparktxlog.errors import ApplyError
+from sparktxlog.model.copying import (
+    CopyTicket,
+    Decision,
+    Grant,
+    OfferedFile,
+    OfferedTable,
+    Transfer,
+)
+from sparktxlog.model.signature import TableSignature
+from sparktxlog.model.table import TableDefinition
+from sparktxlog.worker.apply import Applier
+from sparktxlog.worker.copying import Fetched
+from sparktxlog.worker.source import Answer
+from sparktxlog.worker.state import STATE_DIRECTORY, ReplicaDirectory, read_state
+
+
+def offer(
+    path: Path, definition: TableDefinition, version: int, signature: TableSignature
+) -> OfferedTable:
+    """Return all files of a table's directory, as a lease lists them."""
+    files = []
+    for file in sorted(path.rglob("*")):
+        if file.is_file():
+            status = file.stat()
+            files.append(
+                OfferedFile(
+                    path=str(file.relative_to(path)),
+                    size_bytes=status.st_size,
+                    modified_at=status.st_mtime_ns // 1000,
+                )
+            )
+    return OfferedTable(
+        definition=definition, version=version, signature=signature, files=tuple(files)
+    )
+
+
+def grant(tables: Iterable[OfferedTable], position: int, chain_hash: str = "h") -> Grant:
+    return Grant(
+        lease_id="lease",
+        token="token",
+        node_id="b",
+        url="http://nowhere",
+        lineage="test",
+        epoch=1,
+        position=position,
+        chain_hash=chain_hash,
+        chunk_bytes=1 << 20,
+        compression="none",
+        lease_s=60.0,
+        tables=tuple(tables),
+    )
+
+
+def grant_of(lake: Path) -> Grant:
+    """Return a grant of a replica as its worker left it."""
+    state = read_state(lake)
+    assert state is not None
+    tables = [
+        offer(lake / name, table.definition, table.version, table.signature)
+        for name, table in sorted(state.tables.items())
+    ]
+    return grant(tables, state.position, state.chain_hash)
+
+
+class FolderFetcher:
+    """Takes files from a donor's directory; links what the replica has with equal bytes."""
+
+    def __init__(self, donor: Path, lake: Path, copy_id: str) -> None:
+        self.donor = donor
+        self.lake = lake
+        self.root = lake / STATE_DIRECTORY / "copies" / copy_id
+        self.released = 0
+        self.before: Callable[[str], None] = lambda path: None
+
+    def staged(self, table: str) -> Path:
+        return self.root / table
+
+    def fetch(
+        self, grants: Sequence[Grant], offered: OfferedTable, files: Sequence[OfferedFile]
+    ) -> Fetched:
+        name, total, reused = offered.definition.name, 0, 0
+        for file in files:
+            self.before(file.path)
+            source = self.donor / name / file.path
+            target, local = self.root / name / file.path, self.lake / name / file.path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            total += file.size_bytes
+            content = source.read_bytes()
+            if target.exists() and target.read_bytes() == content:
+                continue
+            target.unlink(missing_ok=True)
+            if local.exists() and local.read_bytes() == content:
+                os.link(local, target)
+                reused += file.size_bytes
+            else:
+                target.write_bytes(content)
+        return Fetched(size_bytes=total, wire_bytes=total - reused, reused_bytes=reused)
+
+    def release(self, grants: Iterable[Grant]) -> None:
+        self.released += 1
+
+    def remove(self) -> None:
+        shutil.rmtree(self.root, ignore_errors=True)
+
+
+class CopyLog(MemoryLog):
+    """A node that grants copies of another lake."""
+
+    def __init__(self, log: LogBuilder, lake: Path, donor: Path) -> None:
+        super().__init__(log, lake)
+        self.donor = donor
+        self.transfers: list[Transfer] = []
+        self.grants: tuple[Grant, ...] | None = None
+        self.tickets = 0
+        self.planned = Decision(worker_id="w", plan="copy", reason="because")
+
+    def plan(self, worker_id: str) -> Decision:
+        return self.planned
+
+    def copy_ticket(self, worker_id: str, *, forced: bool) -> CopyTicket:
+        self._check()
+        self.tickets += 1
+        found = self.grants if self.grants is not None else (grant_of(self.donor),)
+        if not found:
+            raise ApplyError("nobody lends")
+        return CopyTicket(copy_id=f"t{self.tickets}", decision=self.planned, grants=found)
+
+    def record_transfer(self, transfer: Transfer) -> None:
+        self.transfers.append(transfer)
+
+
+def known(position: int) -> Answer:
+    return Answer(verdict="KNOWN", plan="up-to-date", reason=f"at {position}")
+
+
+def apply_all(spark: SparkSession, log: LogBuilder, lake: Path) -> None:
+    with closing(ReplicaDirectory(lake)) as directory:
+        Applier(spark, MemoryLog(log, lake), directory).run_once()

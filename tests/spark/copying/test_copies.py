@@ -1,0 +1,271 @@
+"""A replica copied, in place of nothing and of an older, a diverged or a damaged one."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from tests.spark.copying.donor import CopyLog, FolderFetcher, apply_all, grant_of
+from tests.worker_log import LogBuilder, Row, expected, table
+
+from sparktxlog.errors import ApplyError
+from sparktxlog.worker.apply import Applier, ApplyOutcome
+from sparktxlog.worker.copying import CopyOptions
+from sparktxlog.worker.source import Answer
+from sparktxlog.worker.state import ReplicaDirectory, read_snapshots, read_state
+from sparktxlog.worker.tables import read_commit
+
+pytestmark = pytest.mark.spark
+
+ROOT = Path(__file__).parents[3]
+KEYED = table("keyed", "id bigint, m map<string,int>", keys=["id"], deletion_vectors=True)
+PARTS = table("parts", "id bigint, part string", partition_by=["part"])
+ODD = ["a b/%=é", None, "x:y"]
+
+
+@dataclass
+class Site:
+    """A replica that is to be copied."""
+
+    spark: SparkSession
+    source: CopyLog
+
+    @property
+    def lake(self) -> Path:
+        return self.source.lake
+
+    def copy(self, *, backup_dir: Path | None = None, **options: Any) -> ApplyOutcome:
+        """Copy whatever the node would plan, then replay the rest."""
+        with closing(ReplicaDirectory(self.lake)) as directory:
+            applier = Applier(
+                self.spark,
+                self.source,
+                directory,
+                copies=CopyOptions(**{"forced": True, **options}),
+                open_fetcher=self.open_fetcher,
+            )
+            if backup_dir:
+                applier.info = replace(applier.info, backup_dir=str(backup_dir))
+            return applier.catch_up()
+
+    def open_fetcher(self, lake: Path, copy_id: str) -> FolderFetcher:
+        self.fetcher = FolderFetcher(self.source.donor, lake, copy_id)
+        return self.fetcher
+
+    def rows(self, name: str, version: int | None = None) -> list[Row]:
+        reader = self.spark.read.format("delta")
+        if version is not None:
+            reader = reader.option("versionAsOf", version)
+        found = reader.load(str(self.lake / name)).collect()
+        return sorted((tuple(row) for row in found), key=repr)
+
+    def check(self) -> None:
+        """All tables hold what the log says, under the versions that the state records."""
+        state = read_state(self.lake)
+        assert state is not None and state.copying is None
+        assert state.position == self.source.log.position
+        for name, recorded in state.tables.items():
+            assert self.rows(name) == [
+                (r[0], dict(r[1])) if name == "keyed" and r[1] else r
+                for r in expected(self.source.log, name)
+            ]
+            newest = max(int(p.stem) for p in (self.lake / name / "_delta_log").glob("*.json"))
+            assert recorded.version == newest
+        assert not list((self.lake / "_sparktxlog" / "copies").glob("*"))
+        assert read_snapshots(self.lake)[state.position] == {
+            name: found.version for name, found in state.tables.items()
+        }
+
+
+def new_log(root: Path) -> LogBuilder:
+    log = LogBuilder(root, interval=1)
+    log.transaction().create(KEYED).create(PARTS)
+    log.staged("append", "keyed", [(i, [("k", i)]) for i in range(12)], files=3)
+    log.staged("append", "parts", [(i, part) for i, part in enumerate(ODD)])
+    log.publish()
+    return log
+
+
+def go_on(log: LogBuilder) -> None:
+    log.transaction().inline("upsert", "keyed", [(3, None), (100, [("new", 1)])])
+    log.inline("append", "parts", [(9, ODD[0])])
+    log.publish()
+
+
+@pytest.fixture
+def site(spark: SparkSession, tmp_path: Path) -> Site:
+    """A target at position 1, a donor at 2, the log at 2."""
+    log = new_log(tmp_path)
+    apply_all(spark, log, tmp_path / "target")
+    go_on(log)
+    apply_all(spark, log, tmp_path / "donor")
+    return Site(spark, CopyLog(log, tmp_path / "target", tmp_path / "donor"))
+
+
+def test_a_replica_is_swapped_by_commits_and_replays_on(site: Site, tmp_path: Path) -> None:
+    before = site.rows("keyed")
+    outcome = site.copy(backup_dir=tmp_path / "old")
+    site.check()
+    (copy,) = outcome.copies
+    assert copy.tables == {"keyed": "commit", "parts": "commit"} and not copy.quarantined
+    assert 0 < copy.reused_bytes < copy.size_bytes == copy.reused_bytes + copy.wire_bytes
+    assert outcome.verdict == "KNOWN" and site.fetcher.released == 1
+    # The old state is history, and backed up before the first file came.
+    state = read_state(site.lake)
+    assert state is not None and state.copied_from == "b"
+    assert site.rows("keyed", state.tables["keyed"].version - 1) == before
+    manifest = json.loads((tmp_path / "old" / copy.copy_id / "keyed.manifest.json").read_text())
+    kept = tmp_path / "old" / copy.copy_id / "keyed"
+    assert all((kept / f["path"]).stat().st_size == f["size_bytes"] for f in manifest["files"])
+    own = read_commit(site.lake / "keyed", state.tables["keyed"].version).own
+    assert own is not None and (own.copy_id, own.donor) == (copy.copy_id, "b")
+    assert own.last_position == 2 and own.to_hash == state.chain_hash
+    (transfer,) = site.source.transfers
+    assert (transfer.outcome, transfer.from_position, transfer.to_position) == ("done", 1, 2)
+    # The next batch is newer than the copy's txn.
+    go_on(site.source.log)
+    apply_all(site.spark, site.source.log, site.lake)
+    site.check()
+
+
+def test_an_empty_site_takes_over_directories_and_their_commit_times(
+    site: Site, tmp_path: Path
+) -> None:
+    fresh = Site(site.spark, CopyLog(site.source.log, tmp_path / "new", site.source.donor))
+    outcome = fresh.copy()
+    fresh.check()
+    assert outcome.copies[0].tables == {"keyed": "rename", "parts": "rename"}
+    for path in sorted((site.source.donor / "keyed" / "_delta_log").glob("*.json")):
+        mine = fresh.lake / "keyed" / "_delta_log" / path.name
+        assert mine.stat().st_mtime_ns // 1000 == path.stat().st_mtime_ns // 1000
+    # A second copy finds everything equal and moves nothing.
+    again = fresh.copy()
+    assert again.copies[0].tables == {"keyed": "kept", "parts": "kept"}
+    assert again.copies[0].size_bytes == 0
+    go_on(site.source.log)
+    apply_all(site.spark, site.source.log, fresh.lake)
+    fresh.check()
+
+
+def test_foreign_rows_go_to_quarantine_and_damage_is_repaired(site: Site) -> None:
+    keyed = str(site.lake / "keyed")
+    twin = "SELECT 777L AS id, map('mine', 1) AS m"
+    site.spark.sql(f"INSERT INTO delta.`{keyed}` {twin} UNION ALL {twin}")
+    # A damaged file of equal size, under a name that the donor has too.
+    damaged = next(path for path in (site.lake / "parts").glob("*.parquet"))
+    content = damaged.read_bytes()
+    damaged.unlink()
+    damaged.write_bytes(bytes(len(content)))
+    site.source.answer = Answer(verdict="DIVERGED", plan="copy", reason="keyed is not ours")
+    site.source.grants = ()
+    with pytest.raises(ApplyError, match="nobody lends"):
+        site.copy(forced=False)
+    site.source.grants = None
+    site.source.answer = Answer(verdict="KNOWN", plan="up-to-date")
+    outcome = site.copy()
+    site.check()
+    assert damaged.read_bytes() == content
+    # Both twins, and the row that an upsert had replaced at the donor.
+    assert outcome.copies[0].quarantined["keyed"] == 3
+    lines = (site.lake / "_sparktxlog" / "quarantine.jsonl").read_text().splitlines()
+    found = {line["table"]: line for line in map(json.loads, lines)}
+    saved = site.spark.read.format("delta").load(str(site.lake / found["keyed"]["path"]))
+    assert saved.where("id = 777").count() == 2
+    assert [commit["operation"] for commit in found["keyed"]["foreign"]] == ["WRITE"]
+    # The table whose file was damaged cannot be compared: it is kept as it was.
+    assert found["parts"]["rows"] is None and "cannot be read" in found["parts"]["note"]
+    assert (site.lake / found["parts"]["path"] / damaged.name).read_bytes() == bytes(len(content))
+
+
+def test_a_wrong_donor_replaces_nothing(site: Site) -> None:
+    before = {name: site.rows(name) for name in ("keyed", "parts")}
+    granted = grant_of(site.source.donor)
+    lying = replace(granted.tables[0], signature=granted.tables[1].signature)
+    site.source.grants = (replace(granted, tables=(lying, granted.tables[1])),)
+    with pytest.raises(ApplyError, match="its report says"):
+        site.copy()
+    assert {name: site.rows(name) for name in before} == before
+    assert {transfer.outcome == "done" for transfer in site.source.transfers} == {False}
+    # Nothing was replaced: a replay brings the replica on.
+    site.source.grants = None
+    with closing(ReplicaDirectory(site.lake)) as directory:
+        Applier(site.spark, site.source, directory).run_once()
+    site.check()
+
+
+def test_a_copy_killed_during_the_swap_is_brought_to_its_end(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    log = LogBuilder(tmp_path, interval=1)
+    one = table("one", "id bigint", deletion_vectors=True)
+    log.transaction().create(one).staged("append", "one", [(1,), (2,)])
+    log.publish()
+    apply_all(spark, log, tmp_path / "target")
+    log.transaction().create(table("two", "id bigint")).staged("append", "two", [(5,)])
+    log.staged("append", "one", [(3,)])
+    log.publish()
+    apply_all(spark, log, tmp_path / "donor")
+    (tmp_path / "log.pickle").write_bytes(pickle.dumps(log_without_closures(log)))
+    for point in ("placed", "committed", "renamed"):
+        assert killed(tmp_path, point) == -signal.SIGKILL
+        with closing(ReplicaDirectory(tmp_path / "target")) as directory:
+            state = directory.load()
+            assert state.copying is not None and state.copying.swapped
+    site = Site(spark, CopyLog(log, tmp_path / "target", tmp_path / "donor"))
+    # Without copying nothing is applied to what is half replaced.
+    go_further(log)
+    with (
+        closing(ReplicaDirectory(site.lake)) as directory,
+        pytest.raises(ApplyError, match="is not finished"),
+    ):
+        Applier(spark, site.source, directory).run_once()
+    outcome = site.copy()
+    site.check()
+    assert len(outcome.copies) == 1
+    # The commit was made once.
+    operations = [
+        read_commit(site.lake / "one", version).own
+        for version in range(read_version_of(site, "one") + 1)
+    ]
+    assert sum(1 for own in operations if own is not None and own.copy_id) == 1
+
+
+def go_further(log: LogBuilder) -> None:
+    log.transaction().staged("append", "one", [(4,)])
+    log.publish()
+
+
+def read_version_of(site: Site, name: str) -> int:
+    state = read_state(site.lake)
+    assert state is not None
+    return state.tables[name].version
+
+
+def log_without_closures(log: LogBuilder) -> LogBuilder:
+    copy = LogBuilder(log.root, interval=log.interval)
+    copy.segments, copy.tables, copy.position = log.segments, log.tables, log.position
+    return copy
+
+
+def killed(root: Path, point: str) -> int:
+    script = Path(__file__).with_name("killed_copy.py")
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
+    done = subprocess.run(
+        [sys.executable, str(script), str(root), point],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode in (0, -signal.SIGKILL), done.stderr[-3000:]
+    return done.returncode

@@ -1,0 +1,53 @@
+"""Who may lend its replica (R07)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from sparktxlog.catchup.donors import Candidate, choose_donors
+from sparktxlog.model.report import ReplicaVerdict
+
+KNOWN = Candidate(
+    node_id="A", worker_id="wA", verdict=ReplicaVerdict.KNOWN, position=100, alive=True,
+    linked=True,
+)  # fmt: skip
+
+
+def candidate(node: str, position: int = 100, round_trip_s: float = 0.0) -> Candidate:
+    return replace(
+        KNOWN, node_id=node, worker_id=f"w{node}", position=position, round_trip_s=round_trip_s
+    )
+
+
+def test_the_one_furthest_ahead_comes_first() -> None:
+    candidates = [candidate("A", 90), candidate("B", 120, 9.0), candidate("C", 110)]
+    assert choose_donors("T", 0, candidates, 3) == ["B", "C", "A"]
+    assert choose_donors("T", 0, candidates, 1) == ["B"]
+    assert choose_donors("T", 0, candidates, 0) == []
+
+
+def test_ties_go_to_the_nearest_then_to_the_least_id() -> None:
+    candidates = [candidate("C", 100, 0.2), candidate("B", 100, 0.2), candidate("A", 100, 0.3)]
+    assert choose_donors("T", 0, candidates, 3) == ["B", "C", "A"]
+
+
+def test_the_target_never_lends_to_itself_and_a_node_counts_once() -> None:
+    twice = replace(candidate("A", 120), worker_id="second")
+    assert choose_donors("A", 0, [candidate("A"), twice, candidate("B")], 3) == ["B"]
+    assert choose_donors("B", 0, [candidate("A"), twice], 3) == ["A"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"alive": False}, {"linked": False}, {"position": 99}]
+    + [{"verdict": verdict} for verdict in ReplicaVerdict if verdict is not ReplicaVerdict.KNOWN],
+)
+def test_who_is_not_up_to_date_and_reachable_does_not_lend(change: dict[str, object]) -> None:
+    assert choose_donors("T", 100, [replace(KNOWN, **change)], 3) == []  # type: ignore[arg-type]
+    assert choose_donors("T", 100, [KNOWN], 3) == ["A"]
+
+
+def test_a_diverged_target_takes_any_position() -> None:
+    assert choose_donors("T", 0, [candidate("A", 5)], 3) == ["A"]

@@ -1,0 +1,107 @@
+"""`sparktxlog backup` and `restore` from arguments to exit codes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.cli.test_app import invoke
+from tests.unit.worker.test_imaging import Lake, rows
+
+from sparktxlog.worker.image_store import ImageStore
+from sparktxlog.worker.state import read_state
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    made = Lake(tmp_path / "lake")
+    made.append((1, "x"), (2, "y"))
+    return made
+
+
+class Shell:
+    """Runs commands and reads what they print."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self._monkeypatch, self._capsys = monkeypatch, capsys
+
+    def text(self, *arguments: object, code: int = 0) -> str:
+        found = invoke(self._monkeypatch, *map(str, arguments))
+        out, err = self._capsys.readouterr()
+        assert found == code, out + err
+        return out if code == 0 else out + err
+
+    def json(self, *arguments: object, code: int = 0) -> Any:
+        found = invoke(self._monkeypatch, *map(str, arguments), "--json")
+        out, err = self._capsys.readouterr()
+        assert found == code, out + err
+        return json.loads(out)
+
+
+@pytest.fixture
+def shell(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Shell:
+    return Shell(monkeypatch, capsys)
+
+
+def test_a_drill_from_the_command_line(shell: Shell, lake: Lake, tmp_path: Path) -> None:
+    store, new = tmp_path / "backups", tmp_path / "new"
+    made = shell.json("backup", store, "--lake", lake.path, "--name", "one")
+    assert made["position"] == 1 and made["new_files"] == made["files"] == 3
+    assert made["tables"]["t"]["signature"].startswith("1:")
+    assert "New: 0 files" in shell.text("backup", "create", store, "--lake", lake.path)
+    listed = shell.json("backup", "list", store)
+    assert listed[0]["image"] == "one" and len(listed) == 2
+    assert "one" in shell.text("backup", "list", store)
+    assert shell.json("backup", "verify", store, "one")["damaged"] == []
+    restored = shell.json("restore", store, "one", "--lake", new)
+    assert restored["signatures"] == "not counted" and restored["digests"] == "equal"
+    state = read_state(new)
+    assert state is not None and state.worker_id == restored["worker_id"]
+    assert rows(new) == rows(lake.path)
+    said = shell.text("restore", store, "--lake", tmp_path / "newer", "--at-most", "1")
+    assert "signatures: not counted.  --verify counts them." in said
+
+
+def test_refusals_end_in_exit_codes(shell: Shell, lake: Lake, tmp_path: Path) -> None:
+    store = tmp_path / "backups"
+    assert "cannot name" in shell.text(
+        "backup", store, "--lake", lake.path, "--name", "default", code=2
+    )
+    shell.text("backup", store, "--lake", lake.path, "--name", "one")
+    assert "already" in shell.text("backup", store, "--lake", lake.path, "--name", "one", code=2)
+    assert "nothing was applied" in shell.text("backup", store, "--lake", tmp_path, code=3)
+    assert "not empty" in shell.text("restore", store, "--lake", lake.path, code=2)
+    assert "no image 'two'" in shell.text("restore", store, "two", "--lake", tmp_path / "n", code=1)
+    error = shell.json("restore", store, "one", "--lake", lake.path, code=2)
+    assert error["title"] == "invalid-request"
+    nobody = shell.text("backup", store, "--url", "http://127.0.0.1:9", code=5)
+    assert "no node answers" in nobody
+
+
+def test_the_site_is_found_in_its_configuration(shell: Shell, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    Lake(data / "lake").append((1, "x"))
+    config = tmp_path / "a.toml"
+    config.write_text(
+        f'node-id = "A"\nmaster-url = "http://127.0.0.1:7070"\ndata-dir = "{data}"\n'
+        "replication.compression = false\n"
+    )
+    made = shell.json("backup", tmp_path / "backups", "--config", config)
+    assert made["site"] == "A" and made["files"] == 2
+    assert not list((tmp_path / "backups").rglob("*.zst"))
+
+
+def test_a_damaged_image_is_named(shell: Shell, lake: Lake, tmp_path: Path) -> None:
+    store = tmp_path / "backups"
+    shell.text("backup", store, "--lake", lake.path, "--name", "one")
+    file = ImageStore(store).image("one").tables["t"].files[-1]
+    path = ImageStore(store).location(file.digest)
+    assert path is not None
+    path.write_bytes(b"another")
+    found = shell.json("backup", "verify", store, "one", code=1)
+    assert found["damaged"] == [{"table": "t", "path": file.path, "stored": file.digest}]
+    assert "is damaged" in shell.text("backup", "verify", store, "one", code=1)
+    left = shell.text("restore", store, "one", "--lake", tmp_path / "new", code=1)
+    assert "is damaged" in left

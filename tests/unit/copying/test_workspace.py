@@ -1,0 +1,101 @@
+"""The workspace of a copy: ticket, names, journals, adoption, cleanup (V44, V52)."""
+
+from __future__ import annotations
+
+import pickle
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.stand_in_donor import StandInDonor
+from tests.unit.copying.conftest import CHUNK, FILES, assert_staged, tasks_of
+
+from sparktxlog.copying.fetch import fetch_files
+from sparktxlog.copying.tasks import ChunkRecord
+from sparktxlog.copying.workspace import CopyWorkspace, remove_others
+from sparktxlog.errors import InvalidNameError, RemoteProtocolError, TransportError
+from sparktxlog.model.copying import CopyTicket, Decision
+
+SIZE = sum(size for size, _ in FILES.values())
+
+
+def test_the_ticket_is_for_the_owner_only(donor: StandInDonor, workspace: CopyWorkspace) -> None:
+    assert workspace.ticket() is None
+    decision = Decision(worker_id="w", plan="copy", reason="test")
+    ticket = CopyTicket(copy_id="copy1", decision=decision, grants=(donor.grant(),))
+    workspace.save_ticket(ticket)
+    workspace.save_ticket(ticket)
+    assert workspace.ticket() == ticket
+    assert stat.S_IMODE((workspace.root / "ticket.json").stat().st_mode) == 0o600
+    assert pickle.loads(pickle.dumps(workspace)).ticket() == ticket
+
+
+@pytest.mark.parametrize("copy_id", ["", "..", "a/b", "-x", "a" * 200])
+def test_wrong_copy_ids(tmp_path: Path, copy_id: str) -> None:
+    with pytest.raises(InvalidNameError):
+        CopyWorkspace(tmp_path, copy_id)
+
+
+@pytest.mark.parametrize("path", ["", "/etc/passwd", "../x", "a/../../x", "a//b", "a\0b", "x.part"])
+def test_paths_that_lead_elsewhere(workspace: CopyWorkspace, path: str) -> None:
+    with pytest.raises(RemoteProtocolError):
+        workspace.staged("t", path)
+
+
+def test_a_torn_line_swallows_no_other(workspace: CopyWorkspace) -> None:
+    record = ChunkRecord(table="t", path="p", chunk=3, digest="ab")
+    with workspace.journal("0") as journal:
+        journal.append(record)
+    file = workspace.root / "chunks-0.jsonl"
+    file.write_bytes(file.read_bytes() + b'{"table":"t","pa')
+    with workspace.journal("0") as journal:
+        journal.append(ChunkRecord(table="t", path="p", chunk=4, digest="cd"))
+    assert workspace.chunk_records() == {("t", "p"): {3: {"ab"}, 4: {"cd"}}}
+
+
+def test_adopting_an_older_copy(
+    new_donor: Callable[..., StandInDonor], workspace: CopyWorkspace
+) -> None:
+    """Whole files and parts serve a new lease; a file that changed since is fetched."""
+    donor = new_donor()
+    older = CopyWorkspace(workspace.lake, "older")
+    donor.fault = lambda path, offset: (
+        "500 x" if path == "big.parquet" and offset >= 9 * CHUNK else ""
+    )
+    grant = donor.grant()
+    with pytest.raises(TransportError):
+        fetch_files(older, [grant], tasks_of(grant), streams=1)
+    changed = donor.lake / "t" / "a" / "exact.parquet"
+    changed.write_bytes(b"n" * changed.stat().st_size)
+    donor.fault = lambda path, offset: ""
+    donor.lease_id = "another"
+    donor.chunks.clear()
+    grant = donor.grant()
+    assert workspace.adopt(older, tasks_of(grant)) >= 3
+    older.remove()
+    stats = fetch_files(workspace, [grant], tasks_of(grant))
+    assert_staged(workspace, donor.lake)
+    assert ("big.parquet", 0) not in donor.chunks
+    assert ("a/exact.parquet", 0) in donor.chunks
+    assert stats.fetched_bytes + stats.resumed_bytes == SIZE
+    assert stats.resumed_bytes >= 9 * CHUNK
+
+
+def test_what_another_ticket_does_not_want_goes(
+    donor: StandInDonor, workspace: CopyWorkspace
+) -> None:
+    grant = donor.grant()
+    fetch_files(workspace, [grant], tasks_of(grant))
+    assert workspace.keep_only("t", ["big.parquet"]) == len(FILES) - 1
+    assert workspace.staged("t", "big.parquet").exists()
+
+
+def test_cleanup(workspace: CopyWorkspace) -> None:
+    for name in ("a", "b", "c"):
+        CopyWorkspace(workspace.lake, name).journal("0").close()
+    assert {space.copy_id for space in CopyWorkspace.found(workspace.lake)} == {"a", "b", "c"}
+    assert remove_others(workspace.lake, keep={"b"}) == ["a", "c"]
+    assert [space.copy_id for space in CopyWorkspace.found(workspace.lake)] == ["b"]
+    CopyWorkspace(workspace.lake, "a").remove()
+    assert CopyWorkspace.found(workspace.lake / "none") == []
