@@ -197,7 +197,8 @@ class _Handler(BaseHTTPRequestHandler):
             plain = plain[:-1]
         elif fault == "long":
             plain = memoryview(bytes(plain) + b"x")
-        codec, body = "identity", plain
+        codec: str = "identity"
+        body: bytes | memoryview = plain
         if donor.compression == "zstd":
             packed = zstandard.ZstdCompressor(level=1).compress(plain)
             if len(packed) <= 0.9 * len(plain):

@@ -50,8 +50,8 @@ def writes_a(kind: type) -> Callable[..., bool]:
 
 def main(config: str, point: str, *settings: str) -> int:
     """Run the node until it dies."""
-    always = lambda *_: True  # noqa: E731
-    has_removed = lambda _, actions, *rest: not any(hasattr(a, "stats") for a in actions)  # noqa: E731
+    always = lambda *_: True
+    has_removed = lambda _, actions, *rest: not any(hasattr(a, "stats") for a in actions)
     replaced: dict[str, tuple[Any, str, Callable[..., bool]]] = {
         "expired": (SqliteFront, "write", writes_a(ExpireLog)),
         "files": (PayloadExpiry, "remove", lambda _, files: bool(files)),

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.node_processes import TABLE, NodeProcess, append, free_ports, wait_until
+from tests.node_processes import TABLE, Cluster, NodeProcess, append, wait_until
 from tests.service.test_catch_up_routes import report_of, tell
 
 from sparktxlog.model.report import TableState
@@ -17,21 +18,13 @@ from sparktxlog.model.signature import TableSignature
 
 
 @pytest.fixture
-def sites(tmp_path: Path) -> Any:
-    ports = dict(zip("ABC", free_ports(3), strict=True))
-    made = {
-        name: NodeProcess(tmp_path, name, port, {o: p for o, p in ports.items() if o != name})
-        for name, port in ports.items()
-    }
-    for node in made.values():
-        node.start()
+def sites(tmp_path: Path) -> Iterator[dict[str, NodeProcess]]:
+    cluster = Cluster(tmp_path)
     try:
-        for node in made.values():
-            node.wait_ready()
-        yield made
+        cluster.start()
+        yield cluster.nodes
     finally:
-        for node in made.values():
-            node.stop()
+        cluster.stop()
 
 
 def verify(node: NodeProcess, *arguments: str) -> tuple[int, Any]:
@@ -51,9 +44,7 @@ def step(sites: dict[str, NodeProcess], body: Any, wrong: str = "") -> int:
         wait_until(lambda node=node: node.status()["published"] >= end)
     for name, node in sites.items():
         lane = 99 if name == wrong else 0
-        state = TableState(
-            version=end, signature=TableSignature(rows=end, lane0=lane), schema="s"
-        )
+        state = TableState(version=end, signature=TableSignature(rows=end, lane0=lane), schema="s")
         tell(node, report_of(node, worker_id=f"w{name}", tables={"t": state}))
     return int(end)
 
@@ -84,7 +75,8 @@ def test_the_first_difference_is_found_also_with_the_site_down(
     # What B reported came with its posts: A still knows it when B is gone.
     wait_until(
         lambda: any(
-            r["node_id"] == "B" and r["position"] == differs for r in sites["A"].status()["replicas"]
+            r["node_id"] == "B" and r["position"] == differs
+            for r in sites["A"].status()["replicas"]
         )
     )
     sites["B"].stop()

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from sparktxlog import __version__
-from sparktxlog.cli import backup, catchup
+from sparktxlog.cli import backup, catchup, maintenance
 from sparktxlog.cli.node_api import DEFAULT_URL, TOKEN_VARIABLE, NodeApi
 from sparktxlog.cli.options import AsJson, Url
 from sparktxlog.cli.output import (
@@ -23,7 +23,7 @@ from sparktxlog.cli.output import (
     time_text,
 )
 from sparktxlog.cli.state import awaited_text, judge_status, latest_runs, state_word
-from sparktxlog.errors import ConfigError, TxLogError
+from sparktxlog.errors import ConfigError, InvalidRequestError, TxLogError
 
 app = typer.Typer(
     name="sparktxlog",
@@ -44,6 +44,7 @@ app.add_typer(backup.backup_app, name="backup")
 app.command(epilog="Example: sparktxlog restore /backups/site-a --lake data/a/lake")(backup.restore)
 app.command(epilog="Example: sparktxlog plan --json")(catchup.plan)
 app.command(epilog="Example: sparktxlog transfers --limit 5")(catchup.transfers)
+app.command(epilog="Example: sparktxlog maintain --dry-run --json")(maintenance.maintain)
 
 ConfigFile = Annotated[
     Path | None, typer.Option("--config", "-c", help="TOML or .properties file.")
@@ -362,6 +363,10 @@ def verify(
                 print_rows("rows counted", *_verify_rows(report["recount"]))
         _end(code)
         return
+    if recount or since or peer_url:
+        raise InvalidRequestError(
+            "--recount, --since and --peer-url belong to --compare", hint="Add --compare."
+        )
     report, code = run_verification(url, tables or [], token=token)
     if as_json:
         print_json(report)

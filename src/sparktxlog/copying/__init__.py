@@ -5,8 +5,14 @@
     digests     tree digests of local files
     selection   which files travel and which are here already; is there room
     chunks      one connection to a donor: chunks, digests, lease
+    leases      kept alive, given back
     schedule    which chunk comes next, from which donor
-    fetch       threads that do it; the same inside a Spark executor
+    streams     the threads that fetch chunks
+    matching    which files other donors have alike
+    proving     whole files: compared, brought to the disk, named
+    resume      what is here already
+    fetch       all of it: files to be staged in, staged files out
+    parts       the same spread over Spark executors
 
 Used by threads of a Spark driver and by functions that Spark ships to executors: imports stay
 light, plans are picklable, nothing is global.

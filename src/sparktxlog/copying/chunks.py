@@ -269,7 +269,8 @@ class DonorLink:
                 raise UnreachableError(
                     f"no connection to {self._grant.url}: {error}", node_id=self._grant.node_id
                 ) from error
-        connection.sock.settimeout(silence_s)
+        elif connection.sock.gettimeout() != silence_s:
+            connection.sock.settimeout(silence_s)
 
     def _receive(self, response: http.client.HTTPResponse, into: memoryview) -> None:
         done = 0

@@ -37,6 +37,7 @@ class Prover:
     ) -> None:
         self._workspace = workspace
         self._lease_id = grant.lease_id
+        self._chunk_bytes = grant.chunk_bytes
         self._schedule = schedule
         self._link = link
 
@@ -106,26 +107,8 @@ class Prover:
         return FileRecord(
             table=task.table, path=task.path, size_bytes=task.size_bytes,
             digest=file.expected or "", lease_id=self._lease_id,
+            chunk_bytes=self._chunk_bytes,
         )  # fmt: skip
-
-    def sync_directories(self, tasks: Iterable[FileTask]) -> None:
-        """Bring the names of staged files to the disk, in every directory of the workspace.
-
-        Raises:
-            StorageError: A power cut may take names; the files would be fetched again.
-        """
-        root = self._workspace.root
-        folders: set[Path] = {root}
-        for task in tasks:
-            folder = self._workspace.staged(*task.key).parent
-            while folder not in folders:
-                folders.add(folder)
-                folder = folder.parent
-        for folder in sorted(folders, reverse=True):
-            try:
-                sync_directory(folder)
-            except OSError as error:
-                raise disk_error(error, folder) from error
 
 
 class PartProver:
@@ -149,3 +132,23 @@ class PartProver:
                 except OSError as error:
                     raise disk_error(error, part) from error
                 self._schedule.proved([file])
+
+
+def sync_directories(workspace: CopyWorkspace, tasks: Iterable[FileTask]) -> None:
+    """Bring the names of staged files to the disk, in every directory of the workspace.
+
+    Raises:
+        StorageError: A power cut may take names; the files would be fetched again.
+    """
+    root = workspace.root
+    folders: set[Path] = {root}
+    for task in tasks:
+        folder = workspace.staged(*task.key).parent
+        while folder not in folders:
+            folders.add(folder)
+            folder = folder.parent
+    for folder in sorted(folders, reverse=True):
+        try:
+            sync_directory(folder)
+        except OSError as error:
+            raise disk_error(error, folder) from error

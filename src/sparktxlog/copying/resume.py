@@ -6,7 +6,8 @@ anew only if it is another lease's.  Of other files, the chunks that a journal n
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import threading
+from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -48,22 +49,26 @@ def look_around(
     link: DonorLink,
     *,
     known: Iterable[ChunkRecord] = (),
+    stop: threading.Event | None = None,
     threads: int = 2,
-) -> Found:
-    """Find what the workspace has of the files; a staged file that is another's is removed.
+) -> Found | None:
+    """Return what the workspace has of the files; a staged file that is another's is removed.
 
     Args:
         grant: The first donor's.
         link: To the first donor, asked only for digests of files staged under another lease.
         known: Chunks put in place by parts of this very fetch: not hashed again.
+        stop: When set, it ends soon, and returns None.
 
     Raises:
         UnauthorizedError, LeaseGoneError, FileChangedError, TransportError: As `DonorLink.digests`.
         StorageError: The workspace cannot be read.
     """
-    inspector = _Inspector(workspace, grant, known)
+    inspector = Inspector(workspace, grant, known, stop)
     with ThreadPoolExecutor(threads, thread_name_prefix="hashing") as pool:
         seen = list(pool.map(inspector.inspect, tasks))
+    if stop is not None and stop.is_set():
+        return None
     unproved = [item.task for item in seen if item.digest is not None and not item.proved]
     theirs = donor_digests(link, unproved)
     found = Found()
@@ -76,9 +81,11 @@ def look_around(
                         FileRecord(
                             table=task.table, path=task.path, size_bytes=task.size_bytes,
                             digest=theirs[task.key], lease_id=grant.lease_id,
+                            chunk_bytes=grant.chunk_bytes,
                         )
                     )  # fmt: skip
                 found.resumed_bytes += task.size_bytes
+                workspace.part(*task.key).unlink(missing_ok=True)
                 continue
             if item.digest is not None:
                 workspace.staged(*task.key).unlink()
@@ -97,12 +104,17 @@ def _add_work(found: Found, item: _Inspected, chunk_bytes: int) -> None:
     found.works.append(FileWork.of(task, chunk_bytes, item.chunks, (0,)))
 
 
-class _Inspector:
+class Inspector:
     """Looks at one file at a time, in any thread."""
 
     def __init__(
-        self, workspace: CopyWorkspace, grant: Grant, known: Iterable[ChunkRecord]
+        self,
+        workspace: CopyWorkspace,
+        grant: Grant,
+        known: Iterable[ChunkRecord] = (),
+        stop: threading.Event | None = None,
     ) -> None:
+        self._stop = stop
         self._workspace = workspace
         self._lease_id = grant.lease_id
         self._chunk_bytes = grant.chunk_bytes
@@ -116,6 +128,8 @@ class _Inspector:
     def inspect(self, task: FileTask) -> _Inspected:
         """Return what is here of a file."""
         staged = self._workspace.staged(*task.key)
+        if self._stop is not None and self._stop.is_set():
+            return _Inspected(task=task)
         try:
             if staged.stat().st_size == task.size_bytes:
                 return self._staged(task)
@@ -124,22 +138,28 @@ class _Inspector:
             pass
         except OSError as error:
             raise disk_error(error, staged) from error
-        return _Inspected(task=task, chunks=self._parts(task))
+        return _Inspected(task=task, chunks=self.chunks(task))
 
     def _staged(self, task: FileTask) -> _Inspected:
         record = self._files.get(task.key)
-        if record is not None and record.size_bytes == task.size_bytes:
+        measure = task.size_bytes, self._chunk_bytes
+        if record is not None and (record.size_bytes, record.chunk_bytes) == measure:
             proved = record.lease_id == self._lease_id
             return _Inspected(task=task, digest=record.digest, proved=proved)
-        # A power cut took the record but not the file.
+        # A power cut took the record but not the file; or other chunks were its measure.
         staged = self._workspace.staged(*task.key)
         return _Inspected(task=task, digest=file_digest(staged, task.size_bytes, self._chunk_bytes))
 
-    def _parts(self, task: FileTask) -> dict[int, bytes]:
+    def chunks(self, task: FileTask, wanted: Collection[int] | None = None) -> dict[int, bytes]:
+        """Return number → binary digest of the chunks that are in place, of the wanted ones."""
         count = chunk_count(task.size_bytes, self._chunk_bytes)
         trusted = {n: d for n, d in self._known.get(task.key, {}).items() if n < count}
         named = self._chunks.get(task.key, {})
-        doubtful = sorted(n for n in named if 0 <= n < count and n not in trusted)
+        doubtful = sorted(
+            n
+            for n in named
+            if 0 <= n < count and n not in trusted and (wanted is None or n in wanted)
+        )
         part = self._workspace.part(*task.key)
         try:
             hashed = (

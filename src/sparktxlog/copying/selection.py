@@ -7,7 +7,7 @@ hard link, and no byte of them travels.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -115,6 +115,7 @@ def select_files(
                             FileRecord(
                                 table=task.table, path=task.path, size_bytes=task.size_bytes,
                                 digest=there, lease_id=grant.lease_id,
+                                chunk_bytes=grant.chunk_bytes,
                             )
                         )  # fmt: skip
                         reused.append(task)
@@ -170,10 +171,8 @@ def digest_batches(tasks: Sequence[FileTask]) -> Iterator[list[FileTask]]:
         yield batch
 
 
-def donor_digests(
-    link: DonorLink, tasks: Sequence[FileTask], each: Callable[[], None] | None = None
-) -> dict[FileKey, str]:
-    """Return a donor's tree digests of files; `each` is called between requests.
+def donor_digests(link: DonorLink, tasks: Sequence[FileTask]) -> dict[FileKey, str]:
+    """Return a donor's tree digests of files.
 
     Raises:
         UnauthorizedError, LeaseGoneError, FileChangedError, TransportError: As `DonorLink.digests`.
@@ -182,8 +181,6 @@ def donor_digests(
     for batch in digest_batches(tasks):
         keys = [task.key for task in batch]
         found.update(zip(keys, link.digests(keys, _size(batch)), strict=True))
-        if each is not None:
-            each()
     return found
 
 
@@ -215,6 +212,8 @@ def _stage_link(workspace: CopyWorkspace, table_dir: Path, task: FileTask) -> bo
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         os.link(table_dir / task.path, target, follow_symlinks=False)
+        # Of an attempt that did not know of the own file: the table's directory is for its files.
+        workspace.part(*task.key).unlink(missing_ok=True)
     except FileNotFoundError:
         return False
     except OSError as error:

@@ -46,8 +46,9 @@ class FileRecord(msgspec.Struct, frozen=True, kw_only=True):
     table: str
     path: str
     size_bytes: int
-    #: Tree digest, hexadecimal.
+    #: Tree digest, hexadecimal, over chunks of this size.
     digest: str
+    chunk_bytes: int
     #: Lease whose donor's digest it was compared with.
     lease_id: str
 
@@ -231,13 +232,14 @@ class CopyWorkspace:
     # -- other copies ------------------------------------------------------------------------------
 
     def adopt(self, older: CopyWorkspace, tasks: Iterable[FileTask]) -> int:
-        """Take over what an older copy of this lake fetched of the wanted files, by hard links.
+        """Take over what an older copy of this lake fetched of the wanted files.
 
         Nothing is believed: a fetch compares whole files with its donor's digests, and hashes the
         chunks of the others again.  What is here already stays.
 
         Args:
-            older: Its files keep their names there; remove it afterwards.
+            older: Keeps its whole files, which become links; its parts are moved, so that no two
+                copies write into one file.  It must be at rest; remove it afterwards.
             tasks: Wanted files; one of another size is another file.
 
         Returns:
@@ -251,33 +253,37 @@ class CopyWorkspace:
         with self.file_journal() as whole, self.journal(_ADOPTED) as parts:
             for task in tasks:
                 record = files.get(task.key)
-                if record is not None and record.size_bytes != task.size_bytes:
-                    record = None
-                if record is not None and self._link(
-                    older.staged(*task.key), self.staged(*task.key), task.size_bytes
-                ):
+                if self.staged(*task.key).exists() or self.part(*task.key).exists():
+                    continue
+                if record is not None and self._link_staged(older, task):
                     whole.append(record)
                     taken += 1
-                elif task.key in chunks and self._link(
-                    older.part(*task.key), self.part(*task.key), None
-                ):
-                    for number, digests in sorted(chunks[task.key].items()):
-                        for digest in sorted(digests):
-                            parts.append(
-                                ChunkRecord(
-                                    table=task.table, path=task.path, chunk=number, digest=digest
-                                )
-                            )
-                    taken += 1
+                elif task.key in chunks and older.part(*task.key).exists():
+                    # The lines first: without bytes they are harmless.
+                    for line in _as_lines(task, chunks[task.key]):
+                        parts.append(line)
+                    taken += self._move_part(older, task)
         return taken
 
-    def _link(self, source: Path, target: Path, size_bytes: int | None) -> bool:
+    def _link_staged(self, older: CopyWorkspace, task: FileTask) -> bool:
+        source, target = older.staged(*task.key), self.staged(*task.key)
         try:
-            if size_bytes is not None and source.stat().st_size != size_bytes:
+            if source.stat().st_size != task.size_bytes:
                 return False
             target.parent.mkdir(parents=True, exist_ok=True)
             os.link(source, target)
-        except (FileNotFoundError, FileExistsError):
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise disk_error(error, target) from error
+        return True
+
+    def _move_part(self, older: CopyWorkspace, task: FileTask) -> bool:
+        target = self.part(*task.key)
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            older.part(*task.key).rename(target)
+        except FileNotFoundError:
             return False
         except OSError as error:
             raise disk_error(error, target) from error
@@ -318,6 +324,12 @@ def remove_others(lake: str | Path, keep: Collection[str] = ()) -> list[str]:
     for space in stale:
         space.remove()
     return sorted(space.copy_id for space in stale)
+
+
+def _as_lines(task: FileTask, chunks: dict[int, set[str]]) -> Iterator[ChunkRecord]:
+    for number, digests in sorted(chunks.items()):
+        for digest in sorted(digests):
+            yield ChunkRecord(table=task.table, path=task.path, chunk=number, digest=digest)
 
 
 def _lines(journal: Path, kind: type[_R]) -> Iterator[_R]:

@@ -20,7 +20,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from enum import Enum
 from pathlib import Path
 from time import monotonic
@@ -30,6 +30,7 @@ import structlog
 
 from sparktxlog.errors import StorageError, TxLogError
 from sparktxlog.runtime.retention import RetentionView, Shortening, decide
+from sparktxlog.storage.durability import storage_error
 from sparktxlog.storage.interfaces import (
     DropExpired,
     ExpireLog,
@@ -58,6 +59,8 @@ _FREE_BYTES = 8 << 20
 _FREE_BYTES_ASKED = 64 << 10
 #: Files that no transaction names are looked for so often, and are at least so old, seconds.
 _UNNAMED_S = 3_600.0
+#: Counting the bytes of all files takes at most this part of the time: one in so many.
+_COUNT_PAUSE = 200
 
 
 class LogTables(Protocol):
@@ -135,6 +138,10 @@ class Pruning:
         self._counted = 0
         self._tables_bytes = 0
         self._counted_at = -1
+        #: Not counted of its own accord before, monotonic seconds.
+        self._count_s = 0.0
+        #: Staged files that unexpired transactions name, as of this round; None = not asked yet.
+        self._named: set[str] | None = None
         self._begun = _Round()
         #: Who was told about already: endangered and overrun workers.
         self._warned: set[str] = set()
@@ -187,17 +194,23 @@ class Pruning:
                 case _Phase.TABLES:
                     self._finish(published)
         except TxLogError as error:
-            self.failure = error
-            _log.error("shortening the log failed", error=str(error), again_in_s=INTERVAL_S)
-            self._end(error)
-            return False
+            return self._fail(error)
+        except OSError as error:
+            return self._fail(storage_error(error, self._store.root))
         return self._phase is not _Phase.IDLE
+
+    def _fail(self, error: TxLogError) -> bool:
+        self.failure = error
+        _log.error("shortening the log failed", error=str(error), again_in_s=INTERVAL_S)
+        self._end(error)
+        return False
 
     def _begin(self, published: int) -> None:
         with self._lock:
             asked, self._asked = self._asked, []
             self._answering = [one for one in asked if one.set_running_or_notify_cancel()]
-        if self._answering or published != self._counted_at:
+        self._named = None
+        if self._answering or (published != self._counted_at and monotonic() >= self._count_s):
             self._count(published)
         view = self._view()
         extent = self._front.read_extent()
@@ -233,15 +246,15 @@ class Pruning:
         staged = {path for segment in expired for path in staged_files(segment)}
         if staged:
             # The same file may have been submitted once more.
-            staged -= named_files(self._front, self._front.read_extent().kept_after)
+            if self._named is None:
+                self._named = named_files(self._front, self._begun.kept_after)
+            staged -= self._named
         self._begun.files += self._payloads.remove(sorted(files | staged))
         self._write([DropExpired(position=expired[-1].last)])
 
     def _finish(self, published: int) -> None:
         begun = self._begun
-        before = datetime.fromtimestamp(begun.now_us / 1e6, UTC) - timedelta(
-            microseconds=begun.age_us
-        )
+        before = datetime.fromtimestamp(max(begun.now_us - begun.age_us, 0) / 1e6, UTC)
         self._tables.expire_tables(begun.kept_after, before)
         if self._answering or monotonic() >= self._unnamed_s:
             self._unnamed_s = monotonic() + _UNNAMED_S
@@ -268,9 +281,12 @@ class Pruning:
                 asked.set_result(self._begun.result(self.log_bytes()))
 
     def _count(self, published: int) -> None:
+        began = monotonic()
         self._tables_bytes = size_of(self._log_root)
         self._counted = self._tables_bytes + size_of(self._store.root)
         self._counted_at = published
+        # Publishing waits meanwhile: a large store is counted more seldom.
+        self._count_s = monotonic() + _COUNT_PAUSE * (monotonic() - began)
 
     def _tell(self, found: Shortening, log_bytes: int, view: RetentionView) -> None:
         """Warn once of each worker that will need a copy, and once when it does."""

@@ -156,7 +156,7 @@ def _wanted(view: RetentionView, cut: SegmentCut, rest: float) -> list[Limit]:
     limits = view.limits
     found = {
         Limit.COUNT: view.published - cut.last >= limits.transactions,
-        Limit.AGE: cut.ordered_at < view.now_us - limits.age_us,
+        Limit.AGE: 0 < cut.ordered_at < view.now_us - limits.age_us,
         Limit.BYTES: rest > limits.size_bytes,
     }
     return [limit for limit, met in found.items() if met]

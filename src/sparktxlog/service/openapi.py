@@ -420,4 +420,10 @@ def _catch_up() -> list[tuple[str, str, dict[str, Any]]]:
             "requestBody": _body("application/json", _OBJECT),
             "responses": _answer(_OBJECT),
         }),
+        ("/v1/maintenance", "post", {
+            "operationId": "maintain",
+            "summary": "Shorten the log to its limits now; what was removed, and who holds it back",
+            "tags": ["ask"],
+            "responses": _answer(_OBJECT),
+        }),
     ]  # fmt: skip

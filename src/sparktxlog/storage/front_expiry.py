@@ -88,21 +88,17 @@ def read_extent(db: sqlite3.Connection) -> LogExtent:
 def read_cuts(db: sqlite3.Connection, after: int, limit: int) -> list[SegmentCut]:
     """Return where the log behind `after` may be cut, ascending."""
     rows = db.execute(
-        "SELECT s.segment, (SELECT q.ordered_at FROM queue q WHERE q.position <= s.last"
-        " ORDER BY q.position DESC LIMIT 1) FROM segments s WHERE s.last > ?"
-        " ORDER BY s.last LIMIT ?",
-        (after, limit),
+        "SELECT segment FROM segments WHERE last > ? ORDER BY last LIMIT ?", (after, limit)
     ).fetchall()
-    # A row behind the id window is gone: older than all others, its age need not be known.
-    return [cut_of(segment_of(body), ordered_at or 0) for body, ordered_at in rows]
+    return [cut_of(segment_of(body)) for (body,) in rows]
 
 
-def cut_of(segment: Segment, ordered_at: int) -> SegmentCut:
+def cut_of(segment: Segment) -> SegmentCut:
     """Return the cut at a segment's end."""
     return SegmentCut(
         last=segment.last,
         chain_hash=bytes.fromhex(segment.to_hash),
-        ordered_at=ordered_at,
+        ordered_at=segment.ordered_at,
         files_bytes=segment.files_bytes,
     )
 

@@ -157,6 +157,9 @@ class Segment:
     transactions: int
     rejected: int
     effects: tuple[TableEffect, ...] = ()
+    #: Wall clock of its last run at ordering here, microseconds since 1970 UTC: for retention
+    #: only (C4); 0 = not known.
+    ordered_at: int = 0
 
     @property
     def files_bytes(self) -> int:
@@ -171,8 +174,7 @@ class SegmentCut:
     last: int
     #: Chain hash at `last`.
     chain_hash: bytes
-    #: Wall clock of its last run at ordering here, microseconds since 1970 UTC (C4); 0 = before
-    #: all that is known.
+    #: As in the segment; 0 = not known.
     ordered_at: int
     #: Bytes of the segment's files.
     files_bytes: int

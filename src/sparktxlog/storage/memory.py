@@ -285,11 +285,7 @@ class MemoryFront:
 
     def read_cuts(self, after: int, limit: int) -> list[SegmentCut]:
         """Return places behind position `after` where the log may be cut, ascending."""
-        cuts = []
-        for segment in [s for s in self._segments if s.last > after][:limit]:
-            held = self.read_entry_at(segment.last)
-            cuts.append(cut_of(segment, 0 if held is None else held.ordered_at))
-        return cuts
+        return [cut_of(segment) for segment in self._segments if segment.last > after][:limit]
 
     def read_expired(self, limit: int) -> list[Segment]:
         """Return expired segments that `DropExpired` has not named yet, ascending."""

@@ -110,6 +110,7 @@ def build_segment(
         transactions=last - first + 1,
         rejected=len(rejected),
         effects=tuple(effects),
+        ordered_at=entries[-1].ordered_at,
     )
     return segment, queue_rows(entries, submitted_at, operations, files)
 

@@ -12,6 +12,14 @@
     apply       the loop
     reports     reports and heartbeats
     verify      recount, compare, name what differs
+    copying     a replica copied from a donor: journal, stage, recount, swap, report
+    recovery    carries out the machine's orders during a copy
+    fetching    files from donors, by threads or by executors
+    deltalog    a table's log as Spark's Delta reads and writes it
+    layout      which files a version needs, and which features files carry
+    swap        staged files put in the table's place
+    quarantine  what a copy would make disappear
+    backup      the old files, before a copy
 
 Rows are processed in Spark only.  The room knows nothing of the sync protocol: it sees segments.
 """

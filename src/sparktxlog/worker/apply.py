@@ -295,6 +295,9 @@ class Applier:
         """Copy; where that fails stand still for a while (B32).  Return whether it was done."""
         try:
             self.copy("the node says copy", stop)
+        except DivergedError:
+            # It would be copied again and again.
+            raise
         except TxLogError as error:
             _logger.error("the replica stands still: %s", error)
             stop.wait(IDLE_S)
@@ -330,8 +333,14 @@ class Applier:
                 hint="Run jobs/catch_up.py, which goes on with it.",
                 copy_id=self.state.copying.copy_id,
             )
-        check_chain(segments, self.state.position, self.state.chain_hash)
-        batch = plan_batch(segments, inline_extent(self.payload_root))
+        position, chain_hash = self.state.position, self.state.chain_hash
+        check_chain(segments, position, chain_hash, copied=bool(self.state.copied_from))
+        batch = plan_batch(
+            segments,
+            inline_extent(self.payload_root),
+            position=position,
+            chain_hash=chain_hash,
+        )
         if batch.epoch < self.state.epoch:
             raise DivergedError(
                 f"segment {batch.first}-{batch.last} is of epoch {batch.epoch}, "

@@ -198,13 +198,22 @@ def batch_segments(
     return segments
 
 
-def check_chain(segments: Sequence[Segment], position: int, chain_hash: str) -> None:
+def check_chain(
+    segments: Sequence[Segment], position: int, chain_hash: str, *, copied: bool = False
+) -> None:
     """Refuse segments that do not continue the replica (protocol P24).
+
+    Args:
+        copied: The replica came from another site, whose segments end elsewhere: its position may
+            lie inside the first one.  The node compares the hash there when the copy reports.
 
     Raises:
         DivergedError: Gap, overlap or another chain hash (definite).
     """
-    for segment in segments:
+    for index, segment in enumerate(segments):
+        if copied and index == 0 and segment.first <= position < segment.last:
+            position, chain_hash = segment.last, segment.to_hash
+            continue
         if segment.first != position + 1 or segment.last < segment.first:
             raise DivergedError(
                 f"segment {segment.first}-{segment.last} does not follow position {position}",
@@ -221,30 +230,40 @@ def check_chain(segments: Sequence[Segment], position: int, chain_hash: str) -> 
         position, chain_hash = segment.last, segment.to_hash
 
 
-def plan_batch(segments: Sequence[Segment], extent: Extent) -> Batch:
+def plan_batch(
+    segments: Sequence[Segment], extent: Extent, *, position: int = 0, chain_hash: str = ""
+) -> Batch:
     """Turn segments into what is to be done to each table.
 
     Args:
         segments: At least one, contiguous.
         extent: Called only where a clearing operation may stand inside an inline effect.
+        position: Applied position; of a first segment that begins before it (`check_chain`) only
+            the rest is done.
+        chain_hash: At that position.
     """
+    done = max(0, position - segments[0].first + 1)
+    begin = Place(position + 1, 0) if done else START
     effects: dict[str, list[TableEffect]] = {}
     for segment in segments:
         for effect in segment.effects:
-            effects.setdefault(effect.table, []).append(effect)
+            if effect.last >= begin.position:
+                effects.setdefault(effect.table, []).append(effect)
     return Batch(
-        first=segments[0].first,
+        first=segments[0].first + done,
         last=segments[-1].last,
-        from_hash=segments[0].from_hash,
+        from_hash=chain_hash if done else segments[0].from_hash,
         to_hash=segments[-1].to_hash,
         epoch=segments[-1].epoch,
-        transactions=sum(segment.transactions for segment in segments),
+        transactions=sum(segment.transactions for segment in segments) - done,
         rejected=sum(segment.rejected for segment in segments),
-        tables={name: _plan_table(name, effects[name], extent) for name in sorted(effects)},
+        tables={name: _plan_table(name, effects[name], extent, begin) for name in sorted(effects)},
     )
 
 
-def _plan_table(table: str, effects: Iterable[TableEffect], extent: Extent) -> TablePlan:
+def _plan_table(
+    table: str, effects: Iterable[TableEffect], extent: Extent, begin: Place
+) -> TablePlan:
     create = None
     wheres: list[tuple[Place, str]] = []
     rows: list[TableEffect] = []
@@ -269,17 +288,21 @@ def _plan_table(table: str, effects: Iterable[TableEffect], extent: Extent) -> T
     wheres.sort()
     cuts = [place for place, _ in wheres] + ([overwritten] if overwritten is not None else [])
     spans = [(effect, *_extent_of(effect, cuts, extent)) for effect in rows]
-    return TablePlan(table=table, create=create, stages=_stages(overwritten, wheres, spans))
+    if overwritten is not None and overwritten < begin:
+        # An inline overwrite that began, and ended, before the position.
+        overwritten = None
+    return TablePlan(table=table, create=create, stages=_stages(begin, overwritten, wheres, spans))
 
 
 def _stages(
+    begin: Place,
     overwritten: Place | None,
     wheres: list[tuple[Place, str]],
     spans: list[tuple[TableEffect, Place, Place]],
 ) -> tuple[Stage, ...]:
     """Cut rows at the clearing operations; predicates with no row between them become one."""
     start = Clear.EVERYTHING if overwritten is not None else Clear.NOTHING
-    open_stages: list[tuple[Clear, list[str], Place]] = [(start, [], overwritten or START)]
+    open_stages: list[tuple[Clear, list[str], Place]] = [(start, [], overwritten or begin)]
     for place, predicate in wheres:
         clear, predicates, lower = open_stages[-1]
         between = _pieces(spans, lower, place)

@@ -16,7 +16,8 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
 from sparktxlog.copying.chunks import DonorLink
-from sparktxlog.copying.fetch import fetch_files, plan_parts, run_partition
+from sparktxlog.copying.fetch import fetch_files
+from sparktxlog.copying.parts import plan_parts, run_partition
 from sparktxlog.copying.selection import require_space, select_files, wanted_files
 from sparktxlog.copying.tasks import ChunkRecord, FetchPlan, FetchStats, FileTask
 from sparktxlog.copying.workspace import CopyWorkspace, remove_others

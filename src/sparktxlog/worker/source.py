@@ -31,6 +31,8 @@ T = TypeVar("T")
 _ANSWER_TIME_S = 15.0
 #: Seconds in which donors can pin the files of a large replica.
 _PIN_TIME_S = 120.0
+#: Seconds in which a node can remove the files of a long log.
+_SHORTEN_TIME_S = 600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,6 +197,11 @@ class HttpLogSource:
     def record_transfer(self, transfer: Transfer) -> None:
         """Tell the node how a copy went, estimate against actual."""
         self._call("POST", "/v1/worker/transfers", body=msgspec.json.encode(transfer))
+
+    def maintain_log(self) -> dict[str, Any]:
+        """Have the node shorten its log to its limits now; return what it did."""
+        answer = self._call("POST", "/v1/maintenance", body=b"{}", wait_s=_SHORTEN_TIME_S)
+        return _read(answer, dict[str, Any])
 
     def close(self) -> None:
         """Release the connection."""

@@ -121,8 +121,11 @@ def _vectors(table: Path, start: int, version: int) -> list[str]:
     live: dict[str, dict[str, Any]] = {}
     for part in newest:
         # Old versions of a file stand in a checkpoint as `remove`, with another vector.
-        for add in pq.read_table(part, columns=["add"]).column("add").to_pylist():
-            if add is not None:
+        with pq.ParquetFile(part) as checkpoint:
+            # Statistics of all files would be most of it.
+            rows = checkpoint.read(columns=["add.path", "add.deletionVector"])
+        for add in rows.column("add").to_pylist():
+            if add is not None and add["path"] is not None:
                 live[add["path"]] = add
     for number in range(start + 1, version + 1):
         lines = commit_path(table, number).read_bytes().splitlines()

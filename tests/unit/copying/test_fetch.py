@@ -7,19 +7,23 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.stand_in_donor import StandInDonor
 from tests.unit.copying.conftest import CHUNK, FILES, assert_staged, tasks_of
 
-from sparktxlog.copying.fetch import fetch_files, plan_parts, run_partition
+from sparktxlog.copying.fetch import fetch_files
+from sparktxlog.copying.leases import LeaseKeeper, release_leases
+from sparktxlog.copying.parts import plan_parts, run_partition
 from sparktxlog.copying.workspace import CopyWorkspace
 from sparktxlog.errors import (
     DamagedChunkError,
     FileChangedError,
     LeaseGoneError,
     PeerTimeoutError,
+    StorageError,
     TransportError,
     TxLogError,
     UnauthorizedError,
@@ -252,6 +256,40 @@ def test_another_file_of_the_same_name_is_not_taken(
     assert not [path for path, _ in donors[1].chunks if path == "big.parquet"]
 
 
+def test_a_donor_whose_lease_is_gone(new_donor: NewDonor, workspace: CopyWorkspace) -> None:
+    donors = new_donor(), new_donor("B", lease_s=0.15)
+    grants = [donor.grant() for donor in donors]
+    donors[1].gone = True
+    donors[0].fault = lambda path, offset: time.sleep(0.03) or ""
+    stats = fetch_files(workspace, grants, tasks_of(grants[0]), streams=2)
+    assert_staged(workspace, donors[0].lake)
+    assert stats.dropped[0][0] == "B"
+
+
+def test_a_donor_with_other_chunks_does_not_help(
+    new_donor: NewDonor, workspace: CopyWorkspace
+) -> None:
+    donors = new_donor(), new_donor("B", chunk_bytes=2 * CHUNK)
+    grants = [donor.grant() for donor in donors]
+    stats = fetch_files(workspace, grants, tasks_of(grants[0]), streams=2)
+    assert_staged(workspace, donors[0].lake)
+    assert stats.by_donor == (("A", SIZE),)
+
+
+def test_a_frozen_donor_costs_its_silence_only(
+    new_donor: NewDonor, workspace: CopyWorkspace
+) -> None:
+    """V64: the second donor takes over what the first one was asked for."""
+    donors = new_donor(), new_donor("B")
+    _when_matched(donors, lambda path, offset: "hang" if len(donors[0].chunks) >= 3 else "")
+    grants = [donor.grant() for donor in donors]
+    began = time.monotonic()
+    stats = fetch_files(workspace, grants, tasks_of(grants[0]), streams=4, silence_s=0.7)
+    assert time.monotonic() - began < 8
+    assert_staged(workspace, donors[0].lake)
+    assert [node for node, _ in stats.dropped] == ["A"]
+
+
 def test_no_donor_is_left(new_donor: NewDonor, workspace: CopyWorkspace) -> None:
     donors = new_donor(), new_donor("B")
     grants = [donor.grant() for donor in donors]
@@ -261,6 +299,21 @@ def test_no_donor_is_left(new_donor: NewDonor, workspace: CopyWorkspace) -> None
         fetch_files(workspace, grants, tasks_of(grants[0]))
 
 
+def test_no_grant_at_all(workspace: CopyWorkspace) -> None:
+    with pytest.raises(TransportError, match="no donor granted a lease"):
+        fetch_files(workspace, [], [])
+
+
+def test_leases_given_back(new_donor: NewDonor) -> None:
+    donors = new_donor(), new_donor("B")
+    grants = [donor.grant() for donor in donors]
+    donors[1].gone = True
+    with LeaseKeeper(grants):
+        pass
+    assert list(release_leases(grants)) == ["B"]
+    assert donors[0].released
+
+
 # -- stop, parts -----------------------------------------------------------------------------------
 
 
@@ -268,7 +321,7 @@ def test_a_stop_keeps_what_is_done(donor: StandInDonor, workspace: CopyWorkspace
     stop = threading.Event()
 
     def fault(path: str, offset: int) -> str:
-        if len(donor.chunks) == 8:
+        if len(donor.chunks) >= 8:
             stop.set()
         return "hang" if stop.is_set() else ""
 
@@ -307,6 +360,32 @@ def test_a_part_that_failed_is_made_up_for(donor: StandInDonor, workspace: CopyW
     stats = fetch_files(workspace, [grant], tasks, known=done.records)
     assert stats.chunks == CHUNKS - len(done.records)
     assert_staged(workspace, donor.lake)
+
+
+def test_a_part_that_is_run_again(donor: StandInDonor, workspace: CopyWorkspace) -> None:
+    """A Spark task that failed goes on from the journals of its first attempt."""
+    grant = donor.grant()
+    tasks = tasks_of(grant)
+    (plan,) = plan_parts(workspace, [grant], tasks, parts=1).plans
+    donor.fault = lambda path, offset: "500 x" if len(donor.chunks) >= 12 else ""
+    with pytest.raises(TransportError):
+        run_partition(plan)
+    donor.fault = lambda path, offset: ""
+    done = run_partition(plan)
+    assert len(done.records) == CHUNKS
+    assert done.resumed_bytes + done.fetched_bytes == SIZE
+    assert len(donor.chunks) == CHUNKS
+    fetch_files(workspace, [grant], tasks, known=done.records)
+    assert_staged(workspace, donor.lake)
+
+
+def test_an_executor_that_does_not_see_the_lake(
+    donor: StandInDonor, workspace: CopyWorkspace, tmp_path: Path
+) -> None:
+    grant = donor.grant()
+    plan = plan_parts(workspace, [grant], tasks_of(grant), parts=1).plans[0]
+    with pytest.raises(StorageError, match="does not see the lake"):
+        run_partition(replace(plan, lake=str(tmp_path / "elsewhere")))
 
 
 def test_wrong_chunks_of_an_earlier_attempt(donor: StandInDonor, workspace: CopyWorkspace) -> None:

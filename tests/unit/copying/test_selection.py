@@ -13,7 +13,7 @@ import pytest
 from tests.stand_in_donor import StandInDonor
 from tests.unit.copying.conftest import CHUNK, FILES, assert_staged, tasks_of
 
-from sparktxlog.copying import fetch
+from sparktxlog.copying import streams
 from sparktxlog.copying.fetch import fetch_files
 from sparktxlog.copying.selection import (
     digest_batches,
@@ -23,7 +23,7 @@ from sparktxlog.copying.selection import (
 )
 from sparktxlog.copying.tasks import FileTask
 from sparktxlog.copying.workspace import CopyWorkspace
-from sparktxlog.errors import DiskFullError, FileChangedError
+from sparktxlog.errors import DiskFullError, FileChangedError, TransportError
 
 SIZE = sum(size for size, _ in FILES.values())
 
@@ -38,6 +38,21 @@ def test_unchanged_files_are_linked(donor: StandInDonor, workspace: CopyWorkspac
     assert workspace.staged("t", "big.parquet").samefile(own / "big.parquet")
     stats = fetch_files(workspace, [grant], tasks_of(grant))
     assert (stats.fetched_bytes, stats.wire_bytes, donor.chunks) == (0, 0, [])
+    assert_staged(workspace, donor.lake)
+
+
+def test_parts_of_files_that_are_here_go(donor: StandInDonor, workspace: CopyWorkspace) -> None:
+    """The staged directory becomes the table's: nothing but its files may be in it."""
+    grant = donor.grant()
+    donor.fault = lambda path, offset: "500 x" if offset >= 5 * CHUNK else ""
+    with pytest.raises(TransportError):
+        fetch_files(workspace, [grant], tasks_of(grant), streams=1)
+    assert list(workspace.root.rglob("*.part"))
+    own = workspace.lake / "t"
+    shutil.copytree(donor.lake / "t", own)
+    donor.fault = lambda path, offset: ""
+    selection = select_files(workspace, grant, grant.tables[0], FILES, own)
+    fetch_files(workspace, [grant], selection.fetch)
     assert_staged(workspace, donor.lake)
 
 
@@ -119,7 +134,7 @@ def test_the_disk_fills_up_meanwhile(
 
     grant = donor.grant()
     with monkeypatch.context() as patch:
-        patch.setattr(fetch.os, "pwrite", full)
+        patch.setattr(streams.os, "pwrite", full)
         with pytest.raises(DiskFullError, match="no space left"):
             fetch_files(workspace, [grant], tasks_of(grant), streams=2)
     stats = fetch_files(workspace, [grant], tasks_of(grant), streams=2)

@@ -73,6 +73,8 @@ def test_adopting_an_older_copy(
     donor.chunks.clear()
     grant = donor.grant()
     assert workspace.adopt(older, tasks_of(grant)) >= 3
+    assert not older.part("t", "big.parquet").exists()
+    assert workspace.adopt(older, tasks_of(grant)) == 0
     older.remove()
     stats = fetch_files(workspace, [grant], tasks_of(grant))
     assert_staged(workspace, donor.lake)

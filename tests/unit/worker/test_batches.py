@@ -93,6 +93,39 @@ def test_the_fence_wants_an_unbroken_chain() -> None:
         check_chain([segments[0], segment(5, 9)], 3, "h3")
 
 
+def test_a_copied_replica_goes_on_inside_a_segment() -> None:
+    """Segments end elsewhere at the site that the replica was copied from."""
+    segments = [segment(1, 9), segment(10, 12)]
+    with pytest.raises(DivergedError, match="does not follow"):
+        check_chain(segments, 4, "h4")
+    check_chain(segments, 4, "h4", copied=True)
+    with pytest.raises(DivergedError, match="does not follow"):
+        check_chain([segment(1, 4), segment(5, 9)], 4, "h4", copied=True)
+    effects = (
+        effect("create_table", 1),
+        effect("append", 2),
+        effect("delete_where", 3, predicate="old"),
+        effect("append", 1, 9, inline=True),
+        effect("upsert", 4),
+        effect("append", 5),
+        effect("delete_where", 6, predicate="new"),
+    )
+    batch = plan_batch(
+        [segment(1, 9, *effects), segments[1]],
+        lambda found: (Place(1, 0), Place(9, 0)),
+        position=4,
+        chain_hash="h4",
+    )
+    assert (batch.first, batch.last, batch.from_hash, batch.transactions) == (5, 12, "h4", 8)
+    plan_of_t = batch.tables["t"]
+    assert plan_of_t.create is None
+    first, second = plan_of_t.stages
+    assert (first.lower, first.clear) == (Place(5, 0), Clear.NOTHING)
+    # What came before is left out; of the inline rows only the later ones count.
+    assert [(piece.effect.first, piece.whole) for piece in first.appends] == [(1, False), (5, True)]
+    assert not first.keyed and second.predicate == "(new)"
+
+
 def test_nothing_known_takes_any_start() -> None:
     check_chain([segment(1, 2)], 0, "")
 

@@ -306,6 +306,34 @@ def test_a_broken_off_restore_is_removed_only_by_force(
         restore_replica(store, image, new, force_clean=True)
 
 
+def test_a_killed_restore_leaves_nothing_a_worker_would_take(
+    lake: Lake, store: ImageStore, tmp_path: Path
+) -> None:
+    image = back_up_replica(lake.path, store, name="one").image
+    new = tmp_path / "new"
+    for files in (1, image.files):
+        script = f"""
+import os, signal
+from sparktxlog.worker.image_store import ImageStore
+from sparktxlog.worker.restoring import restore_replica
+store = ImageStore({str(store.root)!r})
+def tell(progress):
+    if progress.files == {files}:
+        os.kill(os.getpid(), signal.SIGKILL)
+restore_replica(store, store.image("one"), {str(new)!r}, force_clean=True, tell=tell)
+"""
+        ended = subprocess.run([sys.executable, "-c", script], check=False)
+        assert ended.returncode == -signal.SIGKILL
+        assert read_state(new) is None
+        with (
+            closing(ReplicaDirectory(new)) as directory,
+            pytest.raises(CorruptLogError, match="broken off"),
+        ):
+            directory.load()
+    restore_replica(store, image, new, force_clean=True)
+    assert rows(new) == rows(lake.path)
+
+
 def test_the_image_nearest_to_a_position_is_chosen(lake: Lake, store: ImageStore) -> None:
     back_up_replica(lake.path, store, name="two")
     lake.append((4, "x"))
@@ -411,3 +439,11 @@ def test_deletion_vectors_of_the_version_are_taken(tmp_path: Path) -> None:
     name = "ab/deletion_vector_d2c639aa-8816-431a-aaf6-d3fe2512ff61.bin"
     assert name not in version_files(path, 0)
     assert name in version_files(path, 1) and add["path"] in version_files(path, 1)
+    # The same from a checkpoint; and gone again once the file is.
+    DeltaTable(path).create_checkpoint()
+    for number in (0, 1):
+        (path / "_delta_log" / f"{number:020}.json").unlink()
+    assert name in version_files(path, 1)
+    gone = path / "_delta_log" / f"{2:020}.json"
+    gone.write_text(json.dumps({"remove": removed | {"deletionVector": vector}}))
+    assert set(version_files(path, 2)).isdisjoint({name, add["path"]})

@@ -1,0 +1,58 @@
+"""Shorten the site's log to its limits, then compact and vacuum the tables of its replica.
+
+./spark-submit.sh jobs/maintain.py --url http://127.0.0.1:7070 [--tables NAME …] [--json]
+Only one at a time runs on a lake; for schedulers see docs/scheduling.md.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import asdict
+from typing import Any
+
+from sparktxlog.api import job
+from sparktxlog.worker.maintenance import (
+    MANY_FILES,
+    WAIT_S,
+    Upkeep,
+    maintain_replica,
+    single_flight,
+)
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = job.parser("Shorten the log, compact and vacuum the replica's tables.")
+    parser.add_argument("--tables", nargs="+", default=[], metavar="NAME", help="only these")
+    parser.add_argument("--no-optimize", action="store_true", help="compact no tables")
+    parser.add_argument("--no-vacuum", action="store_true", help="keep old files")
+    parser.add_argument("--dry-run", action="store_true", help="say what would be done")
+    parser.add_argument("--min-files", type=int, default=MANY_FILES, metavar="N",
+                        help="compact tables of N small files or more")  # fmt: skip
+    parser.add_argument("--wait", type=float, default=WAIT_S, metavar="SECONDS",
+                        help="wait so long for a running worker")  # fmt: skip
+    return job.run_job(parser.parse_args(argv), maintain)
+
+
+def maintain(context: job.JobContext) -> tuple[int, dict[str, Any]]:
+    a = context.arguments
+    wanted = Upkeep(
+        tables=a.tables, optimize=not a.no_optimize, vacuum=not a.no_vacuum, dry_run=a.dry_run,
+        many_files=a.min_files, wait_s=a.wait,
+    )  # fmt: skip
+    with closing(context.open_source()) as source:
+        lake = a.lake or source.info().lake_root
+        with single_flight(lake):
+            log = {} if a.dry_run else source.maintain_log()
+            sys.stderr.write(f"log: {log or 'untouched'}\n")
+            found = maintain_replica(
+                context.spark, lake, wanted, lambda line: print(line, file=sys.stderr, flush=True)
+            )
+    failed, skipped = any(t.failed for t in found), any(t.skipped for t in found)
+    code = job.ERROR if failed else job.LAGGING if skipped and not a.dry_run else job.OK
+    return code, {"log": log, "tables": [asdict(table) for table in found]}
+
+
+if __name__ == "__main__":
+    job.main(main)

@@ -1,0 +1,85 @@
+"""Tables are compacted and vacuumed beside their worker, and pinned files outlive it."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from tests.worker_log import LogBuilder, MemoryLog, table
+
+from sparktxlog.errors import InvalidRequestError
+from sparktxlog.storage.pins import Pins
+from sparktxlog.worker.apply import Applier
+from sparktxlog.worker.maintenance import Upkeep, describe, maintain_replica
+from sparktxlog.worker.state import ReplicaDirectory, read_state
+
+pytestmark = pytest.mark.spark
+
+
+def apply(spark: SparkSession, source: MemoryLog) -> int:
+    with closing(ReplicaDirectory(source.lake)) as directory:
+        return Applier(spark, source, directory).run_once().position
+
+
+def test_a_table_of_small_files_is_compacted_and_vacuumed(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    log = LogBuilder(tmp_path)
+    log.transaction()
+    log.create(table("plain", "id bigint, name string", keys=["id"]))
+    log.create(table("other", "id bigint"))
+    log.transaction().staged("append", "plain", [(i, "n") for i in range(60)], files=30)
+    log.publish()
+    source = MemoryLog(log, tmp_path / "lake")
+    apply(spark, source)
+    directory = source.lake / "plain"
+    pins = Pins(source.lake)
+    pinned = pins.pin("lease", ["plain"])["plain"]
+    before = {file.path: Path(file.location).read_bytes() for file in pinned}
+
+    with pytest.raises(InvalidRequestError, match="no table 'nothing'"):
+        maintain_replica(spark, source.lake, Upkeep(tables=["nothing"]))
+    (other, plain) = maintain_replica(spark, source.lake, Upkeep(dry_run=True))
+    assert "OPTIMIZE and VACUUM would run" in plain.skipped
+    assert "dry run: VACUUM" in other.skipped
+    assert (plain.files, plain.small_files) == (30, 30)
+
+    # A worker at work: nothing is committed beside it.
+    with closing(ReplicaDirectory(source.lake)):
+        (busy,) = maintain_replica(
+            spark, source.lake, Upkeep(tables=["plain"], vacuum=False, wait_s=0)
+        )
+    assert "owned by another worker" in busy.skipped and not busy.optimized
+    assert "skipped: OPTIMIZE" in describe(busy)
+
+    lines: list[str] = []
+    (done,) = maintain_replica(spark, source.lake, Upkeep(tables=["plain"]), lines.append)
+    assert (done.failed, done.skipped) == ("", "")
+    assert (done.optimized, done.vacuumed, done.files) == (True, "full", 1)
+    assert lines == [describe(done)]
+    # Within the table's own retention old versions stay.
+    assert len(list(directory.glob("*.parquet"))) == 31
+    (again,) = maintain_replica(spark, source.lake, Upkeep(tables=["plain"]))
+    assert (again.optimized, again.vacuumed) == (False, "full")
+
+    # The worker accepts it and goes on.
+    log.transaction().inline("upsert", "plain", [(3, "changed"), (100, "new")])
+    log.publish()
+    assert apply(spark, source) == log.position
+    state = read_state(source.lake)
+    assert state is not None and not state.diverged
+    assert spark.read.format("delta").load(str(directory)).count() == 61
+
+    # Old files go, the pinned ones of a running copy stay.
+    spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
+    try:
+        spark.sql(f"VACUUM delta.`{directory}` RETAIN 0 HOURS").collect()
+    finally:
+        spark.conf.unset("spark.databricks.delta.retentionDurationCheck.enabled")
+    assert len(list(directory.glob("*.parquet"))) < 31
+    kept = {file.path: Path(file.location).read_bytes() for file in pinned}
+    assert {p: b for p, b in kept.items() if p.endswith(".parquet")} == {
+        p: b for p, b in before.items() if p.endswith(".parquet")
+    }
