@@ -31,11 +31,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "copying": {"codec"},
     "worker": {"catchup", "codec", "copying", "storage.interfaces"},
     "api": {"codec", "copying", "worker"},
-    "cli": {"api", "catchup", "config", "codec", "copying", "runtime", "service", "worker", "transport", "storage"},
+    "cli": {
+        "api", "catchup", "codec", "config", "copying", "runtime", "service", "storage",
+        "transport", "worker",
+    },
     "pyspark_txlog": {"api"},
     "testing": {
-        "api", "catchup", "cli", "codec", "config", "copying", "protocol", "runtime", "service", "storage",
-        "transport", "worker",
+        "api", "catchup", "cli", "codec", "config", "copying", "protocol", "runtime", "service",
+        "storage", "transport", "worker",
     },
 }  # fmt: skip
 

@@ -32,7 +32,7 @@ def load(name: str) -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("name", ["apply", "verify"])
+@pytest.mark.parametrize("name", ["apply", "maintain", "verify"])
 def test_an_absent_node_is_told_before_spark_starts(
     name: str, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -30,8 +30,10 @@ def choose_donors(
 ) -> list[str]:
     """Return the nodes to copy from, best first.
 
-    A donor is KNOWN, alive and reachable, and not the target itself.  The one furthest ahead in
-    the log comes first, among equals the nearest, then the least node id.
+    A donor is KNOWN and its node reachable, and not the target itself.  The one furthest ahead in
+    the log comes first, among equals one whose worker is alive, then the nearest, then the least
+    node id.  A worker that runs now and then only is a good donor meanwhile: files are served by
+    its node.
 
     Args:
         target_node: Node whose replica is to be replaced.
@@ -51,9 +53,12 @@ def choose_donors(
 
 
 def _is_donor(candidate: Candidate, least_position: int) -> bool:
-    healthy = candidate.verdict is ReplicaVerdict.KNOWN and candidate.alive and candidate.linked
+    healthy = candidate.verdict is ReplicaVerdict.KNOWN and candidate.linked
     return healthy and candidate.position >= least_position
 
 
-def _order(candidate: Candidate) -> tuple[int, float, str, str]:
-    return -candidate.position, candidate.round_trip_s, candidate.node_id, candidate.worker_id
+def _order(candidate: Candidate) -> tuple[int, bool, float, str, str]:
+    return (
+        -candidate.position, not candidate.alive, candidate.round_trip_s, candidate.node_id,
+        candidate.worker_id,
+    )  # fmt: skip

@@ -124,6 +124,8 @@ class CopyTicket:
     copy_id: str
     decision: Decision
     grants: tuple[Grant, ...] = ()
+    #: Chunks to fetch at once (`replication.streams`).
+    streams: int = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -62,8 +62,10 @@ class WorkerReport:
     pace: ReplayCost | None = None
     #: Why the worker cannot repair its replica by itself, empty = it can (R19).
     irreparable: str = ""
-    #: Node whose replica this one was copied from last, empty = never.
+    #: Node and position that the replica was copied from last, `B@1200`; empty = never.
     copied_from: str = ""
+    #: Time since its node heard it, microseconds, where that passes it on later; -1 = unknown.
+    age_us: int = 0
 
 
 class ReplicaVerdict(str, Enum):

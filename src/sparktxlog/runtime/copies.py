@@ -109,7 +109,10 @@ class Copies:
                 worker_id=decision.worker_id,
                 donors=list(donors),
             )
-        ticket = CopyTicket(copy_id=uuid.uuid4().hex, decision=decision, grants=tuple(grants))
+        ticket = CopyTicket(
+            copy_id=uuid.uuid4().hex, decision=decision, grants=tuple(grants),
+            streams=self._config.replication_streams,
+        )  # fmt: skip
         _log.info(
             "copy arranged", copy=ticket.copy_id, worker=decision.worker_id,
             donors=[grant.node_id for grant in grants], position=grants[0].position,

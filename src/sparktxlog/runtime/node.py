@@ -233,6 +233,7 @@ class Node:
             "payload_root": str(config.payload_dir),
             "lake_root": str(config.lake_dir),
             "log_root": str(config.data_dir / "log"),
+            "backup_dir": None if config.backup_dir is None else str(config.backup_dir),
             "version": __version__,
             "inline_limit": config.inline_limit,
             "run_limit_bytes": config.run_limit_bytes,

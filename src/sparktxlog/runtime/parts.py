@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sparktxlog.catchup.comparison import Comparison
@@ -91,8 +91,9 @@ class Parts:
         return answer
 
     def take_foreign_report(self, report: WorkerReport) -> None:
-        """Take in a peer's worker report."""
-        self._judge(report, self.clock.now())
+        """Take in a peer's worker report, or its latest one when the link comes up."""
+        heard_at = 0 if report.age_us < 0 else self.clock.now() - report.age_us
+        self._judge(replace(report, age_us=0), heard_at)
 
     def judge_again(self) -> None:
         """Judge reports anew that this node's queue has caught up with."""

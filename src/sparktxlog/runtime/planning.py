@@ -267,8 +267,7 @@ class Planning:
         return decision, [donor for donor in donors if donor not in silent] + silent
 
     def _is_healthy(self, state: ReplicaState) -> bool:
-        alive = state.heard_at and self._now() - state.heard_at <= self._dead_after_us
-        return bool(alive) and state.comparison.verdict is ReplicaVerdict.KNOWN
+        return state.comparison.verdict is ReplicaVerdict.KNOWN
 
     def _donors(
         self, report: WorkerReport, comparison: Comparison, *, forced: bool = False

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -88,12 +88,14 @@ class Replicas:
             if name.startswith(_PREFIX):
                 slot = int(name.removeprefix(_PREFIX))
                 found.append((msgspec.msgpack.decode(value, type=WorkerReport), slot))
+        newest = msgspec.msgpack.decode(saved[_OWN], type=WorkerReport) if _OWN in saved else None
         for report, slot in sorted(found, key=lambda item: item[0].position):
-            self._batches[report.position] = report
+            if newest is not None and _same_tables(report, newest):
+                self._batches[report.position] = report
             self._record(report)
             self._slot = (slot + 1) % HISTORY
-        if _OWN in saved:
-            report = msgspec.msgpack.decode(saved[_OWN], type=WorkerReport)
+        if newest is not None:
+            report = newest
             self._states[report.worker_id] = ReplicaState(
                 report=report, comparison=self._compare(report), heard_at=0
             )
@@ -104,13 +106,15 @@ class Replicas:
         """Judge a report; return the verdict, whether its state is new, and what to keep of it."""
         known = self._states.get(report.worker_id)
         changed = known is None or known.report.position != report.position or (
-            known.report.tables != report.tables or known.report.lineage != report.lineage
+            (known.report.tables, known.report.lineage, known.report.copied_from)
+            != (report.tables, report.lineage, report.copied_from)
         )  # fmt: skip
         comparison = self._compare(report)
         # The same state may be judged anew: what was AHEAD of this node is KNOWN later.
         changed = changed or known is None or known.comparison.verdict is not comparison.verdict
         own = report.node_id == self._node_id
         self._tell(report, comparison, known)
+        self._drop_former(report)
         self._states[report.worker_id] = ReplicaState(
             report=report, comparison=comparison, heard_at=now
         )
@@ -121,7 +125,18 @@ class Replicas:
                 writes = self._keep_batch(report)
         return comparison, changed, writes
 
+    def _drop_former(self, report: WorkerReport) -> None:
+        """Forget workers of the same site before this one: a site has one replica."""
+        for worker_id, state in list(self._states.items()):
+            if state.report.node_id == report.node_id and worker_id != report.worker_id:
+                del self._states[worker_id]
+
     def _keep_batch(self, report: WorkerReport) -> list[Write]:
+        for position, batch in list(self._batches.items())[::-1]:
+            if _same_tables(batch, report) and position < report.position:
+                break
+            # Of a lake that is gone, or of tables that a copy replaced: versions mean others now.
+            del self._batches[position]
         self._batches[report.position] = report
         while len(self._batches) > HISTORY:
             self._batches.popitem(last=False)
@@ -204,6 +219,13 @@ class Replicas:
         ]
         return max(own, key=lambda state: state.heard_at, default=None)
 
+    def latest_own(self, now: int) -> list[WorkerReport]:
+        """Return the newest report of this site's worker, with its age, for a peer that is new."""
+        own = self.own()
+        if own is None:
+            return []
+        return [replace(own.report, age_us=now - own.heard_at if own.heard_at else -1)]
+
     def history(self, after: int, limit: int) -> list[WorkerReport]:
         """Return the own replica's known states behind a position, ascending, at most `limit`."""
         found = (batch for position, batch in self._batches.items() if position > after)
@@ -244,3 +266,8 @@ class Replicas:
                 }
             )
         return lines
+
+
+def _same_tables(one: WorkerReport, other: WorkerReport) -> bool:
+    """Tell whether two reports of a site speak of the same Delta tables, version by version."""
+    return (one.worker_id, one.copied_from) == (other.worker_id, other.copied_from)

@@ -419,6 +419,9 @@ class _Builder:
 
     def _on_link(self, node_id: str, up: bool) -> None:
         self.cycle.tell_always(LinkChanged(peer=NodeId(node_id), up=up))
+        if up:
+            # A peer that was away, or restarted, learns of this site's replica at once.
+            self.links[node_id].report(self.replicas.latest_own(self.clock.now()))
 
     def _on_fatal(self, alarm: Alarm) -> None:
         _log.critical(

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 
+from sparktxlog.copying.workspace import remove_others
 from sparktxlog.errors import ApplyError, DivergedError, TransportError, TxLogError
 from sparktxlog.model.operation import OP_COLUMN, POSITION_COLUMN
 from sparktxlog.model.report import ReplayCost
@@ -230,6 +231,7 @@ class Applier:
         if self.state.copying is not None and not self.state.copying.swapped:
             # Nothing was replaced yet, and the node prefers a replay by now.
             self.state = replace(self.state, copying=None)
+            remove_others(self.lake)
         began = monotonic()
         batch = self.apply_batch(tail)
         self._report(cost_of(batch, monotonic() - began))
@@ -287,6 +289,7 @@ class Applier:
         try:
             outcome = CopyRun(copy, (stop or threading.Event()).wait).run(reason)
         finally:
+            copy.close()
             self.state, self._steps = copy.state, None
         self._copied.append(outcome)
         return outcome

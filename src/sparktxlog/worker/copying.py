@@ -89,8 +89,11 @@ class Fetcher(Protocol):
             TxLogError: Not all could be had; what was had is kept.
         """
 
-    def release(self, grants: Iterable[Grant]) -> None:
-        """Give leases back; one that is gone already is no error."""
+    def hold(self, ticket: CopyTicket) -> None:
+        """Keep the leases of a ticket alive until `release`."""
+
+    def release(self, grants: Sequence[Grant]) -> None:
+        """Give held leases back; one that is gone already is no error."""
 
     def remove(self) -> None:
         """Remove the workspace."""
@@ -239,6 +242,7 @@ class ReplicaCopy:
         self.ticket = self._source.copy_ticket(self.state.worker_id, forced=self.pending.forced)
         if not self.ticket.grants:
             raise ApplyError("no donor granted a copy", hint="Start a worker at another site.")
+        self._fetcher.hold(self.ticket)
         grant = self.grant
         if grant.lineage != self._info.lineage:
             raise DivergedError(
@@ -482,9 +486,14 @@ class ReplicaCopy:
             tables=tables,
             pending=None,
             copying=None,
-            copied_from=grant.node_id,
+            copied_from=f"{grant.node_id}@{grant.position}",
         )
         self._directory.save(self.state)
+
+    def close(self) -> None:
+        """Give back what an interrupted attempt still holds."""
+        if self.ticket is not None:
+            self._fetcher.release(self.ticket_grants)
 
     # --- telling ------------------------------------------------------------------------------
 

@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
-from sparktxlog.copying.chunks import DonorLink
 from sparktxlog.copying.fetch import fetch_files
+from sparktxlog.copying.leases import LeaseKeeper, release_leases
 from sparktxlog.copying.parts import plan_parts, run_partition
 from sparktxlog.copying.selection import require_space, select_files, wanted_files
 from sparktxlog.copying.tasks import ChunkRecord, FetchPlan, FetchStats, FileTask
 from sparktxlog.copying.workspace import CopyWorkspace, remove_others
-from sparktxlog.errors import TxLogError
-from sparktxlog.model.copying import Grant, OfferedFile, OfferedTable
+from sparktxlog.model.copying import CopyTicket, Grant, OfferedFile, OfferedTable
 from sparktxlog.worker.copying import Fetched, FetcherOf
 
 if TYPE_CHECKING:
@@ -30,13 +29,10 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
-#: Chunks fetched at once by the driver.
-STREAMS = 4
 #: Chunks fetched at once by each task of an executor.
 TASK_STREAMS = 2
 #: Seconds between two lines about progress.
 PROGRESS_S = 5.0
-_RELEASE_S = 10.0
 
 
 class DonorFetcher:
@@ -50,11 +46,19 @@ class DonorFetcher:
     def __init__(self, lake: Path, copy_id: str) -> None:
         self._lake = lake
         self._space = CopyWorkspace(lake, copy_id)
+        self._keeper: LeaseKeeper | None = None
+        self._streams = 1
         self._shown = monotonic()
 
     def staged(self, table: str) -> Path:
         """Return the directory that a table's files are fetched to."""
         return self._space.table_dir(table)
+
+    def hold(self, ticket: CopyTicket) -> None:
+        """Keep the leases alive until `release`: Spark may work for long between two chunks."""
+        self._streams = ticket.streams
+        self._keeper = LeaseKeeper(ticket.grants)
+        self._keeper.__enter__()
 
     def fetch(
         self, grants: Sequence[Grant], offered: OfferedTable, files: Sequence[OfferedFile]
@@ -94,7 +98,7 @@ class DonorFetcher:
         known: Iterable[ChunkRecord],
     ) -> FetchStats:
         return fetch_files(
-            self._space, grants, tasks, streams=STREAMS, progress=self._show, known=known
+            self._space, grants, tasks, streams=self._streams, progress=self._show, known=known
         )
 
     def _show(self, done_bytes: int, total_bytes: int) -> None:
@@ -102,17 +106,14 @@ class DonorFetcher:
             self._shown = monotonic()
             _logger.info("%s of %s bytes are here", f"{done_bytes:,}", f"{total_bytes:,}")
 
-    def release(self, grants: Iterable[Grant]) -> None:
-        """Give leases back; one that is gone already is no error."""
-        for grant in grants:
-            link = DonorLink(grant, silence_s=_RELEASE_S)
-            try:
-                link.release()
-            except TxLogError as error:
-                # It expires by itself.
-                _logger.info("lease of %s is not given back: %s", grant.node_id, error)
-            finally:
-                link.close()
+    def release(self, grants: Sequence[Grant]) -> None:
+        """Give held leases back; one that cannot be expires by itself."""
+        if self._keeper is None:
+            return
+        self._keeper.__exit__(None, None, None)
+        self._keeper = None
+        for node_id, reason in release_leases(grants).items():
+            _logger.info("lease of %s is not given back: %s", node_id, reason)
 
     def remove(self) -> None:
         """Remove the workspace, and what earlier copies left."""

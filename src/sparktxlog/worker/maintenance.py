@@ -145,6 +145,9 @@ def maintain_replica(
     session = applier_session(spark)
     # A log entry of VACUUM would be a commit beside the worker's.
     session.conf.set("spark.databricks.delta.vacuum.logging.enabled", "false")
+    # VACUUM lists files in so many tasks; Spark's default of 10,000 takes minutes (measured).
+    tasks = max(4, 2 * spark.sparkContext.defaultParallelism)
+    session.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", str(tasks))
     keeper = _Keeper(session, lake, wanted)
     done = []
     for name in names:

@@ -96,7 +96,7 @@ class ReplicaState:
     pending: PendingBatch | None = None
     #: While it is there no batch may be applied.
     copying: PendingCopy | None = None
-    #: Node whose replica this one was copied from last, empty = never.
+    #: Node and position that the replica was copied from last, `B@1200`; empty = never.
     copied_from: str = ""
 
     def begin(self, batch: Batch, lineage: str) -> ReplicaState:

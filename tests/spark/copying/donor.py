@@ -110,7 +110,10 @@ class FolderFetcher:
                 target.write_bytes(content)
         return Fetched(size_bytes=total, wire_bytes=total - reused, reused_bytes=reused)
 
-    def release(self, grants: Iterable[Grant]) -> None:
+    def hold(self, ticket: CopyTicket) -> None:
+        self.held = ticket
+
+    def release(self, grants: Sequence[Grant]) -> None:
         self.released += 1
 
     def remove(self) -> None:

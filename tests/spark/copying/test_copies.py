@@ -122,7 +122,7 @@ def test_a_replica_is_swapped_by_commits_and_replays_on(site: Site, tmp_path: Pa
     assert outcome.verdict == "KNOWN" and site.fetcher.released == 1
     # The old state is history, and backed up before the first file came.
     state = read_state(site.lake)
-    assert state is not None and state.copied_from == "b"
+    assert state is not None and state.copied_from.startswith("b@")
     assert site.rows("keyed", state.tables["keyed"].version - 1) == before
     manifest = json.loads((tmp_path / "old" / copy.copy_id / "keyed.manifest.json").read_text())
     kept = tmp_path / "old" / copy.copy_id / "keyed"

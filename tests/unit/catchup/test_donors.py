@@ -41,7 +41,7 @@ def test_the_target_never_lends_to_itself_and_a_node_counts_once() -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"alive": False}, {"linked": False}, {"position": 99}]
+    [{"linked": False}, {"position": 99}]
     + [{"verdict": verdict} for verdict in ReplicaVerdict if verdict is not ReplicaVerdict.KNOWN],
 )
 def test_who_is_not_up_to_date_and_reachable_does_not_lend(change: dict[str, object]) -> None:
@@ -51,3 +51,9 @@ def test_who_is_not_up_to_date_and_reachable_does_not_lend(change: dict[str, obj
 
 def test_a_diverged_target_takes_any_position() -> None:
     assert choose_donors("T", 0, [candidate("A", 5)], 3) == ["A"]
+
+
+def test_a_worker_that_does_not_run_now_lends_after_those_that_do() -> None:
+    candidates = [replace(candidate("A"), alive=False), candidate("B", round_trip_s=1.0)]
+    assert choose_donors("T", 0, candidates, 3) == ["B", "A"]
+    assert choose_donors("T", 0, candidates[:1], 3) == ["A"]

@@ -99,3 +99,41 @@ def test_a_peer_ahead_of_this_node_becomes_known_when_the_queue_has_grown() -> N
     assert (comparison.verdict, changed) == (ReplicaVerdict.KNOWN, True)
     assert known.overtaken() == []
     assert known.accept(report(10, "C", rows=2), 8)[0].verdict is ReplicaVerdict.DIVERGED
+
+
+def test_a_new_worker_of_a_site_takes_the_place_of_the_former() -> None:
+    known = replicas()
+    known.accept(report(20), 1)
+    known.accept(report(10, "B"), 1)
+    saved = {}
+    for write in known.accept(replace(report(10), worker_id="new"), 2)[2]:
+        assert isinstance(write, PutValue)
+        saved[write.name] = write.value
+    assert [s.report.worker_id for s in known.states()] == ["new", "wB"]
+    # Versions of the former lake mean nothing any more.
+    assert known.snapshot(20) is None
+    newest = known.snapshot(None)
+    assert newest is not None and (newest.worker_id, newest.position) == ("new", 10)
+    assert replicas(saved).snapshot(None) == newest
+
+
+def test_a_copy_ends_the_snapshots_of_the_tables_it_replaced() -> None:
+    known = replicas()
+    saved = {}
+    for made in (report(10), report(20), replace(report(20), copied_from="B@20"), report(30)):
+        copied = replace(made, copied_from="B@20" if made.position == 30 else made.copied_from)
+        for write in known.accept(copied, 1)[2]:
+            assert isinstance(write, PutValue)
+            saved[write.name] = write.value
+    for after in (known, replicas(saved)):
+        assert [r.position for r in after.history(0, 9)] == [20, 30]
+
+
+def test_a_peer_that_comes_back_is_told_the_latest_report_with_its_age() -> None:
+    known = replicas()
+    assert known.latest_own(1) == []
+    known.accept(report(10), 1_000_000)
+    known.accept(report(10, "B"), 1_000_000)
+    assert known.latest_own(11_000_000) == [replace(report(10), age_us=10_000_000)]
+    known.accept(report(10), 0)
+    assert known.latest_own(11_000_000) == [replace(report(10), age_us=-1)]

@@ -1,0 +1,250 @@
+"""Faults in the middle of a copy between real nodes: each ends KNOWN or in a clear refusal."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+from tests.node_processes import Cluster, NodeProcess, call, wait_until
+
+from sparktxlog import connect
+from sparktxlog.cli.demo.relay import RelayNetwork
+from sparktxlog.errors import DiskFullError, TransportError
+from sparktxlog.worker.apply import Applier, ApplyOutcome
+from sparktxlog.worker.copying import CopyOptions
+from sparktxlog.worker.fetching import DonorFetcher
+from sparktxlog.worker.source import HttpLogSource
+from sparktxlog.worker.state import ReplicaDirectory, read_state
+
+pytestmark = [pytest.mark.spark, pytest.mark.e2e, pytest.mark.timeout(600)]
+
+ROOT = Path(__file__).parents[3]
+CHUNK_BYTES = 65_536
+ROWS = 2_000_000
+#: Chunks after which a copy counts as in the middle; the table has over 200.
+MIDDLE = 20
+
+
+class Sites:
+    """Three nodes behind relays, two of them with a replica; C is to be copied."""
+
+    def __init__(self, directory: Path, spark: SparkSession) -> None:
+        self.spark = spark
+        self.cluster = Cluster(directory)
+        self.relays = RelayNetwork(self.cluster.ports)
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self._thread.start()
+
+    def start(self) -> None:
+        self.on_loop(self.relays.start())
+        public = {name: relay.port for name, relay in self.relays.relays.items()}
+        for name, node in self.cluster.nodes.items():
+            node.write_config(public[name], {n: p for n, p in public.items() if n != name})
+            node.config.write_text(
+                f'listen = "127.0.0.1:{self.cluster.ports[name]}"\n'
+                f'"replication.chunk-bytes" = {CHUNK_BYTES}\n"worker-dead-after" = 3600\n'
+                + node.config.read_text()
+            )
+        self.cluster.start()
+        log = connect(self.spark, self.cluster.nodes["A"].url)
+        log.create_table("big", "id bigint, x double")
+        receipt = log.append("big", self.spark.range(ROWS).withColumn("x", F.rand(5)))
+        self.cluster.agree(receipt.position)
+        for name in "AB":
+            assert self.work(name).verdict == "KNOWN"
+        wait_until(
+            lambda: {r["node_id"] for r in self.node("C").status()["replicas"]} >= {"A", "B"},
+            what="C's node to hear of the replicas",
+        )
+
+    def on_loop(self, work: Any) -> None:
+        asyncio.run_coroutine_threadsafe(work, self.loop).result(20)
+
+    def node(self, name: str) -> NodeProcess:
+        return self.cluster.nodes[name]
+
+    def lake(self, name: str) -> Path:
+        return self.node(name).directory / name / "lake"
+
+    def work(self, name: str, **options: Any) -> ApplyOutcome:
+        source = HttpLogSource(self.node(name).url)
+        with closing(source), closing(ReplicaDirectory(self.lake(name))) as directory:
+            return Applier(self.spark, source, directory, **options).catch_up(timeout_s=60.0)
+
+    def copy(self, in_the_middle: Callable[[list[str]], None] = lambda donors: None) -> Any:
+        """Copy to C; once chunks are here, let something happen to the donors of the copy."""
+        donors: list[str] = []
+
+        class Watched(DonorFetcher):
+            def fetch(self, grants: Any, offered: Any, files: Any) -> Any:
+                donors[:] = [grant.node_id for grant in grants]
+                return super().fetch(grants, offered, files)
+
+        over = threading.Event()
+        failures: list[BaseException] = []
+
+        def watch() -> None:
+            try:
+                while not over.is_set() and self.chunks() < MIDDLE:
+                    over.wait(0.002)
+                if not over.is_set():
+                    in_the_middle(donors)
+            except BaseException as failure:
+                failures.append(failure)
+
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        try:
+            return self.work("C", copies=CopyOptions(forced=True), open_fetcher=Watched)
+        finally:
+            over.set()
+            watcher.join()
+            assert not failures, failures
+
+    def chunks(self) -> int:
+        """Chunks that C has written down."""
+        journals = (self.lake("C") / "_sparktxlog" / "copies").glob("*/chunks-*.jsonl")
+        return sum(path.read_bytes().count(b"\n") for path in journals)
+
+    def check(self) -> None:
+        """C holds what A holds, and its node knows it."""
+        frames = [self.spark.read.format("delta").load(str(self.lake(n) / "big")) for n in "AC"]
+        totals = [f.agg(F.count("*"), F.sum(F.hash("id", "x"))).first() for f in frames]
+        assert totals[0] == totals[1] and totals[0][0] == ROWS
+        state = read_state(self.lake("C"))
+        assert state is not None and state.copying is None
+        (own,) = (r for r in self.node("C").status()["replicas"] if r["node_id"] == "C")
+        assert (own["verdict"], own["position"]) == ("KNOWN", state.position)
+
+    def stop(self) -> None:
+        self.cluster.stop()
+        self.loop.call_soon_threadsafe(self.relays.close)
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(10)
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Iterator[Sites]:
+    sites = Sites(tmp_path_factory.mktemp("faults"), spark)
+    try:
+        sites.start()
+        yield sites
+    finally:
+        sites.stop()
+
+
+@pytest.fixture
+def sites(running: Sites) -> Iterator[Sites]:
+    """C has nothing; whatever a test broke is whole again."""
+    own = running.lake("C")
+    if own.exists():
+        subprocess.run(["rm", "-rf", str(own)], check=True)
+    yield running
+    running.loop.call_soon_threadsafe(running.relays.heal)
+    for node in running.cluster.nodes.values():
+        assert node.process is not None
+        if node.process.poll() is not None:
+            node.start()
+            node.wait_ready()
+    wait_until(running.cluster.all_linked, what="all links are back")
+
+
+def test_a_killed_donor_is_replaced(sites: Sites) -> None:
+    killed = []
+
+    def kill(donors: list[str]) -> None:
+        killed.extend(donors[:1])
+        sites.node(donors[0]).kill()
+
+    outcome = sites.copy(kill)
+    assert outcome.verdict == "KNOWN" and killed
+    sites.check()
+
+
+def test_a_killed_node_of_the_target_costs_nothing(sites: Sites) -> None:
+    node = sites.node("C")
+
+    def kill(donors: list[str]) -> None:
+        node.kill()
+        node.start()
+
+    try:
+        assert sites.copy(kill).verdict == "KNOWN"
+    except TransportError:
+        # The node was not back in time for the report: a second run has nothing left to fetch.
+        node.wait_ready()
+        assert sites.work("C", copies=CopyOptions()).verdict == "KNOWN"
+    sites.check()
+
+
+def test_a_cut_link_is_a_clear_refusal_and_healed_goes_on(sites: Sites) -> None:
+    def cut(donors: list[str]) -> None:
+        sites.loop.call_soon_threadsafe(sites.relays.cut, "A")
+        sites.loop.call_soon_threadsafe(sites.relays.cut, "B")
+
+    with pytest.raises(TransportError):
+        sites.copy(cut)
+    assert not (sites.lake("C") / "big").exists()
+    here = sites.chunks()
+    assert here >= MIDDLE
+    sites.loop.call_soon_threadsafe(sites.relays.heal)
+    wait_until(sites.cluster.all_linked, what="the links are back")
+    outcome = sites.copy()
+    assert outcome.verdict == "KNOWN"
+    assert outcome.copies[0].reused_bytes >= (here - 8) * CHUNK_BYTES
+    sites.check()
+
+
+def test_a_killed_target_goes_on_where_it_stood(sites: Sites) -> None:
+    command = [
+        sys.executable, str(ROOT / "jobs" / "catch_up.py"), "--url", sites.node("C").url,
+        "--force", "copy", "--master", "local[2]",
+    ]  # fmt: skip
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    job = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE)
+    wait_until(lambda: sites.chunks() >= MIDDLE or job.poll() is not None, 90, "chunks are here")
+    job.kill()
+    job.communicate()
+    here = sites.chunks()
+    assert not (sites.lake("C") / "big").exists()
+    outcome = sites.copy()
+    assert outcome.verdict == "KNOWN"
+    # At most one chunk of each stream is fetched again.
+    assert outcome.copies[0].reused_bytes >= (here - 8) * CHUNK_BYTES
+    sites.check()
+
+
+def test_a_full_disk_is_refused_before_the_first_chunk(
+    sites: Sites, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = sites.lake("C")
+    lake.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(lake)]
+    mounted = os.geteuid() == 0 and subprocess.run(mount, check=False).returncode == 0
+    if not mounted:  # without the right to mount, the answer of a small disk
+        small = os.statvfs_result((4096, 4096, 2048, 2048, 2048, 0, 0, 0, 0, 255))
+        monkeypatch.setattr("sparktxlog.copying.selection.os.statvfs", lambda path: small)
+    try:
+        with pytest.raises(DiskFullError) as caught:
+            sites.copy()
+        assert caught.value.definite
+        assert "bytes are free" in str(caught.value)
+        assert not (lake / "big").exists() and sites.chunks() == 0
+    finally:
+        if mounted:
+            subprocess.run(["umount", str(lake)], check=True)
+    monkeypatch.undo()
+    assert sites.copy().verdict == "KNOWN"
+    sites.check()
+    assert call(f"{sites.node('C').url}/v1/transfers")
