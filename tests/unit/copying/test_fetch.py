@@ -230,7 +230,7 @@ def test_one_of_two_donors_dies(new_donor: NewDonor, workspace: CopyWorkspace, d
 
     def fault(path: str, offset: int) -> str:
         said = before(path, offset)
-        if dead.is_set() or len(donors[dying].chunks) >= 5:
+        if dead.is_set() or len(donors[dying].chunks) >= 1:
             dead.set()
             threading.Thread(target=donors[dying].die, daemon=True).start()
             return "cut"

@@ -300,10 +300,9 @@ def test_all_empty_and_all_silent(tmp_path: Path) -> None:
 
 def test_a_diverged_replica_stops_without_a_healthy_donor(tmp_path: Path) -> None:
     async def main() -> None:
-        site = Site(tmp_path, {"B": Link("B"), "C": Link("C")})
+        site = Site(tmp_path, {"B": Link("B", up=False), "C": Link("C")})
         site.tell(report(20, "B"))
-        # Right away, before any question: B is behind nothing, but dead.
-        site.now += DEAD_US + 1
+        # Right away, before any question: B is behind nothing, but its node cannot be reached.
         answer = site.tell(report(20, rows=2))
         assert (answer["verdict"], answer["plan"]) == ("DIVERGED", "stop")
         assert "no healthy donor" in answer["reason"]
@@ -313,8 +312,9 @@ def test_a_diverged_replica_stops_without_a_healthy_donor(tmp_path: Path) -> Non
         assert site.tell(report(20, rows=2))["plan"] == "stop"
         assert (await site.planning.decide("wA"))[1] == []
         assert site.replicas.applied(2) == 0
-        # B is back: that counts at once.
-        site.tell(report(20, "B"))
+        # B is back, though its worker does not run now: that counts at once.
+        site.links["B"].up = True
+        site.now += DEAD_US + 1
         assert site.tell(report(20, rows=2))["plan"] == "copy"
         await site.settled()
         assert site.tell(report(20, rows=2))["plan"] == "copy"
