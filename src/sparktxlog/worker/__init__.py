@@ -13,7 +13,7 @@
     reports     reports and heartbeats
     verify      recount, compare, name what differs
     copying     a replica copied from a donor: journal, stage, recount, swap, report
-    recovery    carries out the machine's orders during a copy
+    recovery    carries out the machine's orders: batches, ranges, copies
     fetching    files from donors, by threads or by executors
     deltalog    a table's log as Spark's Delta reads and writes it
     layout      which files a version needs, and which features files carry

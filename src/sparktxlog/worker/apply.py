@@ -40,7 +40,7 @@ from sparktxlog.worker.copying import CopyOptions, CopyOutcome, FetcherOf, Repli
 from sparktxlog.worker.driver_lock import lock_by_driver
 from sparktxlog.worker.fetching import DonorFetcher
 from sparktxlog.worker.merging import applier_session
-from sparktxlog.worker.recovery import CopyRun
+from sparktxlog.worker.recovery import ReplicaDriver
 from sparktxlog.worker.reports import Heartbeat, Reporter
 from sparktxlog.worker.source import LogSource, Tail
 from sparktxlog.worker.state import PendingBatch, ReplicaDirectory, ReplicaState, ReplicaTable
@@ -127,6 +127,10 @@ class Applier:
         self._replays_anyway = replays_anyway
         self._open_fetcher = open_fetcher
         self._copied: list[CopyOutcome] = []
+        self._driver: ReplicaDriver
+        #: What the node sent last, and what the last batch cost.
+        self._at_hand = Tail(position=0, lineage="", epoch=0)
+        self._pace: ReplayCost | None = None
         if self.state.copying is None and not (copies and copies.forced):
             self._check_lineage(self.info.lineage)
             self.state = replace(self.state, lineage=self.info.lineage)
@@ -147,6 +151,7 @@ class Applier:
         return self.outcome()
 
     def _apply_published(self, at_least: int, timeout_s: float) -> None:
+        self._drive(threading.Event())
         deadline = monotonic() + timeout_s
         # The node sees the worker, and may say stop or copy, before anything is applied.
         self._report()
@@ -172,17 +177,19 @@ class Applier:
         """Replay or copy until the replica holds what is published now.
 
         Raises:
-            TxLogError: As `run_once` and `copy`.
+            TxLogError: As `run_once`, and the last failure of a copy.
         """
         with self._heartbeat():
             self._report()
             if self._copies is not None and self._copies.forced:
-                self.copy("a copy was asked for")
+                self._drive(threading.Event())
+                self._copy("a copy was asked for")
             self._apply_published(self.info.published, timeout_s)
         return self.outcome()
 
     def follow(self, stop: threading.Event) -> ApplyOutcome:
         """Apply whatever comes until `stop` is set or the node says stop."""
+        self._drive(stop)
         with self._heartbeat():
             # As in `run_once`: seen, and perhaps stopped, before anything is applied.
             reported = False
@@ -232,9 +239,82 @@ class Applier:
             # Nothing was replaced yet, and the node prefers a replay by now.
             self.state = replace(self.state, copying=None)
             remove_others(self.lake)
-        began = monotonic()
-        batch = self.apply_batch(tail)
-        self._report(cost_of(batch, monotonic() - began))
+        self._at_hand, self._pace = tail, None
+        self._driver.take(*self._range_of(tail))
+        self._report(self._pace)
+
+    def _range_of(self, tail: Tail) -> tuple[int, int]:
+        """Return first and last position of the next batch of a tail."""
+        pending = self.state.pending
+        segments = batch_segments(
+            tail.segments, self.info.signature_interval, end=pending.last if pending else None
+        )
+        return segments[0].first, segments[-1].last
+
+    # --- what the machine orders ----------------------------------------------------------------
+
+    def _drive(self, stop: threading.Event) -> None:
+        self._driver = ReplicaDriver(self, stop.wait)
+
+    @property
+    def position(self) -> int:
+        """Applied position."""
+        return self.state.position
+
+    @property
+    def may_copy(self) -> bool:
+        """Whether this worker may replace its replica by a copy."""
+        return self._copies is not None
+
+    def apply_to(self, last: int) -> None:
+        """Apply batches up to a position; errors as `apply_batch`."""
+        while self.state.position < last:
+            tail = self._at_hand
+            if not tail.segments or not _continues(tail, self.state.position):
+                tail = self._at_hand = self._tail(wait_s=0.0)
+            began = monotonic()
+            batch = self.apply_batch(tail)
+            self._pace = cost_of(batch, monotonic() - began)
+
+    def request(self, first: int, last: int) -> tuple[int, int] | None:
+        """Ask the node for a missing range; None if its log has it no more."""
+        tail = self._tail(wait_s=0.0)
+        if not tail.segments or not _continues(tail, self.state.position):
+            return None
+        self._at_hand = tail
+        return self._range_of(tail)
+
+    def give_up(self, reason: str) -> None:
+        """Tell the node that a batch fails again and again: only a copy helps (D5, R19)."""
+        self._reporter.report(self.state, irreparable=reason)
+
+    def open_copy(self) -> ReplicaCopy:
+        """Begin a copy, or go on with the one begun.
+
+        Raises:
+            ApplyError: This worker must not copy (definite).
+        """
+        if self._copies is None:
+            raise ApplyError("this worker was started without copying", hint="Drop --no-copy.")
+        answer = self._reporter.answer
+        return ReplicaCopy(
+            self._session,
+            self.source,
+            self.directory,
+            self.state,
+            self.info,
+            report=self._reporter.report,
+            open_fetcher=self._open_fetcher,
+            options=self._copies,
+            verdict=answer.verdict if answer else "",
+        )
+
+    def close_copy(self, copy: ReplicaCopy, outcome: CopyOutcome | None) -> None:
+        """Take over the state that a copy ended in."""
+        copy.close()
+        self.state, self._steps = copy.state, None
+        if outcome is not None:
+            self._copied.append(outcome)
 
     def _report(self, pace: ReplayCost | None = None) -> None:
         half = self.state.copying is not None and self.state.copying.swapped
@@ -264,40 +344,22 @@ class Applier:
         """Copy if the node says so."""
         answer = self._reporter.answer
         if answer is not None and self._wants_copy():
-            self.copy(answer.reason)
+            self._copy(answer.reason)
 
-    def copy(self, reason: str, stop: threading.Event | None = None) -> CopyOutcome:
+    def _copy(self, reason: str) -> None:
         """Copy a donor's replica, or go on with a copy that was begun, until it is KNOWN.
 
         Raises:
-            TxLogError: As `CopyRun.run`.
+            TxLogError: As `ReplicaDriver.copy`.
         """
-        if self._copies is None:
+        if not self.may_copy:
             raise ApplyError("this worker was started without copying", hint="Drop --no-copy.")
-        answer = self._reporter.answer
-        copy = ReplicaCopy(
-            self._session,
-            self.source,
-            self.directory,
-            self.state,
-            self.info,
-            report=self._reporter.report,
-            open_fetcher=self._open_fetcher,
-            options=self._copies,
-            verdict=answer.verdict if answer else "",
-        )
-        try:
-            outcome = CopyRun(copy, (stop or threading.Event()).wait).run(reason)
-        finally:
-            copy.close()
-            self.state, self._steps = copy.state, None
-        self._copied.append(outcome)
-        return outcome
+        self._driver.copy(reason)
 
     def _copy_or_idle(self, stop: threading.Event) -> bool:
         """Copy; where that fails stand still for a while (B32).  Return whether it was done."""
         try:
-            self.copy("the node says copy", stop)
+            self._copy("the node says copy")
         except DivergedError:
             # It would be copied again and again.
             raise
@@ -404,6 +466,10 @@ class Applier:
         if self._steps is None:
             self._steps = TableSteps(self._session, self.lake, self.payload_root, lineage)
         return self._steps
+
+
+def _continues(tail: Tail, position: int) -> bool:
+    return tail.segments[0].first <= position + 1 <= tail.segments[-1].last
 
 
 Tables = dict[str, ReplicaTable]

@@ -1,8 +1,11 @@
-"""Carries out what a replica's machine orders while the replica is copied (B31–B35, D5).
+"""Carries out what a replica's machine orders: batches, missing ranges, a copy (B26–B35, D5).
 
-The machine decides what comes next, how often a donor is asked again and after which pause; here
-its actions are done one after the other.  What it calls a chunk is a table here: smaller parts are
-repeated by the transfer itself.
+The machine decides what comes next, how often something is tried again and after which pause; here
+its actions are done one after the other, and what came of them is told to it.  What it calls a
+chunk is a table here: smaller parts are repeated by the transfer itself.
+
+A batch that cannot be applied is tried once more; if it fails again, the worker tells its node that
+it cannot repair itself, and the replica is copied (D5, G37).
 """
 
 from __future__ import annotations
@@ -11,10 +14,13 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from time import monotonic
+from typing import Protocol
 
 from sparktxlog.catchup.planner import Plan
 from sparktxlog.catchup.replica import Phase, ReplicaMachine
 from sparktxlog.catchup.replica_events import (
+    Applied,
+    Apply,
     BackedUp,
     BackUp,
     ChunkWritten,
@@ -24,11 +30,14 @@ from sparktxlog.catchup.replica_events import (
     GoIdle,
     LoadOffered,
     PlanTold,
+    Received,
     ReplicaAction,
     ReplicaEvent,
     RequestLoad,
+    RequestRange,
     Restart,
     Restarted,
+    Resume,
     Tick,
 )
 from sparktxlog.errors import (
@@ -44,50 +53,106 @@ from sparktxlog.worker.copying import CopyOutcome, ReplicaCopy
 _logger = logging.getLogger(__name__)
 
 
-class CopyRun:
-    """One copy, driven to its end by the machine.
+class DrivenReplica(Protocol):
+    """What the machine's orders act on."""
+
+    @property
+    def position(self) -> int:
+        """Applied position."""
+
+    @property
+    def may_copy(self) -> bool:
+        """Whether this worker may replace its replica by a copy."""
+
+    def apply_to(self, last: int) -> None:
+        """Apply up to a position, durably.
+
+        Raises:
+            ApplyError: A batch cannot be applied; its tables keep their last whole state.
+        """
+
+    def request(self, first: int, last: int) -> tuple[int, int] | None:
+        """Ask the node for a range; return what is at hand now, None if the log has it no more."""
+
+    def give_up(self, reason: str) -> None:
+        """Tell the node that the worker cannot repair the replica by itself (R19)."""
+
+    def open_copy(self) -> ReplicaCopy:
+        """Begin a copy, or go on with the one begun."""
+
+    def close_copy(self, copy: ReplicaCopy, outcome: CopyOutcome | None) -> None:
+        """Take over the state that a copy ended in; outcome None = it failed."""
+
+
+class ReplicaDriver:
+    """Drives one replica by its machine.
 
     Args:
-        copy: What is carried out.
+        replica: What is driven.
         wait: Waits so many seconds; returns True if the worker is to end.
     """
 
-    def __init__(self, copy: ReplicaCopy, wait: Callable[[float], bool]) -> None:
-        self._copy = copy
+    def __init__(self, replica: DrivenReplica, wait: Callable[[float], bool]) -> None:
+        self._replica = replica
         self._wait = wait
-        self._machine = ReplicaMachine(position=copy.state.position)
+        self._machine = ReplicaMachine(position=replica.position)
+        self._copy: ReplicaCopy | None = None
         self._outcome: CopyOutcome | None = None
         self._error: TxLogError | None = None
+        #: Position at which a batch failed last.
+        self._failed_at = -1
 
-    def run(self, reason: str) -> CopyOutcome:
-        """Copy until the replica is KNOWN.
+    @property
+    def phase(self) -> Phase:
+        """BASIC, REQUEST, LOAD or IDLE."""
+        return self._machine.phase
 
-        Args:
-            reason: Of the node's plan, or of who asked.
+    def take(self, first: int, last: int) -> None:
+        """Take in a published range and do all that follows from it.
 
         Raises:
-            TxLogError: The last failure; the replica's tables are as before, unless the journal
-                names some as swapped (not definite: a repeated run goes on).
+            TxLogError: The last failure, if the replica stands still now; its tables are as
+                before, unless the journal names some as swapped (not definite: a repeated run
+                goes on).
         """
-        told = PlanTold(plan=Plan.COPY, reason=reason)
-        actions = deque(self._machine.handle(told, monotonic()))
-        while self._outcome is None and self._machine.phase is Phase.LOAD:
-            if actions:
-                event = self._perform(actions.popleft())
-            else:
-                event = self._wait_for_deadline()
-            if event is not None:
-                actions.extend(self._machine.handle(event, monotonic()))
-        if self._outcome is None:
-            raise self._error or ApplyError(f"the copy was given up: {self._machine.reason}")
-        return self._outcome
+        self._run(Received(first=first, last=last))
+
+    def copy(self, reason: str) -> None:
+        """Copy, because the node or somebody says so, until the replica is KNOWN.
+
+        Raises:
+            TxLogError: As `take`.
+        """
+        idle = self._machine.phase is Phase.IDLE
+        self._run(Resume() if idle else PlanTold(plan=Plan.COPY, reason=reason))
+
+    def _run(self, event: ReplicaEvent) -> None:
+        self._error = None
+        actions = deque(self._machine.handle(event, monotonic()))
+        try:
+            while actions or not (self._machine.waits or self._machine.phase is Phase.IDLE):
+                told = self._perform(actions.popleft()) if actions else self._wait_for_deadline()
+                if told is not None:
+                    actions.extend(self._machine.handle(told, monotonic()))
+                if self._machine.phase is not Phase.LOAD:
+                    self._end_copy()
+        finally:
+            self._end_copy()
+        if self._machine.phase is Phase.IDLE:
+            raise self._error or ApplyError(f"the replica stands still: {self._machine.reason}")
+
+    def _end_copy(self) -> None:
+        if self._copy is not None:
+            copy, self._copy = self._copy, None
+            self._replica.close_copy(copy, self._outcome)
+            self._outcome = None
 
     def _wait_for_deadline(self) -> ReplicaEvent:
         deadline = self._machine.next_deadline()
         if deadline is None:
             raise InvariantViolation("the replica's machine waits for nothing")
         if self._wait(max(0.0, deadline - monotonic())):
-            raise self._error or ApplyError("the worker was stopped during a copy")
+            raise self._error or ApplyError("the worker was stopped meanwhile")
         return Tick()
 
     def _perform(self, action: ReplicaAction) -> ReplicaEvent | None:
@@ -100,17 +165,51 @@ class CopyRun:
             raise
         except TxLogError as error:
             self._error = error
-            if not isinstance(action, BackUp):
-                self._copy.fail(str(error))
-            _logger.warning("copy: %s", error)
-            return Failed(ticket=action.ticket, fault=fault_of(error), reason=error.message)
+            if isinstance(action, Apply):
+                fault = self._fault_of_batch(error)
+            else:
+                if self._copy is not None and not isinstance(action, BackUp):
+                    self._copy.fail(str(error))
+                fault = fault_of(error)
+            _logger.warning("%s failed: %s", type(action).__name__, error)
+            return Failed(ticket=action.ticket, fault=fault, reason=error.message)
+
+    def _fault_of_batch(self, error: TxLogError) -> Fault:
+        """Have a batch tried once more; the second failure is taken for one that would repeat."""
+        if not self._replica.may_copy or not isinstance(error, ApplyError):
+            raise error
+        if self._failed_at != self._replica.position:
+            self._failed_at = self._replica.position
+            return Fault.TRANSPORT
+        self._replica.give_up(str(error))
+        return Fault.DETERMINISTIC
 
     def _do(self, action: ReplicaAction) -> ReplicaEvent:
-        copy = self._copy
         match action:
+            case Apply():
+                self._replica.apply_to(action.last)
+                return Applied(ticket=action.ticket)
+            case RequestRange():
+                found = self._replica.request(action.first, action.last)
+                if found is None:
+                    reason = f"the log no longer holds position {action.first}"
+                    return Failed(ticket=action.ticket, fault=Fault.UNAVAILABLE, reason=reason)
+                return Received(first=found[0], last=found[1])
             case BackUp():
-                copy.back_up()
+                if self._copy is None:
+                    self._copy = self._replica.open_copy()
+                self._copy.back_up()
                 return BackedUp(ticket=action.ticket)
+            case RequestLoad() | FetchChunk() | Restart():
+                if self._copy is None:
+                    # Resumed behind the backup: the journal goes on with the same copy.
+                    self._copy = self._replica.open_copy()
+                return self._load(self._copy, action)
+            case _:
+                raise InvariantViolation(f"a worker cannot carry out {action}")
+
+    def _load(self, copy: ReplicaCopy, action: RequestLoad | FetchChunk | Restart) -> ReplicaEvent:
+        match action:
             case RequestLoad():
                 tables = copy.request()
                 position = copy.grant.position
@@ -122,8 +221,6 @@ class CopyRun:
             case Restart():
                 self._outcome = copy.restart()
                 return Restarted(ticket=action.ticket)
-            case _:
-                raise InvariantViolation(f"a copy cannot carry out {action}")
 
 
 def fault_of(error: TxLogError) -> Fault:
