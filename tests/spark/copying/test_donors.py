@@ -36,7 +36,9 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
             cluster.nodes["A"].commit(
                 {"operations": [{"kind": "append", "table": "t", "rows": rows}]}
             )
-        cluster.settle()
+        position = cluster.settle()
+        for node in cluster.nodes.values():
+            call(f"{node.url}/v1/published?at_least={position}&timeout=30")
         yield cluster
     finally:
         cluster.stop()
