@@ -83,6 +83,7 @@ class FolderFetcher:
         self.donor = donor
         self.lake = lake
         self.root = lake / STATE_DIRECTORY / "copies" / copy_id
+        self.held: CopyTicket | None = None
         self.released = 0
         self.before: Callable[[str], None] = lambda path: None
 
@@ -114,7 +115,8 @@ class FolderFetcher:
         self.held = ticket
 
     def release(self, grants: Sequence[Grant]) -> None:
-        self.released += 1
+        if self.held is not None:
+            self.held, self.released = None, self.released + 1
 
     def remove(self) -> None:
         shutil.rmtree(self.root, ignore_errors=True)
