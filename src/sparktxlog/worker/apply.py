@@ -131,7 +131,9 @@ class Applier:
         #: What the node sent last, and what the last batch cost.
         self._at_hand = Tail(position=0, lineage="", epoch=0)
         self._pace: ReplayCost | None = None
-        if self.state.copying is None and not (copies and copies.forced):
+        # A copy that somebody asked for may replace a replica of another log.
+        replaces = copies is not None and copies.forced and bool(self.state.lineage)
+        if self.state.copying is None and not replaces:
             self._check_lineage(self.info.lineage)
             self.state = replace(self.state, lineage=self.info.lineage)
         directory.on_close(lock_by_driver(spark, directory.own / "lock.driver"))

@@ -288,7 +288,7 @@ def test_one_worker_at_a_time_and_stop_on_the_nodes_word(
             ReplicaDirectory(lake)
         outcome = Applier(spark, source, directory).run_once()
     assert outcome.position == 0
-    assert "signatures differ" in outcome.stopped and "not there yet" in outcome.stopped
+    assert "signatures differ" in outcome.stopped and "jobs/catch_up.py" in outcome.stopped
 
 
 def test_a_missing_payload_leaves_the_batch_to_be_done_again(

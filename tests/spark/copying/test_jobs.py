@@ -1,0 +1,221 @@
+"""The jobs of a replica between real nodes: what they do, their exit codes, their JSON line."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+from tests.node_processes import TABLE, Cluster, append, call, wait_until
+
+from sparktxlog.api import job
+from sparktxlog.worker.apply import Applier
+from sparktxlog.worker.source import HttpLogSource
+from sparktxlog.worker.state import ReplicaDirectory
+
+pytestmark = [pytest.mark.spark, pytest.mark.e2e]
+
+ROOT = Path(__file__).parents[3]
+#: Runs a job in this process: name, arguments → exit code and the JSON of its last line.
+RunJob = Callable[..., tuple[int, dict[str, Any]]]
+
+
+class Sites:
+    """Two nodes: A has an applied replica, B's belongs to the tests."""
+
+    def __init__(self, directory: Path, spark: SparkSession) -> None:
+        self.spark = spark
+        self.cluster = Cluster(directory, "AB")
+        for node in self.cluster.nodes.values():
+            # The workers end after their batches here, and stay donors.
+            node.config.write_text('"worker-dead-after" = 3600\n' + node.config.read_text())
+
+    def start(self) -> None:
+        self.cluster.start()
+        self.cluster.nodes["A"].commit(TABLE)
+        for number in range(3):
+            self.cluster.nodes["A"].commit(append(number))
+
+    def apply_at_a(self) -> int:
+        """Apply everything ordered at A; B's node hears of it.  Return the position."""
+        ordered = self.cluster.settle()
+        source = HttpLogSource(self.url("A"))
+        with closing(source), closing(ReplicaDirectory(self.lake("A"))) as directory:
+            outcome = Applier(self.spark, source, directory).run_once(ordered, 30.0)
+        assert (outcome.verdict, outcome.position) == ("KNOWN", ordered)
+        wait_until(
+            lambda: self.replica("A", seen_by="B")["position"] == ordered,
+            what="B's node to hear of A's replica",
+        )
+        return ordered
+
+    def url(self, name: str) -> str:
+        return self.cluster.nodes[name].url
+
+    def lake(self, name: str) -> Path:
+        return self.cluster.directory / name / "lake"
+
+    def replica(self, name: str, *, seen_by: str) -> dict[str, Any]:
+        """Return a site's replica as a node sees it; position -1 if it does not."""
+        found = self.cluster.nodes[seen_by].status()["replicas"]
+        return next((r for r in found if r["node_id"] == name), {"position": -1})
+
+    def signatures(self, name: str) -> Any:
+        """Return the newest position and signatures that a site's worker reported."""
+        newest = call(f"{self.url(name)}/v1/signatures?after=0&limit=1000")["signatures"][-1]
+        return newest["position"], newest["tables"]
+
+    def rows(self, name: str) -> list[Any]:
+        # By delta-rs, which keeps no table open: copies replace whole directories.
+        return sorted(
+            (row["id"], row["v"])
+            for row in DeltaTable(self.lake(name) / "t").to_pyarrow_table().to_pylist()
+        )
+
+    def stop(self) -> None:
+        self.cluster.stop()
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Iterator[Sites]:
+    sites = Sites(tmp_path_factory.mktemp("jobs"), spark)
+    try:
+        sites.start()
+        yield sites
+    finally:
+        sites.stop()
+
+
+@pytest.fixture
+def sites(running: Sites) -> Sites:
+    """A holds the whole log, whatever the test before left."""
+    running.apply_at_a()
+    return running
+
+
+@pytest.fixture
+def run_job(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> RunJob:
+    """Return what runs a job with the tests' Spark, which outlives it."""
+
+    def session(*_: object, **__: object) -> SparkSession:
+        made = spark.newSession()
+        monkeypatch.setattr(made, "stop", lambda: None)
+        return made
+
+    monkeypatch.setattr(job, "build_session", session)
+
+    def run(name: str, *arguments: str) -> tuple[int, dict[str, Any]]:
+        spec = importlib.util.spec_from_file_location(f"job_{name}", ROOT / "jobs" / f"{name}.py")
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        capfd.readouterr()
+        code = module.main([*arguments, "--json"])
+        found: dict[str, Any] = json.loads(capfd.readouterr().out.splitlines()[-1])
+        assert found["exit_code"] == code
+        return code, found
+
+    return run
+
+
+def test_a_fault_of_one_site_is_found_and_repaired_without_an_operator(
+    sites: Sites, tmp_path: Path
+) -> None:
+    command = [
+        sys.executable, str(ROOT / "jobs" / "apply.py"), "--url", sites.url("B"),
+        "--follow", "--json", "--master", "local[1]",
+    ]  # fmt: skip
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    out, err = tmp_path / "out", tmp_path / "err"
+    with out.open("wb") as stdout, err.open("wb") as stderr:
+        worker = subprocess.Popen(command, env=environment, stdout=stdout, stderr=stderr)
+    try:
+        before = sites.replica("A", seen_by="A")["position"]
+
+        def stands_at(position: int) -> bool:
+            assert worker.poll() is None, err.read_text()[-3000:]
+            replica = sites.replica("B", seen_by="B")
+            return (replica["position"], replica.get("verdict")) == (position, "KNOWN")
+
+        wait_until(lambda: stands_at(before), 90, "B's worker has applied the log")
+        DeltaTable(sites.lake("B") / "t").delete("id = 1")
+        sites.cluster.nodes["A"].commit(append(100))
+        position = sites.apply_at_a()
+        assert position > before
+        wait_until(lambda: stands_at(position), 90, "B's worker has repaired its replica")
+        assert sites.signatures("B") == sites.signatures("A")
+        assert sites.rows("B") == sites.rows("A")
+        assert (1, "x") in sites.rows("B")
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(30) == 0, err.read_text()[-3000:]
+    finally:
+        if worker.poll() is None:
+            worker.kill()
+            worker.wait(10)
+    found = json.loads(out.read_text().splitlines()[-1])
+    (copy,) = found["copies"]
+    assert (found["exit_code"], found["verdict"], copy["donor"]) == (0, "KNOWN", "A")
+    assert found["position"] == position and found["diverged"] == {}
+    log = sites.cluster.nodes["B"].log_text()
+    assert re.search(r"Replicating \(out of sync\)(?!, forced)", log)
+    lines = (sites.lake("B") / "_sparktxlog" / "quarantine.jsonl").read_text().splitlines()
+    (line,) = (json.loads(text) for text in lines)
+    assert (line["table"], line["copy_id"]) == ("t", copy["copy_id"])
+    assert [commit["operation"] for commit in line["foreign"]] == ["DELETE"]
+    # The foreign hand only took rows away: there is none that a copy would lose.
+    assert (line["rows"], copy["quarantined"]) == (0, {"t": 0})
+
+
+def test_a_lost_lake_is_brought_back_by_catch_up(sites: Sites, run_job: RunJob) -> None:
+    shutil.rmtree(sites.lake("B"), ignore_errors=True)
+    arguments = ("catch_up", "--url", sites.url("B"))
+    code, found = run_job(*arguments, "--force", "copy")
+    (copy,) = found["copies"]
+    assert (code, found["verdict"], copy["donor"]) == (0, "KNOWN", "A")
+    assert copy["size_bytes"] > 0 and copy["wire_bytes"] > 0
+    assert sites.rows("B") == sites.rows("A")
+    # A fresh lake is empty, not another log's.
+    assert "verdict=FOREIGN" not in sites.cluster.nodes["B"].log_text()
+    code, found = run_job(*arguments)
+    assert (code, found["verdict"], found["copies"], found["batches"]) == (0, "KNOWN", [], 0)
+    with closing(ReplicaDirectory(sites.lake("B"))):
+        code, found = run_job(*arguments, "--force", "copy")
+    assert code == job.ERROR == 1
+    detail = str(found["error"])
+    assert "owned by another worker" in detail and str(os.getpid()) in detail
+    assert "stop that one first" in detail
+    assert sites.rows("B") == sites.rows("A")
+
+
+def test_replicate_copies_by_executors(sites: Sites, run_job: RunJob) -> None:
+    shutil.rmtree(sites.lake("B"), ignore_errors=True)
+    code, found = run_job("replicate", "--url", sites.url("B"), "--parts", "2")
+    (copy,) = found["copies"]
+    assert (code, found["verdict"], copy["tables"]) == (0, "KNOWN", {"t": "rename"})
+    assert copy["wire_bytes"] > 0 and sites.rows("B") == sites.rows("A")
+
+
+def test_maintain_tells_of_the_log_and_of_each_table(sites: Sites, run_job: RunJob) -> None:
+    code, found = run_job("maintain", "--url", sites.url("A"), "--no-vacuum")
+    assert code == 0
+    log, (table,) = found["log"], found["tables"]
+    position = sites.replica("A", seen_by="A")["position"]
+    assert 0 <= log["pruned_to"] <= position
+    assert 0 < log["log_bytes"] <= log["log_bytes_before"]
+    assert (table["table"], table["failed"], table["vacuumed"]) == ("t", "", "")
+    assert table["files"] == table["files_before"] > 0 and table["bytes"] > 0
+    assert table["disk"] >= table["bytes"] and table["small_files"] == table["files"]
