@@ -25,7 +25,7 @@ from sparktxlog.worker.source import Answer
 from sparktxlog.worker.state import ReplicaDirectory, read_snapshots, read_state
 from sparktxlog.worker.tables import read_commit
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 ROOT = Path(__file__).parents[3]
 KEYED = table("keyed", "id bigint, m map<string,int>", keys=["id"], deletion_vectors=True)

@@ -21,7 +21,7 @@ from sparktxlog.worker.layout import Way, check_copyable, swap_way
 from sparktxlog.worker.signatures import signature_of
 from sparktxlog.worker.state import ReplicaDirectory
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 PART_SIZE = "spark.databricks.delta.checkpoint.partSize"
 MAPPED = (

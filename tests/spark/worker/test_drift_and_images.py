@@ -26,7 +26,7 @@ from sparktxlog.worker.restoring import restore_replica
 from sparktxlog.worker.state import ReplicaDirectory
 from sparktxlog.worker.verify import recount_tables, verify_replica
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 
 class Sites:

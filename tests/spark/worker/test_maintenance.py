@@ -15,7 +15,7 @@ from sparktxlog.worker.apply import Applier
 from sparktxlog.worker.maintenance import Upkeep, describe, maintain_replica
 from sparktxlog.worker.state import ReplicaDirectory, read_state
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 
 def apply(spark: SparkSession, source: MemoryLog) -> int:
