@@ -356,7 +356,11 @@ class Applier:
         """
         if not self.may_copy:
             raise ApplyError("this worker was started without copying", hint="Drop --no-copy.")
+        self._pace = None
         self._driver.copy(reason)
+        if self._pace is not None:
+            # A donor behind what was here: the rest was asked for and applied at once.
+            self._report(self._pace)
 
     def _copy_or_idle(self, stop: threading.Event) -> bool:
         """Copy; where that fails stand still for a while (B32).  Return whether it was done."""
