@@ -151,12 +151,12 @@ def test_a_fault_of_one_site_is_found_and_repaired_without_an_operator(
             replica = sites.replica("B", seen_by="B")
             return (replica["position"], replica.get("verdict")) == (position, "KNOWN")
 
-        wait_until(lambda: stands_at(before), 90, "B's worker has applied the log")
+        wait_until(lambda: stands_at(before), 200, "B's worker has applied the log")
         DeltaTable(sites.lake("B") / "t").delete("id = 1")
         sites.cluster.nodes["A"].commit(append(100))
         position = sites.apply_at_a()
         assert position > before
-        wait_until(lambda: stands_at(position), 90, "B's worker has repaired its replica")
+        wait_until(lambda: stands_at(position), 200, "B's worker has repaired its replica")
         assert sites.signatures("B") == sites.signatures("A")
         assert sites.rows("B") == sites.rows("A")
         assert (1, "x") in sites.rows("B")
