@@ -28,8 +28,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "transport": {"codec", "protocol.messages", "config"},
     "runtime": {"config", "protocol", "catchup", "codec", "storage", "transport"},
     "service": {"config", "codec", "runtime", "storage.interfaces", "protocol.messages"},
-    "copying": {"codec"},
-    "worker": {"catchup", "codec", "copying", "storage.interfaces"},
+    "copying": {"codec", "storage.durability"},
+    "worker": {"catchup", "codec", "copying", "storage.durability", "storage.interfaces"},
     "api": {"codec", "copying", "worker"},
     "cli": {
         "api", "catchup", "codec", "config", "copying", "runtime", "service", "storage",

@@ -16,9 +16,10 @@ from sparktxlog.copying.digests import tree_digest
 from sparktxlog.copying.schedule import FileWork, Schedule
 from sparktxlog.copying.selection import donor_digests
 from sparktxlog.copying.tasks import FileTask
-from sparktxlog.copying.workspace import CopyWorkspace, FileRecord, disk_error, sync_directory
+from sparktxlog.copying.workspace import CopyWorkspace, FileRecord, disk_error
 from sparktxlog.errors import FileChangedError, LeaseGoneError, TransportError
 from sparktxlog.model.copying import Grant
+from sparktxlog.storage.durability import sync_directory
 
 #: Files brought to the disk at once: the file system does it in one go.
 _SYNCS = 8

@@ -29,6 +29,7 @@ from sparktxlog.copying.tasks import ChunkRecord, FileKey, FileTask
 from sparktxlog.errors import DiskFullError, InvalidNameError, RemoteProtocolError, StorageError
 from sparktxlog.model.copying import CopyTicket
 from sparktxlog.model.ids import check_table_name
+from sparktxlog.storage.durability import sync_directory
 
 #: Below the lake; Delta ignores the leading underscore.
 COPIES = Path("_sparktxlog", "copies")
@@ -344,15 +345,6 @@ def _lines(journal: Path, kind: type[_R]) -> Iterator[_R]:
                 yield decoder.decode(line)
             except (msgspec.MsgspecError, UnicodeDecodeError):
                 continue  # torn by a crash: what it named is fetched or hashed again
-
-
-def sync_directory(path: Path) -> None:
-    """Bring a directory's names to the disk."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def disk_error(error: OSError, path: Path) -> StorageError:

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from sparktxlog.errors import ApplyError
-from sparktxlog.worker.state import sync_directory
+from sparktxlog.storage.durability import sync_directory
 
 
 def back_up(lake: Path, backup_dir: Path, copy_id: str, tables: Iterable[str]) -> None:

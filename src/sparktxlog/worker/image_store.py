@@ -36,7 +36,7 @@ from sparktxlog.errors import (
 )
 from sparktxlog.model.signature import TableSignature
 from sparktxlog.model.table import TableDefinition
-from sparktxlog.worker.state import sync_directory
+from sparktxlog.storage.durability import sync_directory
 
 FORMAT_VERSION = 1
 #: A file is stored compressed if its first bytes shrink to this part or less.

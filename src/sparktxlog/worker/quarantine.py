@@ -22,11 +22,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
+from sparktxlog.storage.durability import sync_directory
 from sparktxlog.worker.backup import link_tree
 from sparktxlog.worker.deltalog import forget_log
 from sparktxlog.worker.merging import read_version, tagged
 from sparktxlog.worker.signatures import quoted, row_hash
-from sparktxlog.worker.state import STATE_DIRECTORY, sync_directory
+from sparktxlog.worker.state import STATE_DIRECTORY
 from sparktxlog.worker.tables import TableCommit, newest_version, read_commit
 
 if TYPE_CHECKING:

@@ -20,6 +20,7 @@ import msgspec
 
 from sparktxlog.errors import CorruptLogError, InvalidRequestError, NotFoundError, StorageError
 from sparktxlog.model.ids import check_table_name
+from sparktxlog.storage.durability import sync_directory
 from sparktxlog.worker.image_store import Image, ImageFile, ImageStore
 from sparktxlog.worker.imaging import Progress
 from sparktxlog.worker.state import (
@@ -28,7 +29,6 @@ from sparktxlog.worker.state import (
     ReplicaDirectory,
     ReplicaState,
     ReplicaTable,
-    sync_directory,
 )
 from sparktxlog.worker.table_files import is_commit
 

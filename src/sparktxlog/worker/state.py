@@ -24,6 +24,7 @@ from sparktxlog.errors import CorruptLogError, LockedError
 from sparktxlog.model.report import TableState
 from sparktxlog.model.signature import EMPTY_SIGNATURE, TableSignature
 from sparktxlog.model.table import TableDefinition
+from sparktxlog.storage.durability import sync_directory
 from sparktxlog.worker.batches import Batch
 
 #: Directory of the worker's own files inside the lake; Delta ignores the leading underscore.
@@ -262,12 +263,3 @@ def read_snapshots(lake: str | Path) -> dict[int, dict[str, int]]:
                 entry = json.loads(line)
                 found[entry["position"]] = entry["tables"]
     return found
-
-
-def sync_directory(path: str | Path) -> None:
-    """Make renames and new names in a directory durable."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

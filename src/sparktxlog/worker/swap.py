@@ -20,13 +20,13 @@ from time import time_ns
 from typing import TYPE_CHECKING
 
 from sparktxlog.model.copying import Grant, OfferedTable
+from sparktxlog.storage.durability import sync_directory, sync_file
 from sparktxlog.worker.backup import link_or_copy
 from sparktxlog.worker.batches import STEPS
 from sparktxlog.worker.deltalog import Action, LogTransaction, LogVersion, forget_log
 from sparktxlog.worker.layout import LOG, Way, live_paths
 from sparktxlog.worker.merging import CommitMark, tagged
 from sparktxlog.worker.quarantine import Quarantine, oldest_version
-from sparktxlog.worker.state import sync_directory
 from sparktxlog.worker.tables import (
     OwnCommit,
     app_id,
@@ -34,7 +34,6 @@ from sparktxlog.worker.tables import (
     newest_version,
     read_commit,
     settle,
-    sync_file,
 )
 
 if TYPE_CHECKING:

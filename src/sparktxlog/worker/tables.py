@@ -25,8 +25,8 @@ from sparktxlog.codec.arrow import arrow_schema
 from sparktxlog.errors import ApplyError, DivergedError
 from sparktxlog.model.signature import TableSignature
 from sparktxlog.model.table import TableDefinition
+from sparktxlog.storage.durability import sync_directory, sync_file
 from sparktxlog.worker.batches import Batch, Step
-from sparktxlog.worker.state import sync_directory
 
 _METADATA_KEY = "sparktxlog"
 _DIGITS_AND_LETTERS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -319,15 +319,6 @@ def settle(table: Path, first: int, last: int) -> None:
                 sync_file(path)
     for directory in directories:
         sync_directory(directory)
-
-
-def sync_file(path: Path) -> None:
-    """Make a file's content durable."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def files_of(add: dict[str, Any]) -> list[str]:
