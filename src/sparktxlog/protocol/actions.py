@@ -12,7 +12,10 @@ from dataclasses import dataclass
 
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.table import TableDefinition
+from sparktxlog.protocol.balloting import BallotState, EpochMessage
 from sparktxlog.protocol.messages import Announcement, Post, QueueEntry, RunHeader
+from sparktxlog.protocol.phases import Phase
+from sparktxlog.protocol.view import View
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +55,37 @@ class PersistQueue:
     entries: tuple[QueueEntry, ...]
     #: Tables that come into being with them (P25b): (position, definition), ascending.
     tables: tuple[tuple[int, TableDefinition], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PersistBallot:
+    """Keep what this voter promised and accepted (P14, P17)."""
+
+    state: BallotState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PersistView:
+    """Keep a decided view; runs of other origins beyond the queue are dropped with it (P18)."""
+
+    view: View
+    #: This node's incarnation from now on.
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PersistRestamp:
+    """Keep the new stamp of an own durable run: same origin, seq and payload (P20)."""
+
+    header: RunHeader
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendEpochMessage:
+    """Send a part of an epoch decision to one node; losing it is harmless."""
+
+    peer: NodeId
+    message: EpochMessage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +170,26 @@ class TellRejected:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TellPhase:
+    """This node's part changed; in IDLE, JOINING and FAULT waiting clients get UNKNOWN (P19)."""
+
+    phase: Phase
+    view: View
+    #: Why, for people.
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TellChange:
+    """Answer to `ChangeRequested` or `ForceRequested`."""
+
+    ticket: int
+    #: Epoch that has it; None: it did not happen, with the reason in `text`.
+    epoch: int | None
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Alarm:
     """Something an operator must see; with `fatal` the core takes no more part (P10)."""
 
@@ -150,6 +204,10 @@ Action = (
     | PersistReservation
     | PersistAnnouncement
     | PersistQueue
+    | PersistBallot
+    | PersistView
+    | PersistRestamp
+    | SendEpochMessage
     | SendPost
     | SendPush
     | SendAnnouncement
@@ -160,5 +218,7 @@ Action = (
     | TellAcquired
     | TellOrdered
     | TellRejected
+    | TellPhase
+    | TellChange
     | Alarm
 )

@@ -7,6 +7,8 @@ and posts of any merge base may be used.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from sparktxlog.errors import InvariantViolation
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import RunFacts
@@ -25,12 +27,14 @@ class Collecting:
     """Streams of all members, and what the other members said.
 
     Args:
-        watermarks: Per origin, the last sequence number in the synchronized queue.
+        watermarks: Per origin, the last sequence number in the synchronized queue; kept current
+            by the queue.
+        incarnations: Under which incarnation each origin stamps in this epoch.
     """
 
     __slots__ = (
-        "_config", "_counter", "_fetching", "_own", "news", "peer_list", "peers", "posted_counter",
-        "stream_list", "streams", "warnings",
+        "_config", "_counter", "_fetching", "_incarnations", "_own", "_watermarks", "news",
+        "peer_list", "peers", "posted_counter", "stream_list", "streams", "warnings",
     )  # fmt: skip
 
     def __init__(
@@ -38,9 +42,12 @@ class Collecting:
         config: MasterConfig,
         counter: TimestampCounter,
         fetching: Fetching,
-        watermarks: dict[str, int],
+        watermarks: Mapping[str, int],
+        incarnations: Mapping[str, int],
     ) -> None:
         self._config = config
+        self._watermarks = watermarks
+        self._incarnations = incarnations
         self._counter = counter
         self._fetching = fetching
         self.streams: dict[str, Stream] = {
@@ -123,6 +130,7 @@ class Collecting:
         if (
             header.origin != stream.origin
             or header.epoch != config.epoch
+            or header.incarnation != self._incarnations.get(header.origin, header.incarnation)
             or not 1 <= header.n <= config.max_run
         ):
             self.warnings.append(
@@ -142,27 +150,63 @@ class Collecting:
             return False
         return stream.keep_early(header, facts, now)
 
-    def learn_ordered(self, header: RunHeader, now: int) -> None:
+    def learn_ordered(self, header: RunHeader, now: int, *, frozen: bool) -> None:
         """Register the header of a forerunner's queue entry, unless it is known (P9).
+
+        Args:
+            frozen: The node is no member, or wedged: entries of any epoch and origin may come.
 
         Raises:
             InvariantViolation: It cannot continue its stream: the queues differ.
         """
-        stream = self.streams.get(header.origin)
+        stream = self._stream_of(header.origin) if frozen else self.streams.get(header.origin)
         if stream is None:
             raise InvariantViolation(f"the tail holds a run of {header.origin}, which is no member")
         run = stream.get(header.seq)
+        if run is not None and run.header != header and run.header.epoch < header.epoch:
+            stream.truncate(header.seq - 1)  # its origin stamped it anew meanwhile (P20)
+            run = None
         if run is not None:
             same_run(run.header, header)
             return
-        if header.seq != stream.known + 1 or stream is self._own:
+        own = stream is self._own and header.incarnation == self._config.incarnation
+        if header.seq != stream.known + 1 or own:
             raise InvariantViolation(
                 f"the tail continues {header.origin} at {header.seq}, this node at "
                 f"{stream.known + 1}",
                 origin=header.origin,
             )
-        self._check_promise(self.peers[header.origin], header)
+        peer = self.peers.get(header.origin)
+        if peer is not None and not frozen:
+            self._check_promise(peer, header)
         self._register(stream, header, now)
+
+    def learn_final(self, header: RunHeader, now: int) -> Run:
+        """Register a run of the final queue, unless it is known, and return it (P16)."""
+        self.learn_ordered(header, now, frozen=True)
+        run = self.streams[header.origin].get(header.seq)
+        assert run is not None
+        return run
+
+    def note_holder(self, node: str, header: RunHeader) -> None:
+        """Note that a node holds a run that it named in a tail."""
+        peer = self.peers.get(node)
+        if peer is not None:
+            peer.record_acquired({header.origin: header.last})
+
+    def truncate(self) -> None:
+        """Forget everything that is not acquired without gap (P14)."""
+        for stream in self.stream_list:
+            stream.truncate(stream.acquired)
+
+    def _stream_of(self, origin: str) -> Stream:
+        """Return the stream of any origin; one that is no member gets it when it is met."""
+        stream = self.streams.get(origin)
+        if stream is None:
+            stream = Stream(origin, self._watermarks.get(origin, 0))
+            self.streams[origin] = stream
+            self.stream_list = tuple(self.streams.values())
+        return stream
 
     def _register(self, stream: Stream, header: RunHeader, now: int) -> Run:
         acquired = stream.acquired
@@ -176,7 +220,9 @@ class Collecting:
         self._counter.learn(header.ts, now)
         if header.ts > self.posted_counter or stream.acquired != acquired:
             self.news = True
-        self.peers[stream.origin].settle_promise(stream.known)
+        peer = self.peers.get(stream.origin)
+        if peer is not None:
+            peer.settle_promise(stream.known)
         return run
 
     def _take_promise(self, peer: Peer, stream: Stream, counter: int, last_seq: int) -> None:
@@ -215,13 +261,17 @@ class Collecting:
             self.warnings.append(("clock-skew", f"{peer.node_id} counts {hours} h ahead: refused"))
         return True
 
-    def holding(self, run: Run) -> tuple[NodeId, ...]:
-        """Return who holds a payload: the origin, then members that said so; linked ones first."""
+    def holding(self, run: Run, *, anybody: bool = False) -> tuple[NodeId, ...]:
+        """Return who holds a payload: the origin, then members that said so; linked ones first.
+
+        Args:
+            anybody: Name all peers: during an epoch change they hold what they do not say.
+        """
         origin, last = run.header.origin, run.last
         holders = [
             peer
             for peer in self.peer_list
-            if peer.node_id == origin or peer.acquired.get(origin, 0) >= last
+            if anybody or peer.node_id == origin or peer.acquired.get(origin, 0) >= last
         ]
         holders.sort(key=lambda peer: (not peer.linked, peer.node_id != origin))
         return tuple(peer.node_id for peer in holders)

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import RunFacts
+from sparktxlog.protocol.balloting import EpochMessage
 from sparktxlog.protocol.messages import Announcement, Post, RunHeader, Tail
+from sparktxlog.protocol.view import Seat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +81,31 @@ class LinkChanged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EpochMessageReceived:
+    """A peer's part in an epoch decision, authenticated."""
+
+    message: EpochMessage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeRequested:
+    """An operator wants another roster: places added, removed, reweighted, reordered (G43, B12)."""
+
+    #: Names the request in the core's answer.
+    ticket: int
+    roster: tuple[Seat, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForceRequested:
+    """An operator declares all other nodes dead: this one goes on alone (P23)."""
+
+    ticket: int
+    #: Name of the log from here on; new, so that the others' is a fork.
+    lineage: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
     """`next_deadline()` passed."""
 
@@ -92,5 +119,8 @@ Event = (
     | AnnouncementReceived
     | FilesHeld
     | LinkChanged
+    | EpochMessageReceived
+    | ChangeRequested
+    | ForceRequested
     | Tick
 )

@@ -30,6 +30,12 @@ class Fetching:
         #: Digest → run; each ends with PayloadArrived or FetchFailed.
         self.in_flight: dict[bytes, Run] = {}
 
+    def clear(self) -> None:
+        """Want nothing more; what is in flight may still arrive."""
+        self._due.clear()
+        self._failures.clear()
+        self.in_flight.clear()
+
     def want(self, run: Run, at: int) -> None:
         """Fetch the run's payload from time `at` on, unless it comes by itself."""
         self._count += 1

@@ -11,48 +11,38 @@ The returned actions are one first-in-first-out stream.  All `Persist…` of a b
 everything else in it, so the executor can make a batch durable with one fsync, and the core counts
 a persist as done as soon as it is returned: what leaves the node is always behind it (protocol §3).
 
-Each event only changes state and takes notes of what is new; then, once per batch, the core stamps
-what may be stamped, adds what may be added, asks for what is missing and posts if there is news.
-So many events cost one round.
+`Ordering` is the normal operation within one epoch, `Succession` the way from one epoch to the
+next.  This module holds them together: it knows the view, the phase, and what lives longer than an
+epoch (queue, counter, unstamped runs), and takes a decided view into force.
 """
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Mapping, Sequence
-from itertools import islice
+from dataclasses import replace
 from typing import assert_never
 
 from sparktxlog.errors import InvariantViolation
-from sparktxlog.model.operation import RunFacts
+from sparktxlog.model.ids import NodeId
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.protocol.actions import (
     Action,
     Alarm,
-    FetchPayload,
-    PersistAnnouncement,
-    PersistForeignRun,
-    PersistOwnRun,
-    PersistQueue,
     PersistReservation,
-    PrefetchFiles,
-    SendAnnouncement,
-    SendPost,
-    SendPush,
-    SendTail,
-    TellAccepted,
-    TellAcquired,
-    TellOrdered,
-    TellRejected,
+    PersistRestamp,
+    PersistView,
+    TellPhase,
 )
-from sparktxlog.protocol.addition import head_of, least_promise, may_add
-from sparktxlog.protocol.collecting import Collecting
+from sparktxlog.protocol.balloting import Flush, Flushed, MemberState
 from sparktxlog.protocol.counter import TimestampCounter
 from sparktxlog.protocol.events import (
     AnnouncementReceived,
+    ChangeRequested,
+    EpochMessageReceived,
     Event,
     FetchFailed,
     FilesHeld,
+    ForceRequested,
     LinkChanged,
     PayloadArrived,
     PostReceived,
@@ -60,23 +50,23 @@ from sparktxlog.protocol.events import (
     TailReceived,
     Tick,
 )
-from sparktxlog.protocol.fetching import Fetching
-from sparktxlog.protocol.messages import Announcement, MergeBase, Post, RunHeader, Tail
-from sparktxlog.protocol.peers import Peer
-from sparktxlog.protocol.posting import OwnHeaders, Rounds, Snapshot
-from sparktxlog.protocol.recovery import MasterConfig, RecoveredState
+from sparktxlog.protocol.following import Following
+from sparktxlog.protocol.forcing import forced_view
+from sparktxlog.protocol.messages import MergeBase, Post, RunHeader
+from sparktxlog.protocol.ordering import Ordering
+from sparktxlog.protocol.outbox import Outbox
+from sparktxlog.protocol.phases import TAKES_SUBMITS, TRANSITIONS, Phase
+from sparktxlog.protocol.recovery import MasterConfig, RecoveredRun, RecoveredState
 from sparktxlog.protocol.staging import Prefetching, Staging, recovered_submit
-from sparktxlog.protocol.status import MasterStatus, peer_status
-from sparktxlog.protocol.streams import Run, Stream
+from sparktxlog.protocol.status import MasterStatus
+from sparktxlog.protocol.succession import Succession
 from sparktxlog.protocol.synchronized import SynchronizedQueue
-from sparktxlog.protocol.waiting import awaited
-
-_WARN_CLOCK_US = 1_000_000
-_REFUSE_CLOCK_US = 60_000_000
+from sparktxlog.protocol.view import Seat, View
+from sparktxlog.protocol.voter import Voter
 
 
 class Master:
-    """One master's part in the sync protocol.
+    """One node's part in the sync protocol.
 
     Args:
         config: Settings; those marked (*) must be equal on all members.
@@ -88,17 +78,20 @@ class Master:
 
     After calling: hand `next_deadline()` to a timer; the first one is due at once.
 
-    **Source:** protocol P1–P10, P25b, C1–C3, S1.
+    **Source:** protocol P1–P23, P25b, C1–C3, S1.
     """
 
+    #: Normal operation within one epoch.
+    ordering_class: type[Ordering] = Ordering
+    succession_class: type[Succession] = Succession
+
     def __init__(self, config: MasterConfig, state: RecoveredState, now: int) -> None:
-        assert config.node_id in config.members and 1 <= config.quorum <= len(config.members)
         self._config = config
         self._now = now
+        self._view = state.view or first_view(config)
         #: Empty, or why this node takes no more part (P10).
         self._halted = ""
-        self._persists: list[Action] = []
-        self._others: list[Action] = []
+        self._outbox = Outbox()
         self._queue = SynchronizedQueue(config, state)
         floor = max((run.header.ts for run in state.incoming), default=0)
         self._counter = TimestampCounter(
@@ -106,37 +99,37 @@ class Master:
             floor=max(floor, state.base_key[1]),
             reserve_us=config.reserve_us,
         )
-        #: Orders this node's posts across its restarts.
         self._start = state.reserved
-        self._fetching = Fetching(limit=config.max_fetches, retry_us=config.retry_us)
         self._prefetching = Prefetching(
             limit=config.max_fetches,
             retry_us=config.retry_us,
             keep_us=2 * config.stage_timeout_us,
         )
-        self._collecting = Collecting(config, self._counter, self._fetching, state.watermarks)
-        self._collecting.recover(list(state.incoming), now)
-        # The same tuples and streams, nearer at hand.
-        self._peers = self._collecting.peer_list
-        self._streams = self._collecting.stream_list
-        self._own = self._collecting.streams[config.node_id]
-        self._own_headers = OwnHeaders(self._own.watermark, 4 * config.max_post_headers)
-        for run in self._own.runs:
-            self._own_headers.append(run.header)
-        self._rounds = Rounds(config, now)
         self._staging = Staging(config.stage_timeout_us)
-        #: True: an unstamped run may have become ready.
-        self._stamp_check = bool(state.announcements)
+        quorum = self._view.quorum
         for waiting in state.announcements:
             submit = recovered_submit(waiting)
-            self._staging.add(submit, now, late=self._is_late(submit))
-        #: Own transactions told as acquired up to this sequence number.
-        self._told_acquired = self._own.watermark
-        self._added_at = now
-        #: Position at the last round, and rounds since that added nothing (G22).
-        self._round_position = self._queue.position
-        self._empty_rounds = 0
-        self._clock_warned = False
+            late = submit.staged_bytes > config.inline_limit_bytes and quorum > 1
+            self._staging.add(submit, now, late=late)
+        voter = Voter(self._view.epoch, state.ballot)
+        self._phase = self._first_phase(voter)
+        self._succession = self.succession_class(self, config, self._outbox, voter, now)
+        self._following = Following(config, self._outbox, self._succession.send, now)
+        #: A candidate to hold durably, and the decided view to take into force when it is held.
+        self._flush: Flush | None = None
+        self._decided: View | None = None
+        #: True: something came that a flush or a decided view may have waited for.
+        self._progress = False
+        incoming = self._restamp(list(state.incoming), now)
+        self._ordering = self._new_ordering(incoming, now)
+
+    def _first_phase(self, voter: Voter) -> Phase:
+        seat = self._view.seat(self._config.node_id)
+        if seat is not None and seat.witness:
+            return Phase.WITNESS
+        if not self._is_member:
+            return Phase.JOINING
+        return Phase.WEDGED if voter.promised.number else Phase.NORMAL
 
     # ------------------------------------------------------------------ the face
 
@@ -149,6 +142,21 @@ class Master:
     def base(self) -> MergeBase:
         """Merge base: end of the synchronized queue."""
         return self._queue.base
+
+    @property
+    def view(self) -> View:
+        """View of this node's epoch."""
+        return self._view
+
+    @property
+    def phase(self) -> Phase:
+        """What part this node takes."""
+        return self._phase
+
+    @property
+    def incarnation(self) -> int:
+        """Incarnation of this node; a lost disk costs one (P21)."""
+        return self._config.incarnation
 
     def locate(self, transaction_id: bytes) -> int | None:
         """Return the position of a transaction id, None if not among the last `id_window`."""
@@ -173,402 +181,316 @@ class Master:
                 else:
                     self._dispatch(event, now)
             if not self._halted:
-                self._flush(now)
+                self._work(now)
         except InvariantViolation as error:
             self._halt(error.code, str(error))
-        actions = self._persists + self._others
-        self._persists, self._others = [], []
-        return actions
+        return self._outbox.take()
 
     def next_deadline(self) -> int | None:
         """Return when a Tick is due, shell's time; None once halted."""
         if self._halted:
             return None
-        deadline = self._rounds.heartbeat_at
-        for other in (
-            self._fetching.next_deadline(),
-            self._prefetching.next_deadline(),
-            self._staging.next_deadline() if self._staging.runs else None,
-        ):
-            if other is not None and other < deadline:
-                deadline = other
-        return deadline
+        times = [self._ordering.next_deadline(), self._succession.next_deadline(self._now)]
+        if self._is_following:
+            times.append(self._following.request_at)
+        return min((time for time in times if time is not None), default=None)
 
     def status(self) -> MasterStatus:
         """Return the state for display; costs O(members + unstamped runs)."""
-        streams, base = self._streams, self._queue.base
-        return MasterStatus(
-            node_id=self._config.node_id,
-            epoch=self._config.epoch,
-            position=self._queue.position,
-            chain_hash=self._queue.hash,
-            base_origin=base.origin,
-            base_seq=base.seq,
-            counter=self._counter.value,
-            reserved=self._counter.reserved,
-            incoming_runs=sum(len(stream.runs) for stream in streams),
-            incoming_transactions=sum(s.known - s.watermark for s in streams),
-            incoming_bytes=sum(stream.payload_bytes for stream in streams),
-            unstamped_runs=len(self._staging.runs),
-            round=self._rounds.number,
-            empty_rounds=self._empty_rounds,
-            busy=self._busy,
+        return replace(
+            self._ordering.status(self._now),
             halted=self._halted,
-            waiting_for=awaited(
-                head=head_of(streams),
-                staging=self._staging,
-                peers=self._peers,
-                self_id=self._config.node_id,
-                quorum=self._config.quorum,
-                last_added_at=self._added_at,
-            ),
-            peers=tuple(
-                peer_status(
-                    peer,
-                    now=self._now,
-                    silent_after_us=self._config.silent_after_us,
-                    busy=self._busy,
-                )
-                for peer in self._peers
-            ),
-            clock_distance_us=self._collecting.clock_distance(self._now),
+            phase=self._phase,
+            lineage=self._view.lineage,
+            members=self._view.members,
+            roster=self._view.roster,
+            quorum=self._view.quorum,
+            suspects=self._succession.suspicion.suspects(self._view.members, self._now),
         )
 
     def incoming(self, limit: int = 100) -> list[tuple[RunHeader, bool]]:
         """Return the first runs of the incoming queue in agreed order, and whether acquired."""
-        runs = heapq.merge(*(stream.runs for stream in self._streams), key=lambda run: run.key)
-        return [(run.header, run.facts is not None) for run in islice(runs, limit)]
+        return self._ordering.incoming(limit)
 
     # ------------------------------------------------------------------ events
 
     def _dispatch(self, event: Event, now: int) -> None:
+        ordering = self._ordering
         match event:
             case PostReceived():
                 self._on_post(event.post, now)
             case PayloadArrived():
-                self._on_payload(event.header, event.facts, now)
+                ordering.on_payload(event.header, event.facts, now)
+                self._progress = True
             case RunSubmitted():
                 self._on_submit(event, now)
             case Tick():
                 pass
             case FetchFailed():
-                if not self._fetching.failed(event.digest, now):
-                    self._prefetching.failed(event.digest, now)
+                ordering.on_fetch_failed(event.digest, now)
             case FilesHeld():
-                if self._prefetching.holds(event.digest, now):
-                    self._collecting.news = True
+                ordering.on_files_held(event.digest, now)
             case TailReceived():
-                self._on_tail(event.tail, now)
+                if event.tail.lineage in self._lineages:
+                    ordering.on_tail(event.tail, now)
+                    self._following.source = event.tail.sender
+                    self._progress = True
             case AnnouncementReceived():
-                self._on_announcement(event.announcement, now)
+                ordering.on_announcement(event.announcement, now)
             case LinkChanged():
-                self._on_link(event)
+                self._succession.suspicion.link(event.peer, up=event.up, now=now)
+                ordering.on_link(event.peer, up=event.up)
+            case EpochMessageReceived():
+                self._succession.on_message(event.message, now)
+            case ChangeRequested():
+                self._on_change(event)
+            case ForceRequested():
+                self._on_force(event, now)
             case _:
                 assert_never(event)
 
-    def _on_link(self, event: LinkChanged) -> None:
-        peer = self._collecting.peers.get(event.peer)
-        if peer is not None:
-            peer.owed = peer.owed or (event.up and not peer.linked)
-            peer.linked = event.up
-
-    def _on_submit(self, submit: RunSubmitted, now: int) -> None:
-        """Make an own run durable and stamp it, or let it wait for its stamp (P1, P1a, P3b)."""
-        config, own, staging = self._config, self._own, self._staging
-        if submit.facts.n > config.max_run:
-            return self._reject(
-                submit, "oversize", f"{submit.facts.n} transactions in a run of {config.max_run}"
-            )
-        runs = len(own.runs) + len(staging.runs)
-        size = own.payload_bytes + staging.payload_bytes + submit.size_bytes
-        if runs >= config.max_incoming_runs or size > config.max_incoming_bytes:
-            return self._reject(
-                submit, "busy", f"{runs} own runs of {size} bytes wait to be ordered already"
-            )
-        distance = self._collecting.clock_distance(now)
-        if distance > _REFUSE_CLOCK_US:
-            return self._reject(
-                submit,
-                "clock-skew",
-                f"this node's clock is {distance // 1_000_000} s off the members' median",
-            )
-        late = self._is_late(submit)
-        if not late and not staging.must_wait(submit.session):
-            return self._stamp(submit, now)
-        self._persists.append(PersistAnnouncement(ticket=submit.ticket, digest=submit.digest))
-        self._others.append(TellAccepted(ticket=submit.ticket, header=None))
-        staging.add(submit, now, late=late)
-        self._stamp_check = True
-        return None
-
-    def _is_late(self, submit: RunSubmitted) -> bool:
-        """Return whether the run is stamped only when a quorum holds its files (P1a)."""
-        return submit.staged_bytes > self._config.inline_limit_bytes and self._config.quorum > 1
-
-    def _reject(self, submit: RunSubmitted, code: str, text: str) -> None:
-        self._others.append(TellRejected(ticket=submit.ticket, code=code, text=text))
-
-    def _stamp(self, submit: RunSubmitted, now: int) -> None:
-        """Give a durable own run its timestamp and sequence numbers (P1, P1b)."""
-        config, own = self._config, self._own
-        header = RunHeader(
-            epoch=config.epoch,
-            ts=self._next_timestamp(now),
-            origin=config.node_id,
-            incarnation=config.incarnation,
-            seq=own.known + 1,
-            n=submit.facts.n,
-            digest=submit.digest,
-            size_bytes=submit.size_bytes,
-            staged_bytes=submit.staged_bytes,
-        )
-        own.acquire(own.register(header, now), submit.facts)
-        self._own_headers.append(header)
-        self._persists.append(PersistOwnRun(ticket=submit.ticket, header=header))
-        self._others.append(TellAccepted(ticket=submit.ticket, header=header))
-        if header.staged_bytes == 0 and header.size_bytes <= config.push_limit_bytes:
-            for peer in self._peers:
-                if peer.linked:
-                    self._others.append(SendPush(peer=peer.node_id, header=header))
-        self._collecting.news = True
-
-    def _next_timestamp(self, now: int) -> int:
-        return self._counter.stamp(now)
+    @property
+    def _lineages(self) -> set[str]:
+        return {self._view.lineage, *(lineage for lineage, _ in self._view.ancestors)}
 
     def _on_post(self, post: Post, now: int) -> None:
-        """Collect a peer's post (P5): any order, any loss, any merge base."""
-        peer = self._collecting.take_post(post, now)
-        if peer is None:
-            return
-        if peer.is_newest(post):
-            if peer.note_newest(post, self._config.node_id, now):
-                self._stamp_check = True
-            self._check_clock(now)
-            self._queue.check_base(peer.node_id, post.base)
-            self._serve_lagger(peer, now)
-        if post.busy or post.base.position > self._queue.position:
-            self._rounds.wake(now)
+        view = self._view
+        if post.lineage == view.lineage and post.epoch > view.epoch:
+            self._succession.ask_view(post.sender, now)
+        elif post.lineage in self._lineages and post.epoch < view.epoch:
+            self._succession.tell_view(post.sender, now)
+        elif post.lineage == view.lineage and post.sender in view.members:
+            self._succession.suspicion.heard(post.sender, now)
+            self._ordering.on_post(post, now)
 
-    def _serve_lagger(self, peer: Peer, now: int) -> None:
-        """Send the tail to a peer whose queue is shorter and cannot grow by headers alone (P9)."""
-        position, retry_us = peer.base.position, self._config.retry_us
-        if position >= self._queue.position:
-            return
-        lacks_headers = (peer.known_of_me or 0) < self._own_headers.floor
-        stuck = now >= peer.base_since + retry_us
-        repeated = peer.tail_position == position and now < peer.tail_at + retry_us
-        if (lacks_headers or stuck) and not repeated:
-            peer.tail_position, peer.tail_at = position, now
-            self._others.append(
-                SendTail(peer=peer.node_id, position=position, chain_hash=peer.base.chain_hash)
+    def _on_submit(self, submit: RunSubmitted, now: int) -> None:
+        if self._phase in TAKES_SUBMITS:
+            self._ordering.on_submit(submit, now)
+        else:
+            self._ordering.reject(
+                submit, "not-a-member", f"this node is {self._phase}: it takes no transactions"
             )
 
-    def _on_payload(self, header: RunHeader, facts: RunFacts, now: int) -> None:
-        """Keep a pushed or fetched run (P4); what is unwanted is not persisted."""
-        collecting = self._collecting
-        self._fetching.arrived(header.digest)
-        peer, stream = collecting.peers.get(header.origin), collecting.streams.get(header.origin)
-        if peer is None or stream is None or header.seq <= stream.watermark:
-            return
-        if header.seq > stream.known and collecting.is_runaway(peer, header.ts, now):
-            return
-        run = collecting.learn(peer, stream, header, now)
-        if run is None:
-            if not collecting.keep_early(stream, header, facts, now):
-                return
-        elif run.facts is not None:
-            return
+    def _on_change(self, event: ChangeRequested) -> None:
+        changes = self._succession.changes
+        if self._phase in TAKES_SUBMITS:
+            changes.request(event, self._view)
         else:
-            stream.acquire(run, facts)
-            tail = self._queue.tail
-            # What a forerunner has in its queue already, nobody waits to hear of.
-            if not tail or run.key > tail[-1].header.key:
-                collecting.news = True
-        self._persists.append(PersistForeignRun(header=header))
-        self._prefetching.forget(header.digest)
+            changes.refuse(event.ticket, f"this node is {self._phase}: ask a member")
 
-    def _on_tail(self, tail: Tail, now: int) -> None:
-        """Take in part of a forerunner's queue (P9)."""
-        config = self._config
-        known = tail.sender in self._collecting.peers
-        if known and tail.lineage == config.lineage and tail.epoch == config.epoch:
-            for entry in self._queue.continue_tail(tail):
-                self._collecting.learn_ordered(entry.header, now)
-                self._queue.tail.append(entry)
-
-    def _on_announcement(self, announcement: Announcement, now: int) -> None:
-        config = self._config
-        if (
-            announcement.origin in self._collecting.peers
-            and announcement.lineage == config.lineage
-            and announcement.epoch == config.epoch
-        ):
-            self._prefetching.announce(announcement, now)
+    def _on_force(self, event: ForceRequested, now: int) -> None:
+        """Go on alone, as an operator says who knows that the others are dead (P23)."""
+        ordering = self._ordering
+        if not self._is_member or event.lineage in self._lineages:
+            reason = "only a member can go on alone, under a new lineage"
+            return self._succession.changes.refuse(event.ticket, reason)
+        if not ordering.frozen:
+            self.wedge(now, "an operator forces this node to go on alone")
+        accepted = self._succession.voter.accepted
+        state = ordering.member_state()
+        view = forced_view(self._view, self._config.node_id, event.lineage, state, accepted)
+        if ordering.want(view, now) != 0:
+            reason = "this node does not hold all of the accepted final queue yet; try again"
+            return self._succession.changes.refuse(event.ticket, reason)
+        self._decided = view
+        self._succession.changes.forced(event.ticket, view)
+        self._take_into_force(now)
+        return None
 
     def _refuse_halted(self, event: Event) -> None:
         if isinstance(event, RunSubmitted):
-            self._reject(event, "protocol-local", f"this node halted: {self._halted}")
+            self._ordering.reject(event, "protocol-local", f"this node halted: {self._halted}")
+        elif isinstance(event, (ChangeRequested, ForceRequested)):
+            self._succession.changes.refuse(event.ticket, f"this node halted: {self._halted}")
 
     # ------------------------------------------------------------------ once per batch
 
-    def _flush(self, now: int) -> None:
-        if self._staging.runs:
-            self._stamp_ready(now)
-        self._tell_acquired()
-        self._add(now)
-        for run in self._fetching.start(now):
-            sources = self._collecting.holding(run)
-            self._others.append(FetchPayload(header=run.header, sources=sources))
-        for announcement in self._prefetching.start(now):
-            self._others.append(PrefetchFiles(announcement=announcement))
-        self._post(now)
-        if self._collecting.warnings:
-            self._others.extend(Alarm(code=c, text=t) for c, t in self._collecting.warnings)
-            self._collecting.warnings.clear()
+    def _work(self, now: int) -> None:
+        self._ordering.flush(now)
+        if self._progress:
+            self._progress = False
+            self._continue_flush(now)
+            if self._decided is not None:
+                self._take_into_force(now)
+        self._succession.work(now)
+        if self._is_following:
+            self._following.work(
+                self._view, self._wanted, self._queue.base, now, joining=not self._is_member
+            )
+        if not self._ordering.frozen and self._ordering.busy:
+            others = [m for m in self._view.members if m != self._config.node_id]
+            self._succession.suspicion.expect(others, now)
         reserved = self._counter.reservation()
         if reserved is not None:
             # In front of all: the batch's queue entries and posts show the counter (P2).
-            self._persists.insert(0, PersistReservation(counter=reserved))
-
-    def _stamp_ready(self, now: int) -> None:
-        """Stamp announced runs whose files the quorum holds, or that waited long enough (P1a)."""
-        staging, config = self._staging, self._config
-        deadline = staging.next_deadline()
-        if not self._stamp_check and (deadline is None or now < deadline):
-            return
-        self._stamp_check = False
-        for run in staging.awaited():
-            digest = run.submit.digest
-            if 1 + sum(digest in peer.held for peer in self._peers) >= config.quorum:
-                run.ready = True
-        for submit in staging.take_ready(now):
-            self._stamp(submit, now)
-        for submit in staging.take_unannounced(now, config.retry_us, config.idle_round_max_us):
-            announcement = Announcement(
-                lineage=config.lineage,
-                epoch=config.epoch,
-                origin=config.node_id,
-                digest=submit.digest,
-                size_bytes=submit.size_bytes,
-                staged_bytes=submit.staged_bytes,
-            )
-            self._others.extend(
-                SendAnnouncement(peer=peer.node_id, announcement=announcement)
-                for peer in self._peers
-                if submit.digest not in peer.held
-            )
-
-    def _tell_acquired(self) -> None:
-        """Tell own runs that the acquisition quorum holds (commit level `acquired`)."""
-        own = self._own
-        if self._told_acquired >= own.known:
-            return
-        mark = self._collecting.acquired_mark()
-        self._told_acquired = max(self._told_acquired, own.watermark)
-        while (run := own.get(self._told_acquired + 1)) is not None and run.last <= mark:
-            self._told_acquired = run.last
-            self._others.append(TellAcquired(header=run.header))
-
-    def _add(self, now: int) -> None:
-        """Append what is agreed: the known tail first (P9), then what ADD allows (P7)."""
-        queue, streams = self._queue, self._collecting.streams
-        if queue.tail:
-            queue.append_tail(streams)
-            # The forerunner sends the next part when it learns the new base.
-            self._collecting.news = self._collecting.news or not queue.tail
-        if not queue.tail:
-            own = max(self._counter.value, self._counter.log_time(now))
-            least = least_promise(self._peers, own)
-            while (run := self._next_addable(least)) is not None:
-                queue.append(run, streams[run.header.origin])
-        entries, tables = queue.drain()
-        if entries:
-            self._added_at = now
-            self._counter.use(queue.key[1])
-            self._persists.append(PersistQueue(entries=entries, tables=tables))
-            self._others.append(TellOrdered(entries=entries))
-
-    def _next_addable(self, least: int) -> Run | None:
-        """Return the next run of the agreed order if ADD may take it now: stop, never skip."""
-        head = head_of(self._streams)
-        if head is None or not may_add(head, self._peers, least, self._config.quorum):
-            return None
-        return head
-
-    # ------------------------------------------------------------------ rounds
+            self._outbox.persist_first(PersistReservation(counter=reserved))
 
     @property
-    def _busy(self) -> bool:
-        return any(stream.runs for stream in self._streams)
+    def _is_following(self) -> bool:
+        """Whether this node fetches the queue of others: to be admitted, or for a flush."""
+        if self._phase in (Phase.WITNESS, Phase.FAULT):
+            return False
+        return not self._is_member or self._wanted is not None
 
-    def _post(self, now: int) -> None:
-        """Post to all if there is news or the heartbeat is due, to single peers if owed (P8)."""
-        news = self._collecting.news
-        due = now >= self._rounds.heartbeat_at
-        if not (news or due):
-            owed = [peer for peer in self._peers if peer.owed and peer.linked]
-            if owed:
-                self._send_posts(owed, now)
-            return
-        busy, position = self._busy, self._queue.position
-        if not busy or position != self._round_position:
-            self._empty_rounds = 0
+    @property
+    def _wanted(self) -> View | None:
+        """View whose final queue this node shall hold."""
+        if self._decided is not None:
+            return self._decided
+        return None if self._flush is None else self._flush.candidate
+
+    # ------------------------------------------------------------------ for the succession
+
+    @property
+    def _is_member(self) -> bool:
+        node = self._config.node_id
+        return node in self._view.members and self._view.is_current(node, self.incarnation)
+
+    def wedge(self, now: int, reason: str) -> None:
+        """Freeze, being a member (P14)."""
+        if not self._ordering.frozen:
+            self._ordering.freeze(now)
+        self._enter(Phase.WEDGED, reason)
+
+    def member_state(self) -> MemberState:
+        """Return what a PROMISE says (P14)."""
+        return self._ordering.member_state()
+
+    def suspect(self, suspects: tuple[NodeId, ...]) -> None:
+        """Be NORMAL or SUSPECT."""
+        if suspects:
+            self._enter(Phase.SUSPECT, f"no sign of life from {', '.join(suspects)}")
         else:
-            self._empty_rounds += 1
-        self._round_position = position
-        self._rounds.plan(now, news=news, busy=busy)
-        self._collecting.news = False
-        self._send_posts([peer for peer in self._peers if due or peer.linked], now)
+            self._enter(Phase.NORMAL, "all members are there")
 
-    def _send_posts(self, peers: Sequence[Peer], now: int) -> None:
-        self._rounds.number += 1
-        snapshot = self._snapshot(now)
-        self._collecting.posted_counter = snapshot.counter
-        config, own_headers = self._config, self._own_headers
-        for peer in peers:
-            known = own_headers.floor if peer.known_of_me is None else peer.known_of_me
-            headers: tuple[RunHeader, ...] = ()
-            left_out: RunHeader | None = None
-            if own_headers.floor <= known < snapshot.last_seq:
-                headers, left_out = own_headers.after(known, config.max_post_headers)
-            peer.owed = False
-            peer.more = left_out is not None
-            post = snapshot.post(config, self._start, headers, left_out)
-            self._others.append(SendPost(peer=peer.node_id, post=post))
-        reported = min((peer.known_of_me or 0 for peer in self._peers), default=self._own.known)
-        own_headers.trim(self._own.watermark, reported)
+    def flush_to(self, flush: Flush, now: int) -> None:
+        """Get hold of a candidate's final queue and answer (P16); a repeated one is answered."""
+        self._flush = flush
+        self._following.holder = flush.holder
+        self._continue_flush(now)
 
-    def _snapshot(self, now: int) -> Snapshot:
-        streams = self._streams
-        return Snapshot(
-            round_number=self._rounds.number,
-            base=self._queue.base,
-            counter=self._counter.promise(now),
-            last_seq=self._own.known,
-            known={stream.origin: stream.known for stream in streams},
-            acquired={stream.origin: self._claim(stream) for stream in streams},
-            held=self._prefetching.held,
+    def _continue_flush(self, now: int) -> None:
+        flush, own = self._flush, self._config.node_id
+        if flush is None:
+            return
+        missing = self._ordering.want(flush.candidate, now)
+        if missing == 0:
+            self._flush = None
+        if flush.sender == own:
+            self._succession.flushed(own, flush.ballot, missing, now)
+            return
+        self._succession.send(
+            flush.sender,
+            Flushed(
+                lineage=flush.view.lineage, epoch=flush.view.epoch, sender=own,
+                incarnation=self.incarnation, ballot=flush.ballot, missing=missing,
+            ),
+        )  # fmt: skip
+
+    def learn(self, view: View, now: int) -> None:
+        """Take in a decided view of a later epoch: as a member, or as one that is none."""
+        if self._phase is Phase.FAULT:
+            return
+        self._flush = None
+        node = self._config.node_id
+        if node in view.members and view.is_current(node, self.incarnation):
+            self._decided = view
+            if not self._ordering.frozen:
+                self.wedge(now, f"epoch {view.epoch} is decided")
+            self._take_into_force(now)
+            return
+        self._decided = None
+        left = self._ordering.own_incoming()
+        self._adopt(view)
+        self._ordering = self._new_ordering(left, now)
+        self._succession.entered(now)
+        if self._phase is not Phase.WITNESS:
+            self._enter(Phase.IDLE, f"epoch {view.epoch} goes on without this node")
+            self._enter(Phase.JOINING, "asks to be admitted again")
+
+    def _take_into_force(self, now: int) -> None:
+        """Install a decided view once its final queue is durable here (P18)."""
+        view = self._decided
+        if view is None or self._ordering.want(view, now) != 0:
+            return
+        self._decided = self._flush = None
+        left = self._ordering.finish(view, now)
+        self._adopt(view)
+        self._counter.use(self._queue.key[1])
+        self._ordering = self._new_ordering(self._restamp(left, now), now)
+        self._succession.entered(now)
+        self._enter(Phase.NORMAL, f"epoch {view.epoch} is in force")
+
+    def _adopt(self, view: View) -> None:
+        self._outbox.drop_posts()
+        self._outbox.persist(PersistView(view=view, incarnation=self.incarnation))
+        self._view = view
+
+    def _restamp(self, runs: list[RecoveredRun], now: int) -> list[RecoveredRun]:
+        """Give own runs of earlier epochs a new stamp; drop what others stamped then (P18, P20).
+
+        Only the origin restamps, and only as a member of the later epoch.
+        """
+        if not self._is_member:
+            return [r for r in runs if r.header.origin == self._config.node_id]
+        epoch, own = self._view.epoch, self._config.node_id
+        kept = [run for run in runs if run.header.epoch == epoch]
+        old = [r for r in runs if r.header.epoch < epoch and r.header.origin == own]
+        for run in sorted(old, key=lambda run: run.header.seq):
+            header = replace(run.header, epoch=epoch, ts=self._counter.stamp(now))
+            self._outbox.persist(PersistRestamp(header=header))
+            kept.append(RecoveredRun(header=header, facts=run.facts))
+        return kept
+
+    def _new_ordering(self, incoming: list[RecoveredRun], now: int) -> Ordering:
+        view, own = self._view, self._config.node_id
+        members = view.members if own in view.members else (*view.members, own)
+        config = replace(
+            self._config,
+            members=members,
+            quorum=view.quorum,
+            epoch=view.epoch,
+            lineage=view.lineage,
+        )
+        return self.ordering_class(
+            config,
+            self._outbox,
+            queue=self._queue,
+            counter=self._counter,
+            staging=self._staging,
+            prefetching=self._prefetching,
+            incarnations={seat.node_id: seat.incarnation for seat in view.roster},
+            incoming=incoming,
+            start=self._start,
+            frozen=self._phase is Phase.WEDGED or not self._is_member,
             now=now,
-            busy=self._busy,
         )
 
-    def _claim(self, stream: Stream) -> int:
-        """Return up to which sequence number the stream is durable here (P4)."""
-        return stream.acquired
+    # ------------------------------------------------------------------ phases
 
-    # ------------------------------------------------------------------ faults
-
-    def _check_clock(self, now: int) -> None:
-        """Warn once when this node's clock leaves the members' median (C3)."""
-        distance = self._collecting.clock_distance(now)
-        off = distance >= _WARN_CLOCK_US
-        if off and not self._clock_warned:
-            text = f"this node's clock is {distance / 1e6:.1f} s off the members' median"
-            self._others.append(Alarm(code="clock-skew", text=text))
-        self._clock_warned = off
+    def _enter(self, phase: Phase, reason: str) -> None:
+        if phase is self._phase:
+            return
+        assert phase in TRANSITIONS[self._phase], f"{self._phase} → {phase}"
+        self._phase = phase
+        self._outbox.tell(TellPhase(phase=phase, view=self._view, reason=reason))
 
     def _halt(self, code: str, text: str) -> None:
         """Take no more part; what was persisted and told before stays valid."""
         self._halted = text
-        self._others = [a for a in self._others if not isinstance(a, SendPost)]
-        self._others.append(Alarm(code=code, text=text, fatal=True))
+        self._outbox.drop_posts()
+        self._succession.changes.fail(f"this node halted: {text}")
+        self._enter(Phase.FAULT, text)
+        self._outbox.tell(Alarm(code=code, text=text, fatal=True))
+
+
+def first_view(config: MasterConfig) -> View:
+    """Return the view of the first epoch, which is configured, not decided."""
+    roster = config.roster or tuple(Seat(node_id=member) for member in config.members)
+    return View(
+        lineage=config.lineage,
+        epoch=config.epoch,
+        roster=roster,
+        members=config.members,
+        quorum_rule=config.quorum_rule or str(config.quorum),
+    )

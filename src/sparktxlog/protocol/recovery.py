@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import RunFacts
 from sparktxlog.model.table import TableDefinition
+from sparktxlog.protocol.balloting import BallotState
 from sparktxlog.protocol.messages import MergeBase, RunHeader
+from sparktxlog.protocol.view import Seat, View
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +49,16 @@ class MasterConfig:
     max_fetches: int = 64
     #: C3.
     max_counter_lead_us: int = 24 * 3_600 * 1_000_000
+    #: A member that owes an answer so long is missing (P13); 0 = nobody is ever suspected.
+    suspect_timeout_us: int = 0
+    #: The same for members that were not heard since this node started.
+    start_timeout_us: int = 30_000_000
+    #: True: a member that is missing is evicted without an operator, if that is safe.
+    auto_evict: bool = True
+    #: (*) Acquisition quorum of later epochs, see `View.quorum_rule`; empty = `quorum`.
+    quorum_rule: str = ""
+    #: (*) Places of the first epoch; empty = one vote for each of `members`.
+    roster: tuple[Seat, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,5 +96,9 @@ class RecoveredState:
     incoming: Sequence[RecoveredRun] = ()
     announcements: Sequence[RecoveredAnnouncement] = ()
     tables: Sequence[TableDefinition] = ()
+    #: Newest view this node knows; None = the first epoch, as configured.
+    view: View | None = None
+    #: What this voter promised and accepted.
+    ballot: BallotState | None = None
     #: Pieces of the ids of the last `id_window` positions, oldest first: (first position, ids).
     recent_ids: Sequence[tuple[int, bytes]] = ()

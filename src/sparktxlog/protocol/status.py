@@ -7,6 +7,8 @@ from enum import Enum
 
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.peers import Peer
+from sparktxlog.protocol.phases import Phase
+from sparktxlog.protocol.view import Seat
 
 
 class AwaitReason(str, Enum):
@@ -80,12 +82,21 @@ class MasterStatus:
     #: Rounds in a row that added nothing while transactions waited (G22).
     empty_rounds: int
     busy: bool
-    #: Empty, or why this node takes no more part.
-    halted: str
     waiting_for: tuple[Awaited, ...]
     peers: tuple[PeerStatus, ...]
     #: This node's clock against the members' median, microseconds.
     clock_distance_us: int
+    #: Empty, or why this node takes no more part.
+    halted: str = ""
+    phase: Phase = Phase.NORMAL
+    lineage: str = ""
+    #: Members of the epoch in precedence order; the first one is on duty (V16).
+    members: tuple[NodeId, ...] = ()
+    roster: tuple[Seat, ...] = ()
+    #: Acquisition quorum of the epoch.
+    quorum: int = 0
+    #: Members that are missed at the moment.
+    suspects: tuple[NodeId, ...] = ()
 
 
 def peer_status(peer: Peer, *, now: int, silent_after_us: int, busy: bool) -> PeerStatus:

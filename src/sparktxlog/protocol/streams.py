@@ -115,6 +115,17 @@ class Stream:
         self.payload_bytes -= run.header.size_bytes
         return run
 
+    def truncate(self, seq: int) -> None:
+        """Forget the runs behind `seq`; those behind a gap as well."""
+        while self.runs and self.runs[-1].last > seq:
+            run = self.runs.pop()
+            del self._by_seq[run.header.seq]
+            self.payload_bytes -= run.header.size_bytes
+        self.early.clear()
+        self.known = self.runs[-1].last if self.runs else self.watermark
+        self.acquired = min(self.acquired, self.known)
+        self._last_ts = self.runs[-1].header.ts if self.runs else 0
+
     def breaks_promise(self, counter: int, last_seq: int) -> RunHeader | None:
         """Return a held header that the promise (counter, last_seq) says cannot exist (P10)."""
         for run in reversed(self.runs):

@@ -29,6 +29,7 @@ class SynchronizedQueue:
 
     __slots__ = (
         "_created", "_fresh", "_recent", "base", "catalog", "hash", "key", "position", "tail",
+        "watermarks",
     )  # fmt: skip
 
     def __init__(self, config: MasterConfig, state: RecoveredState) -> None:
@@ -39,6 +40,8 @@ class SynchronizedQueue:
         self.key = state.base_key
         #: Merge base: the same as of the last `drain`, as posts show it.
         self.base = state.base
+        #: Per origin: last sequence number in the queue.
+        self.watermarks: dict[str, int] = dict(state.watermarks)
         window = IdWindow(config.id_window, config.max_run)
         window.recover(state.recent_ids)
         if window.end != self.position:
@@ -78,6 +81,7 @@ class SynchronizedQueue:
         self.position += header.n
         self.hash = entry.chain_hash
         self.key = run.key
+        self.watermarks[header.origin] = header.last
         self._recent[self.position] = entry.chain_hash
         if len(self._recent) > _RECENT_HASHES:
             del self._recent[next(iter(self._recent))]

@@ -15,18 +15,24 @@ from sparktxlog.protocol.actions import (
     Alarm,
     FetchPayload,
     PersistAnnouncement,
+    PersistBallot,
     PersistForeignRun,
     PersistOwnRun,
     PersistQueue,
     PersistReservation,
+    PersistRestamp,
+    PersistView,
     PrefetchFiles,
     SendAnnouncement,
+    SendEpochMessage,
     SendPost,
     SendPush,
     SendTail,
     TellAccepted,
     TellAcquired,
+    TellChange,
     TellOrdered,
+    TellPhase,
     TellRejected,
 )
 from sparktxlog.protocol.messages import Tail
@@ -105,11 +111,11 @@ class Delivery:
                 self._links[action.peer].announce(action.announcement)
             case SendTail():
                 self._start_tail(action)
-            case Alarm():
+            case Alarm() | TellPhase() | TellChange() | SendEpochMessage():
                 pass  # the cycle has told it
             case (
-                PersistOwnRun() | PersistForeignRun() | PersistReservation()
-                | PersistAnnouncement() | PersistQueue()
+                PersistOwnRun() | PersistForeignRun() | PersistReservation() | PersistRestamp()
+                | PersistAnnouncement() | PersistQueue() | PersistBallot() | PersistView()
             ):  # fmt: skip
                 raise AssertionError("persisting is the executor's")
             case _:

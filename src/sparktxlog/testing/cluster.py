@@ -20,22 +20,24 @@ from sparktxlog.protocol.actions import (
     Alarm,
     FetchPayload,
     PersistAnnouncement,
+    PersistBallot,
     PersistForeignRun,
     PersistOwnRun,
     PersistQueue,
     PersistReservation,
+    PersistRestamp,
+    PersistView,
     PrefetchFiles,
     SendAnnouncement,
+    SendEpochMessage,
     SendPost,
     SendPush,
     SendTail,
-    TellAccepted,
-    TellAcquired,
-    TellOrdered,
-    TellRejected,
 )
+from sparktxlog.protocol.balloting import BallotState
 from sparktxlog.protocol.events import (
     AnnouncementReceived,
+    EpochMessageReceived,
     Event,
     FetchFailed,
     FilesHeld,
@@ -54,6 +56,7 @@ from sparktxlog.protocol.recovery import (
     RecoveredRun,
     RecoveredState,
 )
+from sparktxlog.protocol.view import View
 
 #: Entries of one simulated tail message.
 TAIL_LIMIT = 5
@@ -72,6 +75,23 @@ class SimulatedFront:
         self.announcements: dict[int, RunSubmitted] = {}
         #: Digests whose staged files are here.
         self.files: set[bytes] = set()
+        self.view: View | None = None
+        self.ballot: BallotState | None = None
+
+    def keep(self, action: PersistBallot | PersistView | PersistRestamp, own: str) -> None:
+        """Keep what an epoch decision leaves behind."""
+        match action:
+            case PersistBallot():
+                self.ballot = action.state
+            case PersistView():
+                self.view = action.view
+                ordered = {(e.header.origin, e.header.seq) for e in self.queue}
+                self.runs = {
+                    key: run for key, run in self.runs.items() if key[0] == own or key in ordered
+                }
+            case PersistRestamp():
+                key = (action.header.origin, action.header.seq)
+                self.runs[key] = (action.header, self.runs[key][1])
 
     def holds(self, header: RunHeader) -> bool:
         """Return whether header and payload of the run are durable here."""
@@ -122,6 +142,8 @@ class SimulatedFront:
                 for submit in self.announcements.values()
             ],
             tables=list(self.tables.values()),
+            view=self.view,
+            ballot=self.ballot,
             recent_ids=recent[::-1],
         )
 
@@ -147,6 +169,8 @@ class Letter:
                 return "push"
             case AnnouncementReceived(), _:
                 return "announcement"
+            case EpochMessageReceived(), _:
+                return "epoch"
             case TailReceived(), _:
                 return "tail"
             case _, FetchPayload():
@@ -386,8 +410,12 @@ class Cluster:
                 self.letters.append(Letter(self._count, source, name, None, action))
             case Alarm():
                 node.alarms.append(action)
-            case TellAccepted() | TellAcquired() | TellOrdered() | TellRejected():
-                pass
+            case PersistBallot() | PersistView() | PersistRestamp():
+                front.keep(action, name)
+            case SendEpochMessage():
+                self._send(name, action.peer, EpochMessageReceived(message=action.message))
+            case _:
+                pass  # told to people and clients: watchers see it
 
     def _source(self, action: FetchPayload | PrefetchFiles) -> str:
         if isinstance(action, PrefetchFiles):

@@ -19,6 +19,7 @@ from sparktxlog.protocol.addition import head_of, holders, may_add
 from sparktxlog.protocol.counter import TimestampCounter
 from sparktxlog.protocol.events import Event
 from sparktxlog.protocol.master import Master
+from sparktxlog.protocol.ordering import Ordering
 from sparktxlog.protocol.peers import Peer
 from sparktxlog.protocol.recovery import MasterConfig, RecoveredState
 from sparktxlog.protocol.streams import Run, Stream
@@ -32,7 +33,7 @@ _PERSISTS = (
 )
 
 
-class ReusedCounter(Master):
+class ReusedCounter(Ordering):
     """Stamp at the posted counter instead of above it (P1)."""
 
     def _next_timestamp(self, now: int) -> int:
@@ -49,7 +50,7 @@ class ForgottenReservation(Master):
         self._counter.reserved = self._counter.value
 
 
-class Skipping(Master):
+class Skipping(Ordering):
     """Skip a run that is not acquired yet, instead of stopping at it (P7)."""
 
     def _next_addable(self, least: int) -> Run | None:
@@ -63,14 +64,14 @@ class Skipping(Master):
         return None
 
 
-class ClaimingUnacquired(Master):
+class ClaimingUnacquired(Ordering):
     """Post headers as acquired before their payload is here (P4, G35)."""
 
     def _claim(self, stream: Stream) -> int:
         return stream.known
 
 
-class SmallerQuorum(Master):
+class SmallerQuorum(Ordering):
     """Append with one holder fewer than configured (P7)."""
 
     def _next_addable(self, least: int) -> Run | None:
@@ -83,7 +84,7 @@ class SmallerQuorum(Master):
         return None
 
 
-class GreatestPromise(Master):
+class GreatestPromise(Ordering):
     """Cut at the greatest counter instead of the least (G14)."""
 
     def _next_addable(self, least: int) -> Run | None:
@@ -91,7 +92,7 @@ class GreatestPromise(Master):
         return super()._next_addable(max(counters, default=least))
 
 
-class IgnoredSelf(Master):
+class IgnoredSelf(Ordering):
     """Append without holding the payload oneself (G36)."""
 
     def _next_addable(self, least: int) -> Run | None:
@@ -153,18 +154,26 @@ def vector_too_far() -> Iterator[type[Master]]:
         yield Master
 
 
-def _plain(mutant: type[Master]) -> Callable[[], contextlib.AbstractContextManager[type[Master]]]:
+_Core = Callable[[], contextlib.AbstractContextManager[type[Master]]]
+
+
+def _ordering(mutant: type[Ordering]) -> _Core:
+    """Return a core whose normal operation is the mutant's."""
+    return _plain(type(mutant.__name__, (Master,), {"ordering_class": mutant}))
+
+
+def _plain(mutant: type[Master]) -> _Core:
     return lambda: contextlib.nullcontext(mutant)
 
 
-MUTANTS: dict[str, Callable[[], contextlib.AbstractContextManager[type[Master]]]] = {
-    "counter-reused": _plain(ReusedCounter),
+MUTANTS: dict[str, _Core] = {
+    "counter-reused": _ordering(ReusedCounter),
     "reservation-forgotten": _plain(ForgottenReservation),
-    "skip-instead-of-stop": _plain(Skipping),
-    "claims-unacquired": _plain(ClaimingUnacquired),
-    "quorum-minus-one": _plain(SmallerQuorum),
-    "greatest-promise": _plain(GreatestPromise),
-    "self-not-needed": _plain(IgnoredSelf),
+    "skip-instead-of-stop": _ordering(Skipping),
+    "claims-unacquired": _ordering(ClaimingUnacquired),
+    "quorum-minus-one": _ordering(SmallerQuorum),
+    "greatest-promise": _ordering(GreatestPromise),
+    "self-not-needed": _ordering(IgnoredSelf),
     "speaks-before-persisting": _plain(SpokenBeforePersisted),
     "promise-before-headers": promise_before_headers,
     "counter-unreserved": unreserved_counter,

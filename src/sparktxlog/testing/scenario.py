@@ -34,6 +34,7 @@ from sparktxlog.protocol.actions import Action
 from sparktxlog.protocol.events import Event, PayloadArrived, PostReceived
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.messages import Post, RunHeader
+from sparktxlog.protocol.ordering import Ordering
 from sparktxlog.protocol.posting import Snapshot
 from sparktxlog.protocol.streams import Run
 from sparktxlog.testing.cluster import Cluster, Letter
@@ -61,20 +62,31 @@ def _id(label: str) -> bytes:
     return label.encode().ljust(16, b".")[:16]
 
 
-class FreezableMaster(Master):
-    """A core whose counter can be held, to build the situations of the seed's example."""
+class HeldOrdering(Ordering):
+    """Normal operation with a counter that can be held."""
 
     #: Largest counter it promises and uses, None = free.
-    frozen: int | None = None
+    held: int | None = None
 
     def _next_addable(self, least: int) -> Run | None:
-        return super()._next_addable(least if self.frozen is None else min(least, self.frozen))
+        return super()._next_addable(least if self.held is None else min(least, self.held))
 
     def _snapshot(self, now: int) -> Snapshot:
         snapshot = super()._snapshot(now)
-        if self.frozen is not None:
-            snapshot.counter = min(snapshot.counter, self.frozen)
+        if self.held is not None:
+            snapshot.counter = min(snapshot.counter, self.held)
         return snapshot
+
+
+class HeldMaster(Master):
+    """A core whose counter can be held, to build the situations of the seed's example."""
+
+    ordering_class = HeldOrdering
+
+    def hold(self, counter: int | None) -> None:
+        """Promise and use no counter above this one; None = free again."""
+        assert isinstance(self._ordering, HeldOrdering)
+        self._ordering.held = counter
 
 
 class Scenario:
@@ -112,7 +124,7 @@ class Scenario:
         quorum = int(options.pop("quorum", len(names)))
         now = int(options.pop("now", 0))
         settings: dict[str, Any] = {k.replace("-", "_"): int(v) for k, v in options.items()}
-        self.cluster = Cluster(names, quorum, FreezableMaster, **settings)
+        self.cluster = Cluster(names, quorum, HeldMaster, **settings)
         self.cluster.now = now
         kinds = (Prefix, DownClosed, Executable, AckKept)
         self._invariants = Invariants(self.cluster, (*kinds, NoAlarm))
@@ -230,16 +242,16 @@ class Scenario:
 
     def do_freeze_counter(self, arguments: list[str], options: dict[str, str]) -> None:
         """Hold a node's counter at a value."""
-        self._freezable(arguments[0]).frozen = int(arguments[1])
+        self._held_master(arguments[0]).hold(int(arguments[1]))
 
     def do_thaw(self, names: list[str], options: dict[str, str]) -> None:
         """End `freeze-counter`."""
         for name in names:
-            self._freezable(name).frozen = None
+            self._held_master(name).hold(None)
 
-    def _freezable(self, name: str) -> FreezableMaster:
+    def _held_master(self, name: str) -> HeldMaster:
         master = self.cluster.nodes[NodeId(name)].master
-        assert isinstance(master, FreezableMaster)
+        assert isinstance(master, HeldMaster)
         return master
 
     def _is_free(self, letter: Letter) -> bool:
@@ -368,7 +380,7 @@ class Scenario:
 
     def _describe(self, action: Action) -> str:
         words = [type(action).__name__]
-        for field in ("peer", "position", "counter", "code", "text"):
+        for field in ("peer", "phase", "position", "counter", "code", "text"):
             if hasattr(action, field):
                 words.append(f"{field}={getattr(action, field)}")
         header = getattr(action, "header", None)

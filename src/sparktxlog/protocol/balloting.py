@@ -1,0 +1,208 @@
+"""What nodes say to each other to decide the next epoch (protocol P11–P21).
+
+Every message names the epoch that its sender is in.  `Prepare`, `Flush` and `Accept` carry that
+epoch's view, so a receiver that is behind catches up; one that is ahead answers `Decide`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from sparktxlog.model.ids import NodeId
+from sparktxlog.protocol.messages import MergeBase, RunHeader
+from sparktxlog.protocol.view import Ballot, View
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vote:
+    """A value accepted in a ballot (P17)."""
+
+    ballot: Ballot
+    view: View
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BallotState:
+    """Durable part of a voter, for the decision that follows `epoch` (P14, P17)."""
+
+    epoch: int
+    promised: Ballot = field(default_factory=Ballot)
+    accepted: Vote | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberState:
+    """What a wedged member holds (P14): the end of its queue, and all it acquired beyond."""
+
+    base: MergeBase
+    #: Order key of the queue's last run.
+    key: tuple[int, int, str, int]
+    #: Per origin: last sequence number in the queue.
+    watermarks: dict[str, int]
+    #: Acquired runs beyond the watermarks, ascending per origin and without gap.
+    acquired: tuple[RunHeader, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """Asks whether the receiver is there, and tells whom the sender suspects (P13, V18, V21)."""
+
+    lineage: str
+    epoch: int
+    sender: NodeId
+    incarnation: int
+    number: int
+    suspects: tuple[NodeId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeAnswer:
+    """Answer to a probe."""
+
+    lineage: str
+    epoch: int
+    sender: NodeId
+    incarnation: int
+    number: int
+    #: Nodes that the sender heard itself a short while ago (V61).
+    hears: tuple[NodeId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepare:
+    """Starts a ballot for the epoch behind `view` (P14)."""
+
+    sender: NodeId
+    incarnation: int
+    view: View
+    ballot: Ballot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promise:
+    """Durable promise to take part in no lower ballot (P14)."""
+
+    lineage: str
+    epoch: int
+    sender: NodeId
+    incarnation: int
+    ballot: Ballot
+    accepted: Vote | None = None
+    #: None: the sender is no member.
+    state: MemberState | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """The receiver promised a higher ballot; a refusal carries it, so that retries end soon."""
+
+    lineage: str
+    epoch: int
+    sender: NodeId
+    incarnation: int
+    ballot: Ballot
+    promised: Ballot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flush:
+    """Asks a member-to-be to hold the whole final queue durably (P16)."""
+
+    sender: NodeId
+    incarnation: int
+    view: View
+    ballot: Ballot
+    candidate: View
+    #: A node that has the queue up to the candidate's base.
+    holder: NodeId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flushed:
+    """How far the sender is with the candidate's final queue (P16)."""
+
+    lineage: str
+    epoch: int
+    sender: NodeId
+    incarnation: int
+    ballot: Ballot
+    #: Runs it does not hold yet; 0 = all is durable here.
+    missing: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accept:
+    """Asks a voter to accept the candidate (P17)."""
+
+    sender: NodeId
+    incarnation: int
+    view: View
+    ballot: Ballot
+    candidate: View
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accepted:
+    """The sender accepted the candidate of the ballot durably (P17)."""
+
+    lineage: str
+    epoch: int
+    sender: NodeId
+    incarnation: int
+    ballot: Ballot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decide:
+    """A decided view; answers everything that comes from an older epoch (P17, P18)."""
+
+    sender: NodeId
+    view: View
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinRequest:
+    """A node that is no member wants to become one; repeated until it is (P21)."""
+
+    #: Lineage and epoch that the sender knows.
+    lineage: str
+    epoch: int
+    sender: NodeId
+    incarnation: int
+    #: End of its queue.
+    base: MergeBase
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TailRequest:
+    """Asks for the queue behind the sender's end (P9, P21)."""
+
+    lineage: str
+    epoch: int
+    sender: NodeId
+    incarnation: int
+    position: int
+    chain_hash: bytes
+
+
+EpochMessage = (
+    Probe
+    | ProbeAnswer
+    | Prepare
+    | Promise
+    | Refusal
+    | Flush
+    | Flushed
+    | Accept
+    | Accepted
+    | Decide
+    | JoinRequest
+    | TailRequest
+)
+
+
+def epoch_of(message: EpochMessage) -> tuple[str, int]:
+    """Return lineage and epoch that the sender of a message is in."""
+    if isinstance(message, (Prepare, Flush, Accept, Decide)):
+        return message.view.lineage, message.view.epoch
+    return message.lineage, message.epoch

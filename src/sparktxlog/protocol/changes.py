@@ -1,0 +1,91 @@
+"""Changes of the roster that an operator asked for (requirements G43, B12; protocol P11)."""
+
+from __future__ import annotations
+
+from sparktxlog.protocol.actions import TellChange
+from sparktxlog.protocol.events import ChangeRequested
+from sparktxlog.protocol.outbox import Outbox
+from sparktxlog.protocol.view import Seat, View
+
+
+class Changes:
+    """At most one change at a time; it holds once a decided view has it."""
+
+    __slots__ = ("_outbox", "_request")
+
+    def __init__(self, outbox: Outbox) -> None:
+        self._outbox = outbox
+        self._request: tuple[ChangeRequested, View] | None = None
+
+    @property
+    def pending(self) -> bool:
+        """Whether a change waits to be decided."""
+        return self._request is not None
+
+    @property
+    def roster(self) -> tuple[Seat, ...] | None:
+        """Roster to propose, None = as it is."""
+        return None if self._request is None else self._request[0].roster
+
+    def request(self, event: ChangeRequested, view: View) -> None:
+        """Take in a request, or refuse it with the reason; nothing changed then (definite)."""
+        reason = "another change is being decided" if self.pending else unsafe(view, event.roster)
+        if reason:
+            self.refuse(event.ticket, reason)
+        else:
+            self._request = (event, view)
+
+    def refuse(self, ticket: int, reason: str) -> None:
+        """Answer a request that cannot even be taken in (definite)."""
+        self._outbox.tell(TellChange(ticket=ticket, epoch=None, text=reason))
+
+    def forced(self, ticket: int, view: View) -> None:
+        """Answer a forced view; a change that waits does not happen."""
+        self.fail("the node was forced to go on alone")
+        self._outbox.tell(TellChange(ticket=ticket, epoch=view.epoch))
+
+    def entered(self, view: View) -> None:
+        """Answer a request whose outcome the new view shows; else it is proposed again."""
+        if self._request is None:
+            return
+        event, asked = self._request
+        if _places(view.roster) == _places(event.roster):
+            self._request = None
+            self._outbox.tell(TellChange(ticket=event.ticket, epoch=view.epoch))
+        elif _places(view.roster) != _places(asked.roster):
+            self.fail(f"the roster changed meanwhile, in epoch {view.epoch}")
+
+    def fail(self, reason: str) -> None:
+        """Answer a pending request: it did not happen."""
+        if self._request is not None:
+            ticket = self._request[0].ticket
+            self._request = None
+            self.refuse(ticket, reason)
+
+
+def unsafe(view: View, roster: tuple[Seat, ...]) -> str:
+    """Return why a roster must not follow a view, empty = it may."""
+    names = [seat.node_id for seat in roster]
+    if len(set(names)) != len(names):
+        return "a node id stands twice in the roster"
+    if not any(seat.weight > 0 for seat in roster):
+        return "nobody would have a vote"
+    if any(seat.weight < 0 for seat in roster):
+        return "a weight is negative"
+    witnesses = [seat.node_id for seat in roster if seat.witness and seat.node_id in view.members]
+    if witnesses:
+        return f"{witnesses[0]} is a member and cannot become a witness before it is removed"
+    if not any(name in view.members for name in names):
+        return "no member would be left"
+    for seat in roster:
+        before = view.seat(seat.node_id)
+        if before is not None and before.incarnation != seat.incarnation:
+            return f"the incarnation of {seat.node_id} is not an operator's to change"
+    if _places(roster) == _places(view.roster):
+        return "the roster is so already"
+    return ""
+
+
+def _places(roster: tuple[Seat, ...]) -> tuple[tuple[str, str, int, bool], ...]:
+    """Return the roster without incarnations, which change by themselves."""
+    return tuple((seat.node_id, seat.url, seat.weight, seat.witness) for seat in roster)

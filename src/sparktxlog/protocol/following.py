@@ -1,0 +1,95 @@
+"""A node that is behind asks the members for their queue, and to be admitted (P9, P21, V31–V40).
+
+It asks one node at a time for the tail, goes on at once when a part of it was appended, and turns
+to another node when nothing comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sparktxlog.model.ids import NodeId
+from sparktxlog.protocol.balloting import EpochMessage, JoinRequest, TailRequest
+from sparktxlog.protocol.messages import MergeBase
+from sparktxlog.protocol.outbox import Outbox
+from sparktxlog.protocol.recovery import MasterConfig
+from sparktxlog.protocol.view import View
+
+
+class Following:
+    """When to ask whom.
+
+    Args:
+        send: Sends a message to a node.
+        now: Shell's time, microseconds.
+    """
+
+    __slots__ = (
+        "_asked", "_config", "_outbox", "_send", "_turn", "holder", "request_at", "source",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        config: MasterConfig,
+        outbox: Outbox,
+        send: Callable[[NodeId, EpochMessage], None],
+        now: int,
+    ) -> None:
+        self._config = config
+        self._outbox = outbox
+        self._send = send
+        #: When to ask again, shell's time.
+        self.request_at = now
+        #: Who sent the last tail; it is asked for the next one.
+        self.source = NodeId("")
+        #: Who has the queue up to the base of the flush, empty = not known.
+        self.holder = NodeId("")
+        self._turn = 0
+        #: Position asked for last.
+        self._asked = -1
+
+    def work(
+        self, view: View, wanted: View | None, base: MergeBase, now: int, *, joining: bool
+    ) -> None:
+        """Ask for what is missing, and to be admitted."""
+        due = now >= self.request_at
+        if due:
+            self.request_at = now + self._config.retry_us
+            self._turn += 1
+            if joining:
+                self._ask_admission(view, base)
+        if wanted is not None and base.position >= wanted.base.position:
+            return
+        if due or base.position > self._asked >= 0:
+            self._asked = base.position
+            self._ask_tail(view, base, due=due)
+
+    def _ask_admission(self, view: View, base: MergeBase) -> None:
+        own = self._config
+        for seat in view.roster:
+            if seat.node_id != own.node_id:
+                self._send(
+                    seat.node_id,
+                    JoinRequest(
+                        lineage=view.lineage, epoch=view.epoch, sender=own.node_id,
+                        incarnation=own.incarnation, base=base,
+                    ),
+                )  # fmt: skip
+
+    def _ask_tail(self, view: View, base: MergeBase, *, due: bool) -> None:
+        own = self._config
+        others = [member for member in view.members if member != own.node_id]
+        if not others:
+            return
+        # On schedule another one each time, the known holder first; on progress the one it is from.
+        turn = others[self._turn % len(others)]
+        node = self.source if not due and self.source in others else turn
+        if due and self.holder in others and self._turn % 2:
+            node = self.holder
+        self._send(
+            node,
+            TailRequest(
+                lineage=view.lineage, epoch=view.epoch, sender=own.node_id,
+                incarnation=own.incarnation, position=base.position, chain_hash=base.chain_hash,
+            ),
+        )  # fmt: skip

@@ -1,0 +1,54 @@
+"""Nodes that ask to be admitted (protocol P21): who is close enough to the end of the queue."""
+
+from __future__ import annotations
+
+from sparktxlog.model.ids import NodeId
+from sparktxlog.protocol.balloting import JoinRequest
+from sparktxlog.protocol.view import View
+
+#: A joiner fetches the queue by itself until it is so near its end; the rest comes with the flush,
+#: for which the members stand still (V36, V41).
+_NEAR = 16_384
+
+
+class Admission:
+    """Requests to join that were heard a short while ago.
+
+    Args:
+        patience_us: A request counts for twice so long.
+    """
+
+    __slots__ = ("_patience_us", "_requests")
+
+    def __init__(self, patience_us: int) -> None:
+        self._patience_us = patience_us
+        self._requests: dict[NodeId, tuple[int, JoinRequest]] = {}
+
+    def requested(self, request: JoinRequest, now: int) -> None:
+        """Note a request."""
+        self._requests[request.sender] = (now, request)
+
+    def entered(self, view: View) -> None:
+        """Forget who is a member now."""
+        for node in view.members:
+            self._requests.pop(node, None)
+
+    def ready(self, view: View, position: int, now: int) -> dict[NodeId, int]:
+        """Return who may be admitted: node → incarnation.
+
+        A node has a place in the roster, and never returns under an incarnation before that.
+        """
+        if not self._requests:
+            return {}
+        found = {}
+        for node, (at, request) in sorted(self._requests.items()):
+            seat = view.seat(node)
+            if seat is None or seat.witness or now > at + 2 * self._patience_us:
+                continue
+            if (request.lineage, request.epoch) != (view.lineage, view.epoch):
+                continue
+            member = node in view.members and request.incarnation == seat.incarnation
+            near = request.base.position + _NEAR >= position
+            if near and not member and request.incarnation >= seat.incarnation:
+                found[node] = request.incarnation
+        return found

@@ -1,0 +1,43 @@
+"""Where the parts of the core put their actions; `Master.handle_all` hands them over once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from sparktxlog.protocol.actions import Action, SendPost
+
+
+class Outbox:
+    """Actions of one batch: all that is to be made durable stands before everything else."""
+
+    __slots__ = ("_others", "_persists")
+
+    def __init__(self) -> None:
+        self._persists: list[Action] = []
+        self._others: list[Action] = []
+
+    def persist(self, action: Action) -> None:
+        """Make something durable, behind what was asked for before."""
+        self._persists.append(action)
+
+    def persist_first(self, action: Action) -> None:
+        """Make something durable in front of all others of the batch."""
+        self._persists.insert(0, action)
+
+    def tell(self, action: Action) -> None:
+        """Send or tell something once everything persisted so far is durable."""
+        self._others.append(action)
+
+    def tell_all(self, actions: Iterable[Action]) -> None:
+        """Send or tell several things."""
+        self._others.extend(actions)
+
+    def drop_posts(self) -> None:
+        """Send no posts of this batch: they state what is no longer so."""
+        self._others = [a for a in self._others if not isinstance(a, SendPost)]
+
+    def take(self) -> list[Action]:
+        """Return everything in execution order and begin anew."""
+        actions = self._persists + self._others
+        self._persists, self._others = [], []
+        return actions

@@ -1,0 +1,200 @@
+"""One attempt to decide the next epoch (protocol P13–P17): prepare, flush, accept.
+
+    PREPARE   until voters with more than half of the weight, and a data quorum of the members,
+              promised; then the value is chosen: an accepted one, else members and final queue
+    FLUSH     until every member-to-be holds the final queue durably
+    ACCEPT    until voters with more than half of the weight accepted: decided
+
+An attempt that gets no further is given up; the next one has a higher ballot and leaves out who
+was silent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from sparktxlog.model.ids import NodeId
+from sparktxlog.protocol.balloting import MemberState, Promise, Vote
+from sparktxlog.protocol.union import final_queue
+from sparktxlog.protocol.view import Ballot, Seat, View
+
+
+class Stage(Enum):
+    """How far an attempt has got."""
+
+    PREPARE = "prepare"
+    FLUSH = "flush"
+    ACCEPT = "accept"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Intent:
+    """What an attempt wants to change."""
+
+    #: Members that are not waited for.
+    absent: frozenset[str] = frozenset()
+    #: Members that shall not belong to the next view although they answer.
+    excluded: frozenset[str] = frozenset()
+    #: Nodes to admit: id → incarnation (P21).
+    joiners: dict[NodeId, int] = field(default_factory=dict)
+    #: New roster, None = as it is.
+    roster: tuple[Seat, ...] | None = None
+
+
+class Proposer:
+    """State of one ballot.
+
+    Args:
+        view: Of the epoch to end.
+        ballot: Higher than all that were seen.
+        patience_us: An answer that takes longer is not waited for.
+    """
+
+    __slots__ = (
+        "_accepted", "_heard", "_patience_us", "_promises", "_since", "ballot", "candidate",
+        "flushed", "holder", "intent", "repeat_at", "stage", "view",
+    )  # fmt: skip
+
+    def __init__(
+        self, view: View, ballot: Ballot, intent: Intent, now: int, patience_us: int
+    ) -> None:
+        self.view = view
+        self.ballot = ballot
+        self.intent = intent
+        self.stage = Stage.PREPARE
+        self.candidate: View | None = None
+        #: Whose queue reaches the candidate's base; empty for a value that was flushed before.
+        self.holder = NodeId("")
+        self.flushed: set[str] = set()
+        self._promises: dict[str, Promise] = {}
+        self._accepted: set[str] = set()
+        self._patience_us = patience_us
+        self._since = now
+        #: Member-to-be → when it last said that it is working on the flush.
+        self._heard: dict[str, int] = {}
+        #: When to repeat what is not answered yet.
+        self.repeat_at = now + patience_us // 4
+
+    # -- prepare -----------------------------------------------------------------------------------
+
+    def take_promise(self, promise: Promise) -> None:
+        """Count a promise of this ballot."""
+        self._promises[promise.sender] = promise
+
+    def choose(self, now: int) -> bool:
+        """Choose the value once enough promised and nobody else is worth waiting for (P15)."""
+        answering = self._promises.keys()
+        if not (self.view.elects(answering) and self.view.preserves(self._states())):
+            return False
+        awaited = {*self.view.members} - self.intent.absent - answering
+        if awaited and now < self._since + self._patience_us // 2:
+            return False
+        vote = self._highest_vote()
+        if vote is not None:
+            self.candidate = vote.view
+            self._enter(Stage.ACCEPT, now)
+            return True
+        self.candidate = self._new_view()
+        self._enter(Stage.FLUSH, now)
+        self._heard = dict.fromkeys(self.candidate.members, now)
+        return True
+
+    def _highest_vote(self) -> Vote | None:
+        votes = [p.accepted for p in self._promises.values() if p.accepted is not None]
+        return max(votes, key=lambda vote: vote.ballot, default=None)
+
+    def _states(self) -> dict[NodeId, MemberState]:
+        """Return what the answering members of the view hold."""
+        members = set(self.view.members)
+        return {
+            promise.sender: promise.state
+            for promise in self._promises.values()
+            if promise.state is not None and promise.sender in members
+        }
+
+    def _new_view(self) -> View:
+        view, intent, states = self.view, self.intent, self._states()
+        queue = final_queue(states)
+        self.holder = queue.holder
+        roster = tuple(
+            replace(seat, incarnation=intent.joiners.get(seat.node_id, seat.incarnation))
+            for seat in (view.roster if intent.roster is None else intent.roster)
+        )
+        members = tuple(
+            seat.node_id
+            for seat in roster
+            if not seat.witness
+            and (seat.node_id in states or seat.node_id in intent.joiners)
+            and seat.node_id not in intent.excluded
+        )
+        return replace(
+            view,
+            epoch=view.epoch + 1,
+            roster=roster,
+            members=members,
+            base=queue.base,
+            tail=queue.tail,
+            end=queue.end,
+        )
+
+    # -- flush -------------------------------------------------------------------------------------
+
+    def take_flushed(self, node: str, missing: int, now: int) -> bool:
+        """Count that a member-to-be holds all but `missing` runs; True: everybody holds all."""
+        self._heard[node] = now
+        if missing == 0:
+            self.flushed.add(node)
+        if self.candidate is None or not self.flushed.issuperset(self.candidate.members):
+            return False
+        self._enter(Stage.ACCEPT, now)
+        return True
+
+    # -- accept ------------------------------------------------------------------------------------
+
+    def take_accepted(self, node: str) -> bool:
+        """Count a vote; True: the candidate is decided (P12)."""
+        self._accepted.add(node)
+        return self.view.elects(self._accepted)
+
+    # -- time --------------------------------------------------------------------------------------
+
+    def _enter(self, stage: Stage, now: int) -> None:
+        self.stage, self._since = stage, now
+        self.repeat_at = now + self._patience_us // 4
+
+    def unanswered(self) -> list[NodeId]:
+        """Return whom to ask again in this stage."""
+        if self.stage is Stage.FLUSH:
+            assert self.candidate is not None
+            return [node for node in self.candidate.members if node not in self.flushed]
+        answered = self._promises.keys() if self.stage is Stage.PREPARE else self._accepted
+        return [node for node in self.asked() if node not in answered]
+
+    def asked(self) -> list[NodeId]:
+        """Return who takes part in this stage's question."""
+        if self.stage is Stage.FLUSH:
+            assert self.candidate is not None
+            return list(self.candidate.members)
+        members = set(self.view.members) if self.stage is Stage.PREPARE else set[NodeId]()
+        return [s.node_id for s in self.view.roster if s.weight > 0 or s.node_id in members]
+
+    def silent(self, now: int) -> frozenset[str]:
+        """Return the members-to-be that said nothing for too long (P16)."""
+        if self.stage is not Stage.FLUSH:
+            return frozenset()
+        limit = now - self._patience_us
+        return frozenset(node for node in self.unanswered() if self._heard[node] <= limit)
+
+    def failed(self, now: int) -> bool:
+        """Return whether this attempt is to be given up."""
+        if self.stage is Stage.FLUSH:
+            return bool(self.silent(now))
+        return now >= self._since + self._patience_us
+
+    def next_deadline(self) -> int:
+        """Return when to look again."""
+        if self.stage is Stage.FLUSH:
+            heard = [self._heard[node] for node in self.unanswered()]
+            return min([self.repeat_at, *(at + self._patience_us for at in heard)])
+        return min(self.repeat_at, self._since + self._patience_us)

@@ -1,0 +1,522 @@
+"""How one epoch follows another: suspicion, ballots, joining, changes (protocol P11–P22).
+
+Works the messages of `balloting`; what concerns the queue itself it asks of its `Host`, the
+master: to freeze, to say what it holds, to get hold of a final queue, to learn a decided view.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, assert_never
+
+from sparktxlog.model.ids import NodeId
+from sparktxlog.protocol.actions import PersistBallot, SendEpochMessage, SendTail
+from sparktxlog.protocol.balloting import (
+    Accept,
+    Accepted,
+    Decide,
+    EpochMessage,
+    Flush,
+    Flushed,
+    JoinRequest,
+    MemberState,
+    Prepare,
+    Probe,
+    ProbeAnswer,
+    Promise,
+    Refusal,
+    TailRequest,
+    epoch_of,
+)
+from sparktxlog.protocol.changes import Changes
+from sparktxlog.protocol.joining import Admission
+from sparktxlog.protocol.messages import MergeBase
+from sparktxlog.protocol.outbox import Outbox
+from sparktxlog.protocol.phases import Phase
+from sparktxlog.protocol.proposer import Intent, Proposer, Stage
+from sparktxlog.protocol.recovery import MasterConfig
+from sparktxlog.protocol.suspicion import Suspicion
+from sparktxlog.protocol.view import Ballot, View
+from sparktxlog.protocol.voter import Voter
+
+#: Patience when nobody is ever suspected, microseconds.
+_PATIENCE_US = 1_000_000
+_MAX_BACKOFF = 8
+
+
+class Host(Protocol):
+    """What the master does for its succession."""
+
+    @property
+    def view(self) -> View:
+        """View of this node's epoch."""
+
+    @property
+    def phase(self) -> Phase:
+        """Phase of this node."""
+
+    @property
+    def incarnation(self) -> int:
+        """Incarnation of this node."""
+
+    @property
+    def base(self) -> MergeBase:
+        """End of this node's queue."""
+
+    def wedge(self, now: int, reason: str) -> None:
+        """Freeze, being a member (P14)."""
+
+    def member_state(self) -> MemberState:
+        """Return what a PROMISE says."""
+
+    def flush_to(self, flush: Flush, now: int) -> None:
+        """Get hold of a candidate's final queue and answer `Flushed` (P16)."""
+
+    def learn(self, view: View, now: int) -> None:
+        """Take in a decided view of a later epoch (P18, P19)."""
+
+    def suspect(self, suspects: tuple[NodeId, ...]) -> None:
+        """Be NORMAL or SUSPECT."""
+
+
+class Succession:
+    """This node's part in epoch decisions.
+
+    Args:
+        host: The master.
+        outbox: Takes the actions.
+        voter: What was durable of this node's votes.
+        now: Shell's time, microseconds.
+    """
+
+    def __init__(
+        self, host: Host, config: MasterConfig, outbox: Outbox, voter: Voter, now: int
+    ) -> None:
+        self._host = host
+        self._config = config
+        self._outbox = outbox
+        self._patience_us = config.suspect_timeout_us or _PATIENCE_US
+        self.suspicion = Suspicion(
+            config.node_id, config.suspect_timeout_us, config.start_timeout_us,
+            self._patience_us, now,
+        )  # fmt: skip
+        self.voter = voter
+        self.proposer: Proposer | None = None
+        self.admission = Admission(self._patience_us)
+        self.changes = Changes(outbox)
+        #: Highest ballot number seen for this decision.
+        self._seen = voter.promised.number
+        #: Members that were silent in a flush of this decision (P16).
+        self._excluded: frozenset[str] = frozenset()
+        self._attempts = 0
+        #: When a wedged node starts a ballot of its own.
+        self._retry_at = now + self._patience_us
+        #: Since when there is something to decide; None = there is nothing.
+        self._need_at: int | None = None
+        #: Node → when it was last told the view, or asked for its.
+        self._answered_at: dict[str, int] = {}
+
+    def entered(self, now: int) -> None:
+        """Begin a new epoch."""
+        view = self._host.view
+        self.voter = Voter(view.epoch)
+        self.proposer = None
+        self._seen = 0
+        self._excluded = frozenset()
+        self._attempts = 0
+        self._need_at = None
+        self.suspicion.forget()
+        self.admission.entered(view)
+        self.changes.entered(view)
+
+    # -- messages ----------------------------------------------------------------------------------
+
+    def send(self, peer: NodeId, message: EpochMessage) -> None:
+        """Send a message to another node."""
+        self._outbox.tell(SendEpochMessage(peer=peer, message=message))
+
+    def on_message(self, message: EpochMessage, now: int) -> None:
+        """Take in a message of any epoch."""
+        view = self._host.view
+        lineage, epoch = epoch_of(message)
+        self.suspicion.heard(message.sender, now)
+        if isinstance(message, Decide):
+            if self._follows(message.view):
+                self._host.learn(message.view, now)
+            return
+        if lineage != view.lineage:
+            if (lineage, epoch) in view.ancestors:
+                self.tell_view(message.sender, now)
+            return
+        if isinstance(message, (Prepare, Flush, Accept)) and epoch > view.epoch:
+            self._host.learn(message.view, now)
+            view = self._host.view
+        if epoch < view.epoch and not isinstance(message, TailRequest):
+            self.tell_view(message.sender, now)
+        elif epoch > view.epoch:
+            self.ask_view(message.sender, now)
+            return
+        if epoch == view.epoch or isinstance(message, (JoinRequest, TailRequest)):
+            self._dispatch(message, now)
+
+    def _follows(self, view: View) -> bool:
+        """Return whether a decided view continues what this node knows (P23)."""
+        mine = self._host.view
+        if view.lineage == mine.lineage:
+            return view.epoch > mine.epoch
+        return (mine.lineage, mine.epoch) in view.ancestors
+
+    def tell_view(self, node: NodeId, now: int) -> None:
+        """Tell a node that is behind which epoch it is."""
+        if self._may_answer(node, now):
+            self.send(node, Decide(sender=self._config.node_id, view=self._host.view))
+
+    def ask_view(self, node: NodeId, now: int) -> None:
+        """Let a node that is ahead tell its view: it answers what comes from an older epoch."""
+        if self._may_answer(node, now):
+            self._probe(node, ())
+
+    def _may_answer(self, node: NodeId, now: int) -> bool:
+        """Bound how often one node is answered: duplicates of old messages may be many."""
+        at = self._answered_at.get(node)
+        if at is not None and now < at + self._patience_us // 8:
+            return False
+        self._answered_at[node] = now
+        return True
+
+    def _probe(self, node: NodeId, suspects: tuple[NodeId, ...]) -> None:
+        view = self._host.view
+        self.send(
+            node,
+            Probe(
+                lineage=view.lineage, epoch=view.epoch, sender=self._config.node_id,
+                incarnation=self._host.incarnation, number=self.suspicion.number,
+                suspects=suspects,
+            ),
+        )  # fmt: skip
+
+    def _dispatch(self, message: EpochMessage, now: int) -> None:
+        match message:
+            case Probe():
+                self._on_probe(message, now)
+            case ProbeAnswer():
+                self.suspicion.answered(message.sender, message.number, message.hears, now)
+            case Prepare():
+                self._on_prepare(message, now)
+            case Promise():
+                self._on_promise(message, now)
+            case Refusal():
+                self._on_refusal(message, now)
+            case Flush():
+                self._on_flush(message, now)
+            case Flushed():
+                self._on_flushed(message, now)
+            case Accept():
+                self._on_accept(message, now)
+            case Accepted():
+                self._on_accepted(message, now)
+            case JoinRequest():
+                self.admission.requested(message, now)
+            case TailRequest():
+                self._on_tail_request(message)
+            case Decide():
+                raise AssertionError("handled before")
+            case _:
+                assert_never(message)
+
+    def _on_probe(self, probe: Probe, now: int) -> None:
+        view = self._host.view
+        # A complaint: this node tries the suspects itself (V18, V21).
+        self.suspicion.expect((n for n in probe.suspects if n != self._config.node_id), now)
+        self.send(
+            probe.sender,
+            ProbeAnswer(
+                lineage=view.lineage, epoch=view.epoch, sender=self._config.node_id,
+                incarnation=self._host.incarnation, number=probe.number,
+                hears=self.suspicion.hears(now),
+            ),
+        )  # fmt: skip
+
+    # -- voting ------------------------------------------------------------------------------------
+
+    @property
+    def _eligible(self) -> bool:
+        """Whether this node has a place in its view: an amnesiac has none (P21)."""
+        return self._host.view.is_current(self._config.node_id, self._host.incarnation)
+
+    @property
+    def _is_member(self) -> bool:
+        return self._eligible and self._config.node_id in self._host.view.members
+
+    def _on_prepare(self, prepare: Prepare, now: int) -> None:
+        if not self._eligible:
+            return
+        self._note_ballot(prepare.ballot, now)
+        before = self.voter.promised
+        if self.voter.promise(prepare.ballot):
+            self.send(prepare.sender, self._promised(before, prepare.ballot, now))
+        else:
+            self._refuse(prepare.sender, prepare.ballot)
+
+    def _promised(self, before: Ballot, ballot: Ballot, now: int) -> Promise:
+        """Make a promise durable, wedge, and return what to answer (P14)."""
+        view, member = self._host.view, self._is_member
+        if member:
+            self._host.wedge(now, f"{ballot.node} decides on the epoch behind {view.epoch}")
+        if self.voter.promised != before:
+            self._outbox.persist(PersistBallot(state=self.voter.state))
+        return Promise(
+            lineage=view.lineage, epoch=view.epoch, sender=self._config.node_id,
+            incarnation=self._host.incarnation, ballot=ballot, accepted=self.voter.accepted,
+            state=self._host.member_state() if member else None,
+        )  # fmt: skip
+
+    def _refuse(self, node: NodeId, ballot: Ballot) -> None:
+        view = self._host.view
+        self.send(
+            node,
+            Refusal(
+                lineage=view.lineage, epoch=view.epoch, sender=self._config.node_id,
+                incarnation=self._host.incarnation, ballot=ballot, promised=self.voter.promised,
+            ),
+        )  # fmt: skip
+
+    def _note_ballot(self, ballot: Ballot, now: int) -> None:
+        """Leave a running ballot its time, and remember its number."""
+        self._seen = max(self._seen, ballot.number)
+        self._plan_retry(now)
+        if self.proposer is not None and self.proposer.ballot < ballot:
+            self.proposer = None
+
+    def _plan_retry(self, now: int) -> None:
+        rank = self._host.view.rank(self._config.node_id)
+        self._retry_at = now + 2 * self._patience_us + rank * self._patience_us // 2
+
+    def _on_flush(self, flush: Flush, now: int) -> None:
+        self._note_ballot(flush.ballot, now)
+        if flush.ballot < self.voter.promised:
+            self._refuse(flush.sender, flush.ballot)
+        else:
+            self._host.flush_to(flush, now)
+
+    def _on_accept(self, accept: Accept, now: int) -> None:
+        if not self._eligible:
+            return
+        self._note_ballot(accept.ballot, now)
+        if not self._accept(accept.ballot, accept.candidate, now):
+            self._refuse(accept.sender, accept.ballot)
+            return
+        view = self._host.view
+        self.send(
+            accept.sender,
+            Accepted(
+                lineage=view.lineage, epoch=view.epoch, sender=self._config.node_id,
+                incarnation=self._host.incarnation, ballot=accept.ballot,
+            ),
+        )  # fmt: skip
+
+    def _accept(self, ballot: Ballot, candidate: View, now: int) -> bool:
+        before = self.voter.state
+        if not self.voter.accept(ballot, candidate):
+            return False
+        if self._is_member:
+            self._host.wedge(now, f"{ballot.node} decides on epoch {candidate.epoch}")
+        if self.voter.state != before:
+            self._outbox.persist(PersistBallot(state=self.voter.state))
+        return True
+
+    # -- proposing ---------------------------------------------------------------------------------
+
+    def _propose(self, intent: Intent, now: int) -> None:
+        """Start a ballot; the own durable promise is among the answers (P14)."""
+        view = self._host.view
+        self._seen += 1
+        ballot = Ballot(number=self._seen, node=self._config.node_id)
+        before = self.voter.promised
+        if not self.voter.promise(ballot):
+            return
+        self._attempts += 1
+        self.proposer = Proposer(view, ballot, intent, now, self._patience_us)
+        self.proposer.take_promise(self._promised(before, ballot, now))
+        self._ask(self.proposer)
+        self._drive(self.proposer, now)
+
+    def _ask(self, proposer: Proposer) -> None:
+        """Send this stage's question to all that have not answered."""
+        for node in proposer.unanswered():
+            if node != self._config.node_id:
+                self.send(node, self._question(proposer))
+
+    def _question(self, proposer: Proposer) -> EpochMessage:
+        own, incarnation = self._config.node_id, self._host.incarnation
+        view, ballot, candidate = proposer.view, proposer.ballot, proposer.candidate
+        if proposer.stage is Stage.PREPARE:
+            return Prepare(sender=own, incarnation=incarnation, view=view, ballot=ballot)
+        if proposer.stage is Stage.FLUSH:
+            return self._flush_of(proposer)
+        assert candidate is not None
+        return Accept(
+            sender=own, incarnation=incarnation, view=view, ballot=ballot, candidate=candidate
+        )
+
+    def _flush_of(self, proposer: Proposer) -> Flush:
+        assert proposer.candidate is not None
+        return Flush(
+            sender=self._config.node_id, incarnation=self._host.incarnation, view=proposer.view,
+            ballot=proposer.ballot, candidate=proposer.candidate, holder=proposer.holder,
+        )  # fmt: skip
+
+    def _on_promise(self, promise: Promise, now: int) -> None:
+        proposer = self.proposer
+        if proposer is None or promise.ballot != proposer.ballot:
+            return
+        if not self._host.view.is_current(promise.sender, promise.incarnation):
+            return
+        if proposer.stage is Stage.PREPARE:
+            proposer.take_promise(promise)
+
+    def _on_refusal(self, refusal: Refusal, now: int) -> None:
+        self._seen = max(self._seen, refusal.promised.number)
+        if self.proposer is not None and refusal.ballot == self.proposer.ballot:
+            self._give_up(now)
+
+    def _give_up(self, now: int) -> None:
+        """End the own attempt; the next one comes later, the others' first by their rank."""
+        self.proposer = None
+        rank = self._host.view.rank(self._config.node_id)
+        pause = self._patience_us // 4 * (1 + rank) * min(1 << self._attempts, _MAX_BACKOFF)
+        self._retry_at = now + pause
+
+    def _on_flushed(self, flushed: Flushed, now: int) -> None:
+        self.flushed(flushed.sender, flushed.ballot, flushed.missing, now)
+
+    def flushed(self, node: NodeId, ballot: Ballot, missing: int, now: int) -> None:
+        """Note how far a member-to-be is with the final queue (P16)."""
+        proposer = self.proposer
+        if proposer is None or ballot != proposer.ballot or proposer.stage is not Stage.FLUSH:
+            return
+        if proposer.take_flushed(node, missing, now):
+            self._start_accept(proposer, now)
+
+    def _start_accept(self, proposer: Proposer, now: int) -> None:
+        assert proposer.candidate is not None
+        self._ask(proposer)
+        own = self._config.node_id
+        voted = self._accept(proposer.ballot, proposer.candidate, now)
+        if voted and self._host.view.weight(own) and proposer.take_accepted(own):
+            self._decided(proposer, now)
+
+    def _on_accepted(self, accepted: Accepted, now: int) -> None:
+        proposer = self.proposer
+        if proposer is None or accepted.ballot != proposer.ballot:
+            return
+        if not self._host.view.is_current(accepted.sender, accepted.incarnation):
+            return
+        if proposer.stage is Stage.ACCEPT and proposer.take_accepted(accepted.sender):
+            self._decided(proposer, now)
+
+    def _decided(self, proposer: Proposer, now: int) -> None:
+        candidate = proposer.candidate
+        assert candidate is not None
+        told = {seat.node_id for seat in (*proposer.view.roster, *candidate.roster)}
+        for node in sorted(told - {self._config.node_id}):
+            self.send(node, Decide(sender=self._config.node_id, view=candidate))
+        self.proposer = None
+        self._host.learn(candidate, now)
+
+    def _drive(self, proposer: Proposer, now: int) -> None:
+        """Do what the answers and the time allow."""
+        if proposer.stage is Stage.PREPARE and proposer.choose(now):
+            return self._chosen(proposer, now)
+        if proposer.failed(now):
+            self._excluded |= proposer.silent(now)
+            return self._give_up(now)
+        if now >= proposer.repeat_at:
+            proposer.repeat_at = now + self._patience_us // 4
+            self._ask(proposer)
+        return None
+
+    def _chosen(self, proposer: Proposer, now: int) -> None:
+        """Go on with the value: an accepted one was flushed in its own ballot (P16)."""
+        if proposer.stage is Stage.ACCEPT:
+            return self._start_accept(proposer, now)
+        self._ask(proposer)
+        if self._config.node_id in proposer.unanswered():
+            self._host.flush_to(self._flush_of(proposer), now)
+        return None
+
+    # -- once per batch ----------------------------------------------------------------------------
+
+    def work(self, now: int) -> None:
+        """Do what is due: drive the own ballot, retry, or look whether one is needed."""
+        phase = self._host.phase
+        if self.proposer is not None:
+            self._drive(self.proposer, now)
+        elif phase is Phase.WEDGED:
+            if now >= self._retry_at:
+                members = self._host.view.members
+                self._propose(self._intent(self.suspicion.overdue(members, now), now), now)
+        elif phase in (Phase.NORMAL, Phase.SUSPECT):
+            self._consider(now)
+
+    def _consider(self, now: int) -> None:
+        """Start a ballot when one is needed, safe, and nobody with precedence does (P13)."""
+        view, suspicion = self._host.view, self.suspicion
+        suspects = suspicion.suspects(view.members, now)
+        self._host.suspect(suspects)
+        ready = self.admission.ready(view, self._host.base.position, now)
+        if not (suspects or ready or self.changes.pending):
+            self._need_at = None
+            return
+        if now >= suspicion.probe_at:
+            suspicion.next_probe(now)
+            for seat in view.roster:
+                if seat.node_id != self._config.node_id:
+                    self._probe(seat.node_id, suspects)
+        overdue = suspicion.overdue(view.members, now) if self._config.auto_evict else frozenset()
+        intent = self._intent(overdue, now)
+        if not (overdue or intent.joiners or self.changes.pending):
+            self._need_at = None
+            return
+        if self._need_at is None:
+            self._need_at = now
+        rank = 0 if self.changes.pending else view.rank(self._config.node_id, suspects)
+        due = self._need_at + rank * self._patience_us // 4
+        if now >= due and suspicion.allows(view, overdue, now):
+            self._propose(intent, now)
+
+    def _intent(self, overdue: frozenset[NodeId], now: int) -> Intent:
+        view = self._host.view
+        heard_by_all = self.suspicion.heard_by_all(set(view.members) - overdue, now)
+        ready = self.admission.ready(view, self._host.base.position, now)
+        return Intent(
+            absent=frozenset(overdue),
+            excluded=self._excluded,
+            joiners={n: i for n, i in ready.items() if n in heard_by_all},
+            roster=self.changes.roster,
+        )
+
+    def _on_tail_request(self, request: TailRequest) -> None:
+        if request.position < self._host.base.position:
+            self._outbox.tell(
+                SendTail(
+                    peer=request.sender, position=request.position, chain_hash=request.chain_hash
+                )
+            )
+
+    def next_deadline(self, now: int) -> int | None:
+        """Return when something is due, None = nothing."""
+        if self.proposer is not None:
+            return self.proposer.next_deadline()
+        phase, view = self._host.phase, self._host.view
+        if phase is Phase.WEDGED:
+            return self._retry_at
+        if phase not in (Phase.NORMAL, Phase.SUSPECT):
+            return None
+        times = [self.suspicion.next_deadline(view.members, now)]
+        if self.changes.pending or self.admission.ready(view, self._host.base.position, now):
+            times.append(self.suspicion.probe_at)
+        if self._need_at is not None:
+            rank = view.rank(self._config.node_id)
+            times.append(self._need_at + rank * self._patience_us // 4)
+        later = [time for time in times if time is not None and time > now]
+        return min(later, default=None)

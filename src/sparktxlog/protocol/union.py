@@ -1,0 +1,65 @@
+"""The final queue of an epoch: what any answering member acquired (protocol P15).
+
+A transaction that was added anywhere, or told as acquired, is held by q members; of those at least
+one is among the `|M| - q + 1` that answer.  So the longest answered queue, followed by the sorted
+union of everything acquired beyond it, contains all that was promised to anybody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sparktxlog.errors import InvariantViolation
+from sparktxlog.model.ids import NodeId
+from sparktxlog.protocol.balloting import MemberState
+from sparktxlog.protocol.chain import chain_hash
+from sparktxlog.protocol.messages import MergeBase, RunHeader
+from sparktxlog.protocol.streams import same_run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinalQueue:
+    """Base, the runs behind it, and the end."""
+
+    #: Member whose queue reaches `base`.
+    holder: NodeId
+    base: MergeBase
+    tail: tuple[RunHeader, ...]
+    end: MergeBase
+
+
+def final_queue(states: Mapping[NodeId, MemberState]) -> FinalQueue:
+    """Return the final queue that the answers of the data quorum give.
+
+    Raises:
+        InvariantViolation: The answers contradict each other.
+    """
+    holder = max(states, key=lambda node: (states[node].base.position, node))
+    longest = states[holder]
+    found: dict[tuple[str, int], RunHeader] = {}
+    for state in states.values():
+        for header in state.acquired:
+            if header.seq > longest.watermarks.get(header.origin, 0):
+                same_run(found.setdefault((header.origin, header.seq), header), header)
+    tail = tuple(sorted(found.values(), key=lambda header: header.key))
+    if tail and tail[0].key <= longest.key:
+        raise InvariantViolation(
+            f"run {tail[0].key} was acquired and sorts before {longest.key}, the end of {holder}'s "
+            "queue (I2)",
+            peer=holder,
+        )
+    return FinalQueue(holder=holder, base=longest.base, tail=tail, end=end_of(longest.base, tail))
+
+
+def end_of(base: MergeBase, tail: tuple[RunHeader, ...]) -> MergeBase:
+    """Return the merge base at the end of `tail` behind `base`."""
+    if not tail:
+        return base
+    position, hashed = base.position, base.chain_hash
+    for header in tail:
+        position += header.n
+        hashed = chain_hash(hashed, header)
+    return MergeBase(
+        position=position, chain_hash=hashed, origin=tail[-1].origin, seq=tail[-1].last
+    )
