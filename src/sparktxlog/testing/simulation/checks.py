@@ -1,0 +1,211 @@
+"""Invariants of the protocol, asserted at every step of a simulated history (protocol §7).
+
+I9 and I10 concern several logs and conditional transactions, which this core does not have.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from sparktxlog.errors import InvariantViolation
+from sparktxlog.protocol.actions import (
+    Action,
+    PersistQueue,
+    PersistRestamp,
+    PersistView,
+    SendPost,
+    TellAccepted,
+    TellAcquired,
+    TellChange,
+    TellOrdered,
+)
+from sparktxlog.protocol.chain import chain_hash
+from sparktxlog.protocol.messages import QueueEntry, RunHeader
+from sparktxlog.protocol.phases import Phase
+from sparktxlog.protocol.view import View
+from sparktxlog.testing.simulation.disk import RunKey, key_of
+
+if TYPE_CHECKING:
+    from sparktxlog.testing.simulation.node import SimulatedNode
+    from sparktxlog.testing.simulation.world import World
+
+
+class Checks:
+    """Watches one world; `fail` raises with the seed's story."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        #: The one queue that all queues are prefixes of.
+        self.log: list[QueueEntry] = []
+        self._ends: list[int] = []
+        self._checked: dict[str, int] = {}
+        self._positions: dict[RunKey, int] = {}
+        self.views: dict[int, View] = {}
+        self.accepted: dict[RunKey, tuple[str, int]] = {}
+        self._acquired: dict[RunKey, tuple[RunHeader, int]] = {}
+        self._told: dict[RunKey, tuple[int, object]] = {}
+        self._posted: dict[tuple[str, int, int, str], int] = {}
+        self.transactions = 0
+        self._trace = hashlib.blake2b(digest_size=16)
+
+    def fail(self, story: str) -> None:
+        """Raise a violation."""
+        raise InvariantViolation(f"at {self._world.now / 1e6:.6f} s: {story}")
+
+    @property
+    def trace(self) -> str:
+        """Digest of everything that was handled, in order."""
+        return self._trace.hexdigest()
+
+    # -- seen --------------------------------------------------------------------------------------
+
+    def started(self, node: SimulatedNode) -> None:
+        """See a node start."""
+        assert node.master is not None
+        if node.master.phase is Phase.WEDGED:
+            self._world.marks.hit("wedged at start")
+        elif node.master.phase is Phase.JOINING:
+            self._world.marks.hit("joining at start")
+
+    def disk_lost(self, node: SimulatedNode) -> None:
+        """See a node lose everything; its queue begins anew."""
+        self._world.marks.hit("disk lost")
+        self._checked[node.name] = 0
+
+    def handled(self, node: SimulatedNode, actions: Sequence[Action]) -> None:
+        """See what a core wants done."""
+        names = ",".join(type(action).__name__ for action in actions)
+        self._trace.update(f"{self._world.now} {node.name} {names};".encode())
+        for action in actions:
+            if isinstance(action, SendPost):
+                self._check_post(node, action)
+            elif isinstance(action, PersistRestamp):
+                self._world.marks.hit("run restamped")
+
+    def _check_post(self, node: SimulatedNode, action: SendPost) -> None:
+        """I11: posted counters of one epoch never fall."""
+        post = action.post
+        link = (node.name, node.disk.incarnation, post.epoch, action.peer)
+        if post.counter < self._posted.get(link, -1):
+            self.fail(f"I11: {node.name} posted {self._posted[link]}, then {post.counter}")
+        self._posted[link] = post.counter
+
+    def wrote(self, node: SimulatedNode, persists: Sequence[Action]) -> None:
+        """See a write become durable."""
+        for action in persists:
+            if isinstance(action, PersistQueue):
+                self._check_queue(node)
+            elif isinstance(action, PersistView):
+                self._check_view(node, action.view)
+
+    def _check_queue(self, node: SimulatedNode) -> None:
+        """I1, I2, I3: prefix of the one queue, sorted, gapless, linked; payloads are here."""
+        queue, log = node.disk.queue, self.log
+        for index in range(self._checked.get(node.name, 0), len(queue)):
+            entry = queue[index]
+            if index < len(log):
+                if log[index] != entry:
+                    self.fail(f"I1: {node.name} has {entry.header} at run {index}, others "
+                              f"{log[index].header}")  # fmt: skip
+                continue
+            header = entry.header
+            last = log[-1] if log else None
+            end, previous = (last.end, last.chain_hash) if last else (0, bytes(32))
+            if entry.position != end + 1 or (last and header.key <= last.header.key):
+                self.fail(f"I2: {header} at {entry.position} follows {last}")
+            if entry.previous_hash != previous or entry.chain_hash != chain_hash(previous, header):
+                self.fail(f"I2: broken hash link at {entry.position}")
+            if key_of(header) in self._positions:
+                self.fail(f"I2: {key_of(header)} stands twice in the queue")
+            self._positions[key_of(header)] = entry.end
+            log.append(entry)
+            self.transactions += header.n
+        self._checked[node.name] = len(queue)
+
+    def _check_view(self, node: SimulatedNode, view: View) -> None:
+        """I4, I5, I6: one decision an epoch; its final queue has all that was promised."""
+        known = self.views.get(view.epoch)
+        if known is None:
+            self.views[view.epoch] = view
+            self._note_view(view)
+        elif known != view:
+            self.fail(f"I5: two decisions on epoch {view.epoch}: {known} and {view}")
+        if node.name in view.members and node.disk.queue:
+            end = node.disk.queue[-1].end
+            if end < view.end.position:
+                self.fail(f"I4: {node.name} enters {view.epoch} at {end} of {view.end.position}")
+        for key, (header, epoch) in list(self._acquired.items()):
+            at = self._positions.get(key)
+            if at is not None:
+                del self._acquired[key]
+            elif epoch < view.epoch and node.name in view.members:
+                self.fail(f"I6: {header} was told as acquired, and is not in the final queue of "
+                          f"epoch {view.epoch - 1}")  # fmt: skip
+
+    def _note_view(self, view: View) -> None:
+        marks, before = self._world.marks, self.views.get(view.epoch - 1)
+        members = set(before.members if before else self._world.layout.masters)
+        after = set(view.members)
+        if members - after:
+            marks.hit("member evicted")
+        if after - members:
+            marks.hit("member admitted")
+        if after == members:
+            marks.hit("nobody evicted")
+        if len(after) == 1:
+            marks.hit("one member alone")
+        if before is not None:
+            was = {seat.node_id: seat.incarnation for seat in before.roster}
+            now = {seat.node_id: seat.incarnation for seat in view.roster}
+            if any(now.get(node, 0) > number for node, number in was.items()):
+                marks.hit("returned after a loss")
+            if set(was) != set(now) or [s.weight for s in before.roster] != [
+                s.weight for s in view.roster
+            ]:
+                marks.hit("roster changed")
+
+    def told(self, node: SimulatedNode, action: Action) -> None:
+        """See what clients are told (I6, I7)."""
+        match action:
+            case TellAccepted(header=RunHeader() as header):
+                self.accepted[key_of(header)] = (node.name, node.disk.incarnation)
+            case TellAcquired():
+                header = action.header
+                if key_of(header) not in self._positions:
+                    self._acquired[key_of(header)] = (header, header.epoch)
+            case TellOrdered():
+                for entry in action.entries:
+                    told = (entry.position, entry.rejections)
+                    if self._told.setdefault(key_of(entry.header), told) != told:
+                        self.fail(f"I7: {node.name} told {entry.header} {told}")
+            case TellChange(epoch=int()):
+                self._world.marks.hit("change done")
+            case _:
+                pass
+
+    def check(self) -> None:
+        """Look at what belongs to no single step."""
+
+    # -- the end -----------------------------------------------------------------------------------
+
+    def check_healed(self) -> None:
+        """I8: all members equal, every durable transaction of theirs ordered once."""
+        world = self._world
+        newest = self.views[max(self.views)] if self.views else None
+        expected = set(newest.members) if newest else set(world.layout.masters)
+        seats = {s.node_id for s in newest.roster if not s.witness} if newest else expected
+        for name in seats:
+            node = world.nodes[name]
+            assert node.master is not None
+            status = node.master.status()
+            if status.phase is not Phase.NORMAL or status.busy or status.unstamped_runs:
+                self.fail(f"I8: {name} is {status.phase} in epoch {status.epoch}, members "
+                          f"{status.members}, waits for {status.waiting_for}")  # fmt: skip
+            if len(node.disk.queue) != len(self.log):
+                self.fail(f"I8: {name} has {len(node.disk.queue)} of {len(self.log)} runs")
+        for key, (name, incarnation) in self.accepted.items():
+            kept = world.nodes[name].disk.incarnation == incarnation and name in seats
+            if kept and key not in self._positions:
+                self.fail(f"I8: accepted run {key} was never ordered")

@@ -1,0 +1,154 @@
+"""A node's disk: what was made durable, and nothing else, survives a crash."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from sparktxlog.model.operation import RunFacts
+from sparktxlog.model.table import TableDefinition
+from sparktxlog.protocol.actions import (
+    Action,
+    PersistAnnouncement,
+    PersistBallot,
+    PersistForeignRun,
+    PersistOwnRun,
+    PersistQueue,
+    PersistReservation,
+    PersistRestamp,
+    PersistView,
+)
+from sparktxlog.protocol.balloting import BallotState
+from sparktxlog.protocol.events import RunSubmitted
+from sparktxlog.protocol.messages import MergeBase, QueueEntry, RunHeader
+from sparktxlog.protocol.recovery import RecoveredAnnouncement, RecoveredRun, RecoveredState
+from sparktxlog.protocol.view import View
+
+PERSISTS = (
+    PersistAnnouncement,
+    PersistBallot,
+    PersistForeignRun,
+    PersistOwnRun,
+    PersistQueue,
+    PersistReservation,
+    PersistRestamp,
+    PersistView,
+)
+
+#: (origin, incarnation, seq)
+RunKey = tuple[str, int, int]
+
+
+def key_of(header: RunHeader) -> RunKey:
+    """Return the name of a run, which no other run ever has."""
+    return (header.origin, header.incarnation, header.seq)
+
+
+class SimulatedDisk:
+    """Durable state of one node.
+
+    Args:
+        owner: Node id.
+        facts: Facts of all payloads that exist anywhere, by digest.
+    """
+
+    def __init__(self, owner: str, facts: dict[bytes, RunFacts]) -> None:
+        self.owner = owner
+        self.incarnation = 1
+        self.reserved = 0
+        #: Durable runs beyond the queue.
+        self.incoming: dict[RunKey, RunHeader] = {}
+        self.queue: list[QueueEntry] = []
+        #: Headers in the queue by name, to answer fetches.
+        self.ordered: dict[RunKey, RunHeader] = {}
+        self.tables: dict[str, TableDefinition] = {}
+        self.announcements: dict[int, RunSubmitted] = {}
+        self.view: View | None = None
+        self.ballot: BallotState | None = None
+        self._watermarks: dict[str, int] = {}
+        self._facts = facts
+
+    def holds(self, header: RunHeader) -> bool:
+        """Return whether the payload of a run is durable here; its stamp may have changed."""
+        key = key_of(header)
+        held = self.incoming.get(key) or self.ordered.get(key)
+        return held is not None and held.digest == header.digest
+
+    def write(self, actions: Iterable[Action], submits: dict[int, RunSubmitted]) -> None:
+        """Make a batch durable; a crash keeps all of it or nothing."""
+        for action in actions:
+            match action:
+                case PersistOwnRun():
+                    self.incoming[key_of(action.header)] = action.header
+                    self.announcements.pop(action.ticket, None)
+                case PersistForeignRun():
+                    self.incoming[key_of(action.header)] = action.header
+                case PersistRestamp():
+                    assert key_of(action.header) in self.incoming, "restamped what is not there"
+                    self.incoming[key_of(action.header)] = action.header
+                case PersistReservation():
+                    self.reserved = action.counter
+                case PersistAnnouncement():
+                    self.announcements[action.ticket] = submits[action.ticket]
+                case PersistBallot():
+                    self.ballot = action.state
+                case PersistView():
+                    self._put_view(action)
+                case PersistQueue():
+                    self._append(action)
+                case _:
+                    raise AssertionError(f"{action} is nothing to persist")
+
+    def _append(self, action: PersistQueue) -> None:
+        for entry in action.entries:
+            key = key_of(entry.header)
+            held = self.incoming.pop(key, None)
+            assert held == entry.header, f"{self.owner} orders {key}, and holds {held}"
+            self.ordered[key] = entry.header
+            self._watermarks[entry.header.origin] = entry.header.last
+            self.queue.append(entry)
+        self.tables.update((definition.name, definition) for _, definition in action.tables)
+
+    def _put_view(self, action: PersistView) -> None:
+        self.view, self.incarnation = action.view, action.incarnation
+        self.incoming = {k: h for k, h in self.incoming.items() if k[0] == self.owner}
+
+    def load(self, id_window: int) -> RecoveredState:
+        """Return what a restarted node begins with."""
+        base, base_key = MergeBase(), (0, 0, "", 0)
+        if self.queue:
+            last = self.queue[-1]
+            header = last.header
+            base_key = header.key
+            base = MergeBase(
+                position=last.end, chain_hash=last.chain_hash, origin=header.origin, seq=header.last
+            )
+        recent: list[tuple[int, bytes]] = []
+        for entry in reversed(self.queue):
+            if entry.end <= base.position - id_window:
+                break
+            recent.append((entry.position, self._facts[entry.header.digest].ids))
+        return RecoveredState(
+            base=base,
+            base_key=base_key,
+            reserved=self.reserved,
+            watermarks=dict(self._watermarks),
+            incoming=[
+                RecoveredRun(header=header, facts=self._facts[header.digest])
+                for header in self.incoming.values()
+            ],
+            announcements=[
+                RecoveredAnnouncement(
+                    ticket=submit.ticket,
+                    digest=submit.digest,
+                    size_bytes=submit.size_bytes,
+                    staged_bytes=submit.staged_bytes,
+                    facts=submit.facts,
+                    session=submit.session,
+                )
+                for submit in self.announcements.values()
+            ],
+            tables=list(self.tables.values()),
+            view=self.view,
+            ballot=self.ballot,
+            recent_ids=recent[::-1],
+        )

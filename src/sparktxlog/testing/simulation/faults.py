@@ -1,0 +1,233 @@
+"""What goes wrong in a simulated hour, and who commits meanwhile; all drawn from the seed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sparktxlog.model.ids import NodeId
+from sparktxlog.protocol.events import ChangeRequested
+from sparktxlog.protocol.view import Seat, View
+from sparktxlog.testing.simulation.network import Weather
+from sparktxlog.testing.simulation.node import SimulatedNode
+from sparktxlog.testing.simulation.world import World
+
+_SECOND = 1_000_000
+
+
+class Faults:
+    """Breaks things now and then, and repairs most of them.
+
+    Args:
+        world: Where.
+        until: No fault begins after this time, microseconds.
+        pause_us: Mean time between two faults.
+    """
+
+    def __init__(self, world: World, until: int, pause_us: int) -> None:
+        self._world = world
+        self._until = until
+        self._pause_us = pause_us
+        self._tickets = 1_000_000
+        self._kinds = (
+            (self._crash, 30),
+            (self._partition, 14),
+            (self._one_way, 8),
+            (self._pause, 14),
+            (self._bad_weather, 10),
+            (self._slow_disk, 6),
+            (self._clock, 6),
+            (self._lose_disk, 5),
+            (self._change_roster, 9),
+            (self._rolling_restart, 2),
+            (self._crash_all, 2),
+        )
+        self._next()
+
+    def _next(self) -> None:
+        random = self._world.random
+        delay = int(random.expovariate(1 / self._pause_us))
+        if self._world.now + delay < self._until:
+            self._world.after(delay, self._strike)
+
+    def _strike(self) -> None:
+        kinds = [kind for kind, _ in self._kinds]
+        weights = [weight for _, weight in self._kinds]
+        self._world.random.choices(kinds, weights)[0]()
+        self._next()
+
+    def _any(self) -> SimulatedNode:
+        return self._world.nodes[self._world.random.choice(list(self._world.nodes))]
+
+    def _seconds(self, least: float, most: float) -> int:
+        return int(self._world.random.uniform(least, most) * _SECOND)
+
+    # -- nodes -------------------------------------------------------------------------------------
+
+    def _crash(self) -> None:
+        node = self._any()
+        if node.up:
+            self._world.marks.hit("crash")
+            node.crash()
+            self._world.after(self._seconds(0.05, 40), self._start, node)
+
+    def _start(self, node: SimulatedNode) -> None:
+        if not node.up:
+            node.start()
+            self._world.relink()
+
+    def _crash_all(self) -> None:
+        for node in self._world.nodes.values():
+            if node.up:
+                node.crash()
+                self._world.after(self._seconds(0.05, 10), self._start, node)
+
+    def _rolling_restart(self) -> None:
+        for index, node in enumerate(self._world.nodes.values()):
+            self._world.after(self._seconds(0, 1) + 8 * index * _SECOND, self._bounce, node)
+
+    def _bounce(self, node: SimulatedNode) -> None:
+        if node.up:
+            node.crash()
+            self._world.after(self._seconds(0.1, 2), self._start, node)
+
+    def _pause(self) -> None:
+        node = self._any()
+        if node.up and not node.paused:
+            self._world.marks.hit("pause")
+            node.paused = True
+            self._world.after(self._seconds(0.1, 12), self._resume, node, node.life)
+
+    def _resume(self, node: SimulatedNode, life: int) -> None:
+        if node.life == life and node.paused:
+            node.resume()
+
+    def _lose_disk(self) -> None:
+        """At most one node at a time is without its memory: others would be lost data."""
+        world, node = self._world, self._any()
+        if not all(self._settled(other) for other in world.nodes.values()):
+            return
+        if node.up:
+            node.crash()
+        node.lose_disk()
+        world.after(self._seconds(0.1, 20), self._start, node)
+
+    def _settled(self, node: SimulatedNode) -> bool:
+        """Whether a node's memory is known under its present incarnation."""
+        views = self._world.checks.views
+        seat = views[max(views)].seat(node.name) if views else None
+        incarnation = 1 if seat is None else seat.incarnation
+        return node.disk.incarnation == incarnation
+
+    def _slow_disk(self) -> None:
+        node = self._any()
+        self._world.marks.hit("slow disk")
+        node.slow_us = self._seconds(0.05, 0.8)
+        self._world.after(self._seconds(1, 30), setattr, node, "slow_us", 2_000)
+
+    def _clock(self) -> None:
+        """A node comes back with another clock; running clocks drift and never jump."""
+        node = self._any()
+        if node.up:
+            node.crash()
+        self._world.marks.hit("clock far off")
+        node.skew_us = self._seconds(-3_600, 3_600) if self._world.random.random() < 0.3 else (
+            self._seconds(-30, 30)
+        )
+        node.drift_ppm = self._world.random.randint(-200, 200)
+        self._world.after(self._seconds(0.05, 5), self._start, node)
+
+    # -- network -----------------------------------------------------------------------------------
+
+    def _partition(self) -> None:
+        world = self._world
+        names = list(world.nodes)
+        world.random.shuffle(names)
+        at = world.random.randrange(1, len(names))
+        world.marks.hit("partition")
+        pairs = {(a, b) for a in names[:at] for b in names[at:]}
+        self._cut(pairs | {(b, a) for a, b in pairs})
+
+    def _one_way(self) -> None:
+        world = self._world
+        a, b = world.random.sample(list(world.nodes), 2)
+        world.marks.hit("one-way cut")
+        self._cut({(a, b)})
+
+    def _cut(self, pairs: set[tuple[str, str]]) -> None:
+        world = self._world
+        world.network.cut |= pairs
+        world.relink()
+        world.after(self._seconds(0.2, 40), self._heal, pairs)
+
+    def _heal(self, pairs: set[tuple[str, str]]) -> None:
+        self._world.network.cut -= pairs
+        self._world.relink()
+
+    def _bad_weather(self) -> None:
+        world, random = self._world, self._world.random
+        world.network.weather = Weather(
+            lost=random.choice((0.0, 0.02, 0.2)),
+            doubled=random.choice((0.0, 0.05, 0.3)),
+            late=random.choice((0.02, 0.3)),
+            late_us=self._seconds(0.1, 4),
+        )
+        world.after(self._seconds(1, 40), setattr, world.network, "weather", Weather())
+
+    # -- membership --------------------------------------------------------------------------------
+
+    def _change_roster(self) -> None:
+        world = self._world
+        members = [n for n in world.nodes.values() if n.member]
+        if not members:
+            return
+        node = world.random.choice(members)
+        assert node.master is not None
+        roster = self._another(node.master.view)
+        self._tickets += 1
+        node.handle([ChangeRequested(ticket=self._tickets, roster=roster)])
+
+    def _another(self, view: View) -> tuple[Seat, ...]:
+        random, roster = self._world.random, list(view.roster)
+        absent = [name for name in self._world.layout.spares if view.seat(name) is None]
+        present = [s for s in roster if s.node_id in self._world.layout.spares]
+        choice = random.random()
+        if choice < 0.4 and absent:
+            roster.append(Seat(node_id=NodeId(absent[0]), weight=random.choice((0, 1))))
+        elif choice < 0.6 and present:
+            roster.remove(present[0])
+        elif choice < 0.8:
+            random.shuffle(roster)
+        else:
+            at = random.randrange(len(roster))
+            roster[at] = replace(roster[at], weight=random.choice((1, 1, 2)))
+        return tuple(roster)
+
+
+class Clients:
+    """Submits runs at random nodes, in bursts."""
+
+    def __init__(self, world: World, until: int, transactions: int) -> None:
+        self._world = world
+        self._until = until
+        #: Mean transactions of a burst are about 30.
+        self._pause_us = max(1, 30 * (until - world.now) // transactions)
+        self._next()
+
+    def _next(self) -> None:
+        delay = int(self._world.random.expovariate(1 / self._pause_us))
+        if self._world.now + delay < self._until:
+            self._world.after(delay, self._burst)
+
+    def _burst(self) -> None:
+        world, random = self._world, self._world.random
+        takers = [node for node in world.nodes.values() if node.member]
+        for _ in range(random.randrange(1, 7)):
+            if takers:
+                staged = 200_000 if random.random() < 0.05 else 0
+                node = random.choice(takers)
+                world.after(random.randrange(200_000), self._submit, node, staged)
+        self._next()
+
+    def _submit(self, node: SimulatedNode, staged: int) -> None:
+        if node.member and not node.paused:
+            self._world.submit(node, self._world.random.choice((1, 1, 4, 12, 24)), staged)

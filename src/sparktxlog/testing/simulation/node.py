@@ -1,0 +1,183 @@
+"""A simulated node: a real core, a disk, a clock, and the executor's one stream of actions."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from sparktxlog.model.operation import RunFacts
+from sparktxlog.protocol.actions import Action, Alarm, TellPhase
+from sparktxlog.protocol.events import Event, RunSubmitted, Tick
+from sparktxlog.protocol.master import Master
+from sparktxlog.protocol.phases import Phase
+from sparktxlog.protocol.recovery import MasterConfig
+from sparktxlog.testing.simulation.disk import PERSISTS, SimulatedDisk
+
+if TYPE_CHECKING:
+    from sparktxlog.testing.simulation.world import World
+
+
+class SimulatedNode:
+    """One node; `master` is None while it is down.
+
+    Like the real executor it carries actions out in order: those in front of the first `Persist…`
+    at once; the rest of what has gathered waits for one write, which a crash keeps or loses as a
+    whole.
+    """
+
+    def __init__(self, world: World, config: MasterConfig, facts: dict[bytes, RunFacts]) -> None:
+        self.world = world
+        self.config = config
+        self.name = config.node_id
+        self._facts = facts
+        self.disk = SimulatedDisk(self.name, facts)
+        self.master: Master | None = None
+        self.paused = False
+        #: Microseconds its clock is ahead, and by how much it is fast (parts per million).
+        self.skew_us = 0
+        self.drift_ppm = 0
+        #: Microseconds a write takes, at most.
+        self.slow_us = 2_000
+        self.alarms: list[Alarm] = []
+        self.submits: dict[int, RunSubmitted] = {}
+        #: Counts starts and crashes: what was scheduled before one is void.
+        self.life = 0
+        self._stream: deque[Action] = deque()
+        self._writing: list[Action] | None = None
+        self._inbox: list[Event] = []
+        self._timer_at = -1
+
+    # -- life --------------------------------------------------------------------------------------
+
+    @property
+    def up(self) -> bool:
+        """Whether it runs (it may be paused)."""
+        return self.master is not None
+
+    @property
+    def member(self) -> bool:
+        """Whether it is a member that works."""
+        phases = (Phase.NORMAL, Phase.SUSPECT, Phase.WEDGED)
+        return self.master is not None and self.master.phase in phases
+
+    def clock(self) -> int:
+        """Return its log clock, microseconds."""
+        now = self.world.now
+        return now + self.skew_us + now * self.drift_ppm // 1_000_000
+
+    def start(self) -> None:
+        """Start from the disk."""
+        assert self.master is None
+        self.life += 1
+        self.submits = dict(self.disk.announcements)
+        state = self.disk.load(self.config.id_window)
+        config = replace(self.config, incarnation=self.disk.incarnation)
+        self.master = self.world.master_class(config, state, self.clock())
+        self.world.checks.started(self)
+        self.handle([Tick()])
+
+    def crash(self) -> None:
+        """Lose everything but the disk; a write in flight is kept or lost, some sends are made."""
+        random = self.world.random
+        writing, self._writing = self._writing, None
+        if writing is not None and random.random() < 0.5:
+            self._write(writing)
+            told = [action for action in writing if not isinstance(action, PERSISTS)]
+            for action in told[: random.randrange(len(told) + 1)]:
+                self.world.carry_out(self, action)
+        self.master = None
+        self.paused = False
+        self.life += 1
+        self._stream.clear()
+        self._inbox.clear()
+        self._timer_at = -1
+        self.world.lost_sight_of(self)
+
+    def lose_disk(self) -> None:
+        """Return, once started, as a new incarnation without a memory (P21)."""
+        assert self.master is None
+        incarnation = self.disk.incarnation + 1
+        self.disk = SimulatedDisk(self.name, self._facts)
+        self.disk.incarnation = incarnation
+        self.world.checks.disk_lost(self)
+
+    def resume(self) -> None:
+        """Go on after a pause, with all that arrived meanwhile."""
+        self.paused = False
+        events, self._inbox = self._inbox, []
+        self.handle([*events, Tick()])
+
+    # -- work --------------------------------------------------------------------------------------
+
+    def handle(self, events: Sequence[Event]) -> None:
+        """Let the core handle events and work off what it wants done."""
+        if self.master is None:
+            return
+        if self.paused:
+            self._inbox.extend(events)
+            return
+        actions = self.master.handle_all(events, self.clock())
+        self.world.steps += len(events)
+        if actions:
+            self.world.checks.handled(self, actions)
+            self._stream.extend(actions)
+            self._pump()
+        if self.master is not None:
+            self._set_timer()
+
+    def _pump(self) -> None:
+        stream = self._stream
+        if self._writing is not None:
+            return
+        while stream and not isinstance(stream[0], PERSISTS):
+            self._carry_out(stream.popleft())
+        if stream:
+            self._writing = list(stream)
+            stream.clear()
+            delay = 50 + int(self.world.random.random() * self.slow_us)
+            self.world.after(delay, self._written, self.life)
+
+    def _written(self, life: int) -> None:
+        if life != self.life or self._writing is None:
+            return
+        if self.paused:
+            self.world.after(50_000, self._written, life)
+            return
+        batch, self._writing = self._writing, None
+        self._write(batch)
+        for action in batch:
+            if not isinstance(action, PERSISTS):
+                self._carry_out(action)
+                if life != self.life:
+                    return
+        self._pump()
+
+    def _write(self, batch: list[Action]) -> None:
+        persists = [action for action in batch if isinstance(action, PERSISTS)]
+        self.disk.write(persists, self.submits)
+        self.world.checks.wrote(self, persists)
+
+    def _carry_out(self, action: Action) -> None:
+        if isinstance(action, Alarm):
+            self.alarms.append(action)
+        elif isinstance(action, TellPhase):
+            self.world.phase_changed(self, action)
+        else:
+            self.world.carry_out(self, action)
+
+    def _set_timer(self) -> None:
+        assert self.master is not None
+        deadline = self.master.next_deadline()
+        if deadline is None:
+            return
+        at = max(self.world.now + deadline - self.clock(), self.world.now + 1)
+        if self._timer_at <= self.world.now or at < self._timer_at:
+            self._timer_at = at
+            self.world.at(at, self._ring, self.life, at)
+
+    def _ring(self, life: int, at: int) -> None:
+        if life == self.life and at == self._timer_at:
+            self._timer_at = -1
+            self.handle([Tick()])

@@ -1,0 +1,296 @@
+"""The simulated world: time, nodes, and what travels between them."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from sparktxlog.model.ids import NodeId
+from sparktxlog.model.operation import RunFacts
+from sparktxlog.protocol.actions import (
+    Action,
+    FetchPayload,
+    PrefetchFiles,
+    SendAnnouncement,
+    SendEpochMessage,
+    SendPost,
+    SendPush,
+    SendTail,
+    TellPhase,
+)
+from sparktxlog.protocol.events import (
+    AnnouncementReceived,
+    EpochMessageReceived,
+    Event,
+    FetchFailed,
+    FilesHeld,
+    LinkChanged,
+    PayloadArrived,
+    PostReceived,
+    RunSubmitted,
+    TailReceived,
+)
+from sparktxlog.protocol.master import Master
+from sparktxlog.protocol.messages import RunHeader, Tail
+from sparktxlog.protocol.phases import Phase
+from sparktxlog.protocol.recovery import MasterConfig
+from sparktxlog.protocol.view import Seat
+from sparktxlog.testing.simulation.checks import Checks
+from sparktxlog.testing.simulation.marks import Marks
+from sparktxlog.testing.simulation.network import Network, Weather
+from sparktxlog.testing.simulation.node import SimulatedNode
+
+#: Runs of one simulated tail message.
+_TAIL_RUNS = 40
+#: How long a broken connection goes unnoticed, and a healed one unused, at most.
+_NOTICE_US = 400_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """A cluster to simulate."""
+
+    name: str
+    #: Votes of the masters, in precedence order.
+    masters: dict[str, int]
+    witnesses: tuple[str, ...] = ()
+    quorum_rule: str = "default"
+    #: Nodes that may be added at run time.
+    spares: tuple[str, ...] = ()
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+class World:
+    """Nodes, network and time of one seed.
+
+    Args:
+        seed: Source of everything by chance.
+        layout: The cluster.
+        master_class: The core, or a mutant of it.
+    """
+
+    def __init__(self, seed: int, layout: Layout, master_class: type[Master] = Master) -> None:
+        self.seed = seed
+        self.layout = layout
+        self.master_class = master_class
+        self.random = Random(f"{layout.name}:{seed}")
+        self.now = 0
+        self.steps = 0
+        self.network = Network(self.random, Weather())
+        self.marks = Marks()
+        self.facts: dict[bytes, RunFacts] = {}
+        self._queue: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._count = 0
+        self._tickets = 0
+        #: What each node believes of its connection to another.
+        self._linked: dict[tuple[str, str], bool] = {}
+        self.nodes = self._make_nodes()
+        self.checks = Checks(self)
+
+    def _make_nodes(self) -> dict[str, SimulatedNode]:
+        layout = self.layout
+        roster = tuple(
+            Seat(node_id=NodeId(name), weight=weight) for name, weight in layout.masters.items()
+        ) + tuple(Seat(node_id=NodeId(name), witness=True) for name in layout.witnesses)
+        members = tuple(NodeId(name) for name in layout.masters)
+        nodes = {}
+        for name in (*layout.masters, *layout.witnesses, *layout.spares):
+            config = MasterConfig(
+                node_id=NodeId(name),
+                members=members,
+                quorum=1,
+                quorum_rule=layout.quorum_rule,
+                roster=roster,
+                lineage="simulated",
+                **{
+                    "id_window": 256,
+                    "max_run": 64,
+                    "suspect_timeout_us": 2_000_000,
+                    "start_timeout_us": 6_000_000,
+                    "stage_timeout_us": 5_000_000,
+                    **layout.settings,
+                },
+            )
+            nodes[name] = SimulatedNode(self, config, self.facts)
+        return nodes
+
+    # -- time --------------------------------------------------------------------------------------
+
+    def at(self, time: int, work: Callable[..., None], *arguments: Any) -> None:
+        """Do something at a time."""
+        self._count += 1
+        heapq.heappush(self._queue, (time, self._count, work, arguments))
+
+    def after(self, delay: int, work: Callable[..., None], *arguments: Any) -> None:
+        """Do something after a delay, microseconds."""
+        self.at(self.now + delay, work, *arguments)
+
+    def run_until(self, end: int) -> None:
+        """Let time pass."""
+        queue, checks = self._queue, self.checks
+        while queue and queue[0][0] <= end:
+            self.now, _, work, arguments = heapq.heappop(queue)
+            work(*arguments)
+            checks.check()
+        self.now = end
+
+    # -- clients -----------------------------------------------------------------------------------
+
+    def submit(self, node: SimulatedNode, transactions: int, staged_bytes: int = 0) -> None:
+        """Submit a run of new transactions at a node."""
+        self._tickets += 1
+        ticket = self._tickets
+        ids = b"".join(
+            (ticket * 1_000 + index).to_bytes(16, "big") for index in range(transactions)
+        )
+        facts = RunFacts(n=transactions, ids=ids)
+        digest = ticket.to_bytes(32, "big")
+        self.facts[digest] = facts
+        event = RunSubmitted(
+            ticket=ticket,
+            digest=digest,
+            size_bytes=100 * transactions,
+            staged_bytes=staged_bytes,
+            facts=facts,
+            session=None if self.random.random() < 0.8 else f"session-{ticket % 3}",
+        )
+        node.submits[ticket] = event
+        node.handle([event])
+
+    # -- links -------------------------------------------------------------------------------------
+
+    def relink(self) -> None:
+        """Let the nodes notice, each in its time, which connections there are."""
+        for a in self.nodes.values():
+            for b in self.nodes.values():
+                if a is not b:
+                    delay = int(self.random.random() * _NOTICE_US)
+                    self.after(delay, self._notice, a.name, b.name)
+
+    def lost_sight_of(self, node: SimulatedNode) -> None:
+        """A node went down: its peers notice at once or soon, and it forgets them."""
+        for other in self.nodes:
+            if other != node.name:
+                self._linked.pop((node.name, other), None)
+        self.relink()
+
+    def _notice(self, a: str, b: str) -> None:
+        one, other = self.nodes[a], self.nodes[b]
+        if not one.up:
+            return
+        # The kernel keeps the connections of a paused process.
+        up = other.up and self.network.connected(a, b)
+        if self._linked.get((a, b)) != up:
+            self._linked[a, b] = up
+            one.handle([LinkChanged(peer=NodeId(b), up=up)])
+
+    # -- actions -----------------------------------------------------------------------------------
+
+    def carry_out(self, node: SimulatedNode, action: Action) -> None:
+        """Carry out what is no `Persist…`."""
+        match action:
+            case SendPost():
+                self.send(node, action.peer, PostReceived(post=action.post))
+            case SendPush():
+                facts = self.facts[action.header.digest]
+                self.send(node, action.peer, PayloadArrived(header=action.header, facts=facts))
+            case SendEpochMessage():
+                self.marks.message(action.message)
+                self.send(node, action.peer, EpochMessageReceived(message=action.message))
+            case SendAnnouncement():
+                event = AnnouncementReceived(announcement=action.announcement)
+                self.send(node, action.peer, event)
+            case SendTail():
+                self._send_tail(node, action)
+            case FetchPayload():
+                self._fetch(node, action.header, list(action.sources), node.life)
+            case PrefetchFiles():
+                self._prefetch(node, action, node.life)
+            case _:
+                self.checks.told(node, action)
+
+    def send(self, sender: SimulatedNode, receiver: str, event: Event) -> None:
+        """Put a message on its way."""
+        for delay in self.network.delays():
+            self.after(delay, self._arrive, sender.name, receiver, event)
+
+    def _arrive(self, sender: str, receiver: str, event: Event) -> None:
+        if self.network.passes(sender, receiver):
+            self.nodes[receiver].handle([event])
+
+    def _send_tail(self, node: SimulatedNode, action: SendTail) -> None:
+        queue = node.disk.queue
+        low, high = 0, len(queue)
+        while low < high:
+            middle = (low + high) // 2
+            if queue[middle].position <= action.position:
+                low = middle + 1
+            else:
+                high = middle
+        entries = tuple(queue[low : low + _TAIL_RUNS])
+        if not entries:
+            return
+        if entries[0].previous_hash != action.chain_hash:
+            self.checks.fail(f"{action.peer} has another queue than {node.name} (P28)")
+        assert node.master is not None or not node.up
+        view = node.disk.view
+        tail = Tail(
+            lineage="simulated" if view is None else view.lineage,
+            epoch=1 if view is None else view.epoch,
+            sender=node.name,
+            previous_hash=entries[0].previous_hash,
+            entries=entries,
+        )
+        self.send(node, action.peer, TailReceived(tail=tail))
+
+    # -- fetches -----------------------------------------------------------------------------------
+
+    def _fetch(
+        self, node: SimulatedNode, header: RunHeader, sources: list[NodeId], life: int
+    ) -> None:
+        """Try the sources in their order, each one round trip."""
+        if life != node.life:
+            return
+        if not sources:
+            node.handle([FetchFailed(digest=header.digest, reason="nobody has it")])
+            return
+        source = self.nodes[sources.pop(0)]
+        delay = self._round_trip(node, source)
+        if delay is not None and not source.paused and source.disk.holds(header):
+            self.after(delay, self._fetched, node, header, life)
+        else:
+            self.after(delay or 300_000, self._fetch, node, header, sources, life)
+
+    def _round_trip(self, node: SimulatedNode, other: SimulatedNode) -> int | None:
+        delays = self.network.delays()
+        if not (delays and other.up and self.network.connected(node.name, other.name)):
+            return None
+        return 2 * delays[0]
+
+    def _fetched(self, node: SimulatedNode, header: RunHeader, life: int) -> None:
+        if life == node.life:
+            node.handle([PayloadArrived(header=header, facts=self.facts[header.digest])])
+
+    def _prefetch(self, node: SimulatedNode, action: PrefetchFiles, life: int) -> None:
+        announcement = action.announcement
+        delay = self._round_trip(node, self.nodes[announcement.origin])
+        event: Event = FilesHeld(digest=announcement.digest)
+        if delay is None:
+            delay = 300_000
+            event = FetchFailed(digest=announcement.digest, reason="its origin is away")
+        self.after(10 * delay, self._prefetched, node, event, life)
+
+    def _prefetched(self, node: SimulatedNode, event: Event, life: int) -> None:
+        if life == node.life:
+            node.handle([event])
+
+    # -- phases ------------------------------------------------------------------------------------
+
+    def phase_changed(self, node: SimulatedNode, told: TellPhase) -> None:
+        """See a node change its part."""
+        self.marks.phase(told.phase)
+        if told.phase is Phase.FAULT:
+            self.checks.fail(f"{node.name} halts: {told.reason}")
