@@ -66,7 +66,10 @@ class PersistBallot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PersistView:
-    """Keep a decided view; runs of other origins beyond the queue are dropped with it (P18)."""
+    """Keep a decided view; runs beyond the queue are dropped with it (P18).
+
+    All but those that this node itself stamped, under `incarnation`.
+    """
 
     view: View
     #: This node's incarnation from now on.

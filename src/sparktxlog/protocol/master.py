@@ -417,9 +417,9 @@ class Master:
         left = self._ordering.finish(view, now)
         self._adopt(view)
         self._counter.use(self._queue.key[1])
+        self._enter(Phase.NORMAL, f"epoch {view.epoch} is in force")
         self._ordering = self._new_ordering(self._restamp(left, now), now)
         self._succession.entered(now)
-        self._enter(Phase.NORMAL, f"epoch {view.epoch} is in force")
 
     def _adopt(self, view: View) -> None:
         self._outbox.drop_posts()
@@ -431,11 +431,12 @@ class Master:
 
         Only the origin restamps, and only as a member of the later epoch.
         """
+        epoch, own = self._view.epoch, (self._config.node_id, self.incarnation)
+        mine = [run for run in runs if (run.header.origin, run.header.incarnation) == own]
         if not self._is_member:
-            return [r for r in runs if r.header.origin == self._config.node_id]
-        epoch, own = self._view.epoch, self._config.node_id
+            return mine
         kept = [run for run in runs if run.header.epoch == epoch]
-        old = [r for r in runs if r.header.epoch < epoch and r.header.origin == own]
+        old = [run for run in mine if run.header.epoch < epoch]
         for run in sorted(old, key=lambda run: run.header.seq):
             header = replace(run.header, epoch=epoch, ts=self._counter.stamp(now))
             self._outbox.persist(PersistRestamp(header=header))

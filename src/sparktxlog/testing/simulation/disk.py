@@ -110,7 +110,8 @@ class SimulatedDisk:
 
     def _put_view(self, action: PersistView) -> None:
         self.view, self.incarnation = action.view, action.incarnation
-        self.incoming = {k: h for k, h in self.incoming.items() if k[0] == self.owner}
+        own = (self.owner, self.incarnation)
+        self.incoming = {key: h for key, h in self.incoming.items() if key[:2] == own}
 
     def load(self, id_window: int) -> RecoveredState:
         """Return what a restarted node begins with."""

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.events import ChangeRequested
+from sparktxlog.protocol.master import first_view
 from sparktxlog.protocol.view import Seat, View
 from sparktxlog.testing.simulation.network import Weather
 from sparktxlog.testing.simulation.node import SimulatedNode
@@ -102,9 +103,14 @@ class Faults:
             node.resume()
 
     def _lose_disk(self) -> None:
-        """At most one node at a time is without its memory: others would be lost data."""
+        """Lose a memory that the others can do without; else only `force` would help (P23)."""
         world, node = self._world, self._any()
         if not all(self._settled(other) for other in world.nodes.values()):
+            return
+        views = world.checks.views
+        view = views[max(views)] if views else first_view(node.config)
+        others = set(world.nodes) - {node.name}
+        if not (view.elects(others) and view.preserves(others)):
             return
         if node.up:
             node.crash()
