@@ -10,10 +10,13 @@ STAMP := $(VENV)/.installed
 DEMO_ARGS ?=
 BENCH_ARGS ?=
 PYTEST_ARGS ?=
+# Processes that share the tests, file by file; each has at most one Spark session.
+TEST_PROCESSES ?= 2
+SHARED := -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 # Tests start many short-lived JVMs: compiling hot code a second time costs more than it gives.
 TEST_JVM := -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
 
-.PHONY: help setup check-machine lint types test test-fast test-spark demo bench docs clean
+.PHONY: help setup check-machine lint types test test-long test-fast test-spark demo bench docs clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
@@ -42,7 +45,11 @@ types: $(STAMP) ## Check types
 test: $(STAMP) lint types ## Check style and types, run all tests; with CI=true a skip fails
 	@$(PYTHON) tools/check_machine.py --java
 	JDK_JAVA_OPTIONS="$(TEST_JVM)" CI=$${CI:-} $(BIN)/python -m pytest -rs --durations=12 \
-		$(PYTEST_ARGS)
+		$(SHARED) $(PYTEST_ARGS)
+
+test-long: $(STAMP) ## Run the kills of processes and the random histories, repeated more often
+	@$(PYTHON) tools/check_machine.py --java
+	JDK_JAVA_OPTIONS="$(TEST_JVM)" $(BIN)/python -m pytest --long -m long -rs $(PYTEST_ARGS)
 
 test-fast: $(STAMP) ## Run the tests that start neither a JVM nor a node
 	$(BIN)/python -m pytest -m "not spark and not e2e and not slow" $(PYTEST_ARGS)

@@ -7,20 +7,23 @@ all files are staged, verified and on the disk.  Only the swap, a few Delta comm
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 import time
 import urllib.request
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from benchmarks.ordering import BATCH, create_table, rows_of
+from benchmarks.ordering import create_table
 from sparktxlog import Client
 from sparktxlog.copying.fetch import fetch_files
 from sparktxlog.copying.selection import require_space, select_files
+from sparktxlog.copying.tasks import FileTask
 from sparktxlog.copying.workspace import CopyWorkspace
 from sparktxlog.model.copying import CatchUpKind, CopyTicket, Transfer
 from sparktxlog.model.report import TableState, WorkerReport
@@ -28,6 +31,8 @@ from sparktxlog.model.signature import TableSignature
 from sparktxlog.model.table import Column, TableDefinition
 
 TABLE = "big"
+#: Copies of which the last is the one to look at.
+COPIES = 2
 #: Client token of both nodes.
 TOKEN = "token of this run"
 DEFINITION = TableDefinition(
@@ -36,57 +41,98 @@ DEFINITION = TableDefinition(
 _SIGNATURE = TableSignature(rows=1, lane0=1, lane1=1)
 
 
-def main(donor: str, target: str, lake: str, version: str, write_s: str) -> None:
-    """Copy the donor's table to the lake, three times; the last is measured with writes."""
+def main(mode: str, donor: str, target: str, lake: str, *rest: str) -> None:
+    """Do what the mode says: `measure`, `keep` or `resume`."""
     for url in (donor, target):
         _wait_ready(url)
-    client = Client(donor, TOKEN)
-    client.create_table(TABLE, {"a": "bigint", "b": "bigint"})
-    create_table(client)
-    status = _linked(donor)
-    _report(donor, status, {TABLE: int(version)}, "donor")
-    _report(target, status, None, "target")
-    measured = [_copy(target, Path(lake))]
-    measured.append(_copy(target, Path(lake)))
-    writes = _writes(client, float(write_s))
-    stop, during = threading.Event(), list[float]()
-    if float(write_s) > 0:
-        writer = threading.Thread(target=lambda: during.append(_writes_until(client, stop)))
-        writer.start()
-        measured.append(_copy(target, Path(lake), least_s=float(write_s)))
-        stop.set()
-        writer.join()
-    unchanged = _unchanged(target, Path(lake))
-    print(json.dumps({"copies": measured, "writes": writes, "during": during,
-                      "unchanged_wire_bytes": unchanged}))  # fmt: skip
+    if mode == "measure":
+        client = Client(donor, TOKEN)
+        client.create_table(TABLE, {"a": "bigint", "b": "bigint"})
+        create_table(client)
+        status = _linked(donor)
+        _report(donor, status, {TABLE: int(rest[0])}, "donor")
+        _report(target, status, None, "target")
+        copies = [_copy_once(target, Path(lake), int(rest[1])) for _ in range(COPIES)]
+        unchanged = _unchanged(target, Path(lake))
+        result = {"copies": copies, "unchanged_wire_bytes": unchanged,
+                  "served_bytes": _served(donor)}  # fmt: skip
+    elif mode == "keep":
+        result = _keep_copying(target, Path(lake))
+    else:
+        result = _resume(donor, target, Path(lake))
+    print(json.dumps(result), flush=True)
 
 
-def _copy(url: str, lake: Path, least_s: float = 0.0) -> dict[str, Any]:
-    """Copy until `least_s` are over, at least once; each copy starts with nothing."""
-    begin, copied = time.perf_counter(), list[dict[str, Any]]()
-    while not copied or time.perf_counter() - begin < least_s:
-        copied.append(_copy_once(url, lake))
-    return copied[-1]
+def _keep_copying(url: str, lake: Path) -> dict[str, Any]:
+    """Copy again and again until the standard input ends; say when it has begun."""
+    stop = threading.Event()
+    threading.Thread(target=_wait_end, args=(stop,), daemon=True).start()
+    print("begun", flush=True)
+    begin, fetched = time.perf_counter(), 0
+    while not stop.is_set():
+        workspace, ticket, tasks = _selected(url, lake)
+        fetched += fetch_files(workspace, ticket.grants, tasks, stop=stop).fetched_bytes
+        workspace.remove()
+    return {"fetched_bytes": fetched, "seconds": time.perf_counter() - begin}
 
 
-def _copy_once(url: str, lake: Path) -> dict[str, Any]:
+def _wait_end(stop: threading.Event) -> None:
+    sys.stdin.read()
+    stop.set()
+
+
+def _resume(donor: str, url: str, lake: Path) -> dict[str, Any]:
+    """Fetch into one workspace, whoever was killed at it before; return what the donor served."""
+    workspace, ticket, tasks = _selected(url, lake, "resumed")
+
+    def tell(here: int, total: int) -> None:
+        print(json.dumps({"part": here / total}), flush=True)
+
+    stats = fetch_files(workspace, ticket.grants, tasks, progress=tell)
+    return {
+        "size_bytes": stats.size_bytes, "served_bytes": _served(donor),
+        "chunk_bytes": ticket.grants[0].chunk_bytes,
+    }  # fmt: skip
+
+
+def _served(donor: str) -> float:
+    """Return the plain bytes of all chunks that the donor served."""
+    lines = _call(f"{donor}/metrics").decode().splitlines()
+    (line,) = [line for line in lines if line.startswith("sparktxlog_donor_plain_bytes_total ")]
+    return float(line.split()[1])
+
+
+def _cpu_s(pid: int) -> float:
+    """Return the processor time of a process, user and system (Linux)."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _selected(
+    url: str, lake: Path, copy_id: str = ""
+) -> tuple[CopyWorkspace, CopyTicket, Sequence[FileTask]]:
     ticket = _ticket(url)
-    began = time.time_ns() // 1000
-    begin = time.perf_counter()
-    workspace = CopyWorkspace(lake, ticket.copy_id)
-    workspace.save_ticket(ticket)
+    workspace = CopyWorkspace(lake, copy_id or ticket.copy_id)
     grant = ticket.grants[0]
     offered = grant.tables[0]
     live = [file.path for file in offered.files if not file.path.startswith("_delta_log")]
-    selected = select_files(workspace, grant, offered, live, lake / TABLE)
-    require_space(workspace, selected.fetch)
-    stats = fetch_files(workspace, ticket.grants, selected.fetch)
+    return workspace, ticket, select_files(workspace, grant, offered, live, lake / TABLE).fetch
+
+
+def _copy_once(url: str, lake: Path, donor_pid: int) -> dict[str, Any]:
+    began = time.time_ns() // 1000
+    workspace, ticket, tasks = _selected(url, lake)
+    begin, own, donors = time.perf_counter(), time.process_time(), _cpu_s(donor_pid)
+    require_space(workspace, tasks)
+    stats = fetch_files(workspace, ticket.grants, tasks)
     seconds = time.perf_counter() - begin
+    own, donors = time.process_time() - own, _cpu_s(donor_pid) - donors
+    grant = ticket.grants[0]
     estimate = ticket.decision.copy
     transfer = Transfer(
         transfer_id=ticket.copy_id, worker_id="target", node_id="B", kind=CatchUpKind.COPY,
         donors=(grant.node_id,), from_position=0, to_position=grant.position, started_at=began,
-        finished_at=time.time_ns() // 1000, actual_s=seconds,
+        finished_at=time.time_ns() // 1000, actual_s=seconds, fetch_s=stats.seconds,
         estimated_s=None if estimate is None else estimate.seconds,
         size_bytes=stats.size_bytes, wire_bytes=stats.wire_bytes,
     )  # fmt: skip
@@ -94,7 +140,8 @@ def _copy_once(url: str, lake: Path) -> dict[str, Any]:
     workspace.remove()
     return {
         "seconds": seconds, "size_bytes": stats.size_bytes, "wire_bytes": stats.wire_bytes,
-        "estimated_s": transfer.estimated_s,
+        "estimated_s": transfer.estimated_s, "target_cpu_s": own,
+        "donor_cpu_s": donors,
     }  # fmt: skip
 
 
@@ -115,22 +162,6 @@ def _unchanged(url: str, lake: Path) -> int:
     assert fetched.complete and stats.complete
     assert selected.reused_bytes == fetched.size_bytes
     return stats.wire_bytes
-
-
-def _writes(client: Client, seconds: float) -> float:
-    """Return the transactions a second that one writer gets accepted at the donor."""
-    stop = threading.Event()
-    timer = threading.Timer(seconds, stop.set)
-    timer.start()
-    return _writes_until(client, stop) if seconds > 0 else 0.0
-
-
-def _writes_until(client: Client, stop: threading.Event) -> float:
-    rows, count, begin = rows_of(BATCH), 0, time.perf_counter()
-    while not stop.is_set():
-        client.submit_many("readings", rows, run_transactions=BATCH, level="accepted")
-        count += BATCH
-    return count / (time.perf_counter() - begin)
 
 
 def _ticket(url: str) -> CopyTicket:

@@ -1,8 +1,9 @@
-"""Rules for all tests: with CI=true a skipped test is a failed run."""
+"""Rules for all tests: the long form, their order, and that a skip fails a run with CI=true."""
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,31 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="rewrite the expected results in tests/testdata; look at the diff before committing",
     )
+    parser.addoption(
+        "--long",
+        action="store_true",
+        help="repeat the kills of processes and the random histories more often (minutes)",
+    )
+
+
+#: Markers of tests that take long, the longest first.
+_HEAVY = ("slow", "spark", "e2e")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the files with the longest tests first: two processes then end at nearly one time."""
+    ranks: dict[Path, int] = {}
+    for item in items:
+        marked = [rank for rank, name in enumerate(_HEAVY) if item.get_closest_marker(name)]
+        ranks[item.path] = min([ranks.get(item.path, len(_HEAVY)), *marked])
+    items.sort(key=lambda item: ranks[item.path])
+
+
+@pytest.fixture(scope="session")
+def long_form(pytestconfig: pytest.Config) -> bool:
+    """Whether this run repeats what takes minutes."""
+    return bool(pytestconfig.getoption("--long"))
 
 
 def _in_ci() -> bool:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -11,7 +13,8 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +33,20 @@ TABLE = {
 }
 
 
+#: Below what systems give to outgoing connections, and other ones in each process of a run: a
+#: node that is down for a moment finds its port free again.
+_WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+_PORTS = range(20_000 + 2_000 * (_WORKER % 6), 22_000 + 2_000 * (_WORKER % 6))
+_candidates = itertools.cycle(random.sample(_PORTS, len(_PORTS)))
+
+
 def free_ports(count: int) -> list[int]:
     """Return ports that were free a moment ago."""
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [listener.getsockname()[1] for listener in held]
-    for listener in held:
-        listener.close()
+    ports: list[int] = []
+    while len(ports) < count:
+        port = next(_candidates)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            ports.append(port)
     return ports
 
 
@@ -84,7 +95,7 @@ def call(url: str, body: Any = None, *, raw: bytes | None = None, timeout: float
             raise HttpProblem(error.code, json.loads(error.read())) from error
 
 
-def wait_until(condition: Callable[[], Any], timeout: float = 30.0, what: str = "") -> Any:
+def wait_until(condition: Callable[[], Any], timeout: float = 90.0, what: str = "") -> Any:
     """Return what the condition returns once it is true; calls that fail count as false."""
     deadline = time.monotonic() + timeout
     last: Any = None
@@ -99,11 +110,24 @@ def wait_until(condition: Callable[[], Any], timeout: float = 30.0, what: str = 
     raise AssertionError(f"not reached in {timeout} s: {what or condition}; last: {last}")
 
 
+#: Nodes wait for one that is missing; tests of epochs say otherwise.
+MANUAL = 'eviction = "manual"'
+
+
 class NodeProcess:
     """One `sparktxlog serve` process."""
 
-    def __init__(self, directory: Path, name: str, port: int, peers: dict[str, int]) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        name: str,
+        port: int,
+        peers: dict[str, int],
+        settings: Sequence[str] = (MANUAL,),
+    ) -> None:
         self.name = name
+        #: Further lines of its configuration.
+        self.settings = tuple(settings)
         self.url = f"http://127.0.0.1:{port}"
         self.directory = directory
         self.config = directory / f"{name}.toml"
@@ -122,6 +146,7 @@ class NodeProcess:
             f'cluster-secret = "{secret}"',
             "publish-interval = 0.1",
             "idle-round-max = 2",
+            *self.settings,
         ]
         for number, (name, peer_port) in enumerate(sorted(peers.items()), start=1):
             lines += [f"[peer.{number}]", f'id = "{name}"', f'url = "http://127.0.0.1:{peer_port}"']
@@ -151,7 +176,7 @@ class NodeProcess:
         """Kill the process as a power cut would."""
         self.send(signal.SIGKILL)
         assert self.process is not None
-        self.process.wait(10)
+        self.process.wait(30)
 
     def stop(self) -> int:
         """Stop the process cleanly and return its exit code."""
@@ -160,15 +185,15 @@ class NodeProcess:
             self.process.send_signal(signal.SIGCONT)
             self.process.terminate()
             try:
-                self.process.wait(20)
+                self.process.wait(60)
             except subprocess.TimeoutExpired:
                 self.process.kill()
-                self.process.wait(10)
+                self.process.wait(30)
         return self.process.returncode
 
     def status(self) -> dict[str, Any]:
         """Return the node's status."""
-        status: dict[str, Any] = call(f"{self.url}/v1/status", timeout=5)
+        status: dict[str, Any] = call(f"{self.url}/v1/status", timeout=15)
         return status
 
     def commit(
@@ -192,11 +217,13 @@ class NodeProcess:
 class Cluster:
     """Nodes that are each other's peers."""
 
-    def __init__(self, directory: Path, names: str = "ABC") -> None:
+    def __init__(
+        self, directory: Path, names: str = "ABC", settings: Sequence[str] = (MANUAL,)
+    ) -> None:
         self.directory = directory
         self.ports = dict(zip(names, free_ports(len(names)), strict=True))
         self.nodes = {
-            name: NodeProcess(directory, name, port, self.peers_of(name))
+            name: NodeProcess(directory, name, port, self.peers_of(name), settings)
             for name, port in self.ports.items()
         }
 
@@ -218,7 +245,7 @@ class Cluster:
             peer["linked"] for node in self.nodes.values() for peer in node.status()["peers"]
         )
 
-    def settle(self, timeout: float = 30) -> int:
+    def settle(self, timeout: float = 90) -> int:
         """Wait until nothing waits and all nodes stand at one position; return it."""
 
         def quiet() -> int:
@@ -231,7 +258,7 @@ class Cluster:
         position: int = wait_until(quiet, timeout, "everything is ordered everywhere")
         return position
 
-    def agree(self, position: int, timeout: float = 30) -> str:
+    def agree(self, position: int, timeout: float = 90) -> str:
         """Wait until all nodes stand at a position with one chain hash; return the hash."""
 
         def same() -> str:

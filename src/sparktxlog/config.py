@@ -27,8 +27,9 @@ from sparktxlog.errors import ConfigError, InvalidNameError
 from sparktxlog.model.ids import NodeId, check_node_id
 
 ENV_PREFIX = "SPARKTXLOG_"
-_PEER_KEY = re.compile(r"peer\.([0-9]{1,4})\.(id|url)")
-_ROLES = ("master", "replica")
+_PEER_KEY = re.compile(r"peer\.([0-9]{1,4})\.(id|url|weight|role|roles)")
+_ROLES = ("master", "replica", "witness")
+_MAX_WEIGHT = 1_000
 _MAX_FILE_BYTES = 1 << 20
 #: Keys of the sources that mean nothing any more (R11): told once, without effect.
 _DROPPED_KEYS = ("IncrementalUpdateLimit",)
@@ -65,7 +66,22 @@ class Peer:
     """A configured peer; only these are talked to (G44)."""
 
     id: NodeId
+    #: Its address, or several, separated by commas and tried in turn (V59).
     url: str
+    #: Votes in epoch decisions.
+    weight: int = 1
+    #: True: it votes only.
+    witness: bool = False
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """Addresses; the first one is the peer's own `master-url`."""
+        return split_urls(self.url)
+
+
+def split_urls(text: str) -> tuple[str, ...]:
+    """Return the addresses of a comma separated list."""
+    return tuple(part for part in text.split(",") if part)
 
 
 # -- readers of single values ----------------------------------------------------------------------
@@ -100,6 +116,18 @@ def _url(value: Any) -> str:
     if parts.path or parts.query or parts.fragment or parts.username:
         raise ValueError("expected scheme, host and port only")
     return text.lower()
+
+
+def read_urls(value: Any) -> str:
+    """Read one URL or several with commas between them, as one text without spaces.
+
+    Raises:
+        ValueError: One of them is none.
+    """
+    found = [_url(part) for part in _text(value).split(",")]
+    if len(set(found)) != len(found):
+        raise ValueError("an address is given twice")
+    return ",".join(found)
 
 
 def _listen(value: Any) -> tuple[str, int]:
@@ -155,8 +183,10 @@ def _roles(value: Any) -> tuple[str, ...]:
     if not isinstance(names, (list, tuple)) or not names:
         raise ValueError(f"expected a list of {', '.join(_ROLES)}")
     roles = tuple(sorted({_one_of(*_ROLES)(name) for name in names}))
-    if "master" not in roles:
-        raise ValueError("a node without the role master is not there yet")
+    if "witness" in roles and len(roles) > 1:
+        raise ValueError("a witness only votes: it has no other role")
+    if roles == ("replica",):
+        raise ValueError("a node without the role master or witness is not there yet")
     return roles
 
 
@@ -188,7 +218,19 @@ SETTINGS: tuple[Setting, ...] = (
             description="Payload store, seen by node and Spark executors; default: "
             "data-dir/payloads."),
     Setting(key="roles", read=_roles, default=("master", "replica"),
-            description="What the node does: master, replica."),
+            description="What the node does: master, replica; or witness, which only votes on "
+            "who belongs to the cluster and keeps no data."),
+    Setting(key="weight", read=_count(0, _MAX_WEIGHT), default=1,
+            description="Votes of this node when it is decided who belongs to the cluster; those "
+            "of a peer: peer.<n>.weight."),
+    Setting(key="suspect-timeout", read=_number(0, 86_400), default=10.0,
+            description="Seconds that a member may owe an answer, or its link be broken, until "
+            "the others go on without it, if that is safe; 0 = never."),
+    Setting(key="start-timeout", read=_number(0, 86_400), default=30.0,
+            description="The same for members that were not heard since this node started."),
+    Setting(key="eviction", read=_one_of("auto", "manual"), default="auto",
+            description="auto: the others go on without a member that is missing; manual: they "
+            "wait for it, until an operator removes it."),
     Setting(key="cluster-secret", read=_text, default=None, secret=True,
             description="Secret that signs requests between peers, 16 characters or more; "
             "required with peers."),
@@ -246,6 +288,9 @@ SETTINGS: tuple[Setting, ...] = (
             description="Donors that one copy reads from at most."),
     Setting(key="replication.lease", read=_number(1, 86_400), default=120.0,
             description="Seconds after which a donor gives up the pins of a silent copy."),
+    Setting(key="replication.donor-share", read=_number(0.01, 1), default=0.1,
+            description="Part of the time in which a donor serves copies while transactions of "
+            "its own are on their way; 1 = copies never yield."),
     Setting(key="backup-dir", read=_path, default=None,
             description="Where the old files of a replica are kept before a copy replaces it; "
             "default: they stay as Delta history only."),
@@ -275,12 +320,18 @@ class NodeConfig:
     lake_dir: Path
     payload_dir: Path
     roles: tuple[str, ...]
+    weight: int
+    suspect_timeout: float
+    start_timeout: float
+    eviction: str
     cluster_secret: str | None = field(repr=False)
     cluster_secret_file: Path | None
     client_token: str | None = field(repr=False)
     client_token_file: Path | None
-    #: Number of members, resolved.
+    #: Number of members of the first epoch, resolved.
     acquisition_quorum: int
+    #: The same as a rule for any number of members: default, all, majority or a number.
+    quorum_rule: str
     signature_interval: int
     id_window: int
     publish_interval: float
@@ -302,6 +353,7 @@ class NodeConfig:
     replication_streams: int
     replication_max_donors: int
     replication_lease: float
+    replication_donor_share: float
     backup_dir: Path | None
     net_speed_bits_per_sec: int
     full_replication_time_factor: float
@@ -309,17 +361,34 @@ class NodeConfig:
     log_level: str
     log_format: str
     peers: tuple[Peer, ...]
+    #: Name of the log once it does not follow from the configuration any more; empty before.
+    log_lineage: str = ""
     #: Key → where its value was given; what is missing has its default.
     origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     @property
+    def is_witness(self) -> bool:
+        """Whether this node only votes."""
+        return "witness" in self.roles
+
+    @property
+    def places(self) -> tuple[Peer, ...]:
+        """All configured nodes, this one included, in precedence order: ascending by id."""
+        own = Peer(
+            id=self.node_id, url=self.master_url, weight=self.weight, witness=self.is_witness
+        )
+        return tuple(sorted((own, *self.peers), key=lambda place: place.id))
+
+    @property
     def members(self) -> tuple[NodeId, ...]:
-        """All members in precedence order, the same on every node: ascending by id."""
-        return tuple(sorted((self.node_id, *(peer.id for peer in self.peers))))
+        """Members of the first epoch in precedence order: all places that are no witnesses."""
+        return tuple(place.id for place in self.places if not place.witness)
 
     @property
     def lineage(self) -> str:
-        """Name of the log that these members write, the same on every node."""
+        """Name of the log: of the first members, the same on every node, and kept for ever."""
+        if self.log_lineage:
+            return self.log_lineage
         names = "\n".join((self.cluster, *self.members))
         return f"{self.cluster}-{hashlib.sha256(names.encode()).hexdigest()[:12]}"
 
@@ -328,12 +397,19 @@ class NodeConfig:
         return next((peer for peer in self.peers if peer.id == node_id), None)
 
     def shared_hash(self) -> str:
-        """Return a digest of all that must be equal on every member."""
-        urls = sorted([(self.node_id, self.master_url), *((p.id, p.url) for p in self.peers)])
-        parts = [f"{name}={url}" for name, url in urls]
-        parts.append(f"quorum={self.acquisition_quorum}")
+        """Return a digest of the settings that must be equal on every member."""
+        parts = [f"cluster={self.cluster}"]
         parts += [f"{s.key}={getattr(self, s.attribute)}" for s in SETTINGS if s.shared]
-        return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
+        return _digest(parts)
+
+    def founding_hash(self) -> str:
+        """Return a digest of the places and the quorum, as this node would begin the log."""
+        parts = [f"{p.id}={p.urls[0]} weight={p.weight} witness={p.witness}" for p in self.places]
+        return _digest([*parts, f"quorum={self.acquisition_quorum}"])
+
+
+def _digest(parts: list[str]) -> str:
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
 
 
 # -- reading --------------------------------------------------------------------------------------
@@ -429,7 +505,7 @@ def _from_environment(environ: Mapping[str, str]) -> list[tuple[str, str, str]]:
     for name, value in sorted(environ.items()):
         if name in by_name:
             found.append((by_name[name], value, name))
-        elif match := re.fullmatch(ENV_PREFIX + r"PEER_([0-9]{1,4})_(ID|URL)", name):
+        elif match := re.fullmatch(ENV_PREFIX + r"PEER_([0-9]{1,4})_(ID|URL|WEIGHT|ROLES?)", name):
             found.append((f"peer.{match[1]}.{match[2].lower()}", value, name))
     return found
 
@@ -437,7 +513,7 @@ def _from_environment(environ: Mapping[str, str]) -> list[tuple[str, str, str]]:
 def _known_key(key: str, value: Any, where: str) -> None:
     if key in _BY_KEY or _PEER_KEY.fullmatch(key):
         return
-    names = [*_BY_KEY, "peer.1.id", "peer.1.url"]
+    names = [*_BY_KEY, *(f"peer.1.{part}" for part in _PEER_READERS)]
     lowered = {name.lower(): name for name in names}
     near = difflib.get_close_matches(key.lower(), list(lowered), n=1, cutoff=0.4)
     meant = _BY_KEY.get(lowered[near[0]]) if near else None
@@ -494,7 +570,7 @@ def _resolve(values: Mapping[str, tuple[Any, str]], where: str) -> NodeConfig:
         if read[_attribute(low)] > read[_attribute(high)]:
             source = values.get(high, values.get(low, (None, where)))[1]
             raise _wrong(source, high, read[_attribute(high)], f"is less than {low}")
-    return NodeConfig(**{f.name: read[f.name] for f in fields(NodeConfig)})
+    return NodeConfig(**{f.name: read[f.name] for f in fields(NodeConfig) if f.name in read})
 
 
 def _resolve_places(read: dict[str, Any]) -> None:
@@ -509,30 +585,50 @@ def _resolve_places(read: dict[str, Any]) -> None:
             read[name] = read["data_dir"] / folder
 
 
+def _is_witness(value: Any) -> bool:
+    return "witness" in _roles(value)
+
+
+_PEER_READERS: dict[str, Callable[[Any], Any]] = {
+    "id": _node_id,
+    "url": read_urls,
+    "weight": _count(0, _MAX_WEIGHT),
+    "roles": _is_witness,
+}
+
+
 def _resolve_peers(
     values: Mapping[str, tuple[Any, str]], read: Mapping[str, Any], where: str
 ) -> tuple[Peer, ...]:
-    numbers: dict[int, dict[str, tuple[str, str]]] = {}
+    numbers: dict[int, dict[str, tuple[Any, str]]] = {}
     for key, (value, source) in values.items():
         if match := _PEER_KEY.fullmatch(key):
+            part = "roles" if match[2] == "role" else match[2]
             try:
-                text = _node_id(value) if match[2] == "id" else _url(value)
+                found = _PEER_READERS[part](value)
             except ValueError as error:
                 raise _wrong(source, key, value, str(error)) from error
-            numbers.setdefault(int(match[1]), {})[match[2]] = (text, source)
-    taken_ids = {read["node_id"]: "node-id"}
-    taken_urls = {read["master_url"]: "master-url"}
+            numbers.setdefault(int(match[1]), {})[part] = (found, source)
+    taken = {read["node_id"]: "node-id", read["master_url"]: "master-url"}
     peers = []
     for number, parts in sorted(numbers.items()):
-        for name, taken in (("id", taken_ids), ("url", taken_urls)):
+        for name in ("id", "url"):
             key = f"peer.{number}.{name}"
             if name not in parts:
                 raise _missing(where, key)
             value, source = parts[name]
-            if value in taken:
-                raise _wrong(source, key, value, f"is already given by {taken[value]}")
-            taken[value] = key
-        peers.append(Peer(id=NodeId(parts["id"][0]), url=parts["url"][0]))
+            for one in split_urls(value):
+                if one in taken:
+                    raise _wrong(source, key, value, f"is already given by {taken[one]}")
+                taken[one] = key
+        peers.append(
+            Peer(
+                id=NodeId(parts["id"][0]),
+                url=parts["url"][0],
+                weight=parts.get("weight", (1, ""))[0],
+                witness=parts.get("roles", (False, ""))[0],
+            )
+        )
     return tuple(peers)
 
 
@@ -567,8 +663,14 @@ def _is_loopback(host: str) -> bool:
 def _resolve_quorum(
     read: dict[str, Any], values: Mapping[str, tuple[Any, str]], where: str
 ) -> None:
-    members = 1 + len(read["peers"])
+    own_witness = read["roles"] == ("witness",)
+    members = sum(not witness for witness in (own_witness, *(p.witness for p in read["peers"])))
+    if members == 0:
+        raise _missing(where, "roles", "leave no member: a witness keeps no data")
+    if read["weight"] + sum(peer.weight for peer in read["peers"]) == 0:
+        raise _wrong(where, "weight", 0, "nobody has a vote")
     wanted = read["acquisition_quorum"]
+    read["quorum_rule"] = "default" if wanted is None else str(wanted)
     if wanted is None:
         wanted = "all" if members <= 2 else "majority"
     number = {"all": members, "majority": members // 2 + 1}.get(wanted, wanted)

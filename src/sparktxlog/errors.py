@@ -10,7 +10,8 @@ that HTTP (RFC 9457), the CLI and Python show the same text.
       ProtocolError                    LocalProtocolError, RemoteProtocolError
       CommitRejectedError  definite    UnknownTableError, SchemaMismatchError, InvalidRowsError,
                                        InvalidNameError, DuplicateTransactionError, OversizeError,
-                                       ManifestMismatchError, PayloadStoreError, BusyError
+                                       ManifestMismatchError, PayloadStoreError, BusyError,
+                                       NotMemberError
       CommitStateUnknownError          may have happened; carries the transaction id
       StorageError                     CorruptLogError, ExpiredError, LockedError, DiskFullError,
                                        LeaseGoneError, FileChangedError
@@ -185,6 +186,17 @@ class BusyError(CommitRejectedError):
     http_status = 503
 
 
+class NotMemberError(CommitRejectedError):
+    """The node is no member of the current epoch: it takes no transactions (P19)."""
+
+    code = "not-a-member"
+    http_status = 503
+
+    def __init__(self, message: str, *, hint: str = "", **fields: Any) -> None:
+        way_out = "Submit at another site; `sparktxlog status` says why this one has no part."
+        super().__init__(message, hint=hint or way_out, **fields)
+
+
 class CommitStateUnknownError(TxLogError):
     """The transaction may or may not take effect: ask for its id (field `transaction_id`)."""
 
@@ -274,6 +286,14 @@ class PeerTimeoutError(TransportError):
     """A peer did not answer in time."""
 
     code = "peer-timeout"
+
+
+class DonorYieldsError(TransportError):
+    """A donor's own transactions go first for a while: ask again."""
+
+    code = "donor-yields"
+    definite = True
+    http_status = 503
 
 
 class DamagedChunkError(TransportError):

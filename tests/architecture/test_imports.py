@@ -15,6 +15,9 @@ from tests.architecture.source_tree import (
     script_modules,
 )
 
+#: What masters say to each other: values only.
+_EPOCHS = {"protocol.balloting", "protocol.messages", "protocol.phases", "protocol.view"}
+
 #: Room → rooms (or single modules) it may import.  Everybody may import `errors` and `model`.
 MAY_IMPORT: dict[str, set[str]] = {
     "__init__": {"api"},
@@ -23,11 +26,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "config": set(),
     "protocol": set(),
     "catchup": set(),
-    "codec": {"protocol.messages"},
-    "storage": {"codec", "protocol.messages", "protocol.recovery"},
-    "transport": {"codec", "protocol.messages", "config"},
+    "codec": _EPOCHS,
+    "storage": {"codec", "protocol.recovery"} | _EPOCHS,
+    "transport": {"codec", "config"} | _EPOCHS,
     "runtime": {"config", "protocol", "catchup", "codec", "storage", "transport"},
-    "service": {"config", "codec", "runtime", "storage.interfaces", "protocol.messages"},
+    "service": {"config", "codec", "runtime", "storage.interfaces"} | _EPOCHS,
     "copying": {"codec", "storage.durability"},
     "worker": {"catchup", "codec", "copying", "storage.durability", "storage.interfaces"},
     "api": {"codec", "copying", "worker"},
@@ -153,10 +156,11 @@ def test_importing_the_package_stays_light() -> None:
         [sys.executable, "-c", code],
         capture_output=True,
         text=True,
-        check=True,
+        check=False,
         cwd=ROOT,
         env={"PYTHONPATH": str(ROOT / "src"), "PATH": ""},
     )
+    assert answer.returncode == 0, answer.stderr
     assert answer.stdout.split() == []
 
 

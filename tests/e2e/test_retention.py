@@ -157,7 +157,7 @@ def test_a_lowered_limit_shortens_the_log_once_all_applied(cluster: Cluster) -> 
         [sys.executable, "-m", "sparktxlog.cli", "queue", "--after", "0", "--url", node.url],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert (told.returncode, "expired" in told.stderr) == (1, True)
+    assert (told.returncode, "expired" in told.stderr) == (1, True), told.stderr
     assert call(f"{node.url}/v1/queue?after={kept_after}")[0]["position"] == kept_after + 1
 
     # The other sites keep theirs; this one starts again from what is left, and goes on.
@@ -215,9 +215,9 @@ def test_a_kill_while_shortening_is_repaired_by_the_next_start(tmp_path: Path, p
         dying = subprocess.run(
             [sys.executable, str(DYING), str(node.config), point, "tx-log-max-size=100"],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(["src", "."])},
-            timeout=60, check=False,
+            capture_output=True, text=True, timeout=120, check=False,
         )  # fmt: skip
-        assert dying.returncode == -9
+        assert dying.returncode == -9, dying.stderr
 
         node.start("tx-log-max-size=100")
         node.wait_ready()

@@ -81,7 +81,7 @@ def test_own_spark_configuration_is_kept(tmp_path: Path) -> None:
 )
 def test_what_is_missing_is_named(env: dict[str, str], words: tuple[str, ...]) -> None:
     found = submit("job.py", **env)
-    assert found.returncode == 1
+    assert found.returncode == 1, found.stderr
     for word in words:
         assert word in found.stderr
 
@@ -98,7 +98,7 @@ def test_jars_that_cannot_be_resolved_are_named_with_the_way_out(tmp_path: Path)
         JAVA_TOOL_OPTIONS=f"{closed} -Duser.home={tmp_path}",
         SPARKTXLOG_JARS="",
     )
-    assert found.returncode == 1
+    assert found.returncode == 1, found.stderr
     for words in ("io.delta:delta-spark", "not found", str(tmp_path), "SPARKTXLOG_JARS"):
         assert words in found.stderr
     # No list of JARs is left that a later start would trust.

@@ -158,9 +158,9 @@ def test_a_second_process_on_one_data_directory_is_refused(cluster: Cluster) -> 
     done = subprocess.run(
         [sys.executable, "-m", "sparktxlog.cli.serve", "--config", str(a.config),
          "--set", "listen=127.0.0.1:0"],
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
-    assert done.returncode == 1
+    assert done.returncode == 1, done.stderr
     assert "[locked]" in done.stderr
     assert a.status()["node_id"] == "A"
 

@@ -80,7 +80,7 @@ async def cluster(
         yield nodes
 
 
-async def until(condition: Callable[[], Any], timeout: float = 30) -> None:
+async def until(condition: Callable[[], Any], timeout: float = 90) -> None:
     """Wait until the condition holds."""
     async with asyncio.timeout(timeout):
         while not condition():

@@ -234,7 +234,10 @@ def test_public_names_load_without_spark_and_web() -> None:
         "loaded = {'pyspark', 'fastapi', 'starlette', 'aiohttp', 'pandas'} & set(sys.modules);"
         "sys.exit(str(loaded) if loaded else 0)"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, cwd="src")
+    ended = subprocess.run(
+        [sys.executable, "-c", code], check=False, cwd="src", capture_output=True, text=True
+    )
+    assert ended.returncode == 0, ended.stderr
     assert sparktxlog.errors.BusyError is sparktxlog.BusyError
     assert not hasattr(sparktxlog, "nope")
 
@@ -247,6 +250,7 @@ def test_a_missing_extra_is_answered_with_its_command() -> None:
         "except sparktxlog.errors.MissingDependencyError as error: print(error)\n"
     )
     found = subprocess.run(
-        [sys.executable, "-c", code], check=True, cwd="src", capture_output=True, text=True
-    ).stdout
-    assert "needs pyspark" in found and "pip install 'sparktxlog[spark]'" in found
+        [sys.executable, "-c", code], check=False, cwd="src", capture_output=True, text=True
+    )
+    assert found.returncode == 0, found.stderr
+    assert "needs pyspark" in found.stdout and "pip install 'sparktxlog[spark]'" in found.stdout

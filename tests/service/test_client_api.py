@@ -97,7 +97,7 @@ def test_the_example_of_the_documentation(node: NodeProcess) -> None:
         ("/v1/worker/reports", b"{}", 400, "invalid-request"),
         ("/v1/tables/nope", None, 404, "unknown-table"),
         ("/v1/tables/..", None, 400, "invalid-name"),
-        (f"/v1/transactions/{uuid.uuid4()}", None, 404, "not-found"),
+        ("/v1/transactions/0f8fad5b-d9cb-469f-a165-70867728950e", None, 404, "not-found"),
         ("/v1/transactions/x", None, 400, "invalid-name"),
         ("/v1/queue?after=x", None, 400, "invalid-request"),
         ("/v1/queue?limit=5000", None, 400, "invalid-request"),
@@ -299,13 +299,13 @@ def test_segments_cover_the_published_queue(node: NodeProcess, table: str) -> No
 def test_a_long_poll_ends_without_holding_others_up(node: NodeProcess, table: str) -> None:
     began = time.monotonic()
     answers: list[Any] = []
-    path = f"/v1/worker/segments?after={position(node) + 1000}&wait=2"
+    path = f"/v1/worker/segments?after={position(node) + 1000}&wait=3"
     poll = threading.Thread(target=lambda: answers.append(ask(node, path)))
     poll.start()
     assert ask(node, "/v1/info")[0] == 200
-    assert time.monotonic() - began < 1.5
+    assert not answers
     poll.join()
-    assert answers[0][1]["segments"] == [] and time.monotonic() - began >= 2
+    assert answers[0][1]["segments"] == [] and time.monotonic() - began >= 3
 
 
 def test_a_level_not_reached_in_time(node: NodeProcess, table: str) -> None:

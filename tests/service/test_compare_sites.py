@@ -27,13 +27,15 @@ def sites(tmp_path: Path) -> Iterator[dict[str, NodeProcess]]:
         cluster.stop()
 
 
-def verify(node: NodeProcess, *arguments: str) -> tuple[int, Any]:
+def verify(node: NodeProcess, *, code: int) -> Any:
+    """Compare from a node and return what the command prints; it must end with this code."""
     done = subprocess.run(
         [sys.executable, "-m", "sparktxlog.cli", "verify", "--compare", "--url", node.url,
-         "--json", *arguments],
+         "--json"],
         capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
-    return done.returncode, json.loads(done.stdout)
+    assert done.returncode == code, f"code {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return json.loads(done.stdout)
 
 
 def step(sites: dict[str, NodeProcess], body: Any, wrong: str = "") -> int:
@@ -55,13 +57,13 @@ def test_the_first_difference_is_found_also_with_the_site_down(
 ) -> None:
     step(sites, TABLE)
     equal_to = step(sites, append(1))
-    code, found = verify(sites["A"])
-    assert code == 0 and found["equal"] and found["absent"] == {}
+    found = verify(sites["A"], code=0)
+    assert found["equal"] and found["absent"] == {}
     assert [pair["compared"] for pair in found["pairs"]] == [equal_to] * 3
 
     differs = step(sites, append(2), wrong="B")
-    code, found = verify(sites["C"])
-    assert code == 4 and found["site"] == "C"
+    found = verify(sites["C"], code=4)
+    assert found["site"] == "C"
     pairs = {pair["left"] + pair["right"]: pair for pair in found["pairs"]}
     assert pairs["AC"]["differences"] == []
     for pair in (pairs["AB"], pairs["BC"]):
@@ -80,8 +82,8 @@ def test_the_first_difference_is_found_also_with_the_site_down(
         )
     )
     sites["B"].stop()
-    code, found = verify(sites["A"])
-    assert code == 4 and list(found["absent"]) == ["B"]
+    found = verify(sites["A"], code=4)
+    assert list(found["absent"]) == ["B"]
     pairs = {pair["left"] + pair["right"]: pair for pair in found["pairs"]}
     (difference,) = pairs["AB"]["differences"]
     assert difference["first_differing"] == differs

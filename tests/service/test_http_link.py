@@ -162,7 +162,7 @@ def test_a_node_that_stays_busy_is_a_definite_refusal(serve: Callable[..., Serve
     began = time.monotonic()
     with pytest.raises(BusyError):
         submit(server, 0.4)
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 15
 
 
 @pytest.mark.parametrize("broken", [BREAK, TORN])

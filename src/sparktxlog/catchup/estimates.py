@@ -161,16 +161,18 @@ SPEED_FROM_BYTES = 16 * 1024 * 1024
 class TransferPace:
     """What is known about the speed of copies, by donor (R15, D9).
 
-    Sizes are plain bytes really transferred, what was found at the target left out, and seconds are
-    those of whole copies: compression, disks and commits are inside.
+    Sizes are plain bytes really transferred, what was found at the target left out.  A copy is
+    taken apart: while bytes come, compression and disks inside, and what comes besides: starts of
+    a JVM, reading logs, recounts, commits.
     """
 
     #: Configured speed, used for donors nothing is known of.
     net_speed_bits_per_sec: int = NET_SPEED_BITS_PER_SEC
-    #: Donor → (bytes, seconds) of its last transfers, oldest first, at most `WINDOW` each.
-    transfers: dict[str, tuple[tuple[int, float], ...]] = field(default_factory=dict)
-    #: (bytes, seconds) of the last transfers too small to show a speed, of any donor.
-    small: tuple[tuple[int, float], ...] = ()
+    #: Donor → (bytes, seconds of the whole copy, of them while bytes came) of its last transfers,
+    #: oldest first, at most `WINDOW` each.
+    transfers: dict[str, tuple[tuple[int, float, float], ...]] = field(default_factory=dict)
+    #: Seconds besides the bytes of the last transfers too small to show a speed, of any donor.
+    besides: tuple[float, ...] = ()
 
     def estimate(self, size_bytes: int, donor: str = "") -> float:
         """Return the seconds a copy of so many plain bytes should take, ≥ 0."""
@@ -181,25 +183,39 @@ class TransferPace:
         known = self.transfers.get(donor, ())
         if not known:
             return self.net_speed_bits_per_sec / 8
-        # At least half of the time belongs to the bytes, whatever small transfers took.
         overhead = self.overhead_s()
-        return median(size / max(seconds - overhead, seconds / 2) for size, seconds in known)
+        # Recounts take time with the bytes, but a cold start does not; so they count at most as
+        # much as the bytes themselves.
+        return median(
+            size / min(max(seconds - overhead, fetch), 2 * fetch) for size, seconds, fetch in known
+        )
 
     def overhead_s(self) -> float:
-        """Return what a copy takes beside its bytes, ≥ 0; 0 until a small one was seen."""
-        if not self.small:
-            return 0.0
-        speed = self.net_speed_bits_per_sec / 8
-        return median(max(seconds - size / speed, 0.0) for size, seconds in self.small)
+        """Return what a copy takes beside its bytes, ≥ 0; 0 until several small ones were seen.
 
-    def learn(self, size_bytes: int, seconds: float, donor: str = "") -> TransferPace:
-        """Return the pace after a finished transfer; not finite or ≤ 0 seconds are ignored."""
-        if size_bytes < 0 or not 0 < seconds < math.inf:
+        The least counts: a single one may have started a JVM, and that says nothing of the next.
+        """
+        return min(self.besides) if len(self.besides) >= _GUESS_WEIGHT else 0.0
+
+    def learn(
+        self, size_bytes: int, seconds: float, donor: str = "", *, fetch_s: float | None = None
+    ) -> TransferPace:
+        """Return the pace after a finished transfer; what cannot be changes nothing.
+
+        Args:
+            seconds: Of the whole copy, finite and > 0.
+            fetch_s: Of them while bytes came; None = all of them.
+        """
+        fetch = seconds if fetch_s is None else min(fetch_s, seconds)
+        if size_bytes < 0 or not 0 < seconds < math.inf or not fetch >= 0:
             return self
-        sample = (size_bytes, seconds)
         if size_bytes < SPEED_FROM_BYTES:
-            return replace(self, small=(*self.small, sample)[-WINDOW:])
-        kept = (*self.transfers.get(donor, ()), sample)[-WINDOW:]
+            if fetch_s is None:
+                return self
+            return replace(self, besides=(*self.besides, seconds - fetch)[-WINDOW:])
+        if not fetch:
+            return self
+        kept = (*self.transfers.get(donor, ()), (size_bytes, seconds, fetch))[-WINDOW:]
         return replace(self, transfers={**self.transfers, donor: kept})
 
     def configured(self, net_speed_bits_per_sec: int) -> TransferPace:
@@ -212,8 +228,8 @@ class TransferPace:
         source = f"learned from {_count(known, 'transfer')}" if known else "as configured"
         speed = self.bytes_per_s(donor) * 8 / 1e6
         basis = f"{size_bytes:,} bytes at {speed:,.1f} Mbit/s ({source})"
-        if self.small:
-            learned = _count(len(self.small), "small transfer")
+        if self.overhead_s():
+            learned = _count(len(self.besides), "small transfer")
             basis += f" and {self.overhead_s():,.1f} s besides (learned from {learned})"
         return Estimate(
             kind=CatchUpKind.COPY, seconds=self.estimate(size_bytes, donor), basis=basis

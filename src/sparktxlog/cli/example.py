@@ -61,7 +61,10 @@ def setting_rows(path: Path | None, overrides: Mapping[str, str]) -> list[list[s
     rows = [[s.key, _shown(s, getattr(config, s.attribute)), s.description] for s in SETTINGS]
     for number, peer in enumerate(config.peers, start=1):
         rows.append([f"peer.{number}.id", peer.id, "Name of a peer."])
-        rows.append([f"peer.{number}.url", peer.url, "URL of a peer."])
+        rows.append([f"peer.{number}.url", peer.url, "URL of a peer, or several."])
+        rows.append([f"peer.{number}.weight", str(peer.weight), "Votes of a peer."])
+        roles = "witness" if peer.witness else "master"
+        rows.append([f"peer.{number}.roles", roles, "What a peer does."])
     return rows
 
 

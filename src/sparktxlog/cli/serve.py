@@ -11,12 +11,15 @@ import socket
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
 from sparktxlog.config import NodeConfig, load_config
 from sparktxlog.errors import ConfigError, TxLogError
+
+if TYPE_CHECKING:
+    from sparktxlog.runtime.wiring import RunningNode
 
 #: Open requests get so long to end after a stop signal, seconds.
 _GRACE_S = 3
@@ -24,6 +27,9 @@ _GRACE_S = 3
 _KEEP_ALIVE_S = 75
 #: The publisher's thread must not keep the event loop waiting for the default 5 ms.
 _SWITCH_INTERVAL_S = 0.001
+#: Bytes a connection takes beyond what is on the wire: chunks of copies must not queue up in
+#: the system, where nothing could go before them and no turn could be measured.
+_UNSENT_BYTES = 256 << 10
 
 
 def serve(config_path: Path | None, overrides: Mapping[str, Any] | None = None) -> int:
@@ -60,7 +66,7 @@ def _listen(config: NodeConfig) -> socket.socket:
     host, port = config.listen
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family, backlog=1024)
+        listener = socket.create_server((host, port), family=family, backlog=1024)
     except OSError as error:
         raise ConfigError(
             f"listen = {host}:{port}: {error.strerror}",
@@ -68,6 +74,9 @@ def _listen(config: NodeConfig) -> socket.socket:
             key="listen",
             value=f"{host}:{port}",
         ) from error
+    if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # accepted connections inherit it
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
+    return listener
 
 
 class _Server(uvicorn.Server):
@@ -80,9 +89,16 @@ class _Server(uvicorn.Server):
 
 async def _run(config: NodeConfig, listener: socket.socket) -> None:
     from sparktxlog.runtime.wiring import build_node
+
+    while await _run_once(build_node(config), listener):
+        continue
+
+
+async def _run_once(running: RunningNode, listener: socket.socket) -> bool:
+    """Run a node until it stops; return whether it has to start anew, on another state."""
+    from sparktxlog.runtime.joining import StartAgainError
     from sparktxlog.service.app import build_app
 
-    running = build_node(config)
     server = _Server(
         uvicorn.Config(
             build_app(running),
@@ -109,11 +125,16 @@ async def _run(config: NodeConfig, listener: socket.socket) -> None:
         await running.start()
         gc.collect()
         gc.freeze()
-        await server.serve(sockets=[listener])
+        # The server closes what it is given; connections wait while a node starts anew.
+        await server.serve(sockets=[listener.dup()])
     finally:
         await running.stop()
-    if running.failed.done():
-        raise running.failed.result()
+    if not running.failed.done():
+        return False
+    error = running.failed.result()
+    if isinstance(error, StartAgainError):
+        return True
+    raise error
 
 
 def main(argv: list[str] | None = None) -> int:

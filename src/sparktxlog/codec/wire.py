@@ -4,7 +4,9 @@ Pushes are frames so that payload bytes are neither copied into nor out of msgpa
 
     u32 length of the header | header (msgpack RunHeader) | u64 length of the payload | payload
 
-one or more in a body.  Wire version `WIRE_VERSION` is compared when peers greet each other.
+one or more in a body.  Parts of epoch decisions travel as (name of the kind, body), because the
+values of the protocol know nothing of their names on the wire.  Wire version `WIRE_VERSION` is
+compared when peers greet each other.
 """
 
 from __future__ import annotations
@@ -12,16 +14,17 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TypeVar, get_args
 
 import msgspec
 
 from sparktxlog.errors import RemoteProtocolError
 from sparktxlog.model.copying import Grant, ReplicaSize
 from sparktxlog.model.report import WorkerReport
+from sparktxlog.protocol.balloting import EpochMessage
 from sparktxlog.protocol.messages import Announcement, Post, RunHeader, Tail
 
-WIRE_VERSION = 1
+WIRE_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +33,8 @@ class Envelope:
 
     post: Post | None = None
     reports: tuple[WorkerReport, ...] = ()
+    #: Whom the sender is linked to (V61).
+    hears: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +52,16 @@ class Hello:
     config_hash: str
     wire_version: int = WIRE_VERSION
     software: str = ""
+    #: `NodeConfig.founding_hash()`; empty once the places were decided upon, not configured.
+    founding_hash: str = ""
+    #: Lineages that `lineage` continues by `force` (P23).
+    ancestors: tuple[str, ...] = ()
+    #: Incarnation under which the node takes part (P21).
+    incarnation: int = 1
+    #: True: the node keeps nothing of the log yet.
+    fresh: bool = False
+    #: Answer to a fresh node: the incarnation under which it must join `lineage`; 0 = welcome.
+    join_as: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +103,35 @@ def decode(kind: type[_M], data: bytes | memoryview) -> _M:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise RemoteProtocolError(f"no {kind.__name__} in these bytes: {error}") from error
     assert isinstance(message, kind)
+    return message
+
+
+_epoch_kinds = {kind.__name__: kind for kind in get_args(EpochMessage)}
+_epoch_decoders = {
+    name: msgspec.msgpack.Decoder(kind) for name, kind in _epoch_kinds.items()
+}  # fmt: skip
+_tagged_decoder = msgspec.msgpack.Decoder(tuple[str, msgspec.Raw])
+
+
+def encode_epoch(message: EpochMessage) -> bytes:
+    """Return the bytes of a part of an epoch decision."""
+    return _encoder.encode((type(message).__name__, message))
+
+
+def decode_epoch(data: bytes | memoryview) -> EpochMessage:
+    """Read what `encode_epoch` wrote.
+
+    Raises:
+        RemoteProtocolError: The bytes are no such message; nothing changed (definite).
+    """
+    try:
+        name, body = _tagged_decoder.decode(data)
+        decoder = _epoch_decoders[name]
+        message: EpochMessage = decoder.decode(body)
+    except KeyError as error:
+        raise RemoteProtocolError(f"no epoch message is called {str(error)[:80]}") from error
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise RemoteProtocolError(f"no epoch message in these bytes: {error}") from error
     return message
 
 

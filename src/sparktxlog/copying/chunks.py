@@ -26,6 +26,7 @@ import zstandard
 from sparktxlog.copying.tasks import FileKey
 from sparktxlog.errors import (
     DamagedChunkError,
+    DonorYieldsError,
     FileChangedError,
     LeaseGoneError,
     PeerTimeoutError,
@@ -38,6 +39,8 @@ from sparktxlog.model.copying import CHUNK_CODEC_HEADER, CHUNK_DIGEST_HEADER, Gr
 
 #: Slowest rate at which a donor is still of use, bytes per second.
 SLOWEST_BYTES_PER_S = 32 << 10
+#: Longest time a donor may put a chunk off for its own transactions, seconds; it answers meanwhile.
+YIELDING_S = 1_800.0
 #: Slowest rate at which a donor hashes its files, bytes per second.
 SLOWEST_HASH_BYTES_PER_S = 20 << 20
 #: Files whose digests are asked for at once.
@@ -87,6 +90,7 @@ class DonorLink:
         )
         self._connection = kind(parts.hostname or "", parts.port, timeout=silence_s)
         self._packed: memoryview | None = None
+        self._decompressor = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES)
         #: Monotonic seconds at which the request under way is overdue, None if there is none.
         self._deadline: float | None = None
         self._gave_up = False
@@ -125,8 +129,7 @@ class DonorLink:
 
     def _fetch_once(self, target: str, into: memoryview) -> tuple[int, bytes, str]:
         """Return bytes received, digest, and what is wrong with them, empty if nothing is."""
-        patience = self._silence_s + len(into) / SLOWEST_BYTES_PER_S
-        response = self._request("GET", target, None, patience)
+        response = self._ask(target, self._silence_s + len(into) / SLOWEST_BYTES_PER_S)
         codec = response.headers.get(CHUNK_CODEC_HEADER, "")
         size = -1 if response.length is None else response.length
         expected = response.headers.get(CHUNK_DIGEST_HEADER, "")
@@ -141,7 +144,7 @@ class DonorLink:
         self._receive(response, body)
         if compressed:
             try:
-                size_plain = _inflate(body, into)
+                size_plain = _inflate(self._decompressor, body, into)
             except zstandard.ZstdError as error:
                 return size, b"", f"zstd: {error}"
         else:
@@ -152,6 +155,16 @@ class DonorLink:
         if digest.hexdigest() != expected:
             return size, b"", f"SHA-256 is {digest.hexdigest()}, the donor says {expected[:64]!r}"
         return size, digest.digest(), ""
+
+    def _ask(self, target: str, patience_s: float) -> http.client.HTTPResponse:
+        """Ask for a chunk until the donor has time for it: its transactions go first."""
+        until = time.monotonic() + YIELDING_S
+        while True:
+            try:
+                return self._request("GET", target, None, patience_s)
+            except DonorYieldsError:
+                if self._gave_up or time.monotonic() > until:
+                    raise
 
     def _buffer(self, size: int) -> memoryview:
         if self._packed is None or len(self._packed) < size:
@@ -320,17 +333,18 @@ class DonorLink:
             return UnauthorizedError(what, hint="Ask the own node for a new ticket.", **fields)
         if response.status == 404 or problem.title == FileChangedError.code:
             return FileChangedError(what, hint="Ask the own node for a new ticket.", **fields)
+        if problem.title == DonorYieldsError.code:
+            return DonorYieldsError(what, **fields)
         if response.status == 410:
             return LeaseGoneError(what, hint="Ask the own node for a new ticket.", **fields)
         return TransportError(what, **fields)
 
 
-def _inflate(packed: memoryview, into: memoryview) -> int:
+def _inflate(decompressor: zstandard.ZstdDecompressor, packed: memoryview, into: memoryview) -> int:
     """Decompress into the buffer; return the length, which is more than the buffer's if the
     content did not fit: then the rest was not decompressed.
     """
     # `decompress(max_output_size=…)` believes the size that the frame declares; a stream does not.
-    decompressor = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES)
     with decompressor.stream_reader(packed) as reader:
         done = 0
         while done < len(into):

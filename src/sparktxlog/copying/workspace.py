@@ -1,7 +1,6 @@
 """The directory of a copy below the lake: staged files, what is known of them, journals.
 
-    lake/_sparktxlog/copies/<copy_id>/ticket.json          the ticket, tokens included: mode 0600
-                                      <table>/<path>       a staged file, whole and verified
+    lake/_sparktxlog/copies/<copy_id>/<table>/<path>       a staged file, whole and verified
                                       <table>/<path>.part  one that is not whole yet
                                       chunks-<stream>.jsonl  chunks whose bytes were written
                                       files.jsonl          tree digests of the staged files
@@ -27,15 +26,12 @@ import msgspec
 
 from sparktxlog.copying.tasks import ChunkRecord, FileKey, FileTask
 from sparktxlog.errors import DiskFullError, InvalidNameError, RemoteProtocolError, StorageError
-from sparktxlog.model.copying import CopyTicket
 from sparktxlog.model.ids import check_table_name
-from sparktxlog.storage.durability import sync_directory
 
 #: Below the lake; Delta ignores the leading underscore.
 COPIES = Path("_sparktxlog", "copies")
 _COPY_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
 _PART = ".part"
-_TICKET = "ticket.json"
 _FILES = "files.jsonl"
 _ADOPTED = "adopted"
 _R = TypeVar("_R", "ChunkRecord", "FileRecord")
@@ -131,37 +127,6 @@ class CopyWorkspace:
             return []
         entries.sort(key=lambda entry: (-entry.stat().st_mtime_ns, entry.name))
         return [CopyWorkspace(lake, e.name) for e in entries if _COPY_ID.fullmatch(e.name)]
-
-    # -- ticket ------------------------------------------------------------------------------------
-
-    def save_ticket(self, ticket: CopyTicket) -> None:
-        """Keep the ticket, durably, for the owner's eyes only: its tokens open the donors' files.
-
-        Raises:
-            DiskFullError, StorageError: It is not kept.
-        """
-        target = self.root / _TICKET
-        fresh = self.root / f"{_TICKET}.new"
-        try:
-            self.root.mkdir(parents=True, exist_ok=True)
-            fresh.unlink(missing_ok=True)
-            descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            with open(descriptor, "wb") as file:
-                file.write(msgspec.json.encode(ticket))
-                file.flush()
-                os.fsync(file.fileno())
-            fresh.replace(target)
-            for directory in (self.root, self.root.parent):
-                sync_directory(directory)
-        except OSError as error:
-            raise disk_error(error, target) from error
-
-    def ticket(self) -> CopyTicket | None:
-        """Return the ticket, None if there is none that can be read."""
-        try:
-            return msgspec.json.decode((self.root / _TICKET).read_bytes(), type=CopyTicket)
-        except (FileNotFoundError, msgspec.MsgspecError):
-            return None
 
     # -- files -------------------------------------------------------------------------------------
 
@@ -289,21 +254,6 @@ class CopyWorkspace:
         except OSError as error:
             raise disk_error(error, target) from error
         return True
-
-    def keep_only(self, table: str, paths: Collection[str]) -> int:
-        """Remove a table's staged files that are not among the paths, and all parts of files;
-        return how many.  For a ticket whose donor has other files than the one before.
-        """
-        directory = self.table_dir(table)
-        wanted = set(paths)
-        removed = 0
-        for folder, _, names in os.walk(directory):
-            for name in names:
-                file = Path(folder, name)
-                if file.relative_to(directory).as_posix() not in wanted:
-                    file.unlink()
-                    removed += 1
-        return removed
 
     def remove(self) -> None:
         """Remove the workspace with all that is staged in it; none is fine.

@@ -145,6 +145,8 @@ class Transfer:
     finished_at: int
     estimated_s: float | None
     actual_s: float
+    #: Of them in which bytes came over the network; None = not known.  Not in `log/transfers`.
+    fetch_s: float | None = None
     #: Bytes of files asked for, of them read over the network (after compression), and found here.
     size_bytes: int = 0
     wire_bytes: int = 0

@@ -199,7 +199,8 @@ class Succession:
             case Probe():
                 self._on_probe(message, now)
             case ProbeAnswer():
-                self.suspicion.answered(message.sender, message.number, message.hears, now)
+                if self._host.view.is_current(message.sender, message.incarnation):
+                    self.suspicion.answered(message.sender, message.number, message.hears, now)
             case Prepare():
                 self._on_prepare(message, now)
             case Promise():
@@ -481,17 +482,19 @@ class Succession:
             self._need_at = now
         rank = 0 if self.changes.pending else view.rank(self._config.node_id, suspects)
         due = self._need_at + rank * self._patience_us // 4
-        if now >= due and suspicion.allows(view, overdue, now):
+        if now >= due and suspicion.allows(view, intent.absent, now):
             self._propose(intent, now)
 
     def _intent(self, overdue: frozenset[NodeId], now: int) -> Intent:
         view = self._host.view
-        heard_by_all = self.suspicion.heard_by_all(set(view.members) - overdue, now)
         ready = self.admission.ready(view, self._host.base.position, now)
+        # A member that asks to join returns without its memory: nothing of it is waited for.
+        present = set(view.members) - overdue - ready.keys()
+        heard = self.suspicion.heard_by_all(present, now)
         return Intent(
-            absent=frozenset(overdue),
+            absent=frozenset(overdue | ready.keys()),
             excluded=self._excluded,
-            joiners={n: i for n, i in ready.items() if n in heard_by_all},
+            joiners={n: i for n, i in ready.items() if n in heard},
             roster=self.changes.roster,
         )
 

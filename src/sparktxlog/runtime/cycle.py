@@ -22,8 +22,9 @@ from sparktxlog.model.operation import RunFacts, RunManifest
 from sparktxlog.protocol.actions import Action, Alarm, PersistForeignRun
 from sparktxlog.protocol.events import Event, PayloadArrived, RunSubmitted, Tick
 from sparktxlog.protocol.master import Master
+from sparktxlog.protocol.view import View
 from sparktxlog.runtime.clock import LogClock, wall_us
-from sparktxlog.runtime.executor import Executor
+from sparktxlog.runtime.executor import AsideWrite, Executor
 from sparktxlog.runtime.holdings import Holdings, OwnRun
 from sparktxlog.runtime.receipts import Receipts, Submission
 
@@ -55,6 +56,7 @@ class Cycle:
         run_limit: Most transactions, and bytes, of a run assembled here.
         first_ticket: Greater than every ticket of recovered announcements.
         on_fatal: Called with the alarm after which the core takes no more part (P10, P28).
+        on_view: Called when a newly decided view is durable and what it caused was sent.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class Cycle:
         run_limit: tuple[int, int],
         first_ticket: int,
         on_fatal: Callable[[Alarm], None],
+        on_view: Callable[[View], None] = lambda view: None,
     ) -> None:
         self._master = master
         self._executor = executor
@@ -77,6 +80,8 @@ class Cycle:
         self._run_limit = run_limit
         self._ticket = first_ticket
         self._on_fatal = on_fatal
+        self._on_view = on_view
+        self._view = master.view
         self._events: deque[Event] = deque()
         self._singles: deque[_Single] = deque()
         self._waiting: dict[bytes, _Single] = {}
@@ -186,10 +191,21 @@ class Cycle:
             actions = self._master.handle_all(events, now)
             self._sort_arrived(events, actions)
             self._executor.put(actions)
+            if self._master.view is not self._view:
+                self._enter(self._master.view)
             for action in actions:
                 if isinstance(action, Alarm):
                     self.raise_alarm(action)
         self._set_timer()
+
+    def _enter(self, view: View) -> None:
+        """Let the shell follow a new view, behind the actions that came with it."""
+        self._view = view
+        behind = asyncio.get_running_loop().create_future()
+        behind.add_done_callback(
+            lambda done: None if done.cancelled() or done.exception() else self._on_view(view)
+        )
+        self._executor.put([AsideWrite(writes=(), done=behind)])
 
     def _set_timer(self) -> None:
         if self._alarm is not None:

@@ -36,6 +36,7 @@ from sparktxlog.protocol.actions import (
     TellRejected,
 )
 from sparktxlog.protocol.messages import Tail
+from sparktxlog.protocol.view import View
 from sparktxlog.runtime.fetching import Fetcher
 from sparktxlog.runtime.holdings import Holdings
 from sparktxlog.runtime.progress import Progress
@@ -52,17 +53,20 @@ _TAIL_RUNS = 2_000
 class Delivery:
     """Carries out actions; never blocks.
 
+    A peer that lost its place while an action waited has no link any more: nothing is sent to it.
+
     Args:
+        view: Returns the view in force.
         on_diverged: Called with an alarm if a peer's history is not this node's (P28).
-        readers: Runs blocking reads of the front.
+        run_blocking: Runs blocking reads of the front.
+        on_phase, on_change: Called with what the core tells of epochs.
     """
 
     def __init__(
         self,
         *,
         node_id: NodeId,
-        lineage: str,
-        epoch: int,
+        view: Callable[[], View],
         front: Front,
         holdings: Holdings,
         receipts: Receipts,
@@ -72,10 +76,13 @@ class Delivery:
         on_ordered: Callable[[int], None],
         on_diverged: Callable[[Alarm], None],
         run_blocking: Callable[..., asyncio.Future[object]],
+        on_phase: Callable[[TellPhase], None] = lambda told: None,
+        on_change: Callable[[TellChange], None] = lambda told: None,
     ) -> None:
         self._node_id = node_id
-        self._lineage = lineage
-        self._epoch = epoch
+        self._view = view
+        self._on_phase = on_phase
+        self._on_change = on_change
         self._front = front
         self._holdings = holdings
         self._receipts = receipts
@@ -90,10 +97,9 @@ class Delivery:
     def deliver(self, action: Action, at: int) -> None:
         """Carry out one action; `at` is the wall clock of its batch, microseconds."""
         match action:
-            case SendPost():
-                self._links[action.peer].post(action.post)
-            case SendPush():
-                self._push(action)
+            case SendPost() | SendPush() | SendAnnouncement() | SendEpochMessage():
+                if link := self._links.get(action.peer):
+                    self._send(link, action)
             case TellAccepted():
                 self._receipts.accepted(action.ticket, action.header)
             case TellAcquired():
@@ -107,11 +113,13 @@ class Delivery:
                 self._fetcher.fetch(action.header, action.sources)
             case PrefetchFiles():
                 self._fetcher.prefetch(action.announcement)
-            case SendAnnouncement():
-                self._links[action.peer].announce(action.announcement)
             case SendTail():
                 self._start_tail(action)
-            case Alarm() | TellPhase() | TellChange() | SendEpochMessage():
+            case TellPhase():
+                self._on_phase(action)
+            case TellChange():
+                self._on_change(action)
+            case Alarm():
                 pass  # the cycle has told it
             case (
                 PersistOwnRun() | PersistForeignRun() | PersistReservation() | PersistRestamp()
@@ -121,10 +129,20 @@ class Delivery:
             case _:
                 assert_never(action)
 
-    def _push(self, action: SendPush) -> None:
-        payload = self._holdings.find(action.header.digest)
-        if payload is not None:  # else the peer fetches it (P3a)
-            self._links[action.peer].push(action.header, payload)
+    def _send(
+        self, link: PeerLink, action: SendPost | SendPush | SendAnnouncement | SendEpochMessage
+    ) -> None:
+        match action:
+            case SendPost():
+                link.post(action.post)
+            case SendPush():
+                payload = self._holdings.find(action.header.digest)
+                if payload is not None:  # else the peer fetches it (P3a)
+                    link.push(action.header, payload)
+            case SendAnnouncement():
+                link.announce(action.announcement)
+            case SendEpochMessage():
+                link.epoch(action.message)
 
     def _tell_ordered(self, action: TellOrdered, at: int) -> None:
         for entry in action.entries:
@@ -148,9 +166,16 @@ class Delivery:
             )
             return
         if isinstance(tail, Alarm):
-            self._on_diverged(tail)
-        elif isinstance(tail, Tail) and tail.entries:
-            self._links[action.peer].tail(tail)
+            self._tell_diverged(action, tail)
+        elif isinstance(tail, Tail) and tail.entries and (link := self._links.get(action.peer)):
+            link.tail(tail)
+
+    def _tell_diverged(self, action: SendTail, alarm: Alarm) -> None:
+        """Stop if a member has another history; one that only wants to join is refused."""
+        if action.peer in self._view().members:
+            self._on_diverged(alarm)
+        else:
+            _log.error("no tail for a node of another history", peer=action.peer, text=alarm.text)
 
     def _read_tail(self, action: SendTail) -> Tail | Alarm:
         """Read a bounded piece of the queue; in a thread."""
@@ -166,9 +191,10 @@ class Delivery:
                 f"hash {action.chain_hash.hex()[:12]}, here {here.hex()[:12] or 'no run end'}",
                 fatal=True,
             )
+        view = self._view()
         return Tail(
-            lineage=self._lineage,
-            epoch=self._epoch,
+            lineage=view.lineage,
+            epoch=view.epoch,
             sender=self._node_id,
             previous_hash=here,
             entries=tuple(item.entry for item in stored),

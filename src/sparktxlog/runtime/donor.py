@@ -38,6 +38,7 @@ from sparktxlog.model.table import TableDefinition
 from sparktxlog.runtime.leases import Leases, lease_gone
 from sparktxlog.runtime.metrics import Metrics
 from sparktxlog.runtime.replicas import Replicas
+from sparktxlog.runtime.turns import Turn, Turns
 from sparktxlog.storage.chunks import ZSTD, Chunk, ChunkReader
 from sparktxlog.storage.live_files import live_files
 from sparktxlog.storage.pins import OWN_DIRECTORY, PinnedFile, Pins
@@ -70,6 +71,7 @@ class Donor:
         replicas: Knows the own replica's reports.
         catalog: Returns the tables at this node's position.
         metrics: Counts what is served.
+        turns: When chunks are served.
         clock: Monotonic seconds.
     """
 
@@ -80,12 +82,14 @@ class Donor:
         replicas: Replicas,
         catalog: Callable[[], Mapping[str, TableDefinition]],
         metrics: Metrics,
+        turns: Turns,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._config = config
         self._replicas = replicas
         self._catalog = catalog
         self._metrics = metrics
+        self._turns = turns
         self._pins = Pins(config.lake_dir)
         self._chunks = ChunkReader(
             config.replication_chunk_bytes, compress=config.replication_compression
@@ -227,6 +231,18 @@ class Donor:
             _log.warning("pins remain until the next start", lease=lease_id)
 
     # -- files -------------------------------------------------------------------------------------
+
+    async def turn(self, lease_id: str, token: str) -> Turn:
+        """Wait until a chunk may be served under a lease.
+
+        **After calling**: `end` the turn when the chunk has left.
+
+        Raises:
+            LeaseGoneError, UnauthorizedError: As `lease`.
+            DonorYieldsError: Transactions go first; the target is to ask again (definite).
+        """
+        with self._leases.using(lease_id, token):
+            return await self._turns.take()
 
     async def chunk(
         self, lease_id: str, token: str, table: str, path: str, offset: int, length: int

@@ -6,6 +6,10 @@ fsync in the single writer thread, and then its other actions are carried out in
 every `Persist…` is durable before any action behind it ("persist before you speak", protocol §3),
 and while the disk works the next batch gathers (group commit, protocol P1b).
 
+A batch is bounded, so it may end between any two `Persist…` of the core.  A kill there is harmless
+because they stand in this order (P18): the final queue's entries first, as part of the old epoch,
+then the view, then the new stamps; a start with the view and old stamps stamps anew.
+
 A full disk stops the stream without losing anything: the batch is tried again until it fits.
 Any other failure of the storage leaves its state unknown: the node must stop.
 """
@@ -22,13 +26,17 @@ from time import perf_counter
 import structlog
 
 from sparktxlog.errors import DiskFullError, TxLogError
+from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.actions import (
     Action,
     PersistAnnouncement,
+    PersistBallot,
     PersistForeignRun,
     PersistOwnRun,
     PersistQueue,
     PersistReservation,
+    PersistRestamp,
+    PersistView,
 )
 from sparktxlog.runtime.clock import wall_us
 from sparktxlog.runtime.holdings import Holdings
@@ -36,8 +44,11 @@ from sparktxlog.storage.interfaces import (
     AppendQueue,
     Front,
     PutAnnouncement,
+    PutBallot,
     PutReservation,
+    PutRestamp,
     PutRun,
+    PutView,
     Write,
 )
 
@@ -49,6 +60,9 @@ _PERSISTS = (
     PersistReservation,
     PersistAnnouncement,
     PersistQueue,
+    PersistBallot,
+    PersistView,
+    PersistRestamp,
 )
 _RETRY_S = 1.0
 #: Most items of one batch: bounds the time until the first of them is told.
@@ -73,6 +87,7 @@ class Executor:
         deliver: Carries out one action that is no `Persist…`, given the wall clock of its batch;
             must not block.
         wrote: Called after each batch with the seconds it took; the writer is free again.
+        node_id: This node: its own runs outlive the end of an epoch.
     """
 
     def __init__(
@@ -81,11 +96,14 @@ class Executor:
         holdings: Holdings,
         deliver: Callable[[Action, int], None],
         wrote: Callable[[float], None],
+        *,
+        node_id: NodeId,
     ) -> None:
         self._front = front
         self._holdings = holdings
         self._deliver = deliver
         self._wrote = wrote
+        self._node_id = node_id
         self._queue: deque[Action | AsideWrite] = deque()
         self._ready = asyncio.Event()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="front-writer")
@@ -201,7 +219,10 @@ class Executor:
                 self._holdings.foreign_persisted(item.header)
             case PersistAnnouncement():
                 self._holdings.announced(item.ticket)
-            case PersistReservation() | PersistQueue():
+            case (
+                PersistReservation() | PersistQueue() | PersistBallot() | PersistView()
+                | PersistRestamp()
+            ):  # fmt: skip
                 pass
             case _:
                 self._deliver(item, at)
@@ -231,4 +252,12 @@ class Executor:
                 )
             case PersistQueue():
                 return AppendQueue(entries=action.entries, ordered_at=at, tables=action.tables)
+            case PersistBallot():
+                return PutBallot(state=action.state)
+            case PersistView():
+                return PutView(
+                    view=action.view, node_id=self._node_id, incarnation=action.incarnation
+                )
+            case PersistRestamp():
+                return PutRestamp(header=action.header)
         raise AssertionError(f"{type(action).__name__} is nothing to persist")

@@ -9,10 +9,13 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from sparktxlog.protocol.phases import Phase
+
 _FAST = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 
 _GAUGES = (
     ("position", "End of the synchronized queue."),
+    ("epoch", "Epoch that this node is in."),
     ("published", "End of its published part."),
     ("applied", "Position the local replica has applied."),
     ("incoming_runs", "Runs not yet ordered."),
@@ -88,6 +91,12 @@ class Metrics(Collector):
         yield CounterMetricFamily("sparktxlog_rounds", "Posts since start.", value=status["round"])
         halted = 0 if status["halted"] is None else 1
         yield GaugeMetricFamily("sparktxlog_halted", "1: takes no more part.", value=halted)
+        phase = GaugeMetricFamily(
+            "sparktxlog_phase", "1 for the phase that this node is in.", labels=["phase"]
+        )
+        for name in Phase:
+            phase.add_metric([name.value], 1 if status["phase"] == name.value else 0)
+        yield phase
         yield from _per_peer(status)
         yield from _per_replica(status)
 

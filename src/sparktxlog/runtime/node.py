@@ -31,6 +31,7 @@ from sparktxlog.model.operation import RunManifest
 from sparktxlog.model.receipt import LEVEL_RANK, Level, Receipt
 from sparktxlog.model.report import WorkerReport
 from sparktxlog.model.table import TableDefinition
+from sparktxlog.runtime.epochs import Epochs, duty_master
 from sparktxlog.runtime.parts import Parts
 from sparktxlog.runtime.pruning import Maintenance
 from sparktxlog.runtime.receipts import check_copies, make_receipt
@@ -107,7 +108,7 @@ class Node:
 
     def _check_submit(self, level: Level, copies: int) -> None:
         parts = self._parts
-        check_copies(level, copies, len(self.config.members))
+        check_copies(level, copies, len(parts.master.view.members))
         if parts.cycle.halted is not None:
             raise LocalProtocolError(
                 f"this node takes no more part: {parts.cycle.halted.text}",
@@ -219,14 +220,17 @@ class Node:
     def info(self) -> dict[str, Any]:
         """Return what clients and workers need to know of this node."""
         config, parts = self.config, self._parts
+        view = parts.master.view
         return {
             "node_id": config.node_id,
             "master_url": config.master_url,
             "cluster": config.cluster,
             "lineage": config.lineage,
-            "epoch": parts.epoch,
-            "members": list(config.members),
-            "quorum": config.acquisition_quorum,
+            "epoch": view.epoch,
+            "phase": parts.master.phase.value,
+            "members": list(view.members),
+            "quorum": view.quorum,
+            "duty": duty_master(view, parts.master.status().suspects),
             "position": parts.ordered.value,
             "published": parts.published.value,
             "kept_after": parts.kept_after.value,
@@ -252,6 +256,7 @@ class Node:
         halted = parts.cycle.halted
         failure = parts.publisher.failure
         checks = [
+            ("membership", *parts.epochs.takes_part()),
             ("protocol", halted is None, "takes part" if halted is None else halted.text),
             ("front", not parts.executor.disk_full, "disk full" if parts.executor.disk_full
              else "writable"),
@@ -261,6 +266,10 @@ class Node:
         for link in parts.links.values():
             checks.append((f"peer {link.node_id}", True, "linked" if link.up else link.reason))
         return checks
+
+    def epochs(self) -> Epochs:
+        """Return what operators can see and ask of epochs."""
+        return self._parts.epochs
 
     async def published(self, at_least: int, timeout: float) -> int:
         """Return the published position once it is `at_least`, or as it is after `timeout` s."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sparktxlog.catchup.comparison import Comparison
@@ -13,13 +13,17 @@ from sparktxlog.config import NodeConfig
 from sparktxlog.model.copying import Decision, Transfer
 from sparktxlog.model.report import WorkerReport
 from sparktxlog.protocol.master import Master
+from sparktxlog.protocol.status import MasterStatus, PeerStatus
 from sparktxlog.runtime.clock import LogClock, wall_us
 from sparktxlog.runtime.copies import Copies
 from sparktxlog.runtime.cycle import Cycle
 from sparktxlog.runtime.donor import Donor
+from sparktxlog.runtime.epochs import Epochs
 from sparktxlog.runtime.executor import AsideWrite, Executor
 from sparktxlog.runtime.fetching import Fetcher
 from sparktxlog.runtime.holdings import Holdings
+from sparktxlog.runtime.joining import Joining
+from sparktxlog.runtime.membership import Membership
 from sparktxlog.runtime.metrics import Metrics
 from sparktxlog.runtime.planning import Planning
 from sparktxlog.runtime.progress import Progress
@@ -37,6 +41,8 @@ from sparktxlog.transport.signing import Signer, Verifier
 _HOUR_US = 3_600_000_000
 #: A copy that has not ended by then keeps the log no more: its worker gave up silently.
 _LONGEST_COPY_US = 24 * _HOUR_US
+#: Payloads kept for nodes that are behind take so many bytes at most; beyond it they need a copy.
+_SPARE_BYTES = 256 << 20
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -44,7 +50,6 @@ class Parts:
     """Everything a node is made of; wired once by `wiring`, owned by the event loop."""
 
     config: NodeConfig
-    epoch: int
     instance: str
     front: Front
     payloads: PayloadStore
@@ -73,10 +78,16 @@ class Parts:
     kept_after: Progress
     #: Who keeps the log: the last report of each member's replica.
     holders: Holders
+    membership: Membership
+    epochs: Epochs
+    joining: Joining
     #: Runs blocking reads of the front.
     readers: ThreadPoolExecutor
-    #: Position up to which payloads were forgotten.
+    #: Position up to which payloads were forgotten, and which of them were kept nevertheless.
     forgotten: int = 0
+    spared: int | None = None
+    #: Where nodes stood that are no members now.
+    last_positions: dict[str, int] = field(default_factory=dict)
     stopping: bool = False
 
     # -- reports -----------------------------------------------------------------------------------
@@ -127,16 +138,39 @@ class Parts:
 
     def forgettable(self) -> int:
         """Return the position up to which every member has the payloads and this one published."""
-        peers = [peer.position for peer in self.master.status().peers]
+        members = self.master.view.members
+        peers = [peer.position for peer in self.master.status().peers if peer.peer in members]
         return min([self.published.value, *peers])
 
     def forget_payloads(self) -> None:
         """Tell the front what nobody needs any more."""
-        position = self.forgettable()
-        if position > self.forgotten:
-            self.forgotten = position
+        position, spare_after = self.forgettable(), self.spare_after()
+        if position > self.forgotten or (position and spare_after != self.spared):
+            self.forgotten, self.spared = position, spare_after
             self.holdings.release(position)
-            self.executor.put([AsideWrite(writes=[ForgetPayloads(position=position)])])
+            write = ForgetPayloads(
+                position=position, spare_after=spare_after, spare_bytes=_SPARE_BYTES
+            )
+            self.executor.put([AsideWrite(writes=[write])])
+
+    def note_position(self, node_id: str, position: int) -> None:
+        """Note where a node says it stands that asks for the queue or for admission."""
+        self.last_positions[node_id] = position
+
+    def spare_after(self) -> int | None:
+        """Return where the hindmost node stands that has a place and is no member, None = none."""
+        view, own = self.master.view, self.config.node_id
+        for peer in self.master.status().peers:
+            # After a start, and in a new epoch, nothing is known of a peer until it posts.
+            self.last_positions[peer.peer] = max(
+                peer.position, self.last_positions.get(peer.peer, 0)
+            )
+        behind = [
+            self.last_positions.get(seat.node_id, 0)
+            for seat in view.roster
+            if not seat.witness and seat.node_id != own and seat.node_id not in view.members
+        ]
+        return min(behind, default=None)
 
     def retention_view(self) -> RetentionView:
         """Return what decides how much of the log is kept."""
@@ -144,7 +178,11 @@ class Parts:
         return RetentionView(
             published=self.published.value,
             kept_after=self.kept_after.value,
-            peers={peer.peer: peer.position for peer in self.master.status().peers},
+            peers={
+                peer.peer: peer.position
+                for peer in self.master.status().peers
+                if peer.peer in self.master.view.members
+            },
             holders=self.holders.all(),
             limits=Limits(
                 transactions=settings.tx_log_max_size,
@@ -165,10 +203,8 @@ class Parts:
             halted = self.cycle.halted.text
         return {
             "node_id": status.node_id,
-            "lineage": self.config.lineage,
-            "epoch": status.epoch,
-            "members": list(self.config.members),
-            "quorum": self.config.acquisition_quorum,
+            **self.epochs.view(),
+            "reachability": self.epochs.reachability(),
             "position": self.ordered.value,
             "chain_hash": status.chain_hash.hex(),
             "chain_position": status.position,
@@ -197,7 +233,7 @@ class Parts:
                 }
                 for item in status.waiting_for
             ],
-            "peers": [self._peer(peer, now) for peer in status.peers],
+            "peers": self._peers(status, now),
             "replicas": [
                 line
                 | _plan_of(self.planning.held_plan(line["worker_id"]))
@@ -217,8 +253,25 @@ class Parts:
         pruning = self.publisher.pruning
         return self.front.size_bytes() if pruning is None else pruning.log_bytes()
 
-    def _peer(self, peer: Any, now: int) -> dict[str, Any]:
-        link = self.links[peer.peer]
+    def _peers(self, status: MasterStatus, now: int) -> list[dict[str, Any]]:
+        """Return a line for each other node with a place; little is known of non-members."""
+        known = {peer.peer: peer for peer in status.peers}
+        found = []
+        for seat in self.master.view.roster:
+            link = self.links.get(seat.node_id)
+            if link is None:
+                continue
+            peer = known.get(seat.node_id) or PeerStatus(
+                peer=seat.node_id, linked=link.up, last_post_at=None, silent=False, round=0,
+                counter=-1, last_seq=0, position=self.last_positions.get(seat.node_id, 0),
+                busy=False, known_of_me=None,
+            )  # fmt: skip
+            member = seat.node_id in self.master.view.members
+            found.append(self._peer(peer, link, now) | {"member": member, "witness": seat.witness})
+        return found
+
+    @staticmethod
+    def _peer(peer: PeerStatus, link: PeerLink, now: int) -> dict[str, Any]:
         return {
             "id": peer.peer,
             "url": link.url,

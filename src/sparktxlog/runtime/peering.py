@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 
+import msgspec
 import structlog
 
 from sparktxlog.codec import wire
@@ -22,8 +24,17 @@ from sparktxlog.errors import (
     UnauthorizedError,
 )
 from sparktxlog.model.operation import RunFacts
+from sparktxlog.protocol.balloting import (
+    EpochMessage,
+    Flushed,
+    JoinRequest,
+    Probe,
+    ProbeAnswer,
+    TailRequest,
+)
 from sparktxlog.protocol.events import (
     AnnouncementReceived,
+    EpochMessageReceived,
     Event,
     PayloadArrived,
     PostReceived,
@@ -35,6 +46,9 @@ from sparktxlog.runtime.parts import Parts
 from sparktxlog.transport import signing
 
 _log = structlog.get_logger("sparktxlog.peering")
+
+#: All that a node may say that is not admitted under its incarnation (P21).
+_JOINERS_WORDS = (JoinRequest, TailRequest, Flushed, Probe)
 
 #: Refusals of one kind and sender are logged once per so many.
 _LOG_EVERY = 100
@@ -64,7 +78,8 @@ class Peering:
         if self._verifier is None or not self._greeter.known(node):
             raise ForbiddenPeerError(
                 f"node {node[:80]!r} is no configured peer of {own!r}",
-                hint="Add it to both configurations as peer.<n>.id and peer.<n>.url.",
+                hint="Add it to the configurations before the first start, or with "
+                "`sparktxlog peer add` later.",
                 node=node[:80],
             )
 
@@ -106,10 +121,11 @@ class Peering:
         Raises:
             ForbiddenPeerError: It is not who it should be (definite).
         """
-        self._greeter.check(hello, sender)
+        join_as = self._greeter.judge(hello, sender)
         assert self._verifier is not None
-        self._verifier.admit(headers)
-        answer = wire.encode(self._greeter.own)
+        if not join_as:  # else it comes back with a new boot
+            self._verifier.admit(headers)
+        answer = wire.encode(replace(self._greeter.own, join_as=join_as))
         seal = self._parts.signer.answer_signature(headers[signing.SIGNATURE], answer)
         return answer, {signing.SIGNATURE: seal}
 
@@ -122,6 +138,9 @@ class Peering:
             RemoteProtocolError: It speaks for another node (definite).
             BusyError: The core's queue is full; the peer repeats it (definite).
         """
+        if self._greeter.is_joiner(sender):
+            return  # nothing of it counts yet
+        self._parts.epochs.on_hears(sender, envelope.hears)
         post = envelope.post
         if post is not None:
             if post.sender != sender:
@@ -132,8 +151,42 @@ class Peering:
                 raise RemoteProtocolError(f"node {sender!r} reports for {report.node_id!r}")
             self._parts.take_foreign_report(report)
 
+    async def on_epoch(self, sender: str, message: EpochMessage) -> None:
+        """Take in a peer's part of an epoch decision.
+
+        Raises:
+            RemoteProtocolError: It speaks for another node (definite).
+            ForbiddenPeerError: It is not admitted yet (definite).
+            BusyError: The core's queue is full; the core repeats what matters (definite).
+        """
+        if message.sender != sender:
+            raise RemoteProtocolError(f"node {sender!r} votes for {message.sender!r}")
+        if not isinstance(message, _JOINERS_WORDS):
+            self._check_admitted(sender)
+        if isinstance(message, (JoinRequest, TailRequest)):
+            self._parts.note_position(
+                sender,
+                message.base.position if isinstance(message, JoinRequest) else message.position,
+            )
+        if isinstance(message, ProbeAnswer):
+            self._parts.epochs.on_hears(sender, message.hears)
+        self._tell(EpochMessageReceived(message=message))
+
+    def _check_admitted(self, sender: str) -> None:
+        if self._greeter.is_joiner(sender):
+            raise ForbiddenPeerError(
+                f"node {sender!r} is not admitted under its new incarnation yet", node=sender
+            )
+
+    async def snapshot(self) -> bytes:
+        """Return the queue at the end of what is published, for a node that joins (P21)."""
+        parts = self._parts
+        found = await parts.run_blocking(parts.front.read_snapshot)
+        return msgspec.msgpack.encode(found)
+
     async def on_push(self, sender: str, body: bytes) -> None:
         """Take in pushed runs; what does not fit is dropped and fetched later (P3a)."""
+        self._check_admitted(sender)
         parts = self._parts
         for header, payload in decode_pushes(body):
             if header.origin != sender:
@@ -145,12 +198,14 @@ class Peering:
 
     async def on_announcement(self, sender: str, announcement: Announcement) -> None:
         """Take in the announcement of a late-stamped run (P1a)."""
+        self._check_admitted(sender)
         if announcement.origin != sender:
             raise RemoteProtocolError(f"node {sender!r} announces for {announcement.origin!r}")
         self._tell(AnnouncementReceived(announcement=announcement))
 
     async def on_tail(self, sender: str, tail: Tail) -> None:
         """Take in a forerunner's tail (P9)."""
+        self._check_admitted(sender)
         if tail.sender != sender:
             raise RemoteProtocolError(f"node {sender!r} sends a tail of {tail.sender!r}")
         self._tell(TailReceived(tail=tail))

@@ -339,7 +339,7 @@ class Planning:
             return
         fetched = transfer.size_bytes - transfer.reused_bytes
         donor = transfer.donors[0] if transfer.donors else ""
-        pace = self.transfer_pace.learn(fetched, transfer.actual_s, donor)
+        pace = self.transfer_pace.learn(fetched, transfer.actual_s, donor, fetch_s=transfer.fetch_s)
         if pace != self.transfer_pace:
             self.transfer_pace = pace
             self._put([PutValue(name=_TRANSFER_PACE, value=pace.to_bytes())])

@@ -29,7 +29,7 @@ from sparktxlog.runtime.pruning import Maintenance, Pruning
 from sparktxlog.storage.interfaces import Front, StoredEntry, Write
 from sparktxlog.storage.log_tables import ReportTables, TransferTable
 from sparktxlog.storage.publishing import PublishedFiles, publish, restored_rows
-from sparktxlog.storage.queue_table import QueueTable
+from sparktxlog.storage.queue_table import QueueTable, set_aside
 
 _log = structlog.get_logger("sparktxlog.publisher")
 
@@ -239,7 +239,10 @@ class Publisher:
         """Return the queue table, repaired from the front if a crash took rows of it."""
         if self._queue is not None:
             return self._queue
-        kept_after = self._front.read_extent().kept_after
+        extent = self._front.read_extent()
+        kept_after = extent.kept_after
+        if extent.resets and self._version < 0 and (old := set_aside(self._log_root, extent.resets)):
+            _log.warning("queue table of before the snapshot was set aside", path=str(old))
         queue = QueueTable(
             self._log_root, self._lineage, published_version=self._version, kept_after=kept_after
         )

@@ -25,6 +25,9 @@ from sparktxlog.model.ids import transaction_id_to_text
 from sparktxlog.model.receipt import LEVEL_RANK, Level, Receipt, ReceiptRejection, RunId
 from sparktxlog.protocol.messages import QueueEntry, RunHeader
 
+#: Seconds that an acquired run usually needs to be ordered; later it waits for a silent member.
+ORDERING_S = 1.0
+
 
 @dataclass(slots=True, eq=False)
 class _Waiter:
@@ -104,10 +107,17 @@ class Receipts:
 
     Args:
         applied: Returns the position that `copies` replicas have applied (protocol §4).
+        on_busy: Called when the first own run sets out, and when the last one is ordered, or was
+            not although the acquisition quorum has held it for ORDERING_S: then a member is away.
     """
 
-    def __init__(self, applied: Callable[[int], int]) -> None:
+    def __init__(
+        self, applied: Callable[[int], int], on_busy: Callable[[bool], None] = lambda busy: None
+    ) -> None:
         self._applied = applied
+        self._on_busy = on_busy
+        #: Own runs of which `on_busy` tells.
+        self._under_way: set[Submission] = set()
         self._by_ticket: dict[int, Submission] = {}
         #: By (origin, first sequence number).
         self._by_run: dict[tuple[str, int], Submission] = {}
@@ -124,6 +134,9 @@ class Receipts:
         """Follow a new own run; `singles`: each of its ids was submitted by itself."""
         submission = Submission(ids=ids, indexed=len(ids) // 16 if singles else 1)
         self._by_ticket[ticket] = submission
+        self._under_way.add(submission)
+        if len(self._under_way) == 1:
+            self._on_busy(True)
         for index in range(submission.indexed):
             self._by_id.setdefault(ids[16 * index : 16 * index + 16], (submission, index))
         return submission
@@ -218,6 +231,8 @@ class Receipts:
         """The own run is durable at the acquisition quorum."""
         submission = self._by_run.get((header.origin, header.seq))
         if submission is not None and submission.reached is not Level.ORDERED:
+            # What comes now is small, but its way is not to be longer for a copy's sake.
+            asyncio.get_running_loop().call_later(ORDERING_S, self._arrived, submission)
             submission.header = header
             submission.reached = Level.ACQUIRED
             self._settle(submission)
@@ -227,6 +242,7 @@ class Receipts:
         submission = self._by_run.pop((entry.header.origin, entry.header.seq), None)
         if submission is None:
             return
+        self._arrived(submission)
         submission.header, submission.entry = entry.header, entry
         submission.ordered_at, submission.reached = at, Level.ORDERED
         self._settle(submission)
@@ -236,8 +252,15 @@ class Receipts:
         """The core refused the submit; nothing happened."""
         submission = self._by_ticket.pop(ticket, None)
         if submission is not None:
+            self._arrived(submission)
             self._drop_ids(submission)
             self._fail(submission, rejection_error(code, text))
+
+    def _arrived(self, submission: Submission) -> None:
+        if submission in self._under_way:
+            self._under_way.remove(submission)
+            if not self._under_way:
+                self._on_busy(False)
 
     def replicas_moved(self) -> None:
         """Replicas reported: answer those who waited for it."""

@@ -207,6 +207,12 @@ class Holders:
         self._held[report.node_id] = holder
         return [PutValue(name=_PREFIX + report.node_id, value=msgspec.msgpack.encode(holder))]
 
+    def set_members(self, members: Iterable[str]) -> None:
+        """Follow other members: who is none any more keeps the log no longer."""
+        self._held = {
+            node_id: self._held.get(node_id, Holder(node_id=node_id)) for node_id in sorted(members)
+        }
+
     def all(self) -> tuple[Holder, ...]:
         """Return the holders by site."""
         return tuple(self._held.values())

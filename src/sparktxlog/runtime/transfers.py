@@ -29,7 +29,7 @@ _MAX_COUNT = 1 << 60
 _MAX_AT = 253_402_300_799_000_000
 _COUNTS = (
     "from_position", "to_position", "started_at", "finished_at", "estimated_s", "actual_s",
-    "size_bytes", "wire_bytes", "reused_bytes", "transactions",
+    "fetch_s", "size_bytes", "wire_bytes", "reused_bytes", "transactions",
 )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ import asyncio
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import aiohttp
@@ -20,6 +21,7 @@ from sparktxlog.protocol.actions import Action, Alarm
 from sparktxlog.protocol.events import LinkChanged
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.recovery import MasterConfig
+from sparktxlog.protocol.view import View
 from sparktxlog.runtime.backlog import Backlog
 from sparktxlog.runtime.clock import LogClock
 from sparktxlog.runtime.copies import Copies
@@ -27,9 +29,12 @@ from sparktxlog.runtime.cycle import Cycle
 from sparktxlog.runtime.delivery import Delivery
 from sparktxlog.runtime.donor import Donor
 from sparktxlog.runtime.donor_sizes import DonorSizes
+from sparktxlog.runtime.epochs import Epochs
 from sparktxlog.runtime.executor import AsideWrite, Executor
 from sparktxlog.runtime.fetching import Fetcher
 from sparktxlog.runtime.holdings import Holdings, OwnRun
+from sparktxlog.runtime.joining import Joining, JoinOrder, StartAgainError, join_order
+from sparktxlog.runtime.membership import Membership, configured_seats, places_of
 from sparktxlog.runtime.metrics import Metrics
 from sparktxlog.runtime.node import Node
 from sparktxlog.runtime.parts import Parts
@@ -43,6 +48,7 @@ from sparktxlog.runtime.replicas import LogEnds, Replicas
 from sparktxlog.runtime.retention import Holders, RetentionView
 from sparktxlog.runtime.settings import RunTimeSettings
 from sparktxlog.runtime.transfers import Transfers
+from sparktxlog.runtime.turns import Turns
 from sparktxlog.storage.front import SqliteFront
 from sparktxlog.storage.interfaces import Front, FrontState, PutValue, Write
 from sparktxlog.storage.payloads import LocalPayloadStore
@@ -79,7 +85,8 @@ class RunningNode:
     async def start(self) -> None:
         """Start the core, the links and the publisher."""
         parts = self.parts
-        await parts.donor.start()
+        if not parts.config.is_witness:
+            await parts.donor.start()
         for work in (parts.executor.run, parts.cycle.run):
             task = asyncio.create_task(work(), name=work.__qualname__)
             task.add_done_callback(self._ended)
@@ -89,14 +96,15 @@ class RunningNode:
             auto_decompress=False,
             trust_env=False,
         )
-        for link in parts.links.values():
-            link.start(self._session)
-        parts.publisher.start(parts.ordered.value)
-        config = parts.config
+        parts.membership.start(self._session)
+        if not parts.config.is_witness:
+            parts.publisher.start(parts.ordered.value)
+        config, view = parts.config, parts.master.view
         _log.info(
-            "started", node=config.node_id, url=config.master_url, lineage=config.lineage,
+            "started", node=config.node_id, url=config.master_url, lineage=view.lineage,
             position=parts.ordered.value, published=parts.published.value,
-            members=list(config.members), quorum=config.acquisition_quorum,
+            phase=parts.master.phase.value, epoch=view.epoch, members=list(view.members),
+            quorum=view.quorum,
         )  # fmt: skip
 
     def _ended(self, task: asyncio.Task[None]) -> None:
@@ -109,6 +117,11 @@ class RunningNode:
         else:
             _log.critical("the node must stop", error=str(error))
         self.failed.set_result(error)
+
+    def start_again(self, error: StartAgainError) -> None:
+        """Ask for a new start in this process: the durable state is another one."""
+        if not self.failed.done():
+            self.failed.set_result(error)
 
     def begin_stop(self) -> None:
         """Take no more submits; who waits learns that the outcome is open."""
@@ -126,11 +139,13 @@ class RunningNode:
         """Stop cleanly; nothing accepted is lost."""
         parts = self.parts
         self.begin_stop()
-        await asyncio.gather(*(link.close() for link in parts.links.values()))
+        await parts.joining.close()
+        await parts.membership.close()
         await parts.fetcher.close()
         await parts.planning.close()
         await parts.donor.close()
-        await asyncio.to_thread(parts.publisher.stop)
+        if not parts.config.is_witness:
+            await asyncio.to_thread(parts.publisher.stop)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -142,14 +157,34 @@ class RunningNode:
         _log.info("stopped", node=parts.config.node_id)
 
 
-def core_config(config: NodeConfig) -> MasterConfig:
-    """Return the core's settings."""
+def core_config(
+    config: NodeConfig, *, order: JoinOrder | None = None, incarnation: int = 1
+) -> MasterConfig:
+    """Return the core's settings.
+
+    Args:
+        order: What a node was told that joins: it is no member of the log's first epoch, nor of
+            any other one until it is admitted.
+        incarnation: Of this node.
+    """
+    members = config.members
+    if order is not None:
+        incarnation = max(incarnation, order.incarnation)
+        members = tuple(member for member in members if member != config.node_id)
     return MasterConfig(
         node_id=config.node_id,
-        members=config.members,
-        quorum=config.acquisition_quorum,
+        members=members,
+        quorum=min(config.acquisition_quorum, max(1, len(members))),
         lineage=config.lineage,
-        id_window=config.id_window,
+        epoch=1 if order is None else 0,
+        incarnation=incarnation,
+        suspect_timeout_us=int(config.suspect_timeout * _US),
+        start_timeout_us=int(config.start_timeout * _US),
+        auto_evict=config.eviction == "auto",
+        quorum_rule=config.quorum_rule,
+        roster=configured_seats(config),
+        # A witness keeps no queue whose ids could be repeated.
+        id_window=1 if config.is_witness else config.id_window,
         push_limit_bytes=config.run_limit_bytes,
         inline_limit_bytes=config.inline_limit,
         stage_timeout_us=int(config.stage_timeout * _US),
@@ -176,17 +211,30 @@ def build_node(config: NodeConfig) -> RunningNode:
         raise
 
 
+def _with_lineage(config: NodeConfig, view: View | None, order: JoinOrder | None) -> NodeConfig:
+    """Return the settings with the name of the log, where it does not follow from them any more.
+
+    Workers and tables know a log by its first lineage for ever: what `force` makes of it continues
+    the same positions and hashes.
+    """
+    if view is not None:
+        return replace(config, log_lineage=view.ancestors[0][0] if view.ancestors else view.lineage)
+    return config if order is None else replace(config, log_lineage=order.lineage)
+
+
 class _Builder:
     """Wires one node; attributes are the parts that others refer to."""
 
     def __init__(self, config: NodeConfig, front: Front) -> None:
-        self.config = config
         self.front = front
         self.loop = asyncio.get_running_loop()
-        self.state: FrontState = front.load(config.id_window)
+        self.state: FrontState = front.load(1 if config.is_witness else config.id_window)
+        self.order = join_order(self.state.values)
+        self.config = config = _with_lineage(config, self.state.core.view, self.order)
+        self.core = core_config(config, order=self.order, incarnation=self.state.incarnation)
         self.payloads = LocalPayloadStore(config.payload_dir)
         self.clock = LogClock(self.state.core.reserved)
-        self.master = Master(core_config(config), self.state.core, self.clock.now())
+        self.master = Master(self.core, self.state.core, self.clock.now())
         self.holdings = Holdings(foreign_limit_bytes=_FOREIGN_BYTES, cache_limit_bytes=_CACHE_BYTES)
         self.ordered = Progress(self.state.core.base.position)
         self.published = Progress(self.state.published)
@@ -195,10 +243,11 @@ class _Builder:
         self.readers = ThreadPoolExecutor(max_workers=4, thread_name_prefix="front-reader")
         self.links: dict[str, PeerLink] = {}
         self.parts: Parts | None = None
+        self.running: RunningNode | None = None
 
     def build(self) -> RunningNode:
         """Return the wired node."""
-        config, core = self.config, core_config(self.config)
+        config = self.config
         self.replicas = Replicas(
             node_id=config.node_id,
             lineage=config.lineage,
@@ -207,8 +256,11 @@ class _Builder:
             hash_at=self.front.read_hash_at,
             saved=self.state.values,
         )
-        self.receipts = Receipts(self.replicas.applied)
-        self.executor = Executor(self.front, self.holdings, self._deliver, self._wrote)
+        turns = Turns(config.replication_donor_share)
+        self.receipts = Receipts(self.replicas.applied, turns.busy)
+        self.executor = Executor(
+            self.front, self.holdings, self._deliver, self._wrote, node_id=config.node_id
+        )
         self.cycle = Cycle(
             master=self.master,
             executor=self.executor,
@@ -218,9 +270,18 @@ class _Builder:
             run_limit=(config.run_limit_transactions, config.run_limit_bytes),
             first_ticket=self._recover_announcements(),
             on_fatal=self._on_fatal,
+            on_view=self._on_view,
         )
+        self.epochs = self._build_epochs()
         greeter, signer, verifier = self._greeting()
-        self._build_links(greeter, signer)
+        self.joining = Joining(
+            node_id=config.node_id,
+            order=self.order,
+            executor=self.executor,
+            is_fresh=self._is_fresh,
+            start_again=self._start_again,
+        )
+        self.membership = self._build_membership(greeter, signer)
         self.fetcher = Fetcher(self.links, self.payloads, self.holdings, self.cycle.tell_always)
         self.publisher = self._build_publisher()
         self.publisher.pruning = self._build_pruning(self.publisher)
@@ -229,7 +290,6 @@ class _Builder:
         self.delivery = self._build_delivery()
         parts = Parts(
             config=config,
-            epoch=core.epoch,
             instance=greeter.own.instance,
             front=self.front,
             payloads=self.payloads,
@@ -250,6 +310,7 @@ class _Builder:
                 replicas=self.replicas,
                 catalog=lambda: self.master.catalog,
                 metrics=self.metrics,
+                turns=turns,
             ),
             copies=self._build_copies(),
             publisher=self.publisher,
@@ -260,12 +321,16 @@ class _Builder:
             ordered=self.ordered,
             published=self.published,
             kept_after=self.kept_after,
-            holders=self._holders(),
+            holders=self.holders,
+            membership=self.membership,
+            epochs=self.epochs,
+            joining=self.joining,
             readers=self.readers,
         )
         self.parts = parts
         self.metrics.status = parts.status
-        return RunningNode(parts)
+        self.running = RunningNode(parts)
+        return self.running
 
     # -- pieces ------------------------------------------------------------------------------------
 
@@ -289,24 +354,31 @@ class _Builder:
             instance = str(uuid.uuid4())
             self.front.write([PutValue(name=_INSTANCE, value=instance.encode())])
         boot = str(uuid.uuid4())
+        view = self.master.view
+        configured = self.state.core.view is None and self.order is None
         own = Hello(
             node_id=config.node_id,
             url=config.master_url,
             instance=instance,
             boot=boot,
-            lineage=config.lineage,
+            lineage=view.lineage,
             config_hash=config.shared_hash(),
             software=__version__,
+            founding_hash=config.founding_hash() if configured else "",
+            ancestors=tuple(lineage for lineage, _ in view.ancestors),
+            incarnation=self.core.incarnation,
         )
         greeter = Greeter(
             own,
-            {peer.id: peer.url for peer in config.peers},
+            places_of(config, view.roster),
             {
                 name.removeprefix(_PEER_INSTANCE): value.decode()
                 for name, value in values.items()
                 if name.startswith(_PEER_INSTANCE)
             },
             self._remember_instance,
+            is_fresh=self._is_fresh,
+            is_linked=self._is_linked,
         )
         secret = config.cluster_secret or ""
         verifier = Verifier(secret, boot) if secret else None
@@ -315,18 +387,49 @@ class _Builder:
     def _remember_instance(self, node_id: str, instance: str) -> None:
         self.executor.write([PutValue(name=_PEER_INSTANCE + node_id, value=instance.encode())])
 
-    def _build_links(self, greeter: Greeter, signer: Signer) -> None:
-        for peer in self.config.peers:
-            self.links[peer.id] = PeerLink(
-                peer.id, peer.url, greeter=greeter, signer=signer, on_link=self._on_link
+    def _build_membership(self, greeter: Greeter, signer: Signer) -> Membership:
+        def make_link(node_id: str, urls: tuple[str, ...]) -> PeerLink:
+            return PeerLink(
+                node_id,
+                ",".join(urls),
+                greeter=greeter,
+                signer=signer,
+                on_link=self._on_link,
+                on_join=self.joining.told,
+                hears=self.epochs.linked_nodes,
             )
+
+        view = self.master.view
+        for node_id, place in places_of(self.config, view.roster).items():
+            self.links[node_id] = make_link(node_id, place.urls)
+        replicas = {str(seat.node_id) for seat in view.roster if not seat.witness}
+        if "replica" not in self.config.roles:
+            replicas.discard(self.config.node_id)
+        self.holders = Holders(replicas, self.state.values)
+        return Membership(
+            config=self.config,
+            links=self.links,
+            greeter=greeter,
+            holders=self.holders,
+            make_link=make_link,
+        )
+
+    def _build_epochs(self) -> Epochs:
+        return Epochs(
+            master=self.master,
+            cluster=self.config.cluster,
+            node_id=self.config.node_id,
+            receipts=self.receipts,
+            tell=self.cycle.tell_always,
+            links_up=lambda: [node_id for node_id, link in self.links.items() if link.up],
+            now=self.clock.now,
+        )
 
     def _build_delivery(self) -> Delivery:
         config = self.config
         return Delivery(
             node_id=config.node_id,
-            lineage=config.lineage,
-            epoch=core_config(config).epoch,
+            view=lambda: self.master.view,
             front=self.front,
             holdings=self.holdings,
             receipts=self.receipts,
@@ -336,6 +439,8 @@ class _Builder:
             on_ordered=self.publisher.ordered,
             on_diverged=self.cycle.raise_alarm,
             run_blocking=self._run_blocking,
+            on_phase=self.epochs.on_phase,
+            on_change=self.epochs.on_change,
         )
 
     def _build_copies(self) -> Copies:
@@ -396,11 +501,6 @@ class _Builder:
             on_kept=lambda position: self._on_loop(self.kept_after.advance, position),
         )
 
-    def _holders(self) -> Holders:
-        config = self.config
-        own = {config.node_id} if "replica" in config.roles else set()
-        return Holders({peer.id for peer in config.peers} | own, self.state.values)
-
     def _log_ends(self) -> LogEnds:
         return LogEnds(
             position=self.ordered.value,
@@ -417,11 +517,41 @@ class _Builder:
         self.metrics.write_seconds.observe(seconds)
         self.cycle.writer_is_free()
 
+    def _on_view(self, view: View) -> None:
+        self.membership.enter(view)
+
+    def _is_fresh(self) -> bool:
+        """Whether this node keeps nothing of the log: no queue, no runs, no decided view."""
+        master = self.master
+        return (
+            self.state.core.view is None
+            and master.view.epoch == self.core.epoch
+            and master.base.position == 0
+            and not master.incoming(1)
+            and not master.status().unstamped_runs
+        )
+
+    def _is_linked(self, node_id: str) -> bool:
+        """Whether a node's known instance is there; if so, it is asked for a sign of life."""
+        link = self.links.get(node_id)
+        if link is None or not link.up:
+            return False
+        link.greet_again()
+        return True
+
+    def _start_again(self, error: StartAgainError) -> None:
+        if self.running is not None:
+            self.running.start_again(error)
+
     def _on_link(self, node_id: str, up: bool) -> None:
+        link = self.links.get(node_id)
+        if link is None:
+            return  # it has lost its place
         self.cycle.tell_always(LinkChanged(peer=NodeId(node_id), up=up))
         if up:
+            self.joining.linked(link)
             # A peer that was away, or restarted, learns of this site's replica at once.
-            self.links[node_id].report(self.replicas.latest_own(self.clock.now()))
+            link.report(self.replicas.latest_own(self.clock.now()))
 
     def _on_fatal(self, alarm: Alarm) -> None:
         _log.critical(

@@ -52,6 +52,8 @@ class PeerRoutes:
             self._route("/peer/v1/pushes", "POST", self._pushes),
             self._route("/peer/v1/announcements", "POST", self._announcements),
             self._route("/peer/v1/tails", "POST", self._tails),
+            self._route("/peer/v1/epochs", "POST", self._epochs),
+            self._route("/peer/v1/snapshot", "GET", self._snapshot),
             self._route("/peer/v1/runs/{origin}/{incarnation:int}/{seq:int}", "GET", self._run),
             self._route("/peer/v1/announced/{digest}", "GET", self._announced),
             self._route("/peer/v1/files/{path:path}", "GET", self._file),
@@ -113,6 +115,13 @@ class PeerRoutes:
     async def _tails(self, sender: str, request: Request, body: bytes) -> Response:
         await self._peering.on_tail(sender, wire.decode(Tail, body))
         return Response(status_code=204)
+
+    async def _epochs(self, sender: str, request: Request, body: bytes) -> Response:
+        await self._peering.on_epoch(sender, wire.decode_epoch(body))
+        return Response(status_code=204)
+
+    async def _snapshot(self, sender: str, request: Request, body: bytes) -> Response:
+        return Response(await self._peering.snapshot(), media_type=_BINARY)
 
     async def _run(self, sender: str, request: Request, body: bytes) -> Response:
         params = request.path_params

@@ -8,6 +8,7 @@ bodies are handed to the connection in slices, so that rounds of the protocol go
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 import msgspec
 from starlette.requests import Request
@@ -70,12 +71,16 @@ class _ReplicaApi:
     async def chunk(self, request: Request) -> Response:
         lease_id, token = _credentials(request)
         self._donor.lease(lease_id, token)  # strangers learn nothing of what is well-formed
-        chunk = await self._donor.chunk(
-            lease_id, token, _text(request, "table"), _text(request, "path"),
-            _whole(request, "offset"), _whole(request, "length"),
-        )  # fmt: skip
+        table, path = _text(request, "table"), _text(request, "path")
+        offset, length = _whole(request, "offset"), _whole(request, "length")
+        turn = await self._donor.turn(lease_id, token)
+        try:
+            chunk = await self._donor.chunk(lease_id, token, table, path, offset, length)
+        except BaseException:
+            turn.end()
+            raise
         headers = {CHUNK_DIGEST_HEADER: chunk.digest, CHUNK_CODEC_HEADER: chunk.codec}
-        return _SlicedResponse(chunk.data, headers=headers, media_type=_BINARY)
+        return _SlicedResponse(memoryview(chunk.data), headers=headers, sent=turn.end)
 
     async def digests(self, request: Request) -> Response:
         lease_id, token = _credentials(request)
@@ -97,24 +102,35 @@ class _ReplicaApi:
 
 
 class _SlicedResponse(Response):
-    """Sends its body in slices, each when the connection has taken the one before."""
+    """Sends its body in slices, each when the connection has taken the one before.
+
+    Args:
+        sent: Called when the connection has taken the last one, or was lost.
+    """
+
+    def __init__(
+        self, body: memoryview, *, headers: dict[str, str], sent: Callable[[], None]
+    ) -> None:
+        super().__init__(body, headers=headers, media_type=_BINARY)
+        self._sent = sent
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the response."""
-        await send(
-            {
-                "type": "http.response.start",
-                "status": self.status_code,
-                "headers": self.raw_headers,
-            }
-        )
-        rest = memoryview(self.body)
-        while len(rest) > _SLICE_BYTES:
+        try:
             await send(
-                {"type": "http.response.body", "body": rest[:_SLICE_BYTES], "more_body": True}
+                {
+                    "type": "http.response.start",
+                    "status": self.status_code,
+                    "headers": self.raw_headers,
+                }
             )
-            rest = rest[_SLICE_BYTES:]
-        await send({"type": "http.response.body", "body": rest})
+            body = memoryview(self.body)
+            for at in range(0, len(body), _SLICE_BYTES):
+                part = body[at : at + _SLICE_BYTES]
+                await send({"type": "http.response.body", "body": part, "more_body": True})
+            await send({"type": "http.response.body", "body": b""})
+        finally:
+            self._sent()
 
 
 def _credentials(request: Request) -> tuple[str, str]:

@@ -18,10 +18,14 @@ import zstandard
 from sparktxlog.errors import FileChangedError, InvalidRequestError, StorageError
 from sparktxlog.storage.pins import FileIdentity, PinnedFile
 
-#: Compression of chunks: fast, for the network is the bottleneck where it pays at all.
-LEVEL = 1
-#: A file travels compressed if its first chunk shrinks to this part or less.
+#: Levels of compression, the better one first: a file gets the fast one, which takes 2/3 of the
+#: time, if that makes its sample larger by `SIMILAR` at most.
+LEVEL, FAST_LEVEL = 1, -2
+SIMILAR = 1.05
+#: A file travels compressed if the sample, the begin of its first chunk, shrinks to this part or
+#: less.
 WORTH = 0.9
+SAMPLE_BYTES = 1 << 20
 #: Chunk digests remembered, about 170 bytes each in memory.
 _MAX_DIGESTS = 200_000
 
@@ -33,7 +37,7 @@ IDENTITY = "identity"
 class Chunk:
     """A chunk as it travels."""
 
-    data: bytes
+    data: bytes | bytearray
     #: SHA-256 of the plain bytes, hexadecimal.
     digest: str
     #: `zstd` or `identity`.
@@ -47,8 +51,30 @@ class _Known:
 
     #: Chunk number → binary SHA-256.
     digests: dict[int, bytes] = field(default_factory=dict)
-    #: None = not sampled yet.
-    compress: bool | None = None
+    #: Level at which its chunks are compressed, None = they travel as they are.
+    level: int | None = None
+    sampled: bool = False
+
+
+class _Scratch(threading.local):
+    """What a thread uses again for each chunk: fresh memory costs as much as the reading."""
+
+    def __init__(self) -> None:
+        self.plain = bytearray()
+        #: By level; a compressor must not be shared by threads.
+        self.compressors: dict[int, zstandard.ZstdCompressor] = {}
+
+    def buffer(self, size: int) -> memoryview:
+        """Return a buffer, good until the next call."""
+        if len(self.plain) < size:
+            self.plain = bytearray(size)
+        return memoryview(self.plain)[:size]
+
+    def compress(self, data: memoryview, level: int) -> bytes:
+        """Return the data compressed."""
+        if level not in self.compressors:
+            self.compressors[level] = zstandard.ZstdCompressor(level=level)
+        return self.compressors[level].compress(data)
 
 
 class ChunkReader:
@@ -69,6 +95,7 @@ class ChunkReader:
         self._known: OrderedDict[FileIdentity, _Known] = OrderedDict()
         self._digests = 0
         self._lock = threading.Lock()
+        self._scratch = _Scratch()
 
     def read(self, file: PinnedFile, offset: int, length: int) -> Chunk:
         """Return up to `length` bytes of a file from `offset` on, fewer at its end.
@@ -83,16 +110,23 @@ class ChunkReader:
             StorageError: The disk does not give the bytes.
         """
         self._check_range(file, offset, length)
-        plain = self._bytes(file, offset, min(length, file.identity.size_bytes - offset))
+        length = min(length, file.identity.size_bytes - offset)
+        level = self._level(file) if self._compress and length else None
+        # What travels as it is needs memory of its own until it is sent.
+        own = bytearray(length) if level is None else None
+        plain = self._scratch.buffer(length) if own is None else memoryview(own)
+        self._fill(file, offset, plain)
         digest = hashlib.sha256(plain)
-        if len(plain) == min(self._chunk_bytes, file.identity.size_bytes - offset):
+        if length == min(self._chunk_bytes, file.identity.size_bytes - offset):
             self._remember(file.identity, offset // self._chunk_bytes, digest.digest())
-        packed = self._pack(file, offset, plain)
+        packed = None if level is None else self._scratch.compress(plain, level)
+        if packed is not None and len(packed) >= length:
+            own, packed = bytearray(plain), None
         return Chunk(
-            data=plain if packed is None else packed,
+            data=packed if own is None else own,
             digest=digest.hexdigest(),
             codec=IDENTITY if packed is None else ZSTD,
-            plain_bytes=len(plain),
+            plain_bytes=length,
         )
 
     def file_digest(self, file: PinnedFile) -> str:
@@ -107,7 +141,8 @@ class ChunkReader:
         for number, offset in enumerate(range(0, size, self._chunk_bytes)):
             digest = self._recall(file.identity, number)
             if digest is None:
-                plain = self._bytes(file, offset, min(self._chunk_bytes, size - offset))
+                plain = self._scratch.buffer(min(self._chunk_bytes, size - offset))
+                self._fill(file, offset, plain)
                 digest = hashlib.sha256(plain).digest()
                 self._remember(file.identity, number, digest)
             tree.update(digest)
@@ -132,7 +167,7 @@ class ChunkReader:
                 value=length,
             )
 
-    def _bytes(self, file: PinnedFile, offset: int, length: int) -> bytes:
+    def _fill(self, file: PinnedFile, offset: int, into: memoryview) -> None:
         try:
             descriptor = os.open(file.location, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except FileNotFoundError as error:
@@ -142,42 +177,39 @@ class ChunkReader:
         try:
             if FileIdentity.of(os.fstat(descriptor)) != file.identity:
                 raise _changed(file)
-            data = os.pread(descriptor, length, offset)
-            while 0 < len(data) < length:
-                more = os.pread(descriptor, length - len(data), offset + len(data))
-                data = data + more if more else b""
-            if len(data) != length or FileIdentity.of(os.fstat(descriptor)) != file.identity:
+            done = 0
+            while done < len(into):
+                count = os.preadv(descriptor, [into[done:]], offset + done)
+                if not count:
+                    break
+                done += count
+            if done != len(into) or FileIdentity.of(os.fstat(descriptor)) != file.identity:
                 raise _changed(file)
         except OSError as error:
             raise _unreadable(file, error) from error
         finally:
             os.close(descriptor)
-        return data
 
     # -- compression -------------------------------------------------------------------------------
 
-    def _pack(self, file: PinnedFile, offset: int, plain: bytes) -> bytes | None:
-        """Return the chunk compressed, None if it travels as it is."""
-        if not self._compress or not plain:
-            return None
+    def _level(self, file: PinnedFile) -> int | None:
+        """Return at which level a file's chunks are compressed, None if they travel as they are."""
         with self._lock:
             known = self._known.get(file.identity)
-            worth = None if known is None else known.compress
-        packed = None
-        if worth is None:
-            sample = plain
-            if offset:
-                size = min(self._chunk_bytes, file.identity.size_bytes)
-                sample = self._bytes(file, 0, size)
-            shrunk = _compressed(sample)
-            worth = len(shrunk) <= WORTH * len(sample)
-            packed = None if offset else shrunk
-            with self._lock:
-                self._entry(file.identity).compress = worth
-        if not worth:
-            return None
-        packed = _compressed(plain) if packed is None else packed
-        return packed if len(packed) < len(plain) else None
+            if known is not None and known.sampled:
+                return known.level
+        size = min(self._chunk_bytes, SAMPLE_BYTES, file.identity.size_bytes)
+        sample = self._scratch.buffer(size)
+        self._fill(file, 0, sample)
+        shrunk = len(self._scratch.compress(sample, LEVEL))
+        level = None
+        if shrunk <= WORTH * size:
+            fast = len(self._scratch.compress(sample, FAST_LEVEL)) <= SIMILAR * shrunk
+            level = FAST_LEVEL if fast else LEVEL
+        with self._lock:
+            known = self._entry(file.identity)
+            known.level, known.sampled = level, True
+        return level
 
     # -- memory ------------------------------------------------------------------------------------
 
@@ -200,11 +232,6 @@ class ChunkReader:
             while self._digests > self._max_digests and len(self._known) > 1:
                 _, oldest = self._known.popitem(last=False)
                 self._digests -= len(oldest.digests)
-
-
-def _compressed(data: bytes) -> bytes:
-    # A compressor belongs to one call: it must not be shared by threads.
-    return zstandard.ZstdCompressor(level=LEVEL).compress(data)
 
 
 def _identity_at(file: PinnedFile) -> FileIdentity:

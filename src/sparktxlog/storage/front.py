@@ -6,8 +6,9 @@ connection belongs to one thread at a time; `read_*` take connections of their o
 so the publisher and the HTTP handlers never wait for the writer (WAL).
 
     incoming ──AppendQueue──► queue ──MarkPublished──► segments
-    payloads stay until ForgetPayloads; queue rows stay for the id window;
+    payloads stay until ForgetPayloads, queue rows for the id window (see `front_forgetting`);
     segments until ExpireLog, DropExpired (see `front_expiry`)
+    views, votes, new stamps, snapshots: see `front_epochs`
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from queue import Empty, LifoQueue
 from typing import Any, assert_never
@@ -25,12 +26,14 @@ from sparktxlog.errors import ExpiredError, InvariantViolation, StorageError, Tx
 from sparktxlog.model.operation import RunFacts
 from sparktxlog.protocol.messages import MergeBase, QueueEntry, RunHeader
 from sparktxlog.protocol.recovery import RecoveredRun, RecoveredState
-from sparktxlog.storage import front_expiry
+from sparktxlog.storage import front_epochs, front_expiry
 from sparktxlog.storage.durability import sync_directory
+from sparktxlog.storage.front_forgetting import Ends, forget, held_bytes_of, read_held_bytes
 from sparktxlog.storage.front_recovery import read_announcements, read_recent_ids
 from sparktxlog.storage.front_schema import (
     ENTRY_COLUMNS,
     HEADER_COLUMNS,
+    ballot_of,
     definition_of,
     encode_definition,
     encode_facts,
@@ -44,19 +47,25 @@ from sparktxlog.storage.front_schema import (
     segment_of,
     stored_entry,
     translate,
+    view_of,
 )
 from sparktxlog.storage.interfaces import (
     AppendQueue,
     DropExpired,
     ExpireLog,
     ForgetPayloads,
+    FrontSnapshot,
     FrontState,
     LogExtent,
     MarkPublished,
     PutAnnouncement,
+    PutBallot,
     PutReservation,
+    PutRestamp,
     PutRun,
     PutValue,
+    PutView,
+    ResetFront,
     Segment,
     SegmentCut,
     ShrinkFront,
@@ -68,23 +77,8 @@ from sparktxlog.storage.waiting import WaitingIds
 
 FRONT_NAME = "front.sqlite"
 
-#: One ForgetPayloads works off at most so much, so that no write takes long (P3b).
-_FORGET_RUNS = 20_000
-_FORGET_BYTES = 128 << 20
-_PRUNE_RUNS = 20_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Ends:
-    """Ends of the queue and of what was done with it; forgotten <= published <= position."""
-
-    position: int = 0
-    chain_hash: bytes = bytes(32)
-    published: int = 0
-    #: Payloads up to here are gone.
-    forgotten: int = 0
-    #: Queue rows up to here are gone.
-    pruned: int = 0
+#: True: the run waits now, with this header; False: it waits no more.
+_Change = tuple[bool, RunHeader, bytes]
 
 
 class SqliteFront:
@@ -104,7 +98,7 @@ class SqliteFront:
         self._failed: StorageError | None = None
         self._readers: LifoQueue[sqlite3.Connection] = LifoQueue()
         self._waiting = WaitingIds()
-        self._ends = _Ends()
+        self._ends = Ends()
         try:
             self._db = open_front(self._path)
             sync_directory(directory)
@@ -122,16 +116,18 @@ class SqliteFront:
                 "SELECT position + n - 1, chain_hash FROM queue ORDER BY position DESC LIMIT 1"
             ).fetchone()
             waiting = self._db.execute(f"SELECT {HEADER_COLUMNS}, ids FROM incoming").fetchall()
+            held_bytes = read_held_bytes(self._db, meta.get("forgotten", 0))
         except sqlite3.Error as error:
             self._db.close()
             raise translate(error, self._path) from error
         position, chain_hash = last or (0, bytes(32))
-        self._ends = _Ends(
+        self._ends = Ends(
             position=position,
             chain_hash=chain_hash,
             published=meta.get("published", 0),
             forgotten=meta.get("forgotten", 0),
             pruned=meta.get("pruned", 0),
+            held_bytes=held_bytes,
         )
         for row in waiting:
             self._waiting.add(header_of(row), row[9])
@@ -158,10 +154,13 @@ class SqliteFront:
                 incoming=incoming,
                 announcements=read_announcements(db),
                 tables=tables,
+                view=view_of(meta.get("view")),
+                ballot=ballot_of(meta.get("ballot")),
                 recent_ids=read_recent_ids(db, base.position - id_window),
             )
             return FrontState(
                 core=core,
+                incarnation=meta.get("incarnation", 1),
                 published=meta.get("published", 0),
                 published_version=meta.get("published_version", -1),
                 kept_after=meta.get("kept_after", 0),
@@ -194,12 +193,11 @@ class SqliteFront:
         if self._failed is not None:
             raise self._failed
         before = self._ends
-        added: list[tuple[RunHeader, bytes]] = []
-        removed: list[tuple[RunHeader, bytes]] = []
+        changes: list[_Change] = []
         try:
             self._db.execute("BEGIN IMMEDIATE")
             for write in writes:
-                self._carry_out(write, added, removed)
+                self._carry_out(write, changes)
             self._db.execute("COMMIT")
         except sqlite3.Error as error:
             self._roll_back(before)
@@ -210,15 +208,13 @@ class SqliteFront:
         except BaseException:
             self._roll_back(before)
             raise
-        for header, ids in added:
-            self._waiting.add(header, ids)
-        for header, ids in removed:
-            self._waiting.remove(header, ids)
+        for waits, header, ids in changes:
+            (self._waiting.add if waits else self._waiting.remove)(header, ids)
         for write in writes:
             if isinstance(write, ShrinkFront):
                 front_expiry.shrink(self._db, write.least_free_bytes)
 
-    def _roll_back(self, before: _Ends) -> None:
+    def _roll_back(self, before: Ends) -> None:
         self._ends = before
         try:
             if self._db.in_transaction:
@@ -226,17 +222,12 @@ class SqliteFront:
         except sqlite3.Error as error:
             self._failed = translate(error, self._path)
 
-    def _carry_out(
-        self,
-        write: Write,
-        added: list[tuple[RunHeader, bytes]],
-        removed: list[tuple[RunHeader, bytes]],
-    ) -> None:
+    def _carry_out(self, write: Write, changes: list[_Change]) -> None:
         match write:
             case PutRun():
-                self._put_run(write, added)
+                self._put_run(write, changes)
             case AppendQueue():
-                self._append_queue(write, removed)
+                self._append_queue(write, changes)
             case PutReservation():
                 self._put_meta("reserved", write.counter)
             case PutAnnouncement():
@@ -245,10 +236,20 @@ class SqliteFront:
                     " VALUES(?, ?, ?, ?) ON CONFLICT(digest) DO NOTHING",
                     (write.digest, write.ticket, write.session, write.payload),
                 )
+            case PutBallot():
+                front_epochs.put_ballot(self._db, write)
+            case PutView():
+                gone = front_epochs.put_view(self._db, write)
+                changes.extend((False, *run) for run in gone)
+            case PutRestamp():
+                changes.append((True, *front_epochs.put_restamp(self._db, write)))
+            case ResetFront():
+                self._ends, gone = front_epochs.reset(self._db, write)
+                changes.extend((False, *run) for run in gone)
             case MarkPublished():
                 self._mark_published(write)
             case ForgetPayloads():
-                self._forget(write.position)
+                self._ends = forget(self._db, write, self._ends, self._id_window)
             case ExpireLog():
                 front_expiry.expire_log(self._db, write)
             case DropExpired():
@@ -265,7 +266,7 @@ class SqliteFront:
     def _put_meta(self, name: str, value: int) -> None:
         self._db.execute("INSERT OR REPLACE INTO meta VALUES(?, ?)", (name, value))
 
-    def _put_run(self, write: PutRun, added: list[tuple[RunHeader, bytes]]) -> None:
+    def _put_run(self, write: PutRun, changes: list[_Change]) -> None:
         header = write.header
         manifest = read_manifest(write.payload)
         if manifest.n != header.n:
@@ -279,18 +280,21 @@ class SqliteFront:
             (*header_row(header), manifest.ids, encode_facts(RunFacts.of(manifest))),
         )
         if kept.rowcount != 1:
-            self._check_same(header)
+            if self._is_stamped_later(header):
+                front_epochs.restamp(self._db, header)
+                changes.append((True, header, manifest.ids))
             return
         self._db.execute(
             "INSERT INTO payloads(origin, incarnation, seq, payload) VALUES(?, ?, ?, ?)",
             (header.origin, header.incarnation, header.seq, write.payload),
         )
         self._db.execute("DELETE FROM announcements WHERE digest = ?", (header.digest,))
-        added.append((header, manifest.ids))
+        changes.append((True, header, manifest.ids))
 
-    def _check_same(self, header: RunHeader) -> None:
+    def _is_stamped_later(self, header: RunHeader) -> bool:
+        """Return whether a run that is held has the stamp of an earlier epoch than `header`."""
         held = self._db.execute(
-            "SELECT digest FROM incoming WHERE origin = ? AND incarnation = ? AND seq = ?",
+            "SELECT digest, epoch FROM incoming WHERE origin = ? AND incarnation = ? AND seq = ?",
             (header.origin, header.incarnation, header.seq),
         ).fetchone()
         if held[0] != header.digest:
@@ -298,8 +302,9 @@ class SqliteFront:
                 f"two runs {header.origin}/{header.incarnation}/{header.seq} of different content",
                 digests=[held[0], header.digest],
             )
+        return bool(header.epoch > held[1])
 
-    def _append_queue(self, write: AppendQueue, removed: list[tuple[RunHeader, bytes]]) -> None:
+    def _append_queue(self, write: AppendQueue, changes: list[_Change]) -> None:
         for entry in write.entries:
             self._check_next(entry)
             ids = self._ids_of(entry.header)
@@ -307,8 +312,13 @@ class SqliteFront:
                 f"INSERT INTO queue({ENTRY_COLUMNS}) VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
                 (*entry_row(entry, write.ordered_at), ids),
             )
-            removed.append((entry.header, ids))
-            self._ends = replace(self._ends, position=entry.end, chain_hash=entry.chain_hash)
+            changes.append((False, entry.header, ids))
+            self._ends = replace(
+                self._ends,
+                position=entry.end,
+                chain_hash=entry.chain_hash,
+                held_bytes=self._ends.held_bytes + held_bytes_of(entry.header),
+            )
         self._db.executemany(
             "DELETE FROM incoming WHERE origin = ? AND incarnation = ? AND seq = ?",
             [(e.header.origin, e.header.incarnation, e.header.seq) for e in write.entries],
@@ -362,39 +372,6 @@ class SqliteFront:
             (write.segment.last, write.segment.first, encode_segment(write.segment)),
         )
         self._ends = replace(ends, published=write.position)
-
-    def _forget(self, position: int) -> None:
-        ends = self._ends
-        # The publisher still reads what is not published.
-        limit = min(position, ends.published)
-        upto = self._db.execute(
-            "SELECT max(last) FROM (SELECT position + n - 1 AS last,"
-            " sum(size_bytes) OVER (ORDER BY position) - size_bytes AS before FROM queue"
-            " WHERE position > ? AND position + n - 1 <= ? ORDER BY position LIMIT ?)"
-            " WHERE before < ?",
-            (ends.forgotten, limit, _FORGET_RUNS, _FORGET_BYTES),
-        ).fetchone()[0]
-        forgotten = ends.forgotten if upto is None else int(upto)
-        if forgotten > ends.forgotten:
-            self._db.execute(
-                "DELETE FROM payloads WHERE rowid IN (SELECT p.rowid FROM queue q JOIN payloads p"
-                " USING (origin, incarnation, seq) WHERE q.position > ? AND q.position <= ?)",
-                (ends.forgotten, forgotten),
-            )
-            self._put_meta("forgotten", forgotten)
-        # The last row always stays: it is the merge base.
-        horizon = min(forgotten, ends.position - max(self._id_window, 1))
-        pruned = self._db.execute(
-            "SELECT max(last) FROM (SELECT position + n - 1 AS last FROM queue"
-            " WHERE position > ? AND position <= ? ORDER BY position LIMIT ?) WHERE last <= ?",
-            (ends.pruned, horizon, _PRUNE_RUNS, horizon),
-        ).fetchone()[0]
-        if pruned is not None:
-            self._db.execute("DELETE FROM queue WHERE position <= ?", (pruned,))
-            self._put_meta("pruned", pruned)
-        self._ends = replace(
-            ends, forgotten=forgotten, pruned=ends.pruned if pruned is None else int(pruned)
-        )
 
     # -- reading, from any thread --------------------------------------------------------------
 
@@ -501,6 +478,11 @@ class SqliteFront:
         """Return expired segments that `DropExpired` has not named yet, ascending."""
         with self._reading() as db:
             return front_expiry.read_expired(db, limit)
+
+    def read_snapshot(self) -> FrontSnapshot:
+        """Return the queue at the end of what is published."""
+        with self._reading() as db:
+            return front_epochs.read_snapshot(db, self._id_window)
 
     def read_waiting_payloads(self) -> list[bytes]:
         """Return the payload containers of unpublished runs that may name staged files."""

@@ -82,6 +82,7 @@ def read_extent(db: sqlite3.Connection) -> LogExtent:
         kept_after=_meta(db, "kept_after"),
         files_bytes=_meta(db, "files_bytes"),
         live_bytes=(pages - free) * page_bytes,
+        resets=_meta(db, "resets"),
     )
 
 

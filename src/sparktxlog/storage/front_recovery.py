@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterator
+from itertools import chain
 
 from sparktxlog.codec.payload import read_manifest
 from sparktxlog.model.operation import RunFacts
@@ -34,16 +36,18 @@ def read_announcements(db: sqlite3.Connection) -> list[RecoveredAnnouncement]:
     return found
 
 
-def read_recent_ids(db: sqlite3.Connection, after: int) -> list[tuple[int, bytes]]:
-    """Return the ids of positions after `after`; neighbours are joined into larger pieces."""
+def read_recent_ids(
+    db: sqlite3.Connection, after: int, before: int | None = None
+) -> list[tuple[int, bytes]]:
+    """Return the ids of positions after `after`; neighbours are joined into larger pieces.
+
+    Args:
+        before: Leave out the run that starts at this position and all behind it.
+    """
     pieces: list[tuple[int, bytes]] = []
     start = size = 0
     parts: list[bytes] = []
-    for position, ids in db.execute(
-        "SELECT position, ids FROM queue WHERE position > ? AND position + n - 1 > ?"
-        " ORDER BY position",
-        (after - _LONGEST_RUN, after),
-    ):
+    for position, ids in chain(_snapshot_ids(db, after, before), _queue_ids(db, after, before)):
         if size + len(ids) > 16 * _PIECE_IDS and parts:
             pieces.append((start, b"".join(parts)))
             parts, size = [], 0
@@ -54,3 +58,24 @@ def read_recent_ids(db: sqlite3.Connection, after: int) -> list[tuple[int, bytes
     if parts:
         pieces.append((start, b"".join(parts)))
     return pieces
+
+
+def _snapshot_ids(
+    db: sqlite3.Connection, after: int, before: int | None
+) -> list[tuple[int, bytes]]:
+    """Return the ids before the first queue row, as a snapshot brought them."""
+    return db.execute(
+        "SELECT first, ids FROM recent_ids WHERE last > ?1 AND (?2 IS NULL OR first < ?2)"
+        " ORDER BY last",
+        (after, before),
+    ).fetchall()
+
+
+def _queue_ids(
+    db: sqlite3.Connection, after: int, before: int | None
+) -> Iterator[tuple[int, bytes]]:
+    yield from db.execute(
+        "SELECT position, ids FROM queue WHERE position > ?1 AND position + n - 1 > ?2"
+        " AND (?3 IS NULL OR position < ?3) ORDER BY position",
+        (after - _LONGEST_RUN, after, before),
+    )

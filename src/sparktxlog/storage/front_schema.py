@@ -12,13 +12,15 @@ from sparktxlog.errors import CorruptLogError, DiskFullError, StorageError
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import RunFacts, Touch
 from sparktxlog.model.table import TableDefinition
+from sparktxlog.protocol.balloting import BallotState
 from sparktxlog.protocol.messages import QueueEntry, Rejection, RunHeader
+from sparktxlog.protocol.view import View
 from sparktxlog.storage.interfaces import Segment, StoredEntry
 
 #: "TXLG": tells this file from other SQLite files.
 APPLICATION_ID = 0x54584C47
 #: Rises with every change of the tables; an older program refuses a newer file.
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 _PAGE_BYTES = 8192
 #: The write-ahead log is folded back in steps of this size: fewer, larger steps write a page
@@ -46,6 +48,10 @@ CREATE TABLE segments(last INTEGER PRIMARY KEY, first INTEGER, segment BLOB);
 CREATE TABLE catalog(position INTEGER, name TEXT, definition BLOB, PRIMARY KEY(position, name))
     WITHOUT ROWID;
 """
+#: New in format 2, besides `view`, `ballot`, `incarnation` and `resets` in `meta`.
+_TABLES_2 = """
+CREATE TABLE recent_ids(last INTEGER PRIMARY KEY, first INTEGER, ids BLOB);
+"""
 
 HEADER_COLUMNS = "origin, incarnation, seq, n, epoch, ts, digest, size_bytes, staged_bytes"
 ENTRY_COLUMNS = (
@@ -60,6 +66,8 @@ _decode_facts = msgspec.msgpack.Decoder(
 _decode_rejections = msgspec.msgpack.Decoder(tuple[Rejection, ...]).decode
 _decode_segment = msgspec.msgpack.Decoder(Segment).decode
 _decode_definition = msgspec.msgpack.Decoder(TableDefinition).decode
+_decode_view = msgspec.msgpack.Decoder(View).decode
+_decode_ballot = msgspec.msgpack.Decoder(BallotState).decode
 
 
 def open_front(path: Path) -> sqlite3.Connection:
@@ -81,8 +89,12 @@ def open_front(path: Path) -> sqlite3.Connection:
         connection.execute("PRAGMA temp_store=MEMORY")
         if fresh:
             connection.executescript(
-                f"BEGIN; {_TABLES} PRAGMA application_id={APPLICATION_ID};"
+                f"BEGIN; {_TABLES} {_TABLES_2} PRAGMA application_id={APPLICATION_ID};"
                 f" PRAGMA user_version={SCHEMA_VERSION}; COMMIT;"
+            )
+        elif _format(connection) == (APPLICATION_ID, 1):
+            connection.executescript(
+                f"BEGIN; {_TABLES_2} PRAGMA user_version={SCHEMA_VERSION}; COMMIT;"
             )
         _check_version(connection, path)
     except sqlite3.Error as error:
@@ -95,8 +107,7 @@ def open_front(path: Path) -> sqlite3.Connection:
 
 
 def _check_version(connection: sqlite3.Connection, path: Path) -> None:
-    owner = connection.execute("PRAGMA application_id").fetchone()[0]
-    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    owner, version = _format(connection)
     if owner != APPLICATION_ID or version != SCHEMA_VERSION:
         raise CorruptLogError(
             f"{path} has format {version} of application {owner:#x},"
@@ -104,6 +115,12 @@ def _check_version(connection: sqlite3.Connection, path: Path) -> None:
             hint="Use the version of sparktxlog that wrote it, or another data-dir.",
             path=str(path),
         )
+
+
+def _format(connection: sqlite3.Connection) -> tuple[int, int]:
+    """Return the application id and the format of a file."""
+    owner = connection.execute("PRAGMA application_id").fetchone()[0]
+    return owner, connection.execute("PRAGMA user_version").fetchone()[0]
 
 
 def open_reader(path: Path) -> sqlite3.Connection:
@@ -165,6 +182,26 @@ def encode_definition(definition: TableDefinition) -> bytes:
 def definition_of(body: bytes) -> TableDefinition:
     """Return what `encode_definition` wrote."""
     return _decode_definition(body)
+
+
+def encode_view(view: View) -> bytes:
+    """Return a view as one byte string."""
+    return _encode(view)
+
+
+def view_of(body: bytes | None) -> View | None:
+    """Return what `encode_view` wrote, None for None."""
+    return None if body is None else _decode_view(body)
+
+
+def encode_ballot(state: BallotState) -> bytes:
+    """Return a voter's state as one byte string."""
+    return _encode(state)
+
+
+def ballot_of(body: bytes | None) -> BallotState | None:
+    """Return what `encode_ballot` wrote, None for None."""
+    return None if body is None else _decode_ballot(body)
 
 
 def header_row(header: RunHeader) -> tuple[Any, ...]:

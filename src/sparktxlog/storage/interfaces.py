@@ -6,10 +6,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import StagedFile
 from sparktxlog.model.table import TableDefinition
+from sparktxlog.protocol.balloting import BallotState
 from sparktxlog.protocol.messages import QueueEntry, RunHeader
 from sparktxlog.protocol.recovery import RecoveredState
+from sparktxlog.protocol.view import View
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,6 +20,7 @@ class PutRun:
     """Keep a run: header, payload container (see codec.payload) and facts.
 
     Written for own and foreign runs.  `digest` of an own announcement is replaced by the run.
+    One that is held already stays; a later stamp of the same content replaces its own (P20).
     """
 
     header: RunHeader
@@ -38,6 +42,49 @@ class PutAnnouncement:
     digest: bytes
     payload: bytes
     session: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PutBallot:
+    """Keep what this voter promised and accepted (P14, P17)."""
+
+    state: BallotState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PutView:
+    """Keep a decided view (P18).
+
+    All incoming runs go, with their payloads, but for those of `node_id` under `incarnation`:
+    what others stamped in earlier epochs and is not in the queue by now never will be.
+    """
+
+    view: View
+    #: This node, and its incarnation from now on.
+    node_id: NodeId
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PutRestamp:
+    """Keep the new epoch and timestamp of an own incoming run; its payload stays (P20)."""
+
+    header: RunHeader
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResetFront:
+    """Go on behind a snapshot: the queue, and all that was made of it, is replaced (P21).
+
+    Incoming runs go, but for those of `node_id` under its incarnation behind the snapshot's
+    watermark; reserved counter, ballot, unstamped runs and named values stay.  What was published
+    counts as published and expired.  **After calling** start the node anew.
+    """
+
+    snapshot: FrontSnapshot
+    #: This node, and its incarnation from now on: None = as before, higher after a lost disk.
+    node_id: NodeId
+    incarnation: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,9 +110,16 @@ class MarkPublished:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForgetPayloads:
-    """Payloads of the queue up to `position` are needed by nobody here any more."""
+    """Payloads of the queue up to `position` are needed by no member any more.
+
+    Those behind `spare_after` stay for nodes that are behind and want to come back, as long as
+    all that is held takes at most `spare_bytes`; from there on the oldest ones go (P21).
+    """
 
     position: int
+    #: None = nobody is behind.
+    spare_after: int | None = None
+    spare_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +158,10 @@ Write = (
     PutRun
     | PutReservation
     | PutAnnouncement
+    | PutBallot
+    | PutView
+    | PutRestamp
+    | ResetFront
     | AppendQueue
     | MarkPublished
     | ForgetPayloads
@@ -152,6 +210,7 @@ class Segment:
     #: Chain hashes before `first` and at `last`, hexadecimal.
     from_hash: str
     to_hash: str
+    #: Epoch of its last run, hence of the queue at `last`: the same at every site.
     epoch: int
     #: Transactions, and how many of them were rejected.
     transactions: int
@@ -190,6 +249,8 @@ class LogExtent:
     files_bytes: int
     #: Bytes of the front that are in use.
     live_bytes: int
+    #: How often the queue was replaced by a snapshot.
+    resets: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,10 +265,36 @@ class StoredEntry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FrontSnapshot:
+    """The queue at a run end, without the runs before it: enough to go on there (P21).
+
+    Taken at the end of what is published.  Plain values: msgpack carries it between nodes.
+    """
+
+    #: The run that ends there, without payload; None = position 0.
+    last: StoredEntry | None = None
+    #: Per origin: last sequence number.
+    watermarks: dict[str, int] = field(default_factory=dict)
+    #: Tables by the positions where they came into being, ascending.
+    tables: tuple[tuple[int, TableDefinition], ...] = ()
+    #: Ids of the id window before `last`: (first position, ids), ascending, without gap.
+    recent_ids: tuple[tuple[int, bytes], ...] = ()
+    #: Newest view that its giver knows.
+    view: View | None = None
+
+    @property
+    def position(self) -> int:
+        """Where the queue goes on: the last position."""
+        return 0 if self.last is None else self.last.entry.end
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FrontState:
     """What the node needs at start beside the core's state."""
 
     core: RecoveredState
+    #: This node's incarnation.
+    incarnation: int = 1
     #: Published position and Delta version of the queue table.
     published: int = 0
     published_version: int = -1
@@ -264,6 +351,9 @@ class Front(Protocol):
 
     def read_expired(self, limit: int) -> list[Segment]:
         """Return expired segments that `DropExpired` has not named yet, ascending."""
+
+    def read_snapshot(self) -> FrontSnapshot:
+        """Return the queue at the end of what is published."""
 
     def read_waiting_payloads(self) -> list[bytes]:
         """Return the payload containers of unpublished runs that may name staged files."""

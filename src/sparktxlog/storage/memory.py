@@ -25,21 +25,30 @@ from sparktxlog.errors import (
 from sparktxlog.model.ids import check_relative_path
 from sparktxlog.model.operation import RunFacts, StagedFile
 from sparktxlog.model.table import TableDefinition
+from sparktxlog.protocol.balloting import BallotState
 from sparktxlog.protocol.messages import MergeBase, QueueEntry, RunHeader
 from sparktxlog.protocol.recovery import RecoveredAnnouncement, RecoveredRun, RecoveredState
+from sparktxlog.protocol.view import View
+from sparktxlog.storage.front_epochs import check_own, check_restamp, check_snapshot, newer_view
 from sparktxlog.storage.front_expiry import cut_of
+from sparktxlog.storage.front_forgetting import held_bytes_of
 from sparktxlog.storage.interfaces import (
     AppendQueue,
     DropExpired,
     ExpireLog,
     ForgetPayloads,
+    FrontSnapshot,
     FrontState,
     LogExtent,
     MarkPublished,
     PutAnnouncement,
+    PutBallot,
     PutReservation,
+    PutRestamp,
     PutRun,
     PutValue,
+    PutView,
+    ResetFront,
     Segment,
     SegmentCut,
     ShrinkFront,
@@ -73,6 +82,12 @@ class MemoryFront:
         self._kept_after = 0
         self._values: dict[str, bytes] = {}
         self._waiting = WaitingIds()
+        self._view: View | None = None
+        self._ballot: BallotState | None = None
+        self._incarnation = 1
+        self._resets = 0
+        #: Ids before the first queue entry, as a snapshot brought them.
+        self._recent: list[tuple[int, bytes]] = []
 
     def load(self, id_window: int) -> FrontState:
         """Read the state at start."""
@@ -99,19 +114,27 @@ class MemoryFront:
             ],
             announcements=[_recovered(item) for item in self._announced.values()],
             tables=[table for _, table in sorted(self._tables, key=lambda t: (t[0], t[1].name))],
-            recent_ids=[
-                (stored.entry.position, stored.ids)
-                for stored in self._queue
-                if stored.entry.end > base.position - id_window
-            ],
+            view=self._view,
+            ballot=self._ballot,
+            recent_ids=self._recent_ids(base.position - id_window, base.position + 1),
         )
         return FrontState(
             core=core,
+            incarnation=self._incarnation,
             published=self._published,
             published_version=self._published_version,
             kept_after=self._kept_after,
             values=dict(self._values),
         )
+
+    def _recent_ids(self, after: int, before: int) -> list[tuple[int, bytes]]:
+        """Return the ids behind `after`, of runs that start before `before`."""
+        queued = [(stored.entry.position, stored.ids) for stored in self._queue]
+        return [
+            (first, ids)
+            for first, ids in (*self._recent, *queued)
+            if first < before and first + len(ids) // 16 - 1 > after
+        ]
 
     def write(self, writes: Sequence[Write]) -> None:
         """Carry out all writes, or none."""
@@ -146,10 +169,19 @@ class MemoryFront:
                 self._reserved = write.counter
             case PutAnnouncement():
                 self._announced.setdefault(write.digest, write)
+            case PutBallot():
+                self._ballot = write.state
+            case PutView():
+                self._view, self._incarnation = write.view, write.incarnation
+                self._drop_incoming(write.node_id, write.incarnation, 0)
+            case PutRestamp():
+                self._restamp(write.header)
+            case ResetFront():
+                self._reset(write)
             case MarkPublished():
                 self._mark_published(write)
             case ForgetPayloads():
-                self._forget(write.position)
+                self._forget(write)
             case ExpireLog():
                 self._expire(write)
             case DropExpired():
@@ -172,11 +204,48 @@ class MemoryFront:
         if held is not None:
             if held[0].digest != header.digest:
                 raise InvariantViolation(f"two runs {key} of different content")
+            if header.epoch > held[0].epoch:
+                self._restamp(header)
             return
         self._incoming[key] = (header, manifest.ids, RunFacts.of(manifest))
         self._payloads[key] = write.payload
         self._announced.pop(header.digest, None)
         self._waiting.add(header, manifest.ids)
+
+    def _restamp(self, header: RunHeader) -> None:
+        held = self._incoming.get(run_key(header))
+        check_restamp(header, None if held is None else held[0].digest)
+        assert held is not None
+        self._incoming[run_key(header)] = (header, held[1], held[2])
+        self._waiting.add(header, held[1])
+
+    def _drop_incoming(self, node_id: str, incarnation: int, upto: int) -> None:
+        """Drop all incoming runs but those of one node and incarnation behind `upto`."""
+        for key, (header, ids, _) in list(self._incoming.items()):
+            if key[:2] != (node_id, incarnation) or header.seq <= upto:
+                self._waiting.remove(header, ids)
+                del self._incoming[key], self._payloads[key]
+
+    def _reset(self, write: ResetFront) -> None:
+        snapshot, position = write.snapshot, write.snapshot.position
+        check_snapshot(snapshot)
+        check_own(write, self._incarnation, self._watermarks.get(write.node_id, 0))
+        if write.incarnation is not None:
+            self._incarnation = write.incarnation
+        upto = snapshot.watermarks.get(write.node_id, 0)
+        self._drop_incoming(write.node_id, self._incarnation, upto)
+        self._payloads = {key: self._payloads[key] for key in self._incoming}
+        self._queue = [] if snapshot.last is None else [snapshot.last]
+        self._starts = [stored.entry.position for stored in self._queue]
+        self._watermarks = dict(snapshot.watermarks)
+        self._tables = list(snapshot.tables)
+        self._recent = list(snapshot.recent_ids)
+        self._segments = []
+        self._published = self._forgotten = self._kept_after = position
+        self._pruned = self._starts[0] - 1 if self._starts else 0
+        self._published_version = -1
+        self._view = newer_view(self._view, snapshot.view)
+        self._resets += 1
 
     def _append_queue(self, write: AppendQueue) -> None:
         for entry in write.entries:
@@ -207,14 +276,21 @@ class MemoryFront:
         self._segments = [s for s in self._segments if s.last != write.segment.last]
         self._segments.append(write.segment)
 
-    def _forget(self, position: int) -> None:
-        limit = min(position, self._published)
-        for stored in self._queue:
-            if self._forgotten < stored.entry.end <= limit:
-                self._payloads.pop(run_key(stored.entry.header), None)
-                self._forgotten = stored.entry.end
-        end = self._queue[-1].entry.end if self._queue else 0
-        horizon = min(self._forgotten, end - max(self._id_window, 1))
+    def _forget(self, write: ForgetPayloads) -> None:
+        limit = min(write.position, self._published)
+        spare = limit if write.spare_after is None else write.spare_after
+        held = [stored for stored in self._queue if stored.entry.end > self._forgotten]
+        excess = sum(held_bytes_of(stored.entry.header) for stored in held) - write.spare_bytes
+        for stored in held:
+            if stored.entry.end > limit or (stored.entry.end > spare and excess <= 0):
+                break
+            self._payloads.pop(run_key(stored.entry.header), None)
+            self._forgotten = stored.entry.end
+            excess -= held_bytes_of(stored.entry.header)
+        horizon = min(self._forgotten, self._published - max(self._id_window, 1))
+        self._recent = [
+            (first, ids) for first, ids in self._recent if first + len(ids) // 16 - 1 > horizon
+        ]
         while self._queue and self._queue[0].entry.end <= horizon:
             self._pruned = self._queue[0].entry.end
             del self._queue[0], self._starts[0]
@@ -281,6 +357,7 @@ class MemoryFront:
             kept_after=self._kept_after,
             files_bytes=sum(segment.files_bytes for segment in self._segments),
             live_bytes=self.size_bytes(),
+            resets=self._resets,
         )
 
     def read_cuts(self, after: int, limit: int) -> list[SegmentCut]:
@@ -290,6 +367,30 @@ class MemoryFront:
     def read_expired(self, limit: int) -> list[Segment]:
         """Return expired segments that `DropExpired` has not named yet, ascending."""
         return [segment for segment in self._segments if segment.last <= self._kept_after][:limit]
+
+    def read_snapshot(self) -> FrontSnapshot:
+        """Return the queue at the end of what is published."""
+        position = self._published
+        if not position:
+            return FrontSnapshot(view=self._view)
+        last = self.read_entry_at(position)
+        if last is None or last.entry.end != position:
+            raise ExpiredError(f"the run that ends at {position} is gone", kept_after=position)
+        watermarks = dict(self._watermarks)
+        for stored in reversed(self._queue[bisect_right(self._starts, position) :]):
+            watermarks[stored.entry.header.origin] = stored.entry.header.seq - 1
+        return FrontSnapshot(
+            last=last,
+            watermarks={origin: seq for origin, seq in watermarks.items() if seq},
+            tables=tuple(
+                sorted(
+                    ((at, table) for at, table in self._tables if at <= position),
+                    key=lambda item: (item[0], item[1].name),
+                )
+            ),
+            recent_ids=tuple(self._recent_ids(position - self._id_window, last.entry.position)),
+            view=self._view,
+        )
 
     def read_waiting_payloads(self) -> list[bytes]:
         """Return the payload containers of unpublished runs that may name staged files."""

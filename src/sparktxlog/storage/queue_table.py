@@ -14,9 +14,42 @@ import pyarrow.compute as pc
 
 from sparktxlog.errors import InvariantViolation
 from sparktxlog.storage.delta_table import LogTable
+from sparktxlog.storage.durability import storage_error, sync_directory
 from sparktxlog.storage.schemas import SYNCHRONIZED_QUEUE
 
 QUEUE_NAME = "synchronized_queue"
+#: Beside the directory of the log tables: nothing in it is read by a node, an operator may drop it.
+ASIDE = "set-aside"
+
+
+def set_aside(log_root: Path, resets: int) -> Path | None:
+    """Move the table of before a snapshot out of the way, so that a new one begins behind it.
+
+    It may be a prefix of the queue or another history: its transaction version would be taken for
+    ours, and rows behind the snapshot would be left out.  Done once for each reset, so a repeated
+    call, also after a crash, leaves the new table alone.
+
+    Args:
+        log_root: Directory of the log tables.
+        resets: How often the front's queue was replaced by a snapshot.
+
+    Returns:
+        Where it lies now; None if there was nothing to move.
+
+    Raises:
+        StorageError: Do it again.
+    """
+    table, aside = log_root / QUEUE_NAME, log_root.parent / ASIDE / f"{QUEUE_NAME}-{resets}"
+    if aside.exists() or not any(table.glob("*.parquet")):
+        return None
+    try:
+        aside.parent.mkdir(exist_ok=True)
+        table.rename(aside)
+        for directory in (aside.parent, log_root, log_root.parent):
+            sync_directory(directory)
+    except OSError as error:
+        raise storage_error(error, table) from error
+    return aside
 
 
 class QueueTable:

@@ -35,14 +35,17 @@ class WaitingIds:
         self._short: dict[bytes, tuple[RunHeader, int]] = {}
 
     def add(self, header: RunHeader, ids: bytes) -> None:
-        """Add a run."""
+        """Add a run; one that is here gets the new stamp."""
         with self._lock:
             if header.n > _DICT_LIMIT:
                 self._long[run_key(header)] = (header, ids)
                 return
             for index in range(header.n):
                 # The first run that carries an id is the one that counts (P25b).
-                self._short.setdefault(ids[16 * index : 16 * index + 16], (header, index))
+                transaction_id = ids[16 * index : 16 * index + 16]
+                held = self._short.setdefault(transaction_id, (header, index))
+                if run_key(held[0]) == run_key(header):
+                    self._short[transaction_id] = (header, held[1])
 
     def remove(self, header: RunHeader, ids: bytes) -> None:
         """Remove a run that was added before."""

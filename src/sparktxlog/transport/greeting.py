@@ -1,18 +1,39 @@
 """How nodes greet each other: who may talk at all (requirements G39–G42, G44, D23).
 
-Greeting compares node id and URL with the configuration of both sides, the lineage, the settings
+Greeting compares node id and URL with the places that this node knows, the lineage, the settings
 that must be equal everywhere, the wire version, and the *instance*: a UUID made with the data
-directory.  A node id that appears with another instance is a second node under one id, or a node
-that lost its disk; neither may go on under the old identity (protocol P21).
+directory.  Places are those of the configuration until an epoch is decided, then those of its view.
+
+A node id that appears with another instance is a second node under one id, or a node that lost its
+disk; neither may go on under the old identity (protocol P21).  A *fresh* one, which keeps nothing
+of the log yet, learns under which incarnation of which lineage it has to come back, and is then a
+*joiner*: it may ask for the queue and for admission, until a view has it under that incarnation.
 """
 
 from __future__ import annotations
 
 import hmac
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from sparktxlog.codec.wire import WIRE_VERSION, Hello
 from sparktxlog.errors import ForbiddenPeerError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a node is to be found, and under which incarnation."""
+
+    urls: tuple[str, ...]
+    incarnation: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Joiner:
+    """A node that comes back with another disk and is not admitted yet."""
+
+    instance: str
+    incarnation: int
 
 
 class Greeter:
@@ -20,69 +41,179 @@ class Greeter:
 
     Args:
         own: This node's greeting.
-        urls: Configured peers: node id → URL.
+        places: The other nodes: node id → place, or its URLs with commas between them.
         instances: Instances that peers showed before: node id → UUID.
-        remember: Called with node id and UUID when a peer shows itself for the first time.
+        remember: Called with node id and UUID when a peer's instance is to be kept.
+        is_fresh: Returns whether this node keeps nothing of the log yet.
+        is_linked: Returns whether a node under its known instance can be reached now.
     """
 
     def __init__(
         self,
         own: Hello,
-        urls: Mapping[str, str],
+        places: Mapping[str, Place | str],
         instances: Mapping[str, str],
         remember: Callable[[str, str], None],
+        *,
+        is_fresh: Callable[[], bool] = lambda: False,
+        is_linked: Callable[[str], bool] = lambda node_id: True,
     ) -> None:
-        self.own = own
-        self._urls = dict(urls)
+        self._own = own
+        self._places: dict[str, Place] = {}
+        self.set_places(places)
         self._instances = dict(instances)
         self._remember = remember
+        self._is_fresh = is_fresh
+        self._is_linked = is_linked
+        self._joiners: dict[str, Joiner] = {}
+
+    @property
+    def own(self) -> Hello:
+        """This node's greeting as of now."""
+        fresh = self._is_fresh()
+        return self._own if fresh == self._own.fresh else replace(self._own, fresh=fresh)
 
     def known(self, node_id: str) -> bool:
-        """Return whether a node id is configured as a peer (G44)."""
-        return node_id in self._urls
+        """Return whether a node id has a place (G44)."""
+        return node_id in self._places
+
+    def is_joiner(self, node_id: str) -> bool:
+        """Return whether a node speaks under an incarnation that no view has yet."""
+        return node_id in self._joiners
+
+    # -- places ------------------------------------------------------------------------------------
+
+    def set_places(self, places: Mapping[str, Place | str]) -> None:
+        """Take the places of other nodes into force; who has none any more is a stranger."""
+        self._places = {
+            node_id: Place(urls=tuple(place.split(","))) if isinstance(place, str) else place
+            for node_id, place in places.items()
+        }
+
+    def enter(
+        self, places: Mapping[str, Place | str], lineage: str, ancestors: Iterable[str]
+    ) -> None:
+        """Take a decided view into force; joiners that it has are known from now on."""
+        self.set_places(places)
+        self._own = replace(
+            self._own, lineage=lineage, ancestors=tuple(ancestors), founding_hash=""
+        )
+        for node_id, joiner in list(self._joiners.items()):
+            place = self._places.get(node_id)
+            if place is None or place.incarnation > joiner.incarnation:
+                del self._joiners[node_id]
+            elif place.incarnation == joiner.incarnation:
+                del self._joiners[node_id]
+                self._keep(node_id, joiner.instance)
+
+    def _keep(self, node_id: str, instance: str) -> None:
+        self._instances[node_id] = instance
+        self._remember(node_id, instance)
+
+    # -- judging -----------------------------------------------------------------------------------
 
     def check(self, hello: Hello, expected: str) -> None:
-        """Accept the greeting of the node that signed or was addressed as `expected`.
+        """Accept the greeting of the node that was addressed as `expected`.
+
+        Raises:
+            ForbiddenPeerError: It is not who it should be; nothing changed (definite).
+        """
+        if self.judge(hello, expected):
+            raise self._refusal(
+                hello, f"node {expected!r} has to join the log first",
+                "It learns that by its own greeting and comes back by itself.",
+            )  # fmt: skip
+
+    def judge(self, hello: Hello, expected: str) -> int:
+        """Judge a greeting: 0 = accepted, else the incarnation under which it must come back.
 
         Raises:
             ForbiddenPeerError: It is not who it should be; nothing changed (definite).
         """
         own = self.own
+        self._check_identity(hello, expected)
+        place = self._places[expected]
+        known = self._instances.get(expected)
+        same = known is None or hmac.compare_digest(known, hello.instance)
+        joins = hello.fresh and not own.fresh
+        if not continues(hello, own):
+            if joins and not own.founding_hash:
+                return place.incarnation if same else self._next_incarnation(hello, place)
+            raise self._refusal(
+                hello, f"lineage of node {expected!r} is {hello.lineage[:120]!r}, here "
+                f"{own.lineage!r}",
+                "cluster and the set of members must be the same on all members.",
+            )  # fmt: skip
+        if hello.founding_hash and own.founding_hash and hello.founding_hash != own.founding_hash:
+            raise self._refusal(
+                hello, f"configuration of node {expected!r} is another one",
+                "URLs, weights, roles and quorum must be the same on all members.",
+            )  # fmt: skip
+        if same:
+            self._joiners.pop(expected, None)
+            if known is None:
+                self._keep(expected, hello.instance)
+            return 0
+        if hello.incarnation > place.incarnation and not self._is_old_alive(hello):
+            self._joiners[expected] = Joiner(instance=hello.instance, incarnation=hello.incarnation)
+            return 0
+        if joins:
+            return self._next_incarnation(hello, place)
+        raise self._second_node(hello)
+
+    def _next_incarnation(self, hello: Hello, place: Place) -> int:
+        if self._is_old_alive(hello):
+            raise self._second_node(hello)
+        return place.incarnation + 1
+
+    def _is_old_alive(self, hello: Hello) -> bool:
+        joiner = self._joiners.get(hello.node_id)
+        if joiner is not None and joiner.instance == hello.instance:
+            return False
+        return self._is_linked(hello.node_id)
+
+    def _check_identity(self, hello: Hello, expected: str) -> None:
+        own = self._own
         if hello.node_id == own.node_id and hello.instance != own.instance:
             raise self._refusal(
                 hello, f"two nodes with one id: {own.node_id!r} is this node's own",
                 "Give each node its own node-id (G39).",
             )  # fmt: skip
-        if hello.node_id != expected or expected not in self._urls:
+        if hello.node_id != expected or expected not in self._places:
             raise self._refusal(
                 hello, f"node {hello.node_id!r} answers where {expected!r} is configured",
                 "Compare peer.<n>.id with the peer's node-id (G41).",
             )  # fmt: skip
+        url, urls = hello.url.rstrip("/"), self._places[expected].urls
         for what, theirs, ours, hint in (
             ("wire version", str(hello.wire_version), str(WIRE_VERSION),
              "Run the same release on all members."),
-            ("URL", hello.url.rstrip("/"), self._urls[expected],
+            ("URL", url, url if url in urls else ",".join(urls),
              "Compare peer.<n>.url with the peer's master-url (G42)."),
-            ("lineage", hello.lineage, own.lineage,
-             "cluster and the set of members must be the same on all members."),
             ("configuration", hello.config_hash, own.config_hash,
-             "URLs, quorum, signature-interval and id-window must be the same on all members."),
+             "cluster, signature-interval and id-window must be the same on all members."),
         ):  # fmt: skip
             if theirs != ours:
                 raise self._refusal(
                     hello, f"{what} of node {expected!r} is {theirs[:120]!r}, here {ours!r}", hint
                 )
-        known = self._instances.get(expected)
-        if known is None:
-            self._instances[expected] = hello.instance
-            self._remember(expected, hello.instance)
-        elif not hmac.compare_digest(known, hello.instance):
-            raise self._refusal(
-                hello, f"two nodes with one id: {expected!r} shows another data directory",
-                "Stop one of them; a node that lost its data directory must return under a new "
-                "node-id.",
-            )  # fmt: skip
+
+    def _second_node(self, hello: Hello) -> ForbiddenPeerError:
+        return self._refusal(
+            hello, f"two nodes with one id: {hello.node_id!r} shows another data directory",
+            "Stop one of them.  A node that lost its data directory comes back with an empty one, "
+            "once the other is not reached any more.",
+        )  # fmt: skip
 
     @staticmethod
     def _refusal(hello: Hello, message: str, hint: str) -> ForbiddenPeerError:
         return ForbiddenPeerError(message, hint=hint, node=hello.node_id[:80], url=hello.url[:200])
+
+
+def continues(theirs: Hello, ours: Hello) -> bool:
+    """Return whether two nodes are of one log, or one of them has yet to learn of a `force`."""
+    return (
+        theirs.lineage == ours.lineage
+        or theirs.lineage in ours.ancestors
+        or ours.lineage in theirs.ancestors
+    )

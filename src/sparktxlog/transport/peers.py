@@ -3,7 +3,9 @@
 A link never blocks the core: posts replace older ones that still wait, pushes beyond a bound are
 dropped (the peer then fetches, P3a), tails and announcements are repeated by the core.  While a
 peer cannot be reached the link greets it again and again, so a healed network is noticed within
-about a second; each change is told through `on_link` (D11).
+about a second; each change is told through `on_link` (D11).  A peer with several addresses is
+greeted at one after the other (V59).  Parts of epoch decisions go before pushes; to a peer that
+cannot be reached they are dropped, but a probe of it makes the link try once more at once (V21).
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from sparktxlog.errors import (
 )
 from sparktxlog.model.copying import Grant, ReplicaSize
 from sparktxlog.model.report import WorkerReport
+from sparktxlog.protocol.balloting import EpochMessage, Probe
 from sparktxlog.protocol.messages import Announcement, Post, RunHeader, Tail
 from sparktxlog.transport import signing
 from sparktxlog.transport.files import stream_file
@@ -44,6 +47,8 @@ _OUTBOX_BYTES = 32 << 20
 #: Pushes that travel in one request, bytes; larger bodies are streamed.
 _PUSH_BATCH_BYTES = 1 << 20
 _MAX_MESSAGES = 256
+#: A link whose peer lost its place sends what waits for so long, seconds.
+_LAST_WORDS_S = 5.0
 _BACKOFF_MIN_S = 0.05
 _BACKOFF_MAX_S = 1.0
 _TIMEOUT = aiohttp.ClientTimeout(total=10.0, sock_connect=2.0)
@@ -84,10 +89,12 @@ class PeerLink:
 
     Args:
         node_id: The peer's configured id.
-        url: The peer's configured URL.
+        urls: The peer's addresses, tried in turn; several stand with commas between them.
         greeter: Judges the peer's greeting.
         signer: Signs this node's requests.
         on_link: Called with (node id, up) when the link comes up or breaks.
+        on_join: Called with the peer's greeting if it says that this node has to join first.
+        hears: Returns whom this node is linked to; posts tell it.
     """
 
     def __init__(
@@ -98,9 +105,13 @@ class PeerLink:
         greeter: Greeter,
         signer: Signer,
         on_link: Callable[[str, bool], None],
+        on_join: Callable[[wire.Hello], None] = lambda hello: None,
+        hears: Callable[[], tuple[str, ...]] = tuple,
     ) -> None:
         self.node_id = node_id
-        self.url = url
+        self.urls = tuple(url.split(","))
+        #: The address in use.
+        self.url = self.urls[0]
         self.traffic = Traffic()
         self.up = False
         #: Why the link is down, for status; empty while up.
@@ -110,6 +121,10 @@ class PeerLink:
         self._greeter = greeter
         self._signer = signer
         self._on_link = on_link
+        self._on_join = on_join
+        self._hears = hears
+        #: Set to make the link try again at once.
+        self._hurry = asyncio.Event()
         self._to = ""
         self._outbox = _Outbox()
         self._post_ready = asyncio.Event()
@@ -117,6 +132,8 @@ class PeerLink:
         self._broken = asyncio.Event()
         self._broken.set()
         self._greeted = asyncio.Event()
+        #: Set when nothing waits to be pushed.
+        self._drained = asyncio.Event()
         self._session: aiohttp.ClientSession | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -151,6 +168,16 @@ class PeerLink:
         """Send a part of the synchronized queue (P9)."""
         self._message("/peer/v1/tails", wire.encode(tail))
 
+    def epoch(self, message: EpochMessage) -> None:
+        """Send a part of an epoch decision; dropped if the link is down or congested.
+
+        A probe to a peer that cannot be reached makes the link try it now: if it answers, the
+        link comes up, and that is a sign of life (V21).
+        """
+        if not self.up and isinstance(message, Probe):
+            self._hurry.set()
+        self._message("/peer/v1/epochs", wire.encode_epoch(message))
+
     def _message(self, target: str, body: bytes) -> None:
         if self.up and len(self._outbox.messages) < _MAX_MESSAGES:
             self._outbox.messages.append((target, body))
@@ -164,6 +191,24 @@ class PeerLink:
         for work in (self._greeting, self._posting, self._pushing):
             name = f"{work.__name__.strip('_')} {self.node_id}"
             self._tasks.append(asyncio.create_task(work(), name=name))
+
+    def move(self, urls: tuple[str, ...]) -> None:
+        """Take other addresses into use; a link at an address that stays is not broken."""
+        self.urls = urls
+        if self.url not in urls:
+            self.url = urls[0]
+            self.greet_again()
+
+    async def retire(self) -> None:
+        """Send what waits, for a short while, and close: the peer has lost its place."""
+        began = time.monotonic()
+        while self.up and self._push_ready.is_set() and time.monotonic() < began + _LAST_WORDS_S:
+            self._drained.clear()
+            try:
+                await asyncio.wait_for(self._drained.wait(), _LAST_WORDS_S)
+            except TimeoutError:
+                break
+        await self.close()
 
     async def close(self) -> None:
         """Stop the tasks; what waits is dropped."""
@@ -179,10 +224,23 @@ class PeerLink:
                 await self._greet()
             except TxLogError as error:
                 self._went_down(error)
-                await asyncio.sleep(delay)
+                self._turn_to_next()
+                await self._pause(delay)
                 delay = min(2 * delay, _BACKOFF_MAX_S)
             else:
                 delay = _BACKOFF_MIN_S
+
+    def _turn_to_next(self) -> None:
+        at = self.urls.index(self.url) + 1 if self.url in self.urls else 0
+        self.url = self.urls[at % len(self.urls)]
+
+    async def _pause(self, delay: float) -> None:
+        """Wait until the next attempt is due, or wanted."""
+        self._hurry.clear()
+        try:
+            await asyncio.wait_for(self._hurry.wait(), delay)
+        except TimeoutError:
+            return
 
     async def _greet(self) -> None:
         body = wire.encode(self._greeter.own)
@@ -193,6 +251,9 @@ class PeerLink:
         if not seal:
             raise UnauthorizedError(f"{self.url} does not prove that it knows the cluster secret")
         hello = wire.decode(wire.Hello, answer)
+        if hello.join_as:
+            self._on_join(hello)
+            raise StaleSessionError(f"this node has to join as incarnation {hello.join_as}")
         self._greeter.check(hello, self.node_id)
         self._to = hello.boot
         self._broken.clear()
@@ -227,7 +288,9 @@ class PeerLink:
             self._post_ready.clear()
             post, reports = box.post, box.reports
             box.post, box.reports = None, {}
-            body = wire.encode(wire.Envelope(post=post, reports=tuple(reports.values())))
+            body = wire.encode(
+                wire.Envelope(post=post, reports=tuple(reports.values()), hears=self._hears())
+            )
             self.traffic.posts += 1
             self.traffic.post_bytes_max = max(self.traffic.post_bytes_max, len(body))
             try:
@@ -253,6 +316,7 @@ class PeerLink:
                 target, body = "/peer/v1/pushes", wire.encode_pushes(self._take_pushes())
             else:
                 self._push_ready.clear()
+                self._drained.set()
                 continue
             try:
                 await self._request("POST", target, body, _TIMEOUT)
@@ -286,6 +350,10 @@ class PeerLink:
     async def get_announced(self, digest: bytes) -> bytes:
         """Return the payload container of an announced run, unverified; errors as `get_run`."""
         return await self._get(f"/peer/v1/announced/{digest.hex()}")
+
+    async def get_snapshot(self) -> bytes:
+        """Return a snapshot of the peer's queue, unverified; errors as `get_run`."""
+        return await self._get("/peer/v1/snapshot")
 
     async def _get(self, target: str) -> bytes:
         await self._wait_greeted()

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
-from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from sparktxlog.catchup.bisection import (
@@ -26,7 +25,7 @@ from sparktxlog.catchup.bisection import (
     standing_differences,
 )
 from sparktxlog.errors import ApplyError
-from sparktxlog.worker.histories import SiteHistory, read_histories
+from sparktxlog.worker.histories import SiteHistory, local_dataset, read_histories
 from sparktxlog.worker.source import HttpLogSource
 
 if TYPE_CHECKING:
@@ -266,7 +265,7 @@ def queue_suspects(queue: Path, table: str, after: int, until: int) -> tuple[Sus
     if not (queue / "_delta_log").is_dir():
         return None
     try:
-        batches = DeltaTable(queue).to_pyarrow_dataset().to_batches(
+        batches = local_dataset(queue).to_batches(
             columns=["position", "origin", "transaction_id", "operations"],
             filter=(pc.field("position") > after) & (pc.field("position") <= until)
             & (pc.field("outcome") == "committed"),

@@ -65,12 +65,15 @@ class Fetched:
     wire_bytes: int = 0
     #: Found in the replica or in the workspace.
     reused_bytes: int = 0
+    #: Seconds in which bytes came.
+    fetch_s: float = 0.0
 
     def __add__(self, other: Fetched) -> Fetched:
         return Fetched(
             size_bytes=self.size_bytes + other.size_bytes,
             wire_bytes=self.wire_bytes + other.wire_bytes,
             reused_bytes=self.reused_bytes + other.reused_bytes,
+            fetch_s=self.fetch_s + other.fetch_s,
         )
 
 
@@ -130,6 +133,7 @@ class CopyOutcome:
     size_bytes: int = 0
     wire_bytes: int = 0
     reused_bytes: int = 0
+    fetch_s: float = 0.0
     seconds: float = 0.0
     estimated_s: float | None = None
 
@@ -532,6 +536,7 @@ class ReplicaCopy:
             finished_at=time_ns() // 1000,
             estimated_s=outcome.estimated_s,
             actual_s=outcome.seconds,
+            fetch_s=outcome.fetch_s,
             size_bytes=outcome.size_bytes,
             wire_bytes=outcome.wire_bytes,
             reused_bytes=outcome.reused_bytes,

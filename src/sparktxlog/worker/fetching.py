@@ -74,11 +74,13 @@ class DonorFetcher:
         self._adopt(wanted_files(offered, paths))
         found = select_files(self._space, grants[0], offered, paths, self._lake / name)
         require_space(self._space, found.fetch)
+        began = monotonic()
         wire_bytes, resumed_bytes = self._bring(grants, found.fetch) if found.fetch else (0, 0)
         return Fetched(
             size_bytes=sum(file.size_bytes for file in files),
             wire_bytes=wire_bytes,
             reused_bytes=found.reused_bytes + resumed_bytes,
+            fetch_s=monotonic() - began,
         )
 
     def _adopt(self, tasks: Sequence[FileTask]) -> None:

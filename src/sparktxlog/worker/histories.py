@@ -18,6 +18,8 @@ from typing import Any
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
+from pyarrow.dataset import Dataset
+from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 from sparktxlog.catchup.bisection import HISTORY
 from sparktxlog.errors import InvalidRequestError, TransportError, TxLogError
@@ -142,12 +144,25 @@ def _add_newest(history: SiteHistory, replica: Mapping[str, Any]) -> None:
         history.add(position, chain_hash, tables, replace=True)
 
 
+def local_dataset(path: Path) -> Dataset:
+    """Return a Delta table of this machine as a dataset that Arrow reads by itself.
+
+    The file system that delta-rs gives by default calls Python from Arrow's threads: one that is
+    still closing a file when the interpreter ends aborts the process.
+
+    Raises:
+        deltalake.exceptions.DeltaError: The table cannot be read (definite).
+    """
+    files = SubTreeFileSystem(str(path), LocalFileSystem())
+    return DeltaTable(path).to_pyarrow_dataset(filesystem=files)
+
+
 def read_log_table(path: Path, histories: Mapping[str, SiteHistory]) -> None:
     """Add what the Delta table `log/signatures` has of sites, where it can be read."""
     if not (path / "_delta_log").is_dir():
         return
     try:
-        rows = DeltaTable(path).to_pyarrow_dataset().to_table(
+        rows = local_dataset(path).to_table(
             columns=["position", "chain_hash", "table", "node_id", "signature", "diverged",
                      "reported_at"],
             filter=pc.field("node_id").isin(list(histories)),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -13,7 +12,9 @@ import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
-_START_S = 30.0
+from tests.node_processes import free_ports
+
+_START_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +37,7 @@ class RunningNode:
 
 def start_node(directory: Path, *settings: str) -> RunningNode:
     """Start a single node with the master and replica roles on a free port of loopback."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     url = f"http://127.0.0.1:{port}"
     config = directory / "node.toml"
     config.write_text(

@@ -105,7 +105,7 @@ def test_the_job_says_what_is_wrong_before_spark_starts(tmp_path: Path) -> None:
     code, result, errors = _job(
         "--url", "http://127.0.0.1:9", "--table", "t", "--input", str(tmp_path)
     )
-    assert code == 5
+    assert code == 5, errors
     assert result["error"]["definite"] in (True, False)
     assert "127.0.0.1:9" in errors
     assert _job("--table", "t")[0] == 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -214,9 +215,10 @@ def test_a_killed_target_goes_on_where_it_stood(sites: Sites) -> None:
     ]  # fmt: skip
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     job = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE)
-    wait_until(lambda: sites.chunks() >= MIDDLE or job.poll() is not None, 90, "chunks are here")
+    wait_until(lambda: sites.chunks() >= MIDDLE or job.poll() is not None, 200, "chunks are here")
     job.kill()
-    job.communicate()
+    stderr = job.communicate()[1].decode(errors="replace")
+    assert job.returncode == -signal.SIGKILL, stderr[-3000:]
     here = sites.chunks()
     assert not (sites.lake("C") / "big").exists()
     outcome = sites.copy()

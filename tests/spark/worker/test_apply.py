@@ -161,17 +161,19 @@ def random_log(root: Path, seed: int, *, segments: int) -> LogBuilder:
     return log
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_random_histories_are_the_same_in_any_batches(
-    spark: SparkSession, tmp_path: Path, seed: int
+    spark: SparkSession, tmp_path: Path, seed: int, long_form: bool
 ) -> None:
-    log = random_log(tmp_path, seed, segments=5)
+    segments = 12 if long_form else 3
+    log = random_log(tmp_path, seed, segments=segments)
     apply(spark, log, tmp_path / "whole")
     check(spark, log, tmp_path / "whole")
     # A boundary after every segment: as many batches as segments.
     log.interval = 1
     outcome = apply(spark, log, tmp_path / "pieces")
-    assert outcome.batches == 5
+    assert outcome.batches == segments
     check(spark, log, tmp_path / "pieces")
     whole, pieces = read_state(tmp_path / "whole"), read_state(tmp_path / "pieces")
     assert whole is not None and pieces is not None

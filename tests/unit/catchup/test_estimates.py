@@ -134,15 +134,45 @@ def test_speed_is_learned_for_each_donor() -> None:
 
 def test_small_transfers_tell_what_comes_besides() -> None:
     pace = TransferPace()
-    for seconds in (3.0, 4.0, 90.0):
-        pace = pace.learn(0, seconds, "B")
+    for seconds in (90.0, 5.0, 4.5):
+        pace = pace.learn(5_000, seconds, "B", fetch_s=0.5)
     assert pace.estimate(0, "B") == pytest.approx(4.0)
     # They leave the speed alone, or 10 kB in 4 s would forbid every copy.
     assert pace.bytes_per_s("B") == TransferPace().bytes_per_s("B")
     assert "4.0 s besides (learned from 3 small transfers)" in pace.describe(1, "B").basis
-    pace = pace.learn(SPEED_FROM_BYTES, 6.0, "B")
-    assert pace.estimate(SPEED_FROM_BYTES, "B") == pytest.approx(7.0)
-    assert pace.learn(-1, 1.0, "B") == pace
+    pace = pace.learn(SPEED_FROM_BYTES, 6.0, "B", fetch_s=1.5)
+    assert pace.estimate(SPEED_FROM_BYTES, "B") == pytest.approx(6.0)
+    for size, seconds, fetch in ((-1, 1.0, 1.0), (GIB, 1.0, 0.0), (GIB, math.nan, 1.0)):
+        assert pace.learn(size, seconds, "B", fetch_s=fetch) == pace
+    assert pace.learn(GIB, 1.0, "B", fetch_s=-1.0) == pace
+
+
+def test_the_start_of_a_jvm_is_no_pace() -> None:
+    cold = TransferPace().learn(5_000, 26.0, "B", fetch_s=0.01)
+    assert cold.estimate(5_000, "B") == TransferPace().estimate(5_000, "B")
+    # 100 MB in one second and 25 s of Spark: the next, larger copy is not made 26 times longer.
+    cold = cold.learn(100_000_000, 26.0, "B", fetch_s=1.0)
+    assert cold.estimate(10_000_000_000, "B") == pytest.approx(200.0)
+    # Once copies in a warm JVM told what they take besides, the rest is that of the bytes.
+    warm = cold
+    for _ in range(3):
+        warm = warm.learn(5_000, 4.0, "B", fetch_s=0.01).learn(GIB, 15.0, "B", fetch_s=8.0)
+    assert warm.estimate(10 * GIB, "B") == pytest.approx(4.0 + 110, rel=0.01)
+
+
+@pytest.mark.parametrize("spark_s", [0.0, 4.0, 9.0])
+def test_estimates_of_whole_copies_stay_within_twice_the_actual(spark_s: float) -> None:
+    """100 MB/s, and a recount at twice the speed; the first copy of all starts cold."""
+
+    def actual(size: int) -> float:
+        return spark_s + size / 100e6 + size / 200e6
+
+    pace = TransferPace()
+    for number, size in enumerate((GIB, 5_000, 5_000, 10 * GIB, GIB // 4)):
+        cold = 20.0 if number == 0 else 0.0
+        pace = pace.learn(size, actual(size) + cold, "B", fetch_s=size / 100e6)
+    for size in (GIB // 4, GIB, 40 * GIB):
+        assert 0.5 <= pace.estimate(size, "B") / actual(size) <= 2
 
 
 def test_a_changed_parameter_resets_the_guess_only() -> None:

@@ -10,11 +10,9 @@ from tests.unit.copying.conftest import tasks_of
 
 from sparktxlog.copying.fetch import fetch_files
 from sparktxlog.copying.workspace import CopyWorkspace
-from sparktxlog.model.copying import CopyTicket, Decision, Grant
+from sparktxlog.model.copying import Grant
 
 if __name__ == "__main__":
     grant = msgspec.json.decode(sys.stdin.buffer.read(), type=Grant)
     workspace = CopyWorkspace(Path(sys.argv[1]), sys.argv[2])
-    decision = Decision(worker_id="w", plan="copy", reason="test")
-    workspace.save_ticket(CopyTicket(copy_id=sys.argv[2], decision=decision, grants=(grant,)))
     fetch_files(workspace, [grant], tasks_of(grant), streams=int(sys.argv[3]))

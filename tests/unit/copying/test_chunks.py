@@ -14,7 +14,13 @@ from tests.stand_in_donor import StandInDonor
 from tests.unit.copying.conftest import CHUNK
 
 from sparktxlog.copying.chunks import DonorLink, _inflate
-from sparktxlog.errors import PeerTimeoutError, TransportError, UnauthorizedError, UnreachableError
+from sparktxlog.errors import (
+    DonorYieldsError,
+    PeerTimeoutError,
+    TransportError,
+    UnauthorizedError,
+    UnreachableError,
+)
 from sparktxlog.model.copying import Grant
 
 
@@ -57,15 +63,16 @@ def test_inflating_is_bounded() -> None:
     """Neither a declared size nor a bomb makes more than the buffer of it."""
     plain = b"abc" * 1_000
     packed = memoryview(zstandard.compress(plain))
+    once = zstandard.ZstdDecompressor()
     into = memoryview(bytearray(3_000))
-    assert _inflate(packed, into) == 3_000
+    assert _inflate(once, packed, into) == 3_000
     assert bytes(into) == plain
-    assert _inflate(packed, memoryview(bytearray(2_000))) == 2_001
-    assert _inflate(packed, memoryview(bytearray(4_000))) == 3_000
+    assert _inflate(once, packed, memoryview(bytearray(2_000))) == 2_001
+    assert _inflate(once, packed, memoryview(bytearray(4_000))) == 3_000
     bomb = memoryview(zstandard.compress(bytes(1 << 28)))
-    assert _inflate(bomb, memoryview(bytearray(1_000))) == 1_001
+    assert _inflate(once, bomb, memoryview(bytearray(1_000))) == 1_001
     with pytest.raises(zstandard.ZstdError):
-        _inflate(memoryview(b"no zstd at all"), into)
+        _inflate(once, memoryview(b"no zstd at all"), into)
 
 
 class _Trickle(BaseHTTPRequestHandler):
@@ -118,3 +125,18 @@ def test_a_donor_that_trickles_is_overdue(trickle: Grant, monkeypatch: pytest.Mo
     thread.join(10)
     assert isinstance(failed[0], PeerTimeoutError)
     assert "less than" in str(failed[0])
+
+
+def test_a_donor_that_yields_is_asked_again(donor: StandInDonor) -> None:
+    answers = iter(["503 donor-yields", "503 donor-yields", "", "503 busy"])
+    donor.fault = lambda path, offset: next(answers)
+    link = DonorLink(donor.grant(), silence_s=5)
+    into = memoryview(bytearray(CHUNK))
+    link.fetch("t", "big.parquet", 0, into)
+    with pytest.raises(TransportError, match="503"):
+        link.fetch("t", "big.parquet", 0, into)
+    donor.fault = lambda path, offset: "503 donor-yields"
+    link.abort()
+    with pytest.raises(DonorYieldsError):
+        link.fetch("t", "big.parquet", 0, into)
+    link.close()

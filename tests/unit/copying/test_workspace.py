@@ -1,9 +1,7 @@
-"""The workspace of a copy: ticket, names, journals, adoption, cleanup (V44, V52)."""
+"""The workspace of a copy: names, journals, adoption, cleanup (V44, V52)."""
 
 from __future__ import annotations
 
-import pickle
-import stat
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,20 +13,8 @@ from sparktxlog.copying.fetch import fetch_files
 from sparktxlog.copying.tasks import ChunkRecord
 from sparktxlog.copying.workspace import CopyWorkspace, remove_others
 from sparktxlog.errors import InvalidNameError, RemoteProtocolError, TransportError
-from sparktxlog.model.copying import CopyTicket, Decision
 
 SIZE = sum(size for size, _ in FILES.values())
-
-
-def test_the_ticket_is_for_the_owner_only(donor: StandInDonor, workspace: CopyWorkspace) -> None:
-    assert workspace.ticket() is None
-    decision = Decision(worker_id="w", plan="copy", reason="test")
-    ticket = CopyTicket(copy_id="copy1", decision=decision, grants=(donor.grant(),))
-    workspace.save_ticket(ticket)
-    workspace.save_ticket(ticket)
-    assert workspace.ticket() == ticket
-    assert stat.S_IMODE((workspace.root / "ticket.json").stat().st_mode) == 0o600
-    assert pickle.loads(pickle.dumps(workspace)).ticket() == ticket
 
 
 @pytest.mark.parametrize("copy_id", ["", "..", "a/b", "-x", "a" * 200])
@@ -80,17 +66,9 @@ def test_adopting_an_older_copy(
     assert_staged(workspace, donor.lake)
     assert ("big.parquet", 0) not in donor.chunks
     assert ("a/exact.parquet", 0) in donor.chunks
-    assert stats.fetched_bytes + stats.resumed_bytes == SIZE
+    # More if the changed file was here in parts: they counted as found until they were refuted.
+    assert stats.fetched_bytes + stats.resumed_bytes >= SIZE
     assert stats.resumed_bytes >= 9 * CHUNK
-
-
-def test_what_another_ticket_does_not_want_goes(
-    donor: StandInDonor, workspace: CopyWorkspace
-) -> None:
-    grant = donor.grant()
-    fetch_files(workspace, [grant], tasks_of(grant))
-    assert workspace.keep_only("t", ["big.parquet"]) == len(FILES) - 1
-    assert workspace.staged("t", "big.parquet").exists()
 
 
 def test_cleanup(workspace: CopyWorkspace) -> None:

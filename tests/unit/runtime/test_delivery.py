@@ -10,6 +10,7 @@ from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import RunManifest
 from sparktxlog.protocol.actions import Alarm, SendTail
 from sparktxlog.protocol.messages import QueueEntry, RunHeader, Tail
+from sparktxlog.protocol.view import View
 from sparktxlog.runtime.delivery import Delivery
 from sparktxlog.runtime.progress import Progress
 from sparktxlog.storage.interfaces import AppendQueue, PutRun
@@ -38,6 +39,9 @@ def filled(runs: int) -> tuple[MemoryFront, list[QueueEntry]]:
     return front, entries
 
 
+VIEW = View(lineage="l", epoch=3, roster=(), members=(NodeId("A"), NodeId("B")))
+
+
 class Link:
     def __init__(self) -> None:
         self.tails: list[Tail] = []
@@ -54,7 +58,7 @@ def deliver(position: int, chain_hash: bytes, runs: int = 5) -> tuple[list[Tail]
     async def main() -> None:
         nothing: Any = None
         delivery = Delivery(
-            node_id=NodeId("A"), lineage="l", epoch=1, front=front, holdings=nothing,
+            node_id=NodeId("A"), view=lambda: VIEW, front=front, holdings=nothing,
             receipts=nothing, links={"B": link},  # type: ignore[dict-item]
             fetcher=nothing, ordered=Progress(), on_ordered=lambda position: None,
             on_diverged=alarms.append,

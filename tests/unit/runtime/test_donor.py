@@ -40,6 +40,7 @@ from sparktxlog.model.table import TableDefinition
 from sparktxlog.runtime.donor import MAX_LEASES, Donor
 from sparktxlog.runtime.metrics import Metrics
 from sparktxlog.runtime.replicas import LogEnds, Replicas
+from sparktxlog.runtime.turns import Turns
 from sparktxlog.storage.chunks import Chunk, ChunkReader
 from sparktxlog.storage.pins import PinnedFile
 
@@ -66,7 +67,7 @@ class World:
         )  # fmt: skip
         self.donor = Donor(
             config=self.config, replicas=self.replicas, catalog=lambda: self.tables,
-            metrics=self.metrics, clock=lambda: self.now,
+            metrics=self.metrics, turns=Turns(0.1), clock=lambda: self.now,
         )  # fmt: skip
         self.version = append_rows(self.lake / "t", 10_000, seed=1)
 

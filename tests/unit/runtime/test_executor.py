@@ -65,7 +65,7 @@ class Bench:
         self.told: list[Any] = []
         self.executor = Executor(
             self.front, self.holdings, lambda action, at: self.told.append(action),
-            lambda seconds: self.told.append("wrote"),
+            lambda seconds: self.told.append("wrote"), node_id=NodeId("A"),
         )  # fmt: skip
 
     def own(self, seq: int) -> PersistOwnRun:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import zstandard
 from tests.replica_lakes import tree_digest
 
 from sparktxlog.errors import FileChangedError, InvalidRequestError
+from sparktxlog.storage import chunks
 from sparktxlog.storage.chunks import ChunkReader
 from sparktxlog.storage.pins import PinnedFile, Pins
 
@@ -57,13 +59,13 @@ def test_chunks_served_are_not_read_again_for_the_digest(
     reader.read(file, 0, CHUNK)
     reader.read(file, 2 * CHUNK, CHUNK)
     offsets = []
-    pread = os.pread
+    preadv = os.preadv
 
-    def watch(descriptor: int, length: int, offset: int) -> bytes:
+    def watch(descriptor: int, buffers: Sequence[memoryview], offset: int) -> int:
         offsets.append(offset)
-        return pread(descriptor, length, offset)
+        return preadv(descriptor, buffers, offset)
 
-    monkeypatch.setattr(os, "pread", watch)
+    monkeypatch.setattr(os, "preadv", watch)
     assert reader.file_digest(file) == tree_digest(data, CHUNK)
     assert offsets == [CHUNK]
     assert reader.file_digest(file) == tree_digest(data, CHUNK)
@@ -107,6 +109,30 @@ def test_a_file_travels_compressed_if_its_first_chunk_says_so(tmp_path: Path) ->
         assert reader.read(bad, offset, CHUNK).codec == "identity"
     plainly = ChunkReader(CHUNK, compress=False)
     assert plainly.read(good, 0, CHUNK).data == text[:CHUNK]
+
+
+def test_a_file_gets_the_fast_level_if_it_shrinks_it_as_much(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used: list[int] = []
+    compress = chunks._Scratch.compress
+
+    def watch(scratch: chunks._Scratch, data: memoryview, level: int) -> bytes:
+        used.append(level)
+        return compress(scratch, data, level)
+
+    monkeypatch.setattr(chunks._Scratch, "compress", watch)
+    # Numbers of three bytes in eight repeat zeros only; letters need the entropy coder.
+    numbers = b"".join(noise(3, seed) + bytes(5) for seed in range(CHUNK // 8))
+    letters = bytes(random.Random(3).choices(b"abcdefghijkl", k=CHUNK))
+    reader = ChunkReader(CHUNK, compress=True)
+    for name, data, level in (("1", numbers, chunks.FAST_LEVEL), ("2", letters, chunks.LEVEL)):
+        (tmp_path / name).mkdir()
+        chunk = reader.read(pin(tmp_path / name, data), 0, CHUNK)
+        assert chunk.codec == "zstd"
+        assert zstandard.ZstdDecompressor().decompress(chunk.data) == data
+        assert used == [chunks.LEVEL, chunks.FAST_LEVEL, level]
+        used.clear()
 
 
 def test_a_chunk_that_does_not_shrink_travels_plain(tmp_path: Path) -> None:

@@ -96,9 +96,10 @@ def test_a_killed_owner_leaves_no_lock(tmp_path: Path) -> None:
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     killed = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path)], env=environment, check=False
-    )
-    assert killed.returncode == -9
+        [sys.executable, "-c", program, str(tmp_path)],
+        env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert killed.returncode == -9, killed.stderr
     SqliteFront(tmp_path).close()
 
 
@@ -248,8 +249,8 @@ def test_other_threads_read_while_one_writes(tmp_path: Path) -> None:
 
 
 def test_forgetting_is_bounded_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sparktxlog.storage.front._FORGET_RUNS", 3)
-    monkeypatch.setattr("sparktxlog.storage.front._PRUNE_RUNS", 2)
+    monkeypatch.setattr("sparktxlog.storage.front_forgetting._FORGET_RUNS", 3)
+    monkeypatch.setattr("sparktxlog.storage.front_forgetting._PRUNE_RUNS", 2)
     front = SqliteFront(tmp_path)
     front.load(1)
     runs = [run_of(seq=1 + i) for i in range(10)]

@@ -14,6 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
+from pyarrow.fs import PyFileSystem
 
 from sparktxlog.errors import InvalidRequestError
 from sparktxlog.storage.schemas import SIGNATURES
@@ -25,7 +26,7 @@ from sparktxlog.worker.comparing import (
     queue_suspects,
 )
 from sparktxlog.worker.findings import comparison_lines
-from sparktxlog.worker.histories import read_peer_urls
+from sparktxlog.worker.histories import local_dataset, read_peer_urls
 from sparktxlog.worker.source import HttpLogSource
 from sparktxlog.worker.verify import TableFinding, Verification
 
@@ -227,6 +228,14 @@ def test_transactions_are_named_from_the_queue_table(tmp_path: Path) -> None:
     assert found is not None and [s.transaction_id for s in found] == ["id51", "id53"]
     assert {(s.kind, s.origin) for s in found} == {("upsert", "B")}
     assert queue_suspects(tmp_path / "nowhere", "t", 50, 60) is None
+
+
+def test_log_tables_are_read_without_python_in_the_threads_of_arrow(tmp_path: Path) -> None:
+    """Such a thread, late at the end of the interpreter, aborts the process."""
+    write_deltalake(tmp_path / "a b%=é", pa.table({"day": ["x:y/z"], "n": [1]}), partition_by="day")
+    found = local_dataset(tmp_path / "a b%=é")
+    assert not isinstance(found.filesystem, PyFileSystem)
+    assert found.to_table().to_pylist() == [{"day": "x:y/z", "n": 1}]
 
 
 @pytest.mark.parametrize(("counted", "said"), [("1", "other rows"), ("2", "damaged file")])

@@ -215,8 +215,10 @@ def tell(progress):
         os.kill(os.getpid(), signal.SIGKILL)
 back_up_replica({str(lake.path)!r}, ImageStore({str(store.root)!r}), name="one", tell=tell)
 """
-    ended = subprocess.run([sys.executable, "-c", script], check=False)
-    assert ended.returncode == -signal.SIGKILL
+    ended = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
     assert store.names() == [] and len(stored_files(store)) == 9
     (store.root / "files" / ".left.new").write_bytes(b"half of a file")
     done = back_up_replica(lake.path, store, name="one")
@@ -322,8 +324,10 @@ def tell(progress):
         os.kill(os.getpid(), signal.SIGKILL)
 restore_replica(store, store.image("one"), {str(new)!r}, force_clean=True, tell=tell)
 """
-        ended = subprocess.run([sys.executable, "-c", script], check=False)
-        assert ended.returncode == -signal.SIGKILL
+        ended = subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, check=False
+        )
+        assert ended.returncode == -signal.SIGKILL, ended.stderr
         assert read_state(new) is None
         with (
             closing(ReplicaDirectory(new)) as directory,
