@@ -13,8 +13,10 @@ PYTEST_ARGS ?=
 # Processes that share the tests, file by file; each has at most one Spark session.
 TEST_PROCESSES ?= 2
 SHARED := -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
-# Tests start many short-lived JVMs: compiling hot code a second time costs more than it gives.
-TEST_JVM := -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
+# Tests start many short-lived JVMs: compiling hot code a second time costs more than it gives, and
+# so does verifying the classes of Spark again.
+TEST_JVM := -XX:TieredStopAtLevel=1 -XX:+UseSerialGC \
+	-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote
 
 .PHONY: help setup check-machine lint types test test-long test-fast test-spark demo bench docs clean
 

@@ -52,6 +52,7 @@ def main(mode: str, donor: str, target: str, lake: str, *rest: str) -> None:
         status = _linked(donor)
         _report(donor, status, {TABLE: int(rest[0])}, "donor")
         _report(target, status, None, "target")
+        _wait_donor(target)
         copies = [_copy_once(target, Path(lake), int(rest[1])) for _ in range(COPIES)]
         unchanged = _unchanged(target, Path(lake))
         result = {"copies": copies, "unchanged_wire_bytes": unchanged,
@@ -189,6 +190,16 @@ def _linked(url: str) -> dict[str, Any]:
         status: dict[str, Any] = json.loads(_call(f"{url}/v1/status"))
         if all(peer["linked"] for peer in status["peers"]) and status["position"] >= 2:
             return status
+        time.sleep(0.05)
+
+
+def _wait_donor(url: str) -> None:
+    """Wait until a node knows a replica of another site that may lend."""
+    while True:
+        status = json.loads(_call(f"{url}/v1/status"))
+        others = [r for r in status["replicas"] if r["node_id"] != status["node_id"]]
+        if any(replica["verdict"] == "KNOWN" for replica in others):
+            return
         time.sleep(0.05)
 
 

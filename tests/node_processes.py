@@ -124,12 +124,16 @@ class NodeProcess:
         port: int,
         peers: dict[str, int],
         settings: Sequence[str] = (MANUAL,),
+        witnesses: str = "",
     ) -> None:
         self.name = name
+        self.witnesses = witnesses
         #: Further lines of its configuration.
         self.settings = tuple(settings)
         self.url = f"http://127.0.0.1:{port}"
         self.directory = directory
+        self.peers = peers
+        directory.mkdir(parents=True, exist_ok=True)
         self.config = directory / f"{name}.toml"
         self.log = directory / f"{name}.log"
         self.process: subprocess.Popen[bytes] | None = None
@@ -148,8 +152,12 @@ class NodeProcess:
             "idle-round-max = 2",
             *self.settings,
         ]
+        if self.name in self.witnesses:
+            lines.append('roles = ["witness"]')
         for number, (name, peer_port) in enumerate(sorted(peers.items()), start=1):
             lines += [f"[peer.{number}]", f'id = "{name}"', f'url = "http://127.0.0.1:{peer_port}"']
+            if name in self.witnesses:
+                lines.append('roles = ["witness"]')
         self.config.write_text("\n".join(lines) + "\n")
 
     def start(self, *settings: str) -> None:
@@ -218,12 +226,17 @@ class Cluster:
     """Nodes that are each other's peers."""
 
     def __init__(
-        self, directory: Path, names: str = "ABC", settings: Sequence[str] = (MANUAL,)
+        self,
+        directory: Path,
+        names: str = "ABC",
+        settings: Sequence[str] = (MANUAL,),
+        witnesses: str = "",
     ) -> None:
         self.directory = directory
+        self.witnesses = witnesses
         self.ports = dict(zip(names, free_ports(len(names)), strict=True))
         self.nodes = {
-            name: NodeProcess(directory, name, port, self.peers_of(name), settings)
+            name: NodeProcess(directory, name, port, self.peers_of(name), settings, witnesses)
             for name, port in self.ports.items()
         }
 
@@ -245,11 +258,15 @@ class Cluster:
             peer["linked"] for node in self.nodes.values() for peer in node.status()["peers"]
         )
 
+    def masters(self) -> list[NodeProcess]:
+        """Return the nodes that have a queue."""
+        return [node for name, node in self.nodes.items() if name not in self.witnesses]
+
     def settle(self, timeout: float = 90) -> int:
         """Wait until nothing waits and all nodes stand at one position; return it."""
 
         def quiet() -> int:
-            states = [node.status() for node in self.nodes.values()]
+            states = [node.status() for node in self.masters()]
             if any(state["incoming_runs"] or state["halted"] for state in states):
                 return 0
             positions = {state["position"] for state in states}
@@ -262,7 +279,7 @@ class Cluster:
         """Wait until all nodes stand at a position with one chain hash; return the hash."""
 
         def same() -> str:
-            states = [node.status() for node in self.nodes.values()]
+            states = [node.status() for node in self.masters()]
             assert all(state["halted"] is None for state in states), states
             hashes = {state["chain_hash"] for state in states}
             positions = {state["position"] for state in states}

@@ -278,6 +278,9 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(key="tx-log-max-bytes", read=_count(1 << 20, 1 << 50), default=53_687_091_200,
             description="Bytes of log beyond which transactions are pruned though a worker has "
             "not applied them; that worker then needs a copy."),
+    Setting(key="rejoin-keep-bytes", read=_count(0, 1 << 50), default=1_073_741_824,
+            description="Bytes of transactions kept for nodes that are no members at the moment; "
+            "one that lacks more takes over a snapshot."),
     Setting(key="replication.compression", read=_switch, default=True, shared=True,
             description="Copies travel compressed (zstd), where a sample of a file says it pays."),
     Setting(key="replication.chunk-bytes", read=_count(65_536, 1 << 28), default=5_242_880,
@@ -348,6 +351,7 @@ class NodeConfig:
     tx_log_max_size: int
     tx_log_max_depth: float
     tx_log_max_bytes: int
+    rejoin_keep_bytes: int
     replication_compression: bool
     replication_chunk_bytes: int
     replication_streams: int

@@ -14,8 +14,10 @@ from tests.node_processes import (
     TABLE,
     Cluster,
     HttpProblem,
+    NodeProcess,
     append,
     call,
+    free_ports,
     run_payload,
     wait_until,
 )
@@ -180,14 +182,17 @@ def test_wrong_secret_and_a_second_node_under_one_id_are_refused(cluster: Cluste
 
     wait_until(refused, what="A notices at its next post that its link to C is gone")
     c.stop()
-    c.write_config(cluster.ports["C"], cluster.peers_of("C"), data="another-disk")
-    c.start()
-    c.wait_ready()
-    wait_until(lambda: "two nodes with one id" in a.log_text(), what="A tells C apart")
-    assert a.status()["halted"] is None
-    c.stop()
     c.write_config(cluster.ports["C"], cluster.peers_of("C"))
     c.start()
+    wait_until(cluster.all_linked, what="C is taken back")
+    # Another process says that it is C, at C's address, while C is there.
+    second = NodeProcess(cluster.directory / "second", "C", cluster.ports["C"], c.peers)
+    second.start(f"listen=127.0.0.1:{free_ports(1)[0]}")
+    try:
+        wait_until(lambda: "two nodes with one id" in a.log_text(), what="A tells C apart")
+        assert a.status()["halted"] is None
+    finally:
+        second.stop()
     wait_until(cluster.all_linked, what="the right C is taken back")
     a.commit(append(1))
     cluster.agree(base + 1)

@@ -9,10 +9,20 @@ from pyspark.sql import SparkSession
 
 from sparktxlog.api.session import build_session
 
+#: For a few rows: compiling a query costs more than interpreting it.  The processes that tests
+#: start (jobs, demo, quickstart) run as users run them.
+_QUICK = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.databricks.delta.snapshotPartitions": "1",
+}
+
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """Return a local session with Delta."""
-    session = build_session("local[2]", app_name="sparktxlog-tests")
+    session = build_session("local[2]", _QUICK, app_name="sparktxlog-tests")
     yield session
     session.stop()

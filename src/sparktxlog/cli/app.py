@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from sparktxlog import __version__
-from sparktxlog.cli import backup, catchup, maintenance
+from sparktxlog.cli import backup, catchup, maintenance, peer
 from sparktxlog.cli.node_api import DEFAULT_URL, TOKEN_VARIABLE, NodeApi
 from sparktxlog.cli.options import AsJson, Url
 from sparktxlog.cli.output import (
@@ -40,6 +40,7 @@ tx_app = typer.Typer(help="Look at single transactions.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
 app.add_typer(tx_app, name="tx")
 app.add_typer(catchup.settings_app, name="settings")
+app.add_typer(peer.peer_app, name="peer")
 app.add_typer(backup.backup_app, name="backup")
 app.command(epilog="Example: sparktxlog restore /backups/site-a --lake data/a/lake")(backup.restore)
 app.command(epilog="Example: sparktxlog plan --json")(catchup.plan)
@@ -181,15 +182,18 @@ def status(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
 def _print_status(found: Mapping[str, Any], word: str) -> None:
     print_rows(
         f"node {found.get('node_id')}: {word}",
-        ("position", "published", "incoming runs", "incoming transactions", "round", "epoch"),
+        ("position", "published", "incoming runs", "incoming transactions", "round", "epoch",
+         "phase", "on duty"),
         [
             [
                 found.get(name)
                 for name in ("position", "published", "incoming_runs", "incoming_transactions",
-                             "round", "epoch")
+                             "round", "epoch", "phase", "duty")
             ]
         ],
     )  # fmt: skip
+    for name in found.get("suspects") or []:
+        typer.echo(f"missed {name}: no sign of life")
     for waiting in found.get("waiting_for") or []:
         typer.echo(f"awaited {awaited_text(waiting)}")
     if found.get("halted"):

@@ -482,8 +482,11 @@ class Succession:
             self._need_at = now
         rank = 0 if self.changes.pending else view.rank(self._config.node_id, suspects)
         due = self._need_at + rank * self._patience_us // 4
-        if now >= due and suspicion.allows(view, intent.absent, now):
+        if now >= due and suspicion.allows(view, overdue, now):
             self._propose(intent, now)
+        elif self.changes.pending and now >= self._need_at + 4 * self._patience_us:
+            self.changes.fail("too few nodes answer to decide it")
+            self._need_at = None
 
     def _intent(self, overdue: frozenset[NodeId], now: int) -> Intent:
         view = self._host.view

@@ -21,6 +21,7 @@ from sparktxlog.runtime.donor import Donor
 from sparktxlog.runtime.epochs import Epochs
 from sparktxlog.runtime.executor import AsideWrite, Executor
 from sparktxlog.runtime.fetching import Fetcher
+from sparktxlog.runtime.forgetting import forgettable
 from sparktxlog.runtime.holdings import Holdings
 from sparktxlog.runtime.joining import Joining
 from sparktxlog.runtime.membership import Membership
@@ -41,8 +42,6 @@ from sparktxlog.transport.signing import Signer, Verifier
 _HOUR_US = 3_600_000_000
 #: A copy that has not ended by then keeps the log no more: its worker gave up silently.
 _LONGEST_COPY_US = 24 * _HOUR_US
-#: Payloads kept for nodes that are behind take so many bytes at most; beyond it they need a copy.
-_SPARE_BYTES = 256 << 20
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -83,10 +82,9 @@ class Parts:
     joining: Joining
     #: Runs blocking reads of the front.
     readers: ThreadPoolExecutor
-    #: Position up to which payloads were forgotten, and which of them were kept nevertheless.
-    forgotten: int = 0
-    spared: int | None = None
-    #: Where nodes stood that are no members now.
+    #: Which payloads the front was told to forget last.
+    forgotten: ForgetPayloads | None = None
+    #: Where other nodes stood when they last showed it.
     last_positions: dict[str, int] = field(default_factory=dict)
     stopping: bool = False
 
@@ -136,41 +134,30 @@ class Parts:
 
     # -- forgetting --------------------------------------------------------------------------------
 
-    def forgettable(self) -> int:
-        """Return the position up to which every member has the payloads and this one published."""
-        members = self.master.view.members
-        peers = [peer.position for peer in self.master.status().peers if peer.peer in members]
-        return min([self.published.value, *peers])
-
     def forget_payloads(self) -> None:
         """Tell the front what nobody needs any more."""
-        position, spare_after = self.forgettable(), self.spare_after()
-        if position > self.forgotten or (position and spare_after != self.spared):
-            self.forgotten, self.spared = position, spare_after
-            self.holdings.release(position)
-            write = ForgetPayloads(
-                position=position, spare_after=spare_after, spare_bytes=_SPARE_BYTES
-            )
+        posted = {peer.peer: peer.position for peer in self.master.status().peers}
+        for node_id, position in posted.items():
+            # After a start, and in a new epoch, nothing is known of a peer until it posts.
+            self.last_positions[node_id] = max(position, self.last_positions.get(node_id, 0))
+        write = forgettable(
+            self.master.view,
+            self.config.node_id,
+            self.master.incarnation,
+            posted=posted,
+            shown=self.last_positions,
+            published=self.published.value,
+            kept_after=self.kept_after.value,
+            keep_bytes=self.config.rejoin_keep_bytes,
+        )
+        if write.position and write != self.forgotten:
+            self.forgotten = write
+            self.holdings.release(write.position)
             self.executor.put([AsideWrite(writes=[write])])
 
     def note_position(self, node_id: str, position: int) -> None:
         """Note where a node says it stands that asks for the queue or for admission."""
         self.last_positions[node_id] = position
-
-    def spare_after(self) -> int | None:
-        """Return where the hindmost node stands that has a place and is no member, None = none."""
-        view, own = self.master.view, self.config.node_id
-        for peer in self.master.status().peers:
-            # After a start, and in a new epoch, nothing is known of a peer until it posts.
-            self.last_positions[peer.peer] = max(
-                peer.position, self.last_positions.get(peer.peer, 0)
-            )
-        behind = [
-            self.last_positions.get(seat.node_id, 0)
-            for seat in view.roster
-            if not seat.witness and seat.node_id != own and seat.node_id not in view.members
-        ]
-        return min(behind, default=None)
 
     def retention_view(self) -> RetentionView:
         """Return what decides how much of the log is kept."""

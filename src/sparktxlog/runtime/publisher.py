@@ -241,8 +241,10 @@ class Publisher:
             return self._queue
         extent = self._front.read_extent()
         kept_after = extent.kept_after
-        if extent.resets and self._version < 0 and (old := set_aside(self._log_root, extent.resets)):
-            _log.warning("queue table of before the snapshot was set aside", path=str(old))
+        if extent.resets and self._version < 0:
+            aside = set_aside(self._log_root, extent.resets)
+            if aside is not None:
+                _log.warning("queue table of before the snapshot was set aside", path=str(aside))
         queue = QueueTable(
             self._log_root, self._lineage, published_version=self._version, kept_after=kept_after
         )

@@ -10,7 +10,7 @@ import asyncio
 import heapq
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sparktxlog import errors
@@ -98,8 +98,29 @@ def make_receipt(
     )  # fmt: skip
 
 
-#: Position, tiebreak, future, its result.
-_ReplicaWait = tuple[int, int, asyncio.Future[Any], Receipt | None]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ordered:
+    """An ordered run that a client waits for at replicas: its receipt then, and its ids."""
+
+    receipt: Receipt
+    ids: bytes
+
+
+#: Position, tiebreak, future, and what waits; None = a reader, who waits for the position only.
+_ReplicaWait = tuple[int, int, asyncio.Future[Any], _Ordered | None]
+
+
+def _unknown(ids: bytes, receipt: Receipt, level: Level, when: str) -> CommitStateUnknownError:
+    """Return the error of a wait that ends before its level is reached."""
+    first = receipt.transaction_id or transaction_id_to_text(ids[:16])
+    return CommitStateUnknownError(
+        f"transaction {first} has not reached {level.value!r} {when}",
+        hint="It may still get there: ask for its id before doing it again.",
+        transaction_id=first,
+        reached=receipt.level.value if receipt.level else None,
+        n=receipt.n,
+        position=receipt.position,
+    )
 
 
 class Receipts:
@@ -123,7 +144,7 @@ class Receipts:
         self._by_run: dict[tuple[str, int], Submission] = {}
         #: Ids of single transactions and first ids of larger runs.
         self._by_id: dict[bytes, tuple[Submission, int]] = {}
-        #: Per number of copies: (position, tiebreak, future, its result), least first.
+        #: Per number of copies, least position first.
         self._replicas: dict[int, list[_ReplicaWait]] = {}
         self._tiebreak = itertools.count()
         self._expired = 0
@@ -187,17 +208,7 @@ class Receipts:
             return
         self._purge(waiter.copies)
         receipt = submission.receipt(waiter.index)
-        first = receipt.transaction_id or transaction_id_to_text(submission.ids[:16])
-        waiter.future.set_exception(
-            CommitStateUnknownError(
-                f"transaction {first} has not reached {waiter.level.value!r} in time",
-                hint="It may still get there: ask for its id before doing it again.",
-                transaction_id=first,
-                reached=receipt.level.value if receipt.level else None,
-                n=receipt.n,
-                position=receipt.position,
-            )
-        )
+        waiter.future.set_exception(_unknown(submission.ids, receipt, waiter.level, "in time"))
 
     async def wait_applied(self, position: int, copies: int, timeout_s: float) -> bool:
         """Wait until `copies` replicas applied a position; return whether they did in time."""
@@ -267,9 +278,9 @@ class Receipts:
         for copies, heap in self._replicas.items():
             applied = self._applied(copies)
             while heap and heap[0][0] <= applied:
-                _, _, future, receipt = heapq.heappop(heap)
+                _, _, future, waits = heapq.heappop(heap)
                 if not future.done():
-                    future.set_result(receipt)
+                    future.set_result(None if waits is None else waits.receipt)
 
     def close(self, error: TxLogError) -> None:
         """Fail all who still wait: the node stops."""
@@ -278,6 +289,32 @@ class Receipts:
         for heap in self._replicas.values():
             for _, _, future, _ in heap:
                 if not future.done():
+                    future.set_exception(error)
+
+    def detach(self, reason: str) -> None:
+        """End all waits: this node takes no part any more, so what they wait for may not come.
+
+        The runs stay known: what is restamped, or ordered by the others, is answered by its id.
+        A submit that the core has not answered yet is left to it: it refuses definitely.
+
+        Args:
+            reason: Why, for people.
+        """
+        for submission in (*self._by_ticket.values(), *self._by_run.values()):
+            if submission.reached is None:
+                continue
+            self._arrived(submission)
+            for waiter in submission.waiters:
+                if not waiter.future.done():
+                    receipt = submission.receipt(waiter.index)
+                    error = _unknown(submission.ids, receipt, waiter.level, f"when {reason}")
+                    waiter.future.set_exception(error)
+            submission.waiters.clear()
+        for heap in self._replicas.values():
+            for _, _, future, waits in heap:
+                if waits is not None and not future.done():
+                    receipt = replace(waits.receipt, level=Level.ORDERED)
+                    error = _unknown(waits.ids, receipt, Level.APPLIED, f"when {reason}")
                     future.set_exception(error)
 
     def _purge(self, copies: int) -> None:
@@ -326,11 +363,12 @@ class Receipts:
         if position <= self._applied(waiter.copies):
             waiter.future.set_result(receipt)
         else:
-            self._push(waiter.copies, position, waiter.future, receipt)
+            waits = _Ordered(receipt=receipt, ids=submission.ids)
+            self._push(waiter.copies, position, waiter.future, waits)
 
-    def _push(self, copies: int, position: int, future: Any, receipt: Receipt | None) -> None:
+    def _push(self, copies: int, position: int, future: Any, waits: _Ordered | None) -> None:
         heap = self._replicas.setdefault(copies, [])
-        heapq.heappush(heap, (position, next(self._tiebreak), future, receipt))
+        heapq.heappush(heap, (position, next(self._tiebreak), future, waits))
 
     def _fail(self, submission: Submission, error: TxLogError) -> None:
         for waiter in submission.waiters:

@@ -532,11 +532,11 @@ class _Builder:
         )
 
     def _is_linked(self, node_id: str) -> bool:
-        """Whether a node's known instance is there; if so, it is asked for a sign of life."""
+        """Whether a node's known instance is there; a link that seems up is tried once more."""
         link = self.links.get(node_id)
         if link is None or not link.up:
             return False
-        link.greet_again()
+        link.verify()
         return True
 
     def _start_again(self, error: StartAgainError) -> None:

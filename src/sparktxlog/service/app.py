@@ -35,7 +35,7 @@ def build_app(running: RunningNode, extra: Sequence[BaseRoute] = ()) -> Starlett
     routes: list[BaseRoute] = [
         *extra,
         *_peer_routes(running),
-        *replica_routes(running.parts.donor),
+        *([] if running.node.config.is_witness else replica_routes(running.parts.donor)),
         *client_routes(running.node),
         *_health_routes(running),
         *document_routes(),

@@ -52,6 +52,7 @@ from sparktxlog.runtime.node import Node
 from sparktxlog.runtime.staging import verify_staged
 from sparktxlog.service.auth import ClientAuth
 from sparktxlog.service.catchup import catch_up_handlers
+from sparktxlog.service.epochs import epoch_handlers
 from sparktxlog.service.openapi import document_routes
 from sparktxlog.service.problems import Handler, guarded, json_response
 from sparktxlog.service.queries import seconds, whole
@@ -64,6 +65,14 @@ DEFAULT_TIMEOUT_S = 30.0
 _THREAD_BYTES = 256 << 10
 _PROBE = re.compile(r"[A-Za-z0-9-]{1,64}")
 _MAX_PROBE_BYTES = 1 << 20
+
+#: Routes of a node that votes only.
+_OF_A_WITNESS = frozenset(
+    {
+        "/v1/info", "/v1/status", "/v1/epochs", "/v1/peers", "/v1/peers/{id}",
+        "/v1/peers/{id}/promote", "/v1/peers/{id}/demote", "/v1/force",
+    }
+)  # fmt: skip
 
 _report_decoder = msgspec.json.Decoder(WorkerReport)
 
@@ -97,7 +106,10 @@ def client_routes(node: Node) -> list[Route]:
         ("POST", "/v1/worker/reports", api.report),
         ("POST", "/v1/worker/copies", api.order_copy),
         *catch_up_handlers(node, api.read_body),
+        *epoch_handlers(node, api.read_body),
     ]
+    if node.config.is_witness:
+        table = [route for route in table if route[1] in _OF_A_WITNESS]
     routes = [Route(path, api.open(handler), methods=[method]) for method, path, handler in table]
     return routes + document_routes()
 

@@ -136,6 +136,7 @@ class PeerLink:
         self._drained = asyncio.Event()
         self._session: aiohttp.ClientSession | None = None
         self._tasks: list[asyncio.Task[None]] = []
+        self._verifying: asyncio.Task[None] | None = None
 
     # -- for the core's actions: never block, never fail -------------------------------------------
 
@@ -212,9 +213,10 @@ class PeerLink:
 
     async def close(self) -> None:
         """Stop the tasks; what waits is dropped."""
-        for task in self._tasks:
+        tasks = [*self._tasks, *([] if self._verifying is None else [self._verifying])]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _greeting(self) -> None:
         delay = _BACKOFF_MIN_S
@@ -243,6 +245,16 @@ class PeerLink:
             return
 
     async def _greet(self) -> None:
+        hello = await self._introduce()
+        self._to = hello.boot
+        self._broken.clear()
+        self._greeted.set()
+        self.up, self.reason = True, ""
+        _log.info("link up", peer=self.node_id, url=self.url)
+        self._on_link(self.node_id, True)
+
+    async def _introduce(self) -> wire.Hello:
+        """Greet the peer and return its greeting, checked."""
         body = wire.encode(self._greeter.own)
         try:
             answer, seal = await self._send("POST", "/peer/v1/hello", body, _TIMEOUT)
@@ -255,12 +267,18 @@ class PeerLink:
             self._on_join(hello)
             raise StaleSessionError(f"this node has to join as incarnation {hello.join_as}")
         self._greeter.check(hello, self.node_id)
-        self._to = hello.boot
-        self._broken.clear()
-        self._greeted.set()
-        self.up, self.reason = True, ""
-        _log.info("link up", peer=self.node_id, url=self.url)
-        self._on_link(self.node_id, True)
+        return hello
+
+    def verify(self) -> None:
+        """Greet the peer once more: the link breaks if it is gone, or another node by now."""
+        if self._verifying is None or self._verifying.done():
+            self._verifying = asyncio.create_task(self._verify())
+
+    async def _verify(self) -> None:
+        try:
+            await self._introduce()
+        except TxLogError as error:
+            self._went_down(error)
 
     def greet_again(self) -> None:
         """Open a new session: the peer has restarted."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import Coroutine
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -187,3 +189,113 @@ def test_copies_that_can_never_be_reached() -> None:
     for copies in (0, 4):
         with pytest.raises(InvalidRequestError):
             check_copies(Level.APPLIED, copies, 3)
+
+
+def restamped(seq: int = 1) -> RunHeader:
+    """The header of the run in the next epoch: same origin, sequence number and content (P20)."""
+    return replace(header(seq), epoch=2, ts=77)
+
+
+def test_a_run_that_is_stamped_anew_still_gets_there() -> None:
+    async def main() -> None:
+        receipts = Receipts(lambda copies: 0)
+        submission = receipts.open(1, IDS, singles=True)
+        waits = [
+            asyncio.create_task(receipts.wait(submission, index, level, 1, 5))
+            for index, level in enumerate((Level.ACCEPTED, Level.ACQUIRED, Level.ORDERED))
+        ]
+        await asyncio.sleep(0)
+        receipts.accepted(1, header())
+        receipts.acquired(restamped())
+        receipts.ordered(replace(entry(11), header=restamped()), 99)
+        found = [await wait for wait in waits]
+        assert [receipt.level for receipt in found] == [
+            Level.ACCEPTED, Level.ACQUIRED, Level.ORDERED,
+        ]  # fmt: skip
+        assert {receipt.run for receipt in found} == {found[0].run}
+        assert found[2].position == 13
+        assert len(receipts) == 0
+
+    run(main())
+
+
+def test_acquired_in_one_epoch_and_ordered_in_the_next() -> None:
+    async def main() -> None:
+        receipts = Receipts(lambda copies: 0)
+        submission = receipts.open(1, IDS, singles=False)
+        receipts.accepted(1, header())
+        receipts.acquired(header())
+        wait = asyncio.create_task(receipts.wait(submission, None, Level.ORDERED, 1, 5))
+        await asyncio.sleep(0)
+        # Told again in the new epoch: a level that was reached never falls.
+        receipts.acquired(restamped())
+        receipts.ordered(replace(entry(1), header=restamped()), 7)
+        assert (await wait).position == 1
+
+    run(main())
+
+
+def test_detached_clients_learn_that_the_outcome_is_open() -> None:
+    async def main() -> None:
+        busy: list[bool] = []
+        receipts = Receipts(lambda copies: 0, busy.append)
+        stamped = receipts.open(1, IDS, singles=True)
+        late = receipts.open(2, bytes([8]) * 16, singles=True)
+        ordered = receipts.open(3, bytes([9]) * 32, singles=False)
+        receipts.accepted(1, header())
+        receipts.accepted(2, None)
+        receipts.accepted(3, header(9, 2))
+        receipts.ordered(replace(entry(20), header=header(9, 2)), 5)
+        waits = [
+            asyncio.create_task(receipts.wait(stamped, 1, Level.ORDERED, 1, 5)),
+            asyncio.create_task(receipts.wait(late, None, Level.ACQUIRED, 1, 5)),
+            asyncio.create_task(receipts.wait(ordered, None, Level.APPLIED, 2, 5)),
+        ]
+        reader = asyncio.create_task(receipts.wait_applied(21, 2, 5))
+        await asyncio.sleep(0)
+        receipts.detach("this node is IDLE: epoch 2 goes on without it")
+        wanted = [
+            (IDS[16:32], "accepted"),
+            (bytes([8]) * 16, "accepted"),
+            (bytes([9]) * 16, "ordered"),
+        ]
+        for wait, (first, reached) in zip(waits, wanted, strict=True):
+            with pytest.raises(CommitStateUnknownError, match="epoch 2 goes on") as caught:
+                await wait
+            assert not caught.value.definite
+            assert caught.value.fields["transaction_id"] == str(uuid.UUID(bytes=first))
+            assert caught.value.fields["reached"] == reached
+        assert not reader.done()
+        # Nobody's traffic is under way any more: copies need not yield to it.
+        assert busy == [True, False]
+        # The run is found by its id, and ordered later after all.
+        assert receipts.pending(IDS[:16]) == (stamped, 0)
+        again = asyncio.create_task(receipts.wait(stamped, 0, Level.ORDERED, 1, 5))
+        await asyncio.sleep(0)
+        receipts.detach("twice")
+        with pytest.raises(CommitStateUnknownError, match="twice"):
+            await again
+        third = asyncio.create_task(receipts.wait(stamped, 0, Level.ORDERED, 1, 5))
+        await asyncio.sleep(0)
+        receipts.ordered(replace(entry(30), header=restamped()), 6)
+        assert (await third).position == 30
+        reader.cancel()
+
+    run(main())
+
+
+def test_a_submit_that_the_core_has_not_seen_is_refused_not_unknown() -> None:
+    async def main() -> None:
+        receipts = Receipts(lambda copies: 0)
+        submission = receipts.open(1, IDS, singles=False)
+        wait = asyncio.create_task(receipts.wait(submission, None, Level.ACCEPTED, 1, 5))
+        await asyncio.sleep(0)
+        receipts.detach("this node is JOINING")
+        await asyncio.sleep(0)
+        assert not wait.done()
+        receipts.rejected(1, "not-a-member", "this node is JOINING: it takes no transactions")
+        with pytest.raises(CommitRejectedError) as caught:
+            await wait
+        assert caught.value.definite
+
+    run(main())
