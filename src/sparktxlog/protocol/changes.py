@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from sparktxlog.protocol.actions import TellChange
 from sparktxlog.protocol.events import ChangeRequested
 from sparktxlog.protocol.outbox import Outbox
@@ -34,6 +36,10 @@ class Changes:
             self.refuse(event.ticket, reason)
         else:
             self._request = (event, view)
+
+    def allow(self, view: View, present: set[str]) -> bool:
+        """Return whether those that answer could decide again behind the change that waits."""
+        return self.roster is None or replace(view, roster=self.roster).elects(present)
 
     def refuse(self, ticket: int, reason: str) -> None:
         """Answer a request that cannot even be taken in (definite)."""

@@ -1,7 +1,7 @@
 """A node that is behind asks the members for their queue, and to be admitted (P9, P21, V31–V40).
 
 It asks one node at a time for the tail, goes on at once when a part of it was appended, and turns
-to another node when nothing comes.
+to another node when nothing comes.  While nothing changes it asks ever more seldom.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ from collections.abc import Callable
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.balloting import EpochMessage, JoinRequest, TailRequest
 from sparktxlog.protocol.messages import MergeBase
-from sparktxlog.protocol.outbox import Outbox
 from sparktxlog.protocol.recovery import MasterConfig
 from sparktxlog.protocol.view import View
+
+#: Longest pause of a node that has no place in the roster.
+_SEATLESS_US = 30_000_000
 
 
 class Following:
@@ -21,22 +23,24 @@ class Following:
 
     Args:
         send: Sends a message to a node.
+        patience_us: How long members count a request.
         now: Shell's time, microseconds.
     """
 
     __slots__ = (
-        "_asked", "_config", "_outbox", "_send", "_turn", "holder", "request_at", "source",
+        "_asked", "_config", "_known", "_patience_us", "_pause_us", "_send", "_turn", "holder",
+        "request_at", "source",
     )  # fmt: skip
 
     def __init__(
         self,
         config: MasterConfig,
-        outbox: Outbox,
         send: Callable[[NodeId, EpochMessage], None],
+        patience_us: int,
         now: int,
     ) -> None:
         self._config = config
-        self._outbox = outbox
+        self._patience_us = patience_us
         self._send = send
         #: When to ask again, shell's time.
         self.request_at = now
@@ -47,14 +51,25 @@ class Following:
         self._turn = 0
         #: Position asked for last.
         self._asked = -1
+        self._pause_us = config.retry_us
+        #: What was known when it asked last: news shorten the pause again.
+        self._known: tuple[View, View | None, int] | None = None
 
     def work(
         self, view: View, wanted: View | None, base: MergeBase, now: int, *, joining: bool
     ) -> None:
         """Ask for what is missing, and to be admitted."""
+        known = (view, wanted, base.position)
+        if known != self._known:
+            self._known = known
+            self._pause_us = self._config.retry_us
+            self.request_at = min(self.request_at, now + self._pause_us)
         due = now >= self.request_at
         if due:
-            self.request_at = now + self._config.retry_us
+            self.request_at = now + self._pause_us
+            # Without a place it can only learn of one; with one, requests must stay fresh.
+            most = self._patience_us if view.seat(self._config.node_id) else _SEATLESS_US
+            self._pause_us = min(2 * self._pause_us, max(most, self._config.retry_us))
             self._turn += 1
             if joining:
                 self._ask_admission(view, base)

@@ -89,6 +89,7 @@ class Master:
         self._config = config
         self._now = now
         self._view = state.view or first_view(config)
+        self._is_member = self._counts_me(self._view)
         #: Empty, or why this node takes no more part (P10).
         self._halted = ""
         self._outbox = Outbox()
@@ -114,7 +115,9 @@ class Master:
         voter = Voter(self._view.epoch, state.ballot)
         self._phase = self._first_phase(voter)
         self._succession = self.succession_class(self, config, self._outbox, voter, now)
-        self._following = Following(config, self._outbox, self._succession.send, now)
+        self._following = Following(
+            config, self._succession.send, self._succession.patience_us, now
+        )
         #: A candidate to hold durably, and the decided view to take into force when it is held.
         self._flush: Flush | None = None
         self._decided: View | None = None
@@ -341,10 +344,10 @@ class Master:
 
     # ------------------------------------------------------------------ for the succession
 
-    @property
-    def _is_member(self) -> bool:
+    def _counts_me(self, view: View) -> bool:
+        """Return whether a view has this node, as it is, among its members."""
         node = self._config.node_id
-        return node in self._view.members and self._view.is_current(node, self.incarnation)
+        return node in view.members and view.is_current(node, self.incarnation)
 
     def wedge(self, now: int, reason: str) -> None:
         """Freeze, being a member (P14)."""
@@ -392,8 +395,7 @@ class Master:
         if self._phase is Phase.FAULT:
             return
         self._flush = None
-        node = self._config.node_id
-        if node in view.members and view.is_current(node, self.incarnation):
+        if self._counts_me(view):
             self._decided = view
             if not self._ordering.frozen:
                 self.wedge(now, f"epoch {view.epoch} is decided")
@@ -425,6 +427,7 @@ class Master:
         self._outbox.drop_posts()
         self._outbox.persist(PersistView(view=view, incarnation=self.incarnation))
         self._view = view
+        self._is_member = self._counts_me(view)
 
     def _restamp(self, runs: list[RecoveredRun], now: int) -> list[RecoveredRun]:
         """Give own runs of earlier epochs a new stamp; drop what others stamped then (P18, P20).

@@ -94,14 +94,14 @@ class Succession:
         self._host = host
         self._config = config
         self._outbox = outbox
-        self._patience_us = config.suspect_timeout_us or _PATIENCE_US
+        self.patience_us = config.suspect_timeout_us or _PATIENCE_US
         self.suspicion = Suspicion(
             config.node_id, config.suspect_timeout_us, config.start_timeout_us,
-            self._patience_us, now,
+            self.patience_us, now,
         )  # fmt: skip
         self.voter = voter
         self.proposer: Proposer | None = None
-        self.admission = Admission(self._patience_us)
+        self.admission = Admission(self.patience_us)
         self.changes = Changes(outbox)
         #: Highest ballot number seen for this decision.
         self._seen = voter.promised.number
@@ -109,7 +109,7 @@ class Succession:
         self._excluded: frozenset[str] = frozenset()
         self._attempts = 0
         #: When a wedged node starts a ballot of its own.
-        self._retry_at = now + self._patience_us
+        self._retry_at = now + self.patience_us
         #: Since when there is something to decide; None = there is nothing.
         self._need_at: int | None = None
         #: Node → when it was last told the view, or asked for its.
@@ -178,7 +178,7 @@ class Succession:
     def _may_answer(self, node: NodeId, now: int) -> bool:
         """Bound how often one node is answered: duplicates of old messages may be many."""
         at = self._answered_at.get(node)
-        if at is not None and now < at + self._patience_us // 8:
+        if at is not None and now < at + self.patience_us // 8:
             return False
         self._answered_at[node] = now
         return True
@@ -290,7 +290,7 @@ class Succession:
 
     def _plan_retry(self, now: int) -> None:
         rank = self._host.view.rank(self._config.node_id)
-        self._retry_at = now + 2 * self._patience_us + rank * self._patience_us // 2
+        self._retry_at = now + 2 * self.patience_us + rank * self.patience_us // 2
 
     def _on_flush(self, flush: Flush, now: int) -> None:
         self._note_ballot(flush.ballot, now)
@@ -336,7 +336,7 @@ class Succession:
         if not self.voter.promise(ballot):
             return
         self._attempts += 1
-        self.proposer = Proposer(view, ballot, intent, now, self._patience_us)
+        self.proposer = Proposer(view, ballot, intent, now, self.patience_us)
         self.proposer.take_promise(self._promised(before, ballot, now))
         self._ask(self.proposer)
         self._drive(self.proposer, now)
@@ -384,7 +384,7 @@ class Succession:
         """End the own attempt; the next one comes later, the others' first by their rank."""
         self.proposer = None
         rank = self._host.view.rank(self._config.node_id)
-        pause = self._patience_us // 4 * (1 + rank) * min(1 << self._attempts, _MAX_BACKOFF)
+        pause = self.patience_us // 4 * (1 + rank) * min(1 << self._attempts, _MAX_BACKOFF)
         self._retry_at = now + pause
 
     def _on_flushed(self, flushed: Flushed, now: int) -> None:
@@ -432,7 +432,7 @@ class Succession:
             self._excluded |= proposer.silent(now)
             return self._give_up(now)
         if now >= proposer.repeat_at:
-            proposer.repeat_at = now + self._patience_us // 4
+            proposer.repeat_at = now + self.patience_us // 4
             self._ask(proposer)
         return None
 
@@ -480,11 +480,14 @@ class Succession:
             return
         if self._need_at is None:
             self._need_at = now
+        if not self.changes.allow(view, suspicion.responders(now)):
+            self.changes.fail("with this roster, those that answer would have no majority")
+            return
         rank = 0 if self.changes.pending else view.rank(self._config.node_id, suspects)
-        due = self._need_at + rank * self._patience_us // 4
+        due = self._need_at + rank * self.patience_us // 4
         if now >= due and suspicion.allows(view, overdue, now):
             self._propose(intent, now)
-        elif self.changes.pending and now >= self._need_at + 4 * self._patience_us:
+        elif self.changes.pending and now >= self._need_at + 4 * self.patience_us:
             self.changes.fail("too few nodes answer to decide it")
             self._need_at = None
 
@@ -523,6 +526,6 @@ class Succession:
             times.append(self.suspicion.probe_at)
         if self._need_at is not None:
             rank = view.rank(self._config.node_id)
-            times.append(self._need_at + rank * self._patience_us // 4)
+            times.append(self._need_at + rank * self.patience_us // 4)
         later = [time for time in times if time is not None and time > now]
         return min(later, default=None)

@@ -136,8 +136,10 @@ class Faults:
         if node.up:
             node.crash()
         self._world.marks.hit("clock far off")
-        node.skew_us = self._seconds(-3_600, 3_600) if self._world.random.random() < 0.3 else (
-            self._seconds(-30, 30)
+        node.skew_us = (
+            self._seconds(-3_600, 3_600)
+            if self._world.random.random() < 0.3
+            else (self._seconds(-30, 30))
         )
         node.drift_ppm = self._world.random.randint(-200, 200)
         self._world.after(self._seconds(0.05, 5), self._start, node)
