@@ -114,7 +114,7 @@ def _beside_writes(name: str, site: _Site, kind: str, seconds: float) -> list[Fi
 
 
 def _sum(found: Sequence[dict[str, Any]], name: str) -> float:
-    return sum(one[name] for one in found)
+    return sum(float(one[name]) for one in found)
 
 
 def _killed(site: _Site, served_before: float) -> Figure:

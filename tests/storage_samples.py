@@ -78,6 +78,7 @@ def run_of(
     padding: int = 0,
     ids: bytes | None = None,
     incarnation: int = 1,
+    epoch: int = 1,
 ) -> PutRun:
     """Return a run as the front keeps it; `padding` bytes make its payload larger."""
     manifest = RunManifest(
@@ -88,7 +89,7 @@ def run_of(
     )
     payload = encode_payload(manifest, [*sections, bytes(padding)] if padding else list(sections))
     header = RunHeader(
-        epoch=1,
+        epoch=epoch,
         ts=ts if ts is not None else seq * 10,
         origin=NodeId(origin),
         incarnation=incarnation,

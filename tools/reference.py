@@ -41,7 +41,14 @@ nothing else.
 | key | variable | meaning |
 |---|---|---|
 | `peer.<n>.id` | `{ENV_PREFIX}PEER_<N>_ID` | Node id of the n-th peer. |
-| `peer.<n>.url` | `{ENV_PREFIX}PEER_<N>_URL` | Its `master-url`. |
+| `peer.<n>.url` | `{ENV_PREFIX}PEER_<N>_URL` | Its `master-url`, or several addresses. |
+| `peer.<n>.weight` | `{ENV_PREFIX}PEER_<N>_WEIGHT` | Its votes; default: 1. |
+| `peer.<n>.roles` | `{ENV_PREFIX}PEER_<N>_ROLES` | `witness` if it only votes. |
+
+Several addresses of a peer stand with commas between them, its `master-url` first, and are tried
+in turn. All members must agree on ids, first addresses, weights, roles and quorum when the log
+begins. Once an epoch was decided the places are those of its view, whatever the configuration
+says; they are changed with `sparktxlog peer add`, `remove` and `set` while the nodes run.
 
 In TOML: `[peer.1]`, then `id = "B"` and `url = "http://10.0.0.2:7070"`.
 

@@ -23,13 +23,26 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from sparktxlog.errors import ConfigError, InvalidNameError
-from sparktxlog.model.ids import NodeId, check_node_id
+from sparktxlog.errors import ConfigError
+from sparktxlog.model.ids import NodeId
+from sparktxlog.model.values import (
+    MAX_WEIGHT,
+    counted,
+    one_of,
+    ranged,
+    read_listen,
+    read_node_id,
+    read_quorum,
+    read_roles,
+    read_switch,
+    read_text,
+    read_url,
+    read_urls,
+    split_urls,
+)
 
 ENV_PREFIX = "SPARKTXLOG_"
 _PEER_KEY = re.compile(r"peer\.([0-9]{1,4})\.(id|url|weight|role|roles)")
-_ROLES = ("master", "replica", "witness")
-_MAX_WEIGHT = 1_000
 _MAX_FILE_BYTES = 1 << 20
 #: Keys of the sources that mean nothing any more (R11): told once, without effect.
 _DROPPED_KEYS = ("IncrementalUpdateLimit",)
@@ -79,136 +92,23 @@ class Peer:
         return split_urls(self.url)
 
 
-def split_urls(text: str) -> tuple[str, ...]:
-    """Return the addresses of a comma separated list."""
-    return tuple(part for part in text.split(",") if part)
-
-
 # -- readers of single values ----------------------------------------------------------------------
 
 
-def _text(value: Any) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise ValueError("expected a text that is not empty")
-    return value.strip()
-
-
 def _path(value: Any) -> Path:
-    return Path(_text(value)).expanduser().absolute()
-
-
-def _node_id(value: Any) -> NodeId:
-    try:
-        return check_node_id(_text(value))
-    except InvalidNameError as error:
-        raise ValueError(error.hint) from error
-
-
-def _url(value: Any) -> str:
-    text = _text(value).rstrip("/")
-    parts = urlsplit(text)
-    try:
-        port = parts.port
-    except ValueError as error:
-        raise ValueError("expected a port between 1 and 65535") from error
-    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
-        raise ValueError("expected a URL such as http://10.0.0.1:7070")
-    if parts.path or parts.query or parts.fragment or parts.username:
-        raise ValueError("expected scheme, host and port only")
-    return text.lower()
-
-
-def read_urls(value: Any) -> str:
-    """Read one URL or several with commas between them, as one text without spaces.
-
-    Raises:
-        ValueError: One of them is none.
-    """
-    found = [_url(part) for part in _text(value).split(",")]
-    if len(set(found)) != len(found):
-        raise ValueError("an address is given twice")
-    return ",".join(found)
-
-
-def _listen(value: Any) -> tuple[str, int]:
-    host, separator, port = _text(value).rpartition(":")
-    if not separator or not host or not port.isdigit() or not 0 <= int(port) <= 65_535:
-        raise ValueError("expected host:port such as 127.0.0.1:7070")
-    return host.strip("[]"), int(port)
-
-
-def _number(low: float, high: float, *, whole: bool = False) -> Callable[[Any], Any]:
-    def read(value: Any) -> Any:
-        if isinstance(value, str):
-            try:
-                value = float(value) if "." in value or "e" in value.lower() else int(value)
-            except ValueError as error:
-                raise ValueError("expected a number") from error
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise ValueError("expected a number")
-        if not low <= value <= high:  # first, for it refuses infinity too
-            raise ValueError(f"expected a number from {low:g} to {high:g}")
-        if whole and value != int(value):
-            raise ValueError("expected a whole number")
-        return int(value) if whole else float(value)
-
-    return read
-
-
-def _count(low: int, high: int) -> Callable[[Any], Any]:
-    return _number(low, high, whole=True)
-
-
-def _one_of(*choices: str) -> Callable[[Any], str]:
-    def read(value: Any) -> str:
-        text = _text(value).lower()
-        if text not in choices:
-            raise ValueError(f"expected one of {', '.join(choices)}")
-        return text
-
-    return read
-
-
-def _switch(value: Any) -> bool:
-    if isinstance(value, bool):
-        return value
-    text = _text(value).lower()
-    if text not in ("true", "false"):
-        raise ValueError("expected true or false")
-    return text == "true"
-
-
-def _roles(value: Any) -> tuple[str, ...]:
-    names = value.split(",") if isinstance(value, str) else value
-    if not isinstance(names, (list, tuple)) or not names:
-        raise ValueError(f"expected a list of {', '.join(_ROLES)}")
-    roles = tuple(sorted({_one_of(*_ROLES)(name) for name in names}))
-    if "witness" in roles and len(roles) > 1:
-        raise ValueError("a witness only votes: it has no other role")
-    if roles == ("replica",):
-        raise ValueError("a node without the role master or witness is not there yet")
-    return roles
-
-
-def _quorum(value: Any) -> str | int:
-    if isinstance(value, str) and value.strip().lower() in ("majority", "all"):
-        return value.strip().lower()
-    try:
-        return int(_count(1, 1_000)(value))
-    except ValueError as error:
-        raise ValueError("expected majority, all or a number of nodes") from error
+    return Path(read_text(value)).expanduser().absolute()
 
 
 # -- the table ------------------------------------------------------------------------------------
 
 SETTINGS: tuple[Setting, ...] = (
-    Setting(key="node-id", read=_node_id, default=None,
+    Setting(key="node-id", read=read_node_id, default=None,
             description="Name of this node, unique and stable across all sites (required)."),
-    Setting(key="master-url", read=_url, default=None,
+    Setting(key="master-url", read=read_url, default=None,
             description="URL under which peers and clients reach this node (required)."),
-    Setting(key="listen", read=_listen, default=None,
+    Setting(key="listen", read=read_listen, default=None,
             description="host:port to listen on; default: host and port of master-url."),
-    Setting(key="cluster", read=_node_id, default="sparktxlog", shared=True,
+    Setting(key="cluster", read=read_node_id, default="sparktxlog", shared=True,
             description="Name of the cluster; with the members it names the log's lineage."),
     Setting(key="data-dir", read=_path, default=None,
             description="Directory of the node's own state (required); one process at a time."),
@@ -217,95 +117,95 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(key="payload-dir", read=_path, default=None,
             description="Payload store, seen by node and Spark executors; default: "
             "data-dir/payloads."),
-    Setting(key="roles", read=_roles, default=("master", "replica"),
+    Setting(key="roles", read=read_roles, default=("master", "replica"),
             description="What the node does: master, replica; or witness, which only votes on "
             "who belongs to the cluster and keeps no data."),
-    Setting(key="weight", read=_count(0, _MAX_WEIGHT), default=1,
+    Setting(key="weight", read=counted(0, MAX_WEIGHT), default=1,
             description="Votes of this node when it is decided who belongs to the cluster; those "
             "of a peer: peer.<n>.weight."),
-    Setting(key="suspect-timeout", read=_number(0, 86_400), default=10.0,
+    Setting(key="suspect-timeout", read=ranged(0, 86_400), default=10.0,
             description="Seconds that a member may owe an answer, or its link be broken, until "
-            "the others go on without it, if that is safe; 0 = never."),
-    Setting(key="start-timeout", read=_number(0, 86_400), default=30.0,
+            "the others go on without it, if that is safe; 0: never."),
+    Setting(key="start-timeout", read=ranged(0, 86_400), default=30.0,
             description="The same for members that were not heard since this node started."),
-    Setting(key="eviction", read=_one_of("auto", "manual"), default="auto",
+    Setting(key="eviction", read=one_of("auto", "manual"), default="auto",
             description="auto: the others go on without a member that is missing; manual: they "
             "wait for it, until an operator removes it."),
-    Setting(key="cluster-secret", read=_text, default=None, secret=True,
+    Setting(key="cluster-secret", read=read_text, default=None, secret=True,
             description="Secret that signs requests between peers, 16 characters or more; "
             "required with peers."),
     Setting(key="cluster-secret-file", read=_path, default=None,
             description="File that holds the cluster secret."),
-    Setting(key="client-token", read=_text, default=None, secret=True,
+    Setting(key="client-token", read=read_text, default=None, secret=True,
             description="Bearer token of clients and workers; required when listening elsewhere "
             "than on loopback."),
     Setting(key="client-token-file", read=_path, default=None,
             description="File that holds the client token."),
-    Setting(key="acquisition-quorum", read=_quorum, default=None,
+    Setting(key="acquisition-quorum", read=read_quorum, default=None,
             description="Members that must hold a transaction before it is ordered: majority, all "
             "or a number; default: all of 2, majority of 3 and more."),
-    Setting(key="signature-interval", read=_count(1, 1_000_000_000), default=10_000, shared=True,
+    Setting(key="signature-interval", read=counted(1, 1_000_000_000), default=10_000, shared=True,
             description="Positions between the places where sites compare their tables."),
-    Setting(key="id-window", read=_count(1_000, 100_000_000), default=1_000_000, shared=True,
+    Setting(key="id-window", read=counted(1_000, 100_000_000), default=1_000_000, shared=True,
             description="A repeated transaction id is noticed within so many positions."),
-    Setting(key="publish-interval", read=_number(0.01, 3_600), default=0.5,
+    Setting(key="publish-interval", read=ranged(0.01, 3_600), default=0.5,
             description="Least time between two commits to the queue table, seconds."),
-    Setting(key="idle-round-min", read=_number(0.01, 3_600), default=1.0,
+    Setting(key="idle-round-min", read=ranged(0.01, 3_600), default=1.0,
             description="First pause between rounds without work, seconds."),
-    Setting(key="idle-round-max", read=_number(0.01, 86_400), default=60.0,
+    Setting(key="idle-round-max", read=ranged(0.01, 86_400), default=60.0,
             description="Longest pause between rounds without work, seconds."),
-    Setting(key="inline-limit", read=_count(0, 4 << 20), default=65_536,
+    Setting(key="inline-limit", read=counted(0, 4 << 20), default=65_536,
             description="Bytes of rows of one transaction that may travel with its manifest."),
-    Setting(key="run-limit-transactions", read=_count(1, 8_192), default=8_192,
+    Setting(key="run-limit-transactions", read=counted(1, 8_192), default=8_192,
             description="Most transactions in one run."),
-    Setting(key="run-limit-bytes", read=_count(65_536, 64 << 20), default=4_194_304,
+    Setting(key="run-limit-bytes", read=counted(65_536, 64 << 20), default=4_194_304,
             description="Most bytes of one run's payload container."),
-    Setting(key="body-limit", read=_count(65_536, 1 << 31), default=67_108_864,
+    Setting(key="body-limit", read=counted(65_536, 1 << 31), default=67_108_864,
             description="Most bytes of one request's body."),
-    Setting(key="incoming-limit-bytes", read=_count(1 << 20, 1 << 40), default=536_870_912,
+    Setting(key="incoming-limit-bytes", read=counted(1 << 20, 1 << 40), default=536_870_912,
             description="Bytes of runs not yet ordered, beyond which submits are refused as busy."),
-    Setting(key="stage-timeout", read=_number(0.01, 86_400), default=60.0,
+    Setting(key="stage-timeout", read=ranged(0.01, 86_400), default=60.0,
             description="Seconds after which a run with staged files is stamped though too few "
             "members hold the files."),
-    Setting(key="worker-heartbeat", read=_number(0.1, 3_600), default=5.0,
+    Setting(key="worker-heartbeat", read=ranged(0.1, 3_600), default=5.0,
             description="Seconds between a worker's reports."),
-    Setting(key="worker-dead-after", read=_number(0.2, 86_400), default=10.0,
+    Setting(key="worker-dead-after", read=ranged(0.2, 86_400), default=10.0,
             description="Seconds of silence after which a worker counts as dead."),
-    Setting(key="tx-log-max-size", read=_count(1, 1 << 40), default=100_000,
+    Setting(key="tx-log-max-size", read=counted(1, 1 << 40), default=100_000,
             description="Transactions kept in the log once every worker applied them."),
-    Setting(key="tx-log-max-depth", read=_number(0.01, 1_000_000), default=168.0,
+    Setting(key="tx-log-max-depth", read=ranged(0.01, 1_000_000), default=168.0,
             description="Hours that transactions are kept in the log at most."),
-    Setting(key="tx-log-max-bytes", read=_count(1 << 20, 1 << 50), default=53_687_091_200,
+    Setting(key="tx-log-max-bytes", read=counted(1 << 20, 1 << 50), default=53_687_091_200,
             description="Bytes of log beyond which transactions are pruned though a worker has "
             "not applied them; that worker then needs a copy."),
-    Setting(key="rejoin-keep-bytes", read=_count(0, 1 << 50), default=1_073_741_824,
+    Setting(key="rejoin-keep-bytes", read=counted(0, 1 << 50), default=1_073_741_824,
             description="Bytes of transactions kept for nodes that are no members at the moment; "
             "one that lacks more takes over a snapshot."),
-    Setting(key="replication.compression", read=_switch, default=True, shared=True,
+    Setting(key="replication.compression", read=read_switch, default=True, shared=True,
             description="Copies travel compressed (zstd), where a sample of a file says it pays."),
-    Setting(key="replication.chunk-bytes", read=_count(65_536, 1 << 28), default=5_242_880,
+    Setting(key="replication.chunk-bytes", read=counted(65_536, 1 << 28), default=5_242_880,
             description="Size of the chunks in which files of a copy travel."),
-    Setting(key="replication.streams", read=_count(1, 256), default=8,
+    Setting(key="replication.streams", read=counted(1, 256), default=8,
             description="Chunks of a copy that are fetched at once."),
-    Setting(key="replication.max-donors", read=_count(1, 64), default=3,
+    Setting(key="replication.max-donors", read=counted(1, 64), default=3,
             description="Donors that one copy reads from at most."),
-    Setting(key="replication.lease", read=_number(1, 86_400), default=120.0,
+    Setting(key="replication.lease", read=ranged(1, 86_400), default=120.0,
             description="Seconds after which a donor gives up the pins of a silent copy."),
-    Setting(key="replication.donor-share", read=_number(0.01, 1), default=0.1,
+    Setting(key="replication.donor-share", read=ranged(0.01, 1), default=0.1,
             description="Part of the time in which a donor serves copies while transactions of "
-            "its own are on their way; 1 = copies never yield."),
+            "its own are on their way; 1: copies never yield."),
     Setting(key="backup-dir", read=_path, default=None,
             description="Where the old files of a replica are kept before a copy replaces it; "
             "default: they stay as Delta history only."),
-    Setting(key="NetSpeedBitsPerSec", read=_count(1, 1 << 50), default=104_857_600,
+    Setting(key="NetSpeedBitsPerSec", read=counted(1, 1 << 50), default=104_857_600,
             description="Speed of the network between sites, for estimates of copying."),
-    Setting(key="FullReplicationTimeFactor", read=_number(0.01, 1_000), default=1.3,
+    Setting(key="FullReplicationTimeFactor", read=ranged(0.01, 1_000), default=1.3,
             description="Copying is chosen when replaying takes so many times longer."),
-    Setting(key="MinTimeToConsiderFullReplicationS", read=_number(0, 10_000_000), default=600.0,
+    Setting(key="MinTimeToConsiderFullReplicationS", read=ranged(0, 10_000_000), default=600.0,
             description="Replays estimated below so many seconds are never replaced by a copy."),
-    Setting(key="log-level", read=_one_of("debug", "info", "warning", "error"), default="info",
+    Setting(key="log-level", read=one_of("debug", "info", "warning", "error"), default="info",
             description="Least level of log records."),
-    Setting(key="log-format", read=_one_of("json", "console"), default="console",
+    Setting(key="log-format", read=one_of("json", "console"), default="console",
             description="json: one object per line; console: for people."),
 )  # fmt: skip
 _BY_KEY = {setting.key: setting for setting in SETTINGS}
@@ -590,13 +490,13 @@ def _resolve_places(read: dict[str, Any]) -> None:
 
 
 def _is_witness(value: Any) -> bool:
-    return "witness" in _roles(value)
+    return "witness" in read_roles(value)
 
 
 _PEER_READERS: dict[str, Callable[[Any], Any]] = {
-    "id": _node_id,
+    "id": read_node_id,
     "url": read_urls,
-    "weight": _count(0, _MAX_WEIGHT),
+    "weight": counted(0, MAX_WEIGHT),
     "roles": _is_witness,
 }
 
@@ -643,7 +543,7 @@ def _resolve_secrets(read: dict[str, Any], where: str) -> None:
             if read[_attribute(name)] is not None:
                 raise _wrong(where, f"{name}-file", str(file), f"{name} is given as well")
             try:
-                read[_attribute(name)] = _text(file.read_text())
+                read[_attribute(name)] = read_text(file.read_text())
             except (OSError, ValueError) as error:
                 raise _wrong(where, f"{name}-file", str(file), str(error)) from error
     secret = read["cluster_secret"]

@@ -34,6 +34,7 @@ def config_of(directory: Path, name: str, ports: dict[str, int], **settings: Any
         "publish-interval": 0.05,
         "idle-round-min": 0.2,
         "idle-round-max": 0.5,
+        "eviction": "manual",
     }
     others = [other for other in ports if other != name]
     for number, other in enumerate(others, start=1):

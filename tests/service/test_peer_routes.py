@@ -129,7 +129,7 @@ def test_greetings_of_the_wrong_node(tmp_path: Path) -> None:
                 (replace(hello, node_id="X"), "is configured"),
                 (replace(hello, lineage="x"), "lineage"),
                 (replace(hello, config_hash="x"), "configuration"),
-                (replace(hello, wire_version=2), "wire version"),
+                (replace(hello, wire_version=9), "wire version"),
                 (replace(hello, instance="x"), "two nodes with one id"),
             ):
                 async with Stranger(a, "B") as other:

@@ -467,6 +467,7 @@ class Succession:
         ready = self.admission.ready(view, self._host.base.position, now)
         if not (suspects or ready or self.changes.pending):
             self._need_at = None
+            suspicion.calm(now)
             return
         if now >= suspicion.probe_at:
             suspicion.next_probe(now)

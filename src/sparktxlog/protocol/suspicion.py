@@ -39,8 +39,8 @@ class Suspicion:
     """
 
     __slots__ = (
-        "_answers", "_own", "_patience_us", "_start_us", "_timeout_us", "_watched", "number",
-        "probe_at",
+        "_answers", "_own", "_patience_us", "_pause_us", "_start_us", "_timeout_us", "_watched",
+        "number", "probe_at",
     )  # fmt: skip
 
     def __init__(
@@ -53,8 +53,9 @@ class Suspicion:
         self._watched: dict[str, _Watched] = {}
         #: Node → (when it answered the last probe, whom it hears).
         self._answers: dict[str, tuple[int, frozenset[str]]] = {}
-        #: Number of the last probe.
+        #: Number of the last probe, and the pause behind it; grows while nothing comes of it.
         self.number = 0
+        self._pause_us = patience_us // 4
         self.probe_at = now
 
     def _of(self, node: str) -> _Watched:
@@ -169,7 +170,7 @@ class Suspicion:
 
     def responders(self, now: int) -> set[str]:
         """Return the nodes that answered a probe a short while ago, and this one."""
-        limit = now - self._patience_us
+        limit = now - self._window_us
         return {self._own, *(n for n, (at, _) in self._answers.items() if at >= limit)}
 
     def heard_by_all(self, members: Iterable[str], now: int) -> set[str]:
@@ -178,7 +179,7 @@ class Suspicion:
         for member in members:
             if member != self._own:
                 at, hears = self._answers.get(member, (0, frozenset[str]()))
-                common &= hears if now - at <= self._patience_us else frozenset[str]()
+                common &= hears if now - at <= self._window_us else frozenset[str]()
         return common
 
     def allows(self, view: View, absent: Iterable[str], now: int) -> bool:
@@ -189,10 +190,21 @@ class Suspicion:
     # -- time --------------------------------------------------------------------------------------
 
     def next_probe(self, now: int) -> int:
-        """Number a new probe and plan the one behind it."""
+        """Number a new probe and plan the one behind it, ever later while nothing changes."""
         self.number += 1
-        self.probe_at = now + self._patience_us // 4
+        self.probe_at = now + self._pause_us
+        self._pause_us = min(2 * self._pause_us, 2 * self._patience_us)
         return self.number
+
+    def calm(self, now: int) -> None:
+        """Nothing is to be probed: begin swiftly next time."""
+        self._pause_us = self._patience_us // 4
+        self.probe_at = min(self.probe_at, now)
+
+    @property
+    def _window_us(self) -> int:
+        """How long an answer to a probe counts: until the one behind it is due, and answered."""
+        return self._patience_us + self._pause_us
 
     def next_deadline(self, members: Iterable[NodeId], now: int) -> int | None:
         """Return when a suspicion or a verdict may begin, None if nobody is missed."""

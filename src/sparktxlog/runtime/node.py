@@ -24,6 +24,7 @@ from sparktxlog.errors import (
     LocalProtocolError,
     NotAppliedError,
     NotFoundError,
+    NotMemberError,
 )
 from sparktxlog.model.copying import CopyTicket, Decision, Transfer
 from sparktxlog.model.ids import transaction_id_to_text
@@ -115,6 +116,8 @@ class Node:
                 hint="Submit at another site; see `sparktxlog status`.",
                 reason=parts.cycle.halted.code,
             )
+        if not parts.joining.settled.is_set():
+            raise NotMemberError("this node has no queue yet: it is about to join the log")
         if parts.executor.disk_full:
             raise DiskFullError(
                 "the node's disk is full", hint="Make room; the node goes on by itself."

@@ -136,7 +136,7 @@ class Parts:
 
     def forget_payloads(self) -> None:
         """Tell the front what nobody needs any more."""
-        posted = {peer.peer: peer.position for peer in self.master.status().peers}
+        posted = {str(peer.peer): peer.position for peer in self.master.status().peers}
         for node_id, position in posted.items():
             # After a start, and in a new epoch, nothing is known of a peer until it posts.
             self.last_positions[node_id] = max(position, self.last_positions.get(node_id, 0))

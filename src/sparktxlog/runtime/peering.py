@@ -156,13 +156,12 @@ class Peering:
 
         Raises:
             RemoteProtocolError: It speaks for another node (definite).
-            ForbiddenPeerError: It is not admitted yet (definite).
             BusyError: The core's queue is full; the core repeats what matters (definite).
         """
         if message.sender != sender:
             raise RemoteProtocolError(f"node {sender!r} votes for {message.sender!r}")
-        if not isinstance(message, _JOINERS_WORDS):
-            self._check_admitted(sender)
+        if not isinstance(message, _JOINERS_WORDS) and self._greeter.is_joiner(sender):
+            return  # its vote does not count yet
         if isinstance(message, (JoinRequest, TailRequest)):
             self._parts.note_position(
                 sender,

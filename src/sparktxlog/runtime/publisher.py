@@ -248,7 +248,7 @@ class Publisher:
         queue = QueueTable(
             self._log_root, self._lineage, published_version=self._version, kept_after=kept_after
         )
-        if queue.position < self._published:
+        if max(queue.position, kept_after) < self._published:
             _log.warning(
                 "queue table is behind, restored", held=queue.position, published=self._published
             )

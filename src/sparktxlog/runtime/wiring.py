@@ -6,7 +6,6 @@ import asyncio
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import Any
 
 import aiohttp
@@ -20,7 +19,6 @@ from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.actions import Action, Alarm
 from sparktxlog.protocol.events import LinkChanged
 from sparktxlog.protocol.master import Master
-from sparktxlog.protocol.recovery import MasterConfig
 from sparktxlog.protocol.view import View
 from sparktxlog.runtime.backlog import Backlog
 from sparktxlog.runtime.clock import LogClock
@@ -32,9 +30,10 @@ from sparktxlog.runtime.donor_sizes import DonorSizes
 from sparktxlog.runtime.epochs import Epochs
 from sparktxlog.runtime.executor import AsideWrite, Executor
 from sparktxlog.runtime.fetching import Fetcher
+from sparktxlog.runtime.founding import core_config, with_lineage
 from sparktxlog.runtime.holdings import Holdings, OwnRun
-from sparktxlog.runtime.joining import Joining, JoinOrder, StartAgainError, join_order
-from sparktxlog.runtime.membership import Membership, configured_seats, places_of
+from sparktxlog.runtime.joining import Joining, StartAgainError, join_order
+from sparktxlog.runtime.membership import Membership, places_of
 from sparktxlog.runtime.metrics import Metrics
 from sparktxlog.runtime.node import Node
 from sparktxlog.runtime.parts import Parts
@@ -87,7 +86,7 @@ class RunningNode:
         parts = self.parts
         if not parts.config.is_witness:
             await parts.donor.start()
-        for work in (parts.executor.run, parts.cycle.run):
+        for work in (parts.executor.run, self._run_core):
             task = asyncio.create_task(work(), name=work.__qualname__)
             task.add_done_callback(self._ended)
             self._tasks.append(task)
@@ -106,6 +105,10 @@ class RunningNode:
             phase=parts.master.phase.value, epoch=view.epoch, members=list(view.members),
             quorum=view.quorum,
         )  # fmt: skip
+
+    async def _run_core(self) -> None:
+        await self.parts.joining.settled.wait()
+        await self.parts.cycle.run()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if task.cancelled() or self.failed.done():
@@ -157,44 +160,6 @@ class RunningNode:
         _log.info("stopped", node=parts.config.node_id)
 
 
-def core_config(
-    config: NodeConfig, *, order: JoinOrder | None = None, incarnation: int = 1
-) -> MasterConfig:
-    """Return the core's settings.
-
-    Args:
-        order: What a node was told that joins: it is no member of the log's first epoch, nor of
-            any other one until it is admitted.
-        incarnation: Of this node.
-    """
-    members = config.members
-    if order is not None:
-        incarnation = max(incarnation, order.incarnation)
-        members = tuple(member for member in members if member != config.node_id)
-    return MasterConfig(
-        node_id=config.node_id,
-        members=members,
-        quorum=min(config.acquisition_quorum, max(1, len(members))),
-        lineage=config.lineage,
-        epoch=1 if order is None else 0,
-        incarnation=incarnation,
-        suspect_timeout_us=int(config.suspect_timeout * _US),
-        start_timeout_us=int(config.start_timeout * _US),
-        auto_evict=config.eviction == "auto",
-        quorum_rule=config.quorum_rule,
-        roster=configured_seats(config),
-        # A witness keeps no queue whose ids could be repeated.
-        id_window=1 if config.is_witness else config.id_window,
-        push_limit_bytes=config.run_limit_bytes,
-        inline_limit_bytes=config.inline_limit,
-        stage_timeout_us=int(config.stage_timeout * _US),
-        idle_round_min_us=int(config.idle_round_min * _US),
-        idle_round_max_us=int(config.idle_round_max * _US),
-        max_run=config.run_limit_transactions,
-        max_incoming_bytes=config.incoming_limit_bytes,
-    )
-
-
 def build_node(config: NodeConfig) -> RunningNode:
     """Open the data directory and wire a node; call it on the event loop, then `start`.
 
@@ -211,17 +176,6 @@ def build_node(config: NodeConfig) -> RunningNode:
         raise
 
 
-def _with_lineage(config: NodeConfig, view: View | None, order: JoinOrder | None) -> NodeConfig:
-    """Return the settings with the name of the log, where it does not follow from them any more.
-
-    Workers and tables know a log by its first lineage for ever: what `force` makes of it continues
-    the same positions and hashes.
-    """
-    if view is not None:
-        return replace(config, log_lineage=view.ancestors[0][0] if view.ancestors else view.lineage)
-    return config if order is None else replace(config, log_lineage=order.lineage)
-
-
 class _Builder:
     """Wires one node; attributes are the parts that others refer to."""
 
@@ -230,7 +184,7 @@ class _Builder:
         self.loop = asyncio.get_running_loop()
         self.state: FrontState = front.load(1 if config.is_witness else config.id_window)
         self.order = join_order(self.state.values)
-        self.config = config = _with_lineage(config, self.state.core.view, self.order)
+        self.config = config = with_lineage(config, self.state.core.view, self.order)
         self.core = core_config(config, order=self.order, incarnation=self.state.incarnation)
         self.payloads = LocalPayloadStore(config.payload_dir)
         self.clock = LogClock(self.state.core.reserved)
@@ -248,46 +202,9 @@ class _Builder:
     def build(self) -> RunningNode:
         """Return the wired node."""
         config = self.config
-        self.replicas = Replicas(
-            node_id=config.node_id,
-            lineage=config.lineage,
-            dead_after_us=int(config.worker_dead_after * _US),
-            ends=self._log_ends,
-            hash_at=self.front.read_hash_at,
-            saved=self.state.values,
-        )
-        turns = Turns(config.replication_donor_share)
-        self.receipts = Receipts(self.replicas.applied, turns.busy)
-        self.executor = Executor(
-            self.front, self.holdings, self._deliver, self._wrote, node_id=config.node_id
-        )
-        self.cycle = Cycle(
-            master=self.master,
-            executor=self.executor,
-            holdings=self.holdings,
-            receipts=self.receipts,
-            clock=self.clock,
-            run_limit=(config.run_limit_transactions, config.run_limit_bytes),
-            first_ticket=self._recover_announcements(),
-            on_fatal=self._on_fatal,
-            on_view=self._on_view,
-        )
-        self.epochs = self._build_epochs()
+        turns = self._build_core()
         greeter, signer, verifier = self._greeting()
-        self.joining = Joining(
-            node_id=config.node_id,
-            order=self.order,
-            executor=self.executor,
-            is_fresh=self._is_fresh,
-            start_again=self._start_again,
-        )
-        self.membership = self._build_membership(greeter, signer)
-        self.fetcher = Fetcher(self.links, self.payloads, self.holdings, self.cycle.tell_always)
-        self.publisher = self._build_publisher()
-        self.publisher.pruning = self._build_pruning(self.publisher)
-        self.settings = RunTimeSettings(config, self.state.values)
-        self.planning = self._build_planning()
-        self.delivery = self._build_delivery()
+        self._build_surroundings(greeter, signer)
         parts = Parts(
             config=config,
             instance=greeter.own.instance,
@@ -331,6 +248,55 @@ class _Builder:
         self.metrics.status = parts.status
         self.running = RunningNode(parts)
         return self.running
+
+    def _build_core(self) -> Turns:
+        """Wire what the core needs to work."""
+        config = self.config
+        self.replicas = Replicas(
+            node_id=config.node_id,
+            lineage=config.lineage,
+            dead_after_us=int(config.worker_dead_after * _US),
+            ends=self._log_ends,
+            hash_at=self.front.read_hash_at,
+            saved=self.state.values,
+        )
+        turns = Turns(config.replication_donor_share)
+        self.receipts = Receipts(self.replicas.applied, turns.busy)
+        self.executor = Executor(
+            self.front, self.holdings, self._deliver, self._wrote, node_id=config.node_id
+        )
+        self.cycle = Cycle(
+            master=self.master,
+            executor=self.executor,
+            holdings=self.holdings,
+            receipts=self.receipts,
+            clock=self.clock,
+            run_limit=(config.run_limit_transactions, config.run_limit_bytes),
+            first_ticket=self._recover_announcements(),
+            on_fatal=self._on_fatal,
+            on_view=self._on_view,
+        )
+        self.epochs = self._build_epochs()
+        return turns
+
+    def _build_surroundings(self, greeter: Greeter, signer: Signer) -> None:
+        """Wire the links, and what follows the core."""
+        config = self.config
+        self.joining = Joining(
+            node_id=config.node_id,
+            order=self.order,
+            position=self.state.core.base.position,
+            executor=self.executor,
+            is_fresh=self._is_fresh,
+            start_again=self._start_again,
+        )
+        self.membership = self._build_membership(greeter, signer)
+        self.fetcher = Fetcher(self.links, self.payloads, self.holdings, self.cycle.tell_always)
+        self.publisher = self._build_publisher()
+        self.publisher.pruning = self._build_pruning(self.publisher)
+        self.settings = RunTimeSettings(config, self.state.values)
+        self.planning = self._build_planning()
+        self.delivery = self._build_delivery()
 
     # -- pieces ------------------------------------------------------------------------------------
 

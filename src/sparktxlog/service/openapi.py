@@ -246,7 +246,7 @@ _COPY_REQUEST: dict[str, Any] = {
 
 def _operations() -> list[tuple[str, str, dict[str, Any]]]:
     """Return (path, method, operation) of the whole client API."""
-    return [*_submits(), *_questions(), *_worker(), *_catch_up()]
+    return [*_submits(), *_questions(), *_worker(), *_catch_up(), *_epochs()]
 
 
 def _submits() -> list[tuple[str, str, dict[str, Any]]]:
@@ -427,3 +427,54 @@ def _catch_up() -> list[tuple[str, str, dict[str, Any]]]:
             "responses": _answer(_OBJECT),
         }),
     ]  # fmt: skip
+
+
+def _epochs() -> list[tuple[str, str, dict[str, Any]]]:
+    """Who belongs to the cluster; docs/protocol.md explains epochs."""
+    node = _in_path("id", "Node id.")
+    add = {
+        "type": "object",
+        "required": ["id", "url"],
+        "properties": {
+            "id": {"type": "string"},
+            "url": {"type": "string", "description": "One address, or several with commas."},
+            "weight": {"type": "integer", "default": 1},
+            "witness": {"type": "boolean", "default": False},
+        },
+    }
+    change = {
+        "type": "object",
+        "properties": {"url": {"type": "string"}, "weight": {"type": "integer"}},
+    }
+    confirm = {
+        "type": "object",
+        "required": ["confirm"],
+        "properties": {"confirm": {"type": "string", "description": "Node id and epoch."}},
+    }
+    found: list[tuple[str, str, str, str, list[dict[str, Any]], dict[str, Any] | None]] = [
+        ("/v1/peers", "post", "add_peer", "Give a node a place; 409 says why not", [], add),
+        ("/v1/peers/{id}", "delete", "remove_peer", "Take a node's place away", [node], None),
+        ("/v1/peers/{id}", "patch", "change_peer", "Change address or votes", [node], change),
+        ("/v1/peers/{id}/promote", "post", "promote_peer", "Move up in precedence", [node], None),
+        ("/v1/peers/{id}/demote", "post", "demote_peer", "Move down in precedence", [node], None),
+        ("/v1/force", "post", "force", "Go on alone: all others are dead for certain", [], confirm),
+    ]
+    timeout = _query("timeout", "number", "Seconds to wait for the decision.", 30)
+    show: dict[str, Any] = {
+        "operationId": "epochs",
+        "summary": "Current view: phase, epoch, places, members, who is linked to whom",
+        "tags": ["members"],
+        "responses": _answer(_OBJECT),
+    }
+    changes = [
+        (path, method, {
+            "operationId": name,
+            "summary": summary,
+            "tags": ["members"],
+            "parameters": [*parameters, timeout],
+            **({} if body is None else {"requestBody": _body("application/json", body)}),
+            "responses": _answer(_OBJECT, "The view that has it."),
+        })
+        for path, method, name, summary, parameters, body in found
+    ]  # fmt: skip
+    return [("/v1/epochs", "get", show), *changes]

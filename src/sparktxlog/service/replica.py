@@ -80,7 +80,7 @@ class _ReplicaApi:
             turn.end()
             raise
         headers = {CHUNK_DIGEST_HEADER: chunk.digest, CHUNK_CODEC_HEADER: chunk.codec}
-        return _SlicedResponse(memoryview(chunk.data), headers=headers, sent=turn.end)
+        return _SlicedResponse(chunk.data, headers=headers, sent=turn.end)
 
     async def digests(self, request: Request) -> Response:
         lease_id, token = _credentials(request)

@@ -37,7 +37,7 @@ IDENTITY = "identity"
 class Chunk:
     """A chunk as it travels."""
 
-    data: bytes | bytearray
+    data: memoryview
     #: SHA-256 of the plain bytes, hexadecimal.
     digest: str
     #: `zstd` or `identity`.
@@ -113,21 +113,17 @@ class ChunkReader:
         length = min(length, file.identity.size_bytes - offset)
         level = self._level(file) if self._compress and length else None
         # What travels as it is needs memory of its own until it is sent.
-        own = bytearray(length) if level is None else None
-        plain = self._scratch.buffer(length) if own is None else memoryview(own)
+        plain = memoryview(bytearray(length)) if level is None else self._scratch.buffer(length)
         self._fill(file, offset, plain)
         digest = hashlib.sha256(plain)
         if length == min(self._chunk_bytes, file.identity.size_bytes - offset):
             self._remember(file.identity, offset // self._chunk_bytes, digest.digest())
-        packed = None if level is None else self._scratch.compress(plain, level)
-        if packed is not None and len(packed) >= length:
-            own, packed = bytearray(plain), None
-        return Chunk(
-            data=packed if own is None else own,
-            digest=digest.hexdigest(),
-            codec=IDENTITY if packed is None else ZSTD,
-            plain_bytes=length,
-        )
+        data, codec = plain, IDENTITY
+        if level is not None:
+            packed = memoryview(self._scratch.compress(plain, level))
+            shrunk = len(packed) < length
+            data, codec = (packed, ZSTD) if shrunk else (memoryview(bytearray(plain)), IDENTITY)
+        return Chunk(data=data, digest=digest.hexdigest(), codec=codec, plain_bytes=length)
 
     def file_digest(self, file: PinnedFile) -> str:
         """Return a file's digest, hexadecimal; only chunks not hashed before are read.

@@ -11,6 +11,23 @@ from sparktxlog.model.ids import NodeId
 from sparktxlog.model.report import TableState, WorkerReport
 from sparktxlog.model.signature import TableSignature
 from sparktxlog.model.table import Column, TableDefinition
+from sparktxlog.protocol.balloting import (
+    Accept,
+    Accepted,
+    Decide,
+    EpochMessage,
+    Flush,
+    Flushed,
+    JoinRequest,
+    MemberState,
+    Prepare,
+    Probe,
+    ProbeAnswer,
+    Promise,
+    Refusal,
+    TailRequest,
+    Vote,
+)
 from sparktxlog.protocol.messages import (
     Announcement,
     MergeBase,
@@ -20,6 +37,7 @@ from sparktxlog.protocol.messages import (
     RunHeader,
     Tail,
 )
+from sparktxlog.protocol.view import Ballot, Seat, View
 
 HEADER = RunHeader(
     epoch=1, ts=1_795_255_315_522_579, origin=NodeId("site-a"), incarnation=1, seq=7, n=1_000,
@@ -91,3 +109,52 @@ def test_a_torn_push_is_refused(cut: int) -> None:
     body = wire.encode_pushes([(HEADER, b"payload")])
     with pytest.raises(RemoteProtocolError):
         list(wire.decode_pushes(body[:cut]))
+
+
+_A = NodeId("a")
+_VIEW = View(
+    lineage="l", epoch=3, members=(_A,), tail=(HEADER,), ancestors=(("k", 2),),
+    roster=(Seat(node_id=_A, url="http://a,http://b", weight=2, witness=True, incarnation=4),),
+)  # fmt: skip
+_BALLOT = Ballot(number=7, node="a")
+_STATE = MemberState(
+    base=MergeBase(position=5), key=(1, 2, "a", 3), watermarks={"a": 3}, acquired=(HEADER,)
+)
+_BY_VIEW = {"sender": _A, "incarnation": 4, "view": _VIEW, "ballot": _BALLOT}
+_BY_EPOCH = {"lineage": "l", "epoch": 3, "sender": _A, "incarnation": 4}
+EPOCH_MESSAGES: list[EpochMessage] = [
+    Probe(**_BY_EPOCH, number=1, suspects=(_A,)),  # type: ignore[arg-type]
+    ProbeAnswer(**_BY_EPOCH, number=1, hears=(_A,)),  # type: ignore[arg-type]
+    Prepare(**_BY_VIEW),  # type: ignore[arg-type]
+    Promise(**_BY_EPOCH, ballot=_BALLOT, accepted=Vote(ballot=_BALLOT, view=_VIEW), state=_STATE),  # type: ignore[arg-type]
+    Refusal(**_BY_EPOCH, ballot=_BALLOT, promised=_BALLOT),  # type: ignore[arg-type]
+    Flush(**_BY_VIEW, candidate=_VIEW, holder=_A),  # type: ignore[arg-type]
+    Flushed(**_BY_EPOCH, ballot=_BALLOT, missing=2),  # type: ignore[arg-type]
+    Accept(**_BY_VIEW, candidate=_VIEW),  # type: ignore[arg-type]
+    Accepted(**_BY_EPOCH, ballot=_BALLOT),  # type: ignore[arg-type]
+    Decide(sender=_A, view=_VIEW),
+    JoinRequest(**_BY_EPOCH, base=MergeBase(position=9)),  # type: ignore[arg-type]
+    TailRequest(**_BY_EPOCH, position=9, chain_hash=b"h" * 32),  # type: ignore[arg-type]
+]
+
+
+@pytest.mark.parametrize("message", EPOCH_MESSAGES, ids=lambda m: type(m).__name__)
+def test_parts_of_epoch_decisions_come_back_as_they_were(message: EpochMessage) -> None:
+    assert wire.decode_epoch(wire.encode_epoch(message)) == message
+
+
+def test_every_part_of_a_decision_is_tried() -> None:
+    assert {type(m).__name__ for m in EPOCH_MESSAGES} == set(wire._epoch_kinds)
+
+
+@pytest.mark.parametrize("data", [b"", b"\xc1", wire.encode(POST), b"\x92\xa4Vote\x80"])
+def test_bytes_that_are_no_part_of_a_decision(data: bytes) -> None:
+    with pytest.raises(RemoteProtocolError, match="epoch message"):
+        wire.decode_epoch(data)
+
+
+def test_a_cut_part_of_a_decision_is_refused() -> None:
+    data = wire.encode_epoch(EPOCH_MESSAGES[3])
+    for length in range(len(data)):
+        with pytest.raises(RemoteProtocolError):
+            wire.decode_epoch(data[:length])

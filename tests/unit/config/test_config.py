@@ -198,3 +198,34 @@ def test_quorum_and_names_are_the_same_on_all_members() -> None:
     assert member("A", "B").acquisition_quorum == 2
     assert member("A", "BCDE").acquisition_quorum == 3
     assert member("A", "B").lineage != three[0].lineage
+
+
+def test_places_votes_and_addresses_of_epochs() -> None:
+    config = load_config(
+        None,
+        {
+            **BASE, **PEER, "weight": 2, "peer.1.url": "http://b:1, http://b:2", "peer.2.id": "W",
+            "peer.2.url": "http://w", "peer.2.roles": "witness", "peer.2.weight": "3",
+        },
+        {},
+    )  # fmt: skip
+    assert [(p.id, p.weight, p.witness) for p in config.places] == [
+        ("A", 2, False), ("B", 1, False), ("W", 3, True),
+    ]  # fmt: skip
+    assert config.members == ("A", "B")
+    assert config.peers[0].urls == ("http://b:1", "http://b:2")
+    assert (config.quorum_rule, config.acquisition_quorum) == ("default", 2)
+    assert (config.suspect_timeout, config.start_timeout, config.eviction) == (10.0, 30.0, "auto")
+    other = load_config(
+        None,
+        {
+            **BASE, **PEER, "node-id": "W", "master-url": "http://w", "roles": "witness",
+            "listen": "127.0.0.1:1",
+            "weight": 3, "peer.1.id": "A", "peer.1.url": BASE["master-url"], "peer.1.weight": 2,
+            "peer.2.id": "B", "peer.2.url": "http://b:1",
+        },
+        {},
+    )  # fmt: skip
+    assert other.founding_hash() == config.founding_hash()
+    assert other.lineage == config.lineage
+    assert other.is_witness

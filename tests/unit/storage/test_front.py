@@ -14,7 +14,7 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
-from tests.storage_samples import entries_of, run_of
+from tests.storage_samples import entries_of, ids_in, run_of
 
 from sparktxlog.errors import CorruptLogError, DiskFullError, LockedError, StorageError
 from sparktxlog.storage.front import FRONT_NAME, SqliteFront
@@ -286,6 +286,47 @@ def test_freed_space_is_used_again(tmp_path: Path) -> None:
     front.close()
     assert sizes[-1] < 120_000_000
     assert (tmp_path / FRONT_NAME).stat().st_size < 40_000_000
+
+
+def test_a_file_of_the_first_format_is_taken_over(tmp_path: Path) -> None:
+    front = SqliteFront(tmp_path)
+    run = run_of(seq=1, n=2)
+    front.write([run, AppendQueue(entries=entries_of([run]), ordered_at=1)])
+    front.close()
+    old = sqlite3.connect(tmp_path / FRONT_NAME)
+    old.executescript("DROP TABLE recent_ids; PRAGMA user_version=1;")
+    old.close()
+    front = SqliteFront(tmp_path)
+    state = front.load(10)
+    assert state.core.base.position == 2
+    assert (state.core.view, state.incarnation) == (None, 1)
+    assert state.core.recent_ids == [(1, ids_in(run))]
+    front.write([MarkPublished(position=2, version=1, segment=segment(1, 2))])
+    front.write([ForgetPayloads(position=2)])
+    front.close()
+    SqliteFront(tmp_path).close()
+
+
+def test_what_is_held_is_counted_the_same_after_a_start(tmp_path: Path) -> None:
+    front = SqliteFront(tmp_path)
+    front.load(1_000)
+    runs = [run_of(seq=1 + i, padding=1_000 * i) for i in range(20)]
+    front.write([*runs, AppendQueue(entries=entries_of(runs), ordered_at=1)])
+    front.write([MarkPublished(position=20, version=1, segment=segment(1, 20))])
+    front.write([ForgetPayloads(position=15, spare_after=4, spare_bytes=1 << 30)])
+    front.write([ForgetPayloads(position=15, spare_after=4, spare_bytes=150_000)])
+    counted = front._ends
+    front.close()
+    front = SqliteFront(tmp_path)
+    assert front._ends == counted
+    assert counted.held_bytes <= 150_000
+    held = sum(
+        len(payload) + 512
+        for i in range(1, 21)
+        if (payload := front.read_payload("a", 1, i)) is not None
+    )
+    assert counted.held_bytes == held
+    front.close()
 
 
 def test_a_closed_front_says_so(tmp_path: Path) -> None:

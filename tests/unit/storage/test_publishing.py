@@ -6,6 +6,7 @@ import json
 import uuid
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,30 @@ def test_segments_end_at_the_first_run_end_at_or_after_a_boundary() -> None:
     # 10 is a run end itself; 20 lies in the run 14…22, 30 and 40 in 23…47; 50 is the last end.
     assert ends == [(1, 10), (11, 22), (23, 47), (48, 50)]
     assert plan_segments([], 10) == []
+
+
+def test_a_segments_epoch_is_that_of_its_last_run() -> None:
+    """So it is a function of the position, the same at every site, and never falls (P24)."""
+    runs, seqs = [], {"a": 0, "b": 0}
+    for i, epoch in enumerate([1, 1, 2, 2, 2, 4, 4, 5]):
+        origin = "ab"[i % 2]
+        runs.append(append_run(seqs[origin] + 1, 2, origin=origin, ts=10 + i, epoch=epoch))
+        seqs[origin] += 2
+    entries = stored_of(runs)
+    epoch_at = {item.entry.end: item.entry.header.epoch for item in entries}
+    # Sites cut the same queue in different places, as their publishes come.
+    for cuts in ([8], [1, 3, 8], [2, 5, 6, 8], range(1, 9)):
+        found, start = [], 0
+        for end in cuts:
+            for piece in plan_segments(entries[start:end], 5):
+                segment, rows = build_segment(piece, TABLES, MemoryPayloadStore())
+                found.append(segment)
+                wanted = [e for item in piece for e in [item.entry.header.epoch] * 2]
+                assert rows.column("epoch").to_pylist() == wanted
+            start = end
+        assert [segment.epoch for segment in found] == [epoch_at[s.last] for s in found]
+        assert sorted(segment.epoch for segment in found) == [s.epoch for s in found]
+        assert all(a.to_hash == b.from_hash for a, b in pairwise(found))
 
 
 def test_planning_again_from_a_segment_end_gives_the_same_cuts() -> None:

@@ -19,7 +19,7 @@ from sparktxlog.storage import delta_table
 from sparktxlog.storage.delta_table import LogTable, repair
 from sparktxlog.storage.log_tables import ReportTables
 from sparktxlog.storage.publishing import restored_rows
-from sparktxlog.storage.queue_table import QueueTable
+from sparktxlog.storage.queue_table import QueueTable, set_aside
 from sparktxlog.storage.schemas import LOG_TABLES
 
 
@@ -29,7 +29,11 @@ def rows_of(first: int, last: int) -> pa.Table:
 
 
 def positions(log: Path) -> list[int]:
-    table = DeltaTable(log / "synchronized_queue")
+    return positions_of(log / "synchronized_queue")
+
+
+def positions_of(directory: Path) -> list[int]:
+    table = DeltaTable(directory)
     found = QueryBuilder().register("q", table).execute("SELECT position FROM q ORDER BY position")
     return [int(value) for value in pa.table(found).column(0).to_pylist()]
 
@@ -248,6 +252,36 @@ def test_a_commit_found_after_a_kill_is_fsynced_before_it_counts(
         patch.setattr(delta_table, "sync_file", lambda path: synced.append(Path(path).name))
         assert QueueTable(tmp_path, "l", published_version=1).position == 4
     assert synced == [commit_path(tmp_path, 2).name]
+
+
+def test_a_table_of_before_a_snapshot_is_set_aside_once(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    queue = QueueTable(log, "l")
+    assert set_aside(log, 1) is None  # without rows it contradicts nothing
+    queue.append(rows_of(1, 9))
+    aside = set_aside(log, 1)
+    assert aside == tmp_path / "set-aside" / "synchronized_queue-1"
+    assert positions_of(aside) == list(range(1, 10))
+    # The new one begins behind the snapshot at 20; a crash before it counts as published.
+    fresh = QueueTable(log, "l", kept_after=20)
+    assert fresh.position == 0
+    fresh.append(rows_of(21, 22))
+    assert set_aside(log, 1) is None
+    again = QueueTable(log, "l", kept_after=20)
+    assert again.position == 22
+    again.append(rows_of(21, 25))
+    assert positions(log) == [21, 22, 23, 24, 25]
+    # The next reset is another one.
+    assert set_aside(log, 2) == tmp_path / "set-aside" / "synchronized_queue-2"
+    assert not (log / "synchronized_queue").exists()
+
+
+def test_a_table_that_cannot_be_set_aside_says_so(tmp_path: Path) -> None:
+    QueueTable(tmp_path / "log", "l").append(rows_of(1, 2))
+    (tmp_path / "set-aside").write_text("a file")
+    with pytest.raises(StorageError):
+        set_aside(tmp_path / "log", 1)
+    assert positions(tmp_path / "log") == [1, 2]
 
 
 def test_a_directory_without_delta_log_entries_that_cannot_be_made(tmp_path: Path) -> None:

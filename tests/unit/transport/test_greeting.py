@@ -8,7 +8,7 @@ import pytest
 
 from sparktxlog.codec.wire import Hello
 from sparktxlog.errors import ForbiddenPeerError
-from sparktxlog.transport.greeting import Greeter
+from sparktxlog.transport.greeting import Greeter, Place
 
 A = Hello(node_id="A", url="http://a", instance="ia", boot="1", lineage="l", config_hash="c")
 B = replace(A, node_id="B", url="http://b", instance="ib", boot="2")
@@ -54,3 +54,84 @@ def test_another_data_directory_under_a_known_id() -> None:
         judge.check(replace(B, instance="new"), "B")
     judge.check(B, "B")
     assert kept == []
+
+
+def test_places_follow_the_view_and_lineages_their_ancestors() -> None:
+    judge, _ = greeter(B="ib")
+    judge.enter({"C": Place(urls=("http://c", "http://c2"))}, "forked", ["l"])
+    assert judge.known("C")
+    assert not judge.known("B")
+    assert (judge.own.lineage, judge.own.ancestors) == ("forked", ("l",))
+    c = replace(B, node_id="C", url="http://c2", instance="ic")
+    judge.check(c, "C")  # it has yet to learn of the fork
+    judge.check(replace(c, lineage="forked"), "C")
+    judge.check(replace(c, lineage="again", ancestors=("l", "forked")), "C")
+    with pytest.raises(ForbiddenPeerError, match="lineage"):
+        judge.check(replace(c, lineage="other", ancestors=("l",)), "C")
+
+
+def test_founders_of_other_places_do_not_begin_a_log_together() -> None:
+    own = replace(A, founding_hash="f")
+    judge = Greeter(own, {"B": "http://b"}, {}, lambda node, instance: None)
+    with pytest.raises(ForbiddenPeerError, match="configuration"):
+        judge.check(replace(B, founding_hash="g"), "B")
+    judge.check(replace(B, founding_hash="f"), "B")
+    judge.check(replace(B, founding_hash=""), "B")  # it knows a decided view
+
+
+class Doorkeeper:
+    """A greeter that knows B under an instance; the old B can be there or not."""
+
+    def __init__(self) -> None:
+        self.linked = False
+        self.kept: list[tuple[str, str]] = []
+        self.greeter = Greeter(
+            A, {"B": Place(urls=("http://b",), incarnation=2)}, {"B": "ib"},
+            lambda node, instance: self.kept.append((node, instance)),
+            is_linked=lambda node: self.linked,
+        )  # fmt: skip
+
+
+def test_a_lost_disk_is_told_its_next_incarnation_and_joins_under_it() -> None:
+    door = Doorkeeper()
+    judge = door.greeter
+    fresh = replace(B, instance="new", fresh=True)
+    assert judge.judge(fresh, "B") == 3
+    with pytest.raises(ForbiddenPeerError, match="has to join"):
+        judge.check(fresh, "B")
+    joiner = replace(fresh, incarnation=3)
+    assert judge.judge(joiner, "B") == 0
+    assert judge.is_joiner("B")
+    assert door.kept == []
+
+    judge.enter({"B": Place(urls=("http://b",), incarnation=2)}, "l", [])
+    assert judge.is_joiner("B")
+    judge.enter({"B": Place(urls=("http://b",), incarnation=3)}, "l", [])
+    assert not judge.is_joiner("B")
+    assert door.kept == [("B", "new")]
+    with pytest.raises(ForbiddenPeerError, match="two nodes with one id"):
+        judge.judge(B, "B")
+
+
+def test_nobody_takes_the_place_of_a_node_that_is_there() -> None:
+    door = Doorkeeper()
+    door.linked = True
+    for incarnation in (1, 3):
+        hello = replace(B, instance="new", fresh=True, incarnation=incarnation)
+        with pytest.raises(ForbiddenPeerError, match="two nodes with one id"):
+            door.greeter.judge(hello, "B")
+    assert door.greeter.judge(B, "B") == 0
+
+
+def test_another_disk_with_data_of_its_own_is_refused() -> None:
+    with pytest.raises(ForbiddenPeerError, match="two nodes with one id"):
+        Doorkeeper().greeter.judge(replace(B, instance="new"), "B")
+
+
+def test_a_new_node_is_told_the_lineage_to_join() -> None:
+    judge, kept = greeter()
+    fresh = replace(B, lineage="its own idea", fresh=True)
+    assert judge.judge(fresh, "B") == 1
+    assert kept == []
+    assert judge.judge(replace(fresh, lineage="l"), "B") == 0
+    assert kept == [("B", "ib")]

@@ -178,6 +178,8 @@ class Cluster:
             f"data-dir = {json.dumps(str(root))}",
             f'cluster-secret = "{self._secret}"',
             "idle-round-max = 2",
+            # The story cuts a site off for a while: the others wait for it, by name.
+            'eviction = "manual"',
         ]
         others = [other for other in self.sites if other != site]
         for number, other in enumerate(others, start=1):

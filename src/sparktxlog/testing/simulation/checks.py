@@ -47,6 +47,8 @@ class Checks:
         self._acquired: dict[RunKey, tuple[RunHeader, int]] = {}
         self._told: dict[RunKey, tuple[int, object]] = {}
         self._posted: dict[tuple[str, int, int, str], int] = {}
+        #: (node, incarnation, session) → ticket stamped last.
+        self._stamped: dict[tuple[str, int, str], int] = {}
         self.transactions = 0
         self._trace = hashlib.blake2b(digest_size=16)
 
@@ -79,14 +81,26 @@ class Checks:
         names = ",".join(type(action).__name__ for action in actions)
         self._trace.update(f"{self._world.now} {node.name} {names};".encode())
         for action in actions:
-            if isinstance(action, SendPost):
-                self._check_post(node, action)
-            elif isinstance(action, PersistRestamp):
+            if isinstance(action, PersistRestamp):
                 self._world.marks.hit("run restamped")
+                self._check_restamp(node, action)
 
-    def _check_post(self, node: SimulatedNode, action: SendPost) -> None:
-        """I11: posted counters of one epoch never fall."""
+    def _check_restamp(self, node: SimulatedNode, action: PersistRestamp) -> None:
+        """P20: an old run is stamped anew only by its origin, as a member of the later epoch."""
+        header, master = action.header, node.master
+        assert master is not None
+        view = master.view
+        if header.origin != node.name or header.epoch != view.epoch or (
+            node.name not in view.members
+        ):  # fmt: skip
+            self.fail(f"P20: {node.name} stamps {header} anew, members are {view.members}")
+
+    def posted(self, node: SimulatedNode, action: SendPost) -> None:
+        """I11: posted counters of one epoch never fall, counted when a post really leaves."""
         post = action.post
+        view = self.views.get(post.epoch)
+        if node.name not in (view.members if view else self._world.layout.masters):
+            self.fail(f"P19: {node.name} posts in epoch {post.epoch} without being a member")
         link = (node.name, node.disk.incarnation, post.epoch, action.peer)
         if post.counter < self._posted.get(link, -1):
             self.fail(f"I11: {node.name} posted {self._posted[link]}, then {post.counter}")
@@ -132,7 +146,9 @@ class Checks:
             self._note_view(view)
         elif known != view:
             self.fail(f"I5: two decisions on epoch {view.epoch}: {known} and {view}")
-        if node.name in view.members and node.disk.queue:
+        # A node that lost its disk may learn of the view that still counts its older self.
+        counts = node.name in view.members and view.is_current(node.name, node.disk.incarnation)
+        if counts and node.disk.queue:
             end = node.disk.queue[-1].end
             if end < view.end.position:
                 self.fail(f"I4: {node.name} enters {view.epoch} at {end} of {view.end.position}")
@@ -140,11 +156,21 @@ class Checks:
             at = self._positions.get(key)
             if at is not None:
                 del self._acquired[key]
-            elif epoch < view.epoch and node.name in view.members:
+            elif epoch < view.epoch and counts:
                 self.fail(f"I6: {header} was told as acquired, and is not in the final queue of "
                           f"epoch {view.epoch - 1}")  # fmt: skip
 
+    def _check_flushed(self, view: View) -> None:
+        """I3, P16: what is decided, every new member holds durably, or it lost its disk since."""
+        for member in view.members:
+            disk = self._world.nodes[member].disk
+            if view.is_current(member, disk.incarnation):
+                missing = [header for header in view.tail if not disk.holds(header)]
+                if missing:
+                    self.fail(f"I3: {member} enters {view.epoch} without {missing[0]}")
+
     def _note_view(self, view: View) -> None:
+        self._check_flushed(view)
         marks, before = self._world.marks, self.views.get(view.epoch - 1)
         members = set(before.members if before else self._world.layout.masters)
         after = set(view.members)
@@ -171,6 +197,7 @@ class Checks:
         match action:
             case TellAccepted(header=RunHeader() as header):
                 self.accepted[key_of(header)] = (node.name, node.disk.incarnation)
+                self._check_session(node, action.ticket)
             case TellAcquired():
                 header = action.header
                 if key_of(header) not in self._positions:
@@ -184,6 +211,16 @@ class Checks:
                 self._world.marks.hit("change done")
             case _:
                 pass
+
+    def _check_session(self, node: SimulatedNode, ticket: int) -> None:
+        """P1a: the runs of one session are stamped in submit order."""
+        submit = node.submits.get(ticket)
+        if submit is not None and submit.session is not None:
+            line = (node.name, node.disk.incarnation, submit.session)
+            if ticket < self._stamped.get(line, 0):
+                self.fail(f"P1a: {node.name} stamps {ticket} behind {self._stamped[line]}, which "
+                          f"came later in {submit.session}")  # fmt: skip
+            self._stamped[line] = ticket
 
     def check(self) -> None:
         """Look at what belongs to no single step."""

@@ -41,6 +41,8 @@ class Faults:
             (self._change_roster, 9),
             (self._rolling_restart, 2),
             (self._crash_all, 2),
+            (self._rivals, 3),
+            (self._stale, 4),
         )
         self._next()
 
@@ -193,6 +195,22 @@ class Faults:
         roster = self._another(node.master.view)
         self._tickets += 1
         node.handle([ChangeRequested(ticket=self._tickets, roster=roster)])
+
+    def _rivals(self) -> None:
+        """Several members want another change at one moment, on a bad network."""
+        world = self._world
+        world.marks.hit("rival changes")
+        world.network.weather = Weather(lost=0.15, doubled=0.1, late=0.3, late_us=_SECOND)
+        world.after(self._seconds(3, 12), setattr, world.network, "weather", Weather())
+        for _ in range(3):
+            self._change_roster()
+            if world.random.random() < 0.3:
+                world.after(self._seconds(0, 2), self._crash)
+
+    def _stale(self) -> None:
+        """Messages of any age arrive once more."""
+        self._world.marks.hit("stale messages")
+        self._world.replay(20)
 
     def _another(self, view: View) -> tuple[Seat, ...]:
         random, roster = self._world.random, list(view.roster)

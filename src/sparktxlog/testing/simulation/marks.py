@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 
-from sparktxlog.protocol.balloting import Accept, EpochMessage, Flush, Promise
+from sparktxlog.protocol.balloting import (
+    Accept,
+    EpochMessage,
+    Flush,
+    Flushed,
+    Prepare,
+    Promise,
+)
 from sparktxlog.protocol.phases import Phase
+from sparktxlog.protocol.view import Ballot
 
 #: Marks that a run of many seeds must show.
 EXPECTED = (
@@ -26,6 +34,9 @@ class Marks:
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
+        #: Epoch → ballots prepared, and those of them that were flushed.
+        self._prepared: dict[int, set[Ballot]] = {}
+        self._flushed: set[tuple[int, Ballot]] = set()
 
     def hit(self, mark: str) -> None:
         """Count a mark."""
@@ -43,12 +54,24 @@ class Marks:
             case Promise():
                 if message.accepted is not None:
                     counts["promise with an accepted value"] += 1
+            case Prepare():
+                ballots = self._prepared.setdefault(message.view.epoch, set())
+                ballots.add(message.ballot)
+                if len(ballots) == 2:
+                    counts["two ballots for one epoch"] += 1
             case Flush():
+                self._flushed.add((message.view.epoch, message.ballot))
                 if message.candidate.tail:
                     counts["final queue with a tail"] += 1
+                if set(message.candidate.members) - set(message.view.members):
+                    counts["flush of a joiner"] += 1
+            case Flushed():
+                if message.missing:
+                    counts["flush not complete"] += 1
             case Accept():
-                if message.ballot.node != message.sender:
-                    counts["accept for another node"] += 1
+                alone = len(message.candidate.members) == 1
+                if (message.view.epoch, message.ballot) not in self._flushed and not alone:
+                    counts["value of an earlier ballot proposed again"] += 1
             case _:
                 pass
 

@@ -54,7 +54,7 @@ def run_seed(
     master_class: type[Master] = Master,
     hour_us: int = HOUR_US,
     transactions: int = 2_400,
-    fault_pause_us: int = 90_000_000,
+    fault_pause_us: int = 150_000_000,
 ) -> Outcome:
     """Simulate one seed; a violation is returned, not raised."""
     layout = layout_of(seed)

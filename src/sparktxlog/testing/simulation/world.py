@@ -45,6 +45,8 @@ from sparktxlog.testing.simulation.node import SimulatedNode
 
 #: Runs of one simulated tail message.
 _TAIL_RUNS = 40
+#: Old messages kept to arrive again.
+_OLD_MESSAGES = 400
 #: How long a broken connection goes unnoticed, and a healed one unused, at most.
 _NOTICE_US = 400_000
 
@@ -85,6 +87,8 @@ class World:
         self._queue: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
         self._count = 0
         self._tickets = 0
+        #: Some of all messages ever sent, to arrive once more.
+        self._old: list[tuple[str, str, Event]] = []
         #: What each node believes of its connection to another.
         self._linked: dict[tuple[str, str], bool] = {}
         self.nodes = self._make_nodes()
@@ -193,6 +197,7 @@ class World:
         """Carry out what is no `Persist…`."""
         match action:
             case SendPost():
+                self.checks.posted(node, action)
                 self.send(node, action.peer, PostReceived(post=action.post))
             case SendPush():
                 facts = self.facts[action.header.digest]
@@ -214,8 +219,24 @@ class World:
 
     def send(self, sender: SimulatedNode, receiver: str, event: Event) -> None:
         """Put a message on its way."""
+        self._remember(sender.name, receiver, event)
         for delay in self.network.delays():
             self.after(delay, self._arrive, sender.name, receiver, event)
+
+    def _remember(self, sender: str, receiver: str, event: Event) -> None:
+        """Keep one of eight messages, up to a bound; then each replaces one of any age."""
+        if self.random.random() < 0.125:
+            kept = (sender, receiver, event)
+            if len(self._old) < _OLD_MESSAGES:
+                self._old.append(kept)
+            else:
+                self._old[int(self.random.random() * _OLD_MESSAGES)] = kept
+
+    def replay(self, count: int) -> None:
+        """Let some old messages arrive again, as a network may at any time."""
+        for _ in range(min(count, len(self._old))):
+            delay = int(self.random.random() * 2_000_000)
+            self.after(delay, self._arrive, *self.random.choice(self._old))
 
     def _arrive(self, sender: str, receiver: str, event: Event) -> None:
         if self.network.passes(sender, receiver):

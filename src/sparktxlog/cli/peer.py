@@ -1,0 +1,153 @@
+"""Commands about who belongs to the cluster: places, precedence, votes, `force`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import typer
+
+from sparktxlog.cli.node_api import DEFAULT_URL, NodeApi
+from sparktxlog.cli.options import AsJson, Url
+from sparktxlog.cli.output import print_json, print_rows
+from sparktxlog.errors import InvalidRequestError
+
+peer_app = typer.Typer(
+    help="Show and change which nodes belong to the cluster; the members decide upon it.",
+    no_args_is_help=True,
+)
+Node = Annotated[str, typer.Argument(help="Node id.")]
+#: The node answers within 30 s, a decision that takes longer is told as unknown.
+_TIMEOUT_S = 40.0
+
+
+def _api(url: str) -> NodeApi:
+    return NodeApi(url, timeout_s=_TIMEOUT_S)
+
+
+def _path(node: str, act: str = "") -> str:
+    return f"/v1/peers/{quote(node, safe='')}{act}"
+
+
+@peer_app.command("list", epilog="Example: sparktxlog peer list --json")
+def peer_list(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Show all places in precedence order, and who is linked to whom."""
+    _print(_api(url).get("/v1/epochs"), as_json)
+
+
+@peer_app.command("add", epilog="Example: sparktxlog peer add D http://10.0.0.4:7070")
+def peer_add(
+    node: Node,
+    address: Annotated[
+        str, typer.Argument(help="Its master-url; further addresses behind commas.")
+    ],
+    weight: Annotated[int, typer.Option(min=0, max=1000, help="Its votes.")] = 1,
+    witness: Annotated[bool, typer.Option("--witness", help="It votes only.")] = False,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Give a node a place; start it with the others as its peers, and it joins."""
+    body = {"id": node, "url": address, "weight": weight, "witness": witness}
+    _print(_api(url).send("POST", "/v1/peers", body), as_json)
+
+
+@peer_app.command("remove", epilog="Example: sparktxlog peer remove D")
+def peer_remove(node: Node, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Take a node's place away; it is talked to no more."""
+    _print(_api(url).send("DELETE", _path(node), {}), as_json)
+
+
+@peer_app.command("set", epilog="Example: sparktxlog peer set B --weight 2")
+def peer_set(
+    node: Node,
+    address: Annotated[str | None, typer.Option(help="Its new address, or several.")] = None,
+    weight: Annotated[
+        int | None, typer.Option(min=0, max=1000, help="Its votes from now on.")
+    ] = None,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Change a node's address or votes."""
+    body = {"url": address, "weight": weight}
+    given = {name: value for name, value in body.items() if value is not None}
+    if not given:
+        raise InvalidRequestError("nothing to change", hint="Add --address or --weight.")
+    _print(_api(url).send("PATCH", _path(node), given), as_json)
+
+
+@peer_app.command("promote", epilog="Example: sparktxlog peer promote C")
+def peer_promote(node: Node, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Move a node up by one in precedence: the first member is the master on duty."""
+    _print(_api(url).send("POST", _path(node, "/promote"), {}), as_json)
+
+
+@peer_app.command("demote", epilog="Example: sparktxlog peer demote A")
+def peer_demote(node: Node, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Move a node down by one in precedence."""
+    _print(_api(url).send("POST", _path(node, "/demote"), {}), as_json)
+
+
+@peer_app.command("force", epilog="Example: sparktxlog peer force --confirm 'A 3'")
+def peer_force(
+    confirm: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="The node's id and epoch, instead of typing them."),
+    ] = None,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Let the asked node go on alone.  Only if all other members are dead for certain.
+
+    If any of them lives, the log forks, and what it ordered meanwhile is not in this one.
+    """
+    api = _api(url)
+    if confirm is None:
+        shown = api.get("/v1/epochs")["force"]
+        typer.echo("Only if all other members are dead for certain: else the log forks.", err=True)
+        _print_losses(shown["may_be_lost"], err=True)
+        confirm = typer.prompt(f"Type {shown['confirm']!r} to go on", err=True)
+    _print(api.send("POST", "/v1/force", {"confirm": confirm}), as_json)
+
+
+def _print(found: Mapping[str, Any], as_json: bool) -> None:
+    if as_json:
+        print_json(found)
+        return
+    print_rows(
+        f"{found['lineage']}, epoch {found['epoch']}: this node is {found['phase']}",
+        ("node", "address", "votes", "member", "witness", "incarnation", "on duty", "missed"),
+        [
+            [seat["id"], seat["url"], seat["weight"], seat["member"], seat["witness"],
+             seat["incarnation"], seat["id"] == found["duty"], seat["id"] in found["suspects"]]
+            for seat in found["roster"]
+        ],
+    )  # fmt: skip
+    linked = found.get("reachability", {}).get("linked")
+    if linked:
+        _print_matrix(linked, found["reachability"]["differing"])
+    if found.get("may_be_lost") is not None:
+        _print_losses(found["may_be_lost"])
+
+
+def _print_matrix(linked: Mapping[str, Mapping[str, bool]], differing: list[str]) -> None:
+    names = sorted({*linked, *(other for row in linked.values() for other in row)})
+    print_rows(
+        "who is linked to whom",
+        ("node", *names),
+        [[node, *(row.get(name, "-") for name in names)] for node, row in linked.items()],
+    )
+    if differing:
+        typer.echo(f"The nodes differ about {', '.join(differing)}: look at the network.")
+
+
+def _print_losses(losses: list[Mapping[str, Any]], *, err: bool = False) -> None:
+    for loss in losses:
+        unheard = loss["unheard_s"]
+        since = "never heard" if unheard is None else f"last heard {unheard:,.1f} s ago"
+        typer.echo(
+            f"{loss['node_id']}, {since}: showed {loss['last_shown']:,} transactions of its own, "
+            f"{loss['held_here']:,} are held here, {loss['missing']:,} are missing; what it took "
+            "afterwards is not known here.",
+            err=err,
+        )

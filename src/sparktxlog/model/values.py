@@ -1,0 +1,142 @@
+"""Values of settings: text, TOML or JSON to checked values.
+
+Each reader raises ValueError that says what was expected; the caller names key and value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import urlsplit
+
+from sparktxlog.errors import InvalidNameError
+from sparktxlog.model.ids import NodeId, check_node_id
+
+ROLES = ("master", "replica", "witness")
+#: Most votes of one node.
+MAX_WEIGHT = 1_000
+
+
+def split_urls(text: str) -> tuple[str, ...]:
+    """Return the addresses of a comma separated list."""
+    return tuple(part for part in text.split(",") if part)
+
+
+def read_text(value: Any) -> str:
+    """Read a text that is not empty."""
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError("expected a text that is not empty")
+    return value.strip()
+
+
+def read_node_id(value: Any) -> NodeId:
+    """Read a node id."""
+    try:
+        return check_node_id(read_text(value))
+    except InvalidNameError as error:
+        raise ValueError(error.hint) from error
+
+
+def read_url(value: Any) -> str:
+    """Read one address: scheme, host and port."""
+    text = read_text(value).rstrip("/")
+    parts = urlsplit(text)
+    try:
+        port = parts.port
+    except ValueError as error:
+        raise ValueError("expected a port between 1 and 65535") from error
+    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
+        raise ValueError("expected a URL such as http://10.0.0.1:7070")
+    if parts.path or parts.query or parts.fragment or parts.username:
+        raise ValueError("expected scheme, host and port only")
+    return text.lower()
+
+
+def read_urls(value: Any) -> str:
+    """Read one URL or several with commas between them, as one text without spaces.
+
+    Raises:
+        ValueError: One of them is none.
+    """
+    found = [read_url(part) for part in read_text(value).split(",")]
+    if len(set(found)) != len(found):
+        raise ValueError("an address is given twice")
+    return ",".join(found)
+
+
+def read_listen(value: Any) -> tuple[str, int]:
+    """Read host and port to listen on."""
+    host, separator, port = read_text(value).rpartition(":")
+    if not separator or not host or not port.isdigit() or not 0 <= int(port) <= 65_535:
+        raise ValueError("expected host:port such as 127.0.0.1:7070")
+    return host.strip("[]"), int(port)
+
+
+def ranged(low: float, high: float, *, whole: bool = False) -> Callable[[Any], Any]:
+    """Return a reader of numbers within bounds."""
+
+    def read(value: Any) -> Any:
+        if isinstance(value, str):
+            try:
+                value = float(value) if "." in value or "e" in value.lower() else int(value)
+            except ValueError as error:
+                raise ValueError("expected a number") from error
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise ValueError("expected a number")
+        if not low <= value <= high:  # first, for it refuses infinity too
+            raise ValueError(f"expected a number from {low:g} to {high:g}")
+        if whole and value != int(value):
+            raise ValueError("expected a whole number")
+        return int(value) if whole else float(value)
+
+    return read
+
+
+def counted(low: int, high: int) -> Callable[[Any], Any]:
+    """Return a reader of whole numbers within bounds."""
+    return ranged(low, high, whole=True)
+
+
+def one_of(*choices: str) -> Callable[[Any], str]:
+    """Return a reader of one of several words."""
+
+    def read(value: Any) -> str:
+        text = read_text(value).lower()
+        if text not in choices:
+            raise ValueError(f"expected one of {', '.join(choices)}")
+        return text
+
+    return read
+
+
+def read_switch(value: Any) -> bool:
+    """Read true or false."""
+    if isinstance(value, bool):
+        return value
+    text = read_text(value).lower()
+    if text not in ("true", "false"):
+        raise ValueError("expected true or false")
+    return text == "true"
+
+
+def read_roles(value: Any) -> tuple[str, ...]:
+    """Read what a node does."""
+    names = value.split(",") if isinstance(value, str) else value
+    if not isinstance(names, (list, tuple)) or not names:
+        raise ValueError(f"expected a list of {', '.join(ROLES)}")
+    roles = tuple(sorted({one_of(*ROLES)(name) for name in names}))
+    if "witness" in roles and len(roles) > 1:
+        raise ValueError("a witness only votes: it has no other role")
+    if roles == ("replica",):
+        raise ValueError("a node without the role master or witness is not there yet")
+    return roles
+
+
+def read_quorum(value: Any) -> str | int:
+    """Read an acquisition quorum."""
+    if isinstance(value, str) and value.strip().lower() in ("majority", "all"):
+        return value.strip().lower()
+    try:
+        return int(counted(1, 1_000)(value))
+    except ValueError as error:
+        raise ValueError("expected majority, all or a number of nodes") from error

@@ -1,0 +1,247 @@
+"""The epochs of a node as people and clients see them: phase, changes, `force`, who hears whom.
+
+What an operator asks becomes an event of the core, and its answer ends the wait.  Nothing is
+decided here: a refusal carries the core's reason (definite), a missing answer is UNKNOWN.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import uuid
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import structlog
+
+from sparktxlog.errors import CommitStateUnknownError, InvalidRequestError, LocalProtocolError
+from sparktxlog.model.ids import NodeId
+from sparktxlog.protocol.actions import TellChange, TellPhase
+from sparktxlog.protocol.events import ChangeRequested, Event, ForceRequested
+from sparktxlog.protocol.master import Master
+from sparktxlog.protocol.phases import Phase
+from sparktxlog.protocol.view import Seat, View
+from sparktxlog.runtime.receipts import Receipts
+
+_log = structlog.get_logger("sparktxlog.epochs")
+
+#: Phases in which what clients wait for may never come from here.
+_DETACHED = (Phase.IDLE, Phase.JOINING, Phase.FAULT)
+_TAKING_PART = (Phase.NORMAL, Phase.SUSPECT, Phase.WEDGED, Phase.WITNESS)
+#: What a node said of whom it hears counts for so long, microseconds.
+_HEARD_US = 180_000_000
+
+Edit = Callable[[tuple[Seat, ...]], tuple[Seat, ...]]
+
+
+class Epochs:
+    """Follows the core's phases and carries operators' wishes to it.
+
+    Args:
+        master: The core, for reading.
+        cluster: Name of the cluster: the beginning of a forced lineage.
+        node_id: This node.
+        receipts: Who waits for transactions.
+        tell: Puts an event into the core's queue.
+        links_up: Returns the nodes that this one is linked to.
+        now: Log clock, microseconds.
+    """
+
+    def __init__(
+        self,
+        *,
+        master: Master,
+        cluster: str,
+        node_id: NodeId,
+        receipts: Receipts,
+        tell: Callable[[Event], None],
+        links_up: Callable[[], Iterable[str]],
+        now: Callable[[], int],
+    ) -> None:
+        self._master = master
+        self._cluster = cluster
+        self._node_id = node_id
+        self._receipts = receipts
+        self._tell = tell
+        self._links_up = links_up
+        self._now = now
+        self._tickets = itertools.count(1)
+        self._waiting: dict[int, asyncio.Future[TellChange]] = {}
+        #: Node → (when it said so, whom it is linked to).
+        self._hears: dict[str, tuple[int, frozenset[str]]] = {}
+        #: Why the phase is what it is.
+        self.reason = ""
+
+    # -- what the core tells -----------------------------------------------------------------------
+
+    def on_phase(self, told: TellPhase) -> None:
+        """Log the node's new part; clients that wait learn when it is none."""
+        self.reason = told.reason
+        level = _log.info if told.phase in (Phase.NORMAL, Phase.WITNESS) else _log.warning
+        level(
+            "phase", phase=told.phase.value, epoch=told.view.epoch, lineage=told.view.lineage,
+            members=list(told.view.members), reason=told.reason,
+        )  # fmt: skip
+        if told.phase in _DETACHED:
+            self._receipts.detach(f"this node is {told.phase.value}: {told.reason}")
+
+    def on_change(self, told: TellChange) -> None:
+        """Answer who waits for a change."""
+        _log.warning("change of places", epoch=told.epoch, reason=told.text)
+        future = self._waiting.pop(told.ticket, None)
+        if future is not None and not future.done():
+            future.set_result(told)
+
+    def on_hears(self, node_id: str, hears: Iterable[str]) -> None:
+        """Note whom a peer says it is linked to (V61)."""
+        self._hears[node_id] = (self._now(), frozenset(hears))
+
+    # -- what operators ask ------------------------------------------------------------------------
+
+    async def change(self, edit: Edit, timeout: float) -> dict[str, Any]:
+        """Propose another roster and return the view that has it.
+
+        Raises:
+            LocalProtocolError: The core refused, with its reason (definite).
+            CommitStateUnknownError: Not decided in time; it may still be (not definite).
+        """
+        roster = edit(self._master.view.roster)
+        ticket = next(self._tickets)
+        return await self._ask(ticket, ChangeRequested(ticket=ticket, roster=roster), timeout)
+
+    async def force(self, confirmation: str, timeout: float) -> dict[str, Any]:
+        """Let this node go on alone (P23); return the view, and what may be lost.
+
+        Raises:
+            InvalidRequestError: The confirmation is not `force_text` (definite).
+            LocalProtocolError, CommitStateUnknownError: As `change`.
+        """
+        if confirmation.strip() != self.force_text():
+            raise InvalidRequestError(
+                "the confirmation is not this node's id and its current epoch",
+                hint=f"If all other nodes are dead for certain, confirm with "
+                f"{self.force_text()!r}: with any of them alive the log forks.",
+                expected=self.force_text(),
+            )
+        losses, ticket = self.losses(), next(self._tickets)
+        lineage = f"{self._cluster}-{uuid.uuid4().hex[:12]}"
+        event = ForceRequested(ticket=ticket, lineage=lineage)
+        return await self._ask(ticket, event, timeout) | {"may_be_lost": losses}
+
+    def force_text(self) -> str:
+        """Return what an operator types to confirm `force`."""
+        return f"{self._node_id} {self._master.view.epoch}"
+
+    async def _ask(self, ticket: int, event: Event, timeout: float) -> dict[str, Any]:
+        future: asyncio.Future[TellChange] = asyncio.get_running_loop().create_future()
+        self._waiting[ticket] = future
+        self._tell(event)
+        try:
+            async with asyncio.timeout(timeout):
+                told = await future
+        except TimeoutError:
+            raise CommitStateUnknownError(
+                f"the change was not decided in {timeout:g} s",
+                hint="It may still be: look at GET /v1/epochs before asking again.",
+            ) from None
+        finally:
+            self._waiting.pop(ticket, None)
+        if told.epoch is None:
+            raise LocalProtocolError(
+                f"nothing was changed: {told.text}", hint="See `sparktxlog peer list`."
+            )
+        return self.view()
+
+    def losses(self) -> list[dict[str, Any]]:
+        """Return per other member what it showed last, and what of it this node holds.
+
+        What a member accepted after it was heard last is not known here: it is lost too if the
+        member never comes back, and returns as new transactions if it does.
+        """
+        status, state = self._master.status(), self._master.member_state()
+        held = dict(state.watermarks)
+        for header in state.acquired:
+            held[header.origin] = max(held.get(header.origin, 0), header.last)
+        now, found = self._now(), []
+        for peer in status.peers:
+            told = [other.acquired.get(peer.peer, 0) for other in status.peers]
+            shown = max([peer.last_seq, *told])
+            here = held.get(peer.peer, 0)
+            heard = peer.last_post_at
+            found.append(
+                {
+                    "node_id": peer.peer,
+                    "last_shown": shown,
+                    "held_here": here,
+                    "missing": max(0, shown - here),
+                    "unheard_s": None if heard is None else round((now - heard) / 1e6, 3),
+                }
+            )
+        return found
+
+    # -- what is shown -----------------------------------------------------------------------------
+
+    def takes_part(self) -> tuple[bool, str]:
+        """Return whether this node has a part in its epoch, and which one (readiness)."""
+        phase = self._master.phase
+        text = f"{phase.value} in epoch {self._master.view.epoch}"
+        return phase in _TAKING_PART, f"{text}: {self.reason}" if self.reason else text
+
+    def view(self) -> dict[str, Any]:
+        """Return the current view for people."""
+        status, view = self._master.status(), self._master.view
+        return {
+            "phase": status.phase.value,
+            "phase_reason": self.reason,
+            "lineage": view.lineage,
+            "ancestors": [{"lineage": name, "epoch": epoch} for name, epoch in view.ancestors],
+            "epoch": view.epoch,
+            "members": list(view.members),
+            "quorum": view.quorum,
+            "quorum_rule": view.quorum_rule,
+            "suspects": list(status.suspects),
+            "duty": duty_master(view, status.suspects),
+            "roster": [
+                {
+                    "id": seat.node_id,
+                    "url": seat.url,
+                    "weight": seat.weight,
+                    "witness": seat.witness,
+                    "incarnation": seat.incarnation,
+                    "member": seat.node_id in view.members,
+                }
+                for seat in view.roster
+            ],
+            "begins_after": {
+                "position": view.end.position, "chain_hash": view.end.chain_hash.hex()
+            },
+        }  # fmt: skip
+
+    def linked_nodes(self) -> tuple[str, ...]:
+        """Return the nodes this one is linked to, for its peers' matrices."""
+        return tuple(sorted(self._links_up()))
+
+    def reachability(self) -> dict[str, Any]:
+        """Return who is linked to whom, as far as known here, and where that differs (V61)."""
+        now, places = self._now(), [str(seat.node_id) for seat in self._master.view.roster]
+        hears = {
+            node: set(found) for node, (at, found) in self._hears.items() if now - at <= _HEARD_US
+        }
+        hears[str(self._node_id)] = set(self._links_up())
+        matrix = {
+            observer: {other: other in hears[observer] for other in places if other != observer}
+            for observer in places
+            if observer in hears
+        }
+        differing = sorted(
+            other
+            for other in places
+            if len({row[other] for row in matrix.values() if other in row}) > 1
+        )
+        return {"linked": matrix, "differing": differing}
+
+
+def duty_master(view: View, suspects: Iterable[str]) -> str | None:
+    """Return the master on duty: the first member that is not missed (V16–V18)."""
+    missing = set(suspects)
+    return next((str(member) for member in view.members if member not in missing), None)

@@ -1,0 +1,141 @@
+"""How a node without a log gets into a cluster that has one (protocol P21, requirements G43).
+
+A fresh node, new or with a lost disk, is told by the first peer that it greets which lineage it has
+to join, and under which incarnation.  It keeps that and starts anew, as a node that is no member
+of anything; then it takes over a snapshot of a peer's queue, starts anew on top of it, and asks to
+be admitted.  Each of the steps is durable, so a crash between them costs nothing.  Until a peer has
+given its snapshot the core stands still: what it kept meanwhile would not fit under it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import msgspec
+import structlog
+
+from sparktxlog.codec.wire import Hello
+from sparktxlog.errors import RemoteProtocolError, TransportError, TxLogError
+from sparktxlog.model.ids import NodeId
+from sparktxlog.runtime.executor import Executor
+from sparktxlog.storage.interfaces import FrontSnapshot, PutValue, ResetFront
+from sparktxlog.transport.peers import PeerLink
+
+_log = structlog.get_logger("sparktxlog.joining")
+
+_NAME = "joining"
+_decode_snapshot = msgspec.msgpack.Decoder(FrontSnapshot).decode
+
+
+class StartAgainError(TxLogError):
+    """The node has to start anew, in the same process: it begins with another durable state."""
+
+    code = "start-again"
+    retryable = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinOrder:
+    """What a fresh node was told: the log to join, and as whom."""
+
+    lineage: str
+    incarnation: int
+
+
+def join_order(values: Mapping[str, bytes]) -> JoinOrder | None:
+    """Return what is kept of an order to join, None if there is none."""
+    value = values.get(_NAME)
+    return None if value is None else msgspec.msgpack.decode(value, type=JoinOrder)
+
+
+class Joining:
+    """Carries out the two steps before a fresh node can ask to be admitted.
+
+    Args:
+        node_id: This node.
+        order: What it was told at an earlier start.
+        position: End of this node's queue.
+        executor: Makes the steps durable.
+        is_fresh: Returns whether this node keeps nothing of the log yet.
+        start_again: Called with the error that makes the node start anew.
+    """
+
+    def __init__(
+        self,
+        *,
+        node_id: NodeId,
+        order: JoinOrder | None,
+        position: int,
+        executor: Executor,
+        is_fresh: Callable[[], bool],
+        start_again: Callable[[StartAgainError], None],
+    ) -> None:
+        self._node_id = node_id
+        self._order = order
+        self._executor = executor
+        self._is_fresh = is_fresh
+        self._start_again = start_again
+        self._task: asyncio.Task[None] | None = None
+        #: Set when the core may go to work.
+        self.settled = asyncio.Event()
+        if order is None or position:
+            self.settled.set()
+
+    def told(self, hello: Hello) -> None:
+        """Take an order to join, once, and start anew with it."""
+        order = JoinOrder(lineage=hello.lineage, incarnation=hello.join_as)
+        if self._task is None and self._is_fresh() and order != self._order:
+            _log.warning(
+                "this node joins", lineage=order.lineage, incarnation=order.incarnation,
+                told_by=hello.node_id,
+            )  # fmt: skip
+            self._task = asyncio.create_task(self._keep(order))
+
+    async def _keep(self, order: JoinOrder) -> None:
+        value = msgspec.msgpack.encode(order)
+        await self._executor.write([PutValue(name=_NAME, value=value)])
+        self._start_again(StartAgainError(f"joins {order.lineage} as {order.incarnation}"))
+
+    def linked(self, link: PeerLink) -> None:
+        """Take over a peer's queue once the first one is reached as a joiner."""
+        if self._order is not None and not self.settled.is_set() and self._task is None:
+            self._task = asyncio.create_task(self._take_snapshot(link, self._order))
+
+    async def _take_snapshot(self, link: PeerLink, order: JoinOrder) -> None:
+        try:
+            snapshot = read_snapshot(await link.get_snapshot())
+        except (TransportError, RemoteProtocolError) as error:
+            _log.warning("no snapshot", peer=link.node_id, reason=str(error))
+            self._task = None
+            link.greet_again()
+            return
+        if not snapshot.position:
+            _log.info("the log is empty yet", peer=link.node_id)
+            self._task = None
+            self.settled.set()
+            return
+        await self._executor.write(
+            [ResetFront(snapshot=snapshot, node_id=self._node_id, incarnation=order.incarnation)]
+        )
+        _log.warning("snapshot taken over", peer=link.node_id, position=snapshot.position)
+        self._start_again(StartAgainError(f"begins at position {snapshot.position}"))
+
+    async def close(self) -> None:
+        """Stop what is under way."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+
+def read_snapshot(data: bytes) -> FrontSnapshot:
+    """Read a snapshot that a peer sent.
+
+    Raises:
+        RemoteProtocolError: The bytes are none (definite).
+    """
+    try:
+        return _decode_snapshot(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise RemoteProtocolError(f"no snapshot in these bytes: {error}") from error

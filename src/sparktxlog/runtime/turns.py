@@ -1,0 +1,154 @@
+"""Turns of chunks: copies yield to this node's own transactions (R10).
+
+A chunk is served in a *turn*: from reading its file until the connection has taken its last byte.
+While own transactions are on their way, after a turn of t seconds the next one waits until they are
+through, or t x (1 / share - 1) seconds have passed.  So a copy takes at most about `share` of the
+time from them, but always goes on.  Turns overlap only where no transactions were for a while:
+otherwise a writer that comes again soon would find the link taken by several of them.  One object
+for all copies of a node; who asked first comes first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections import deque
+from collections.abc import Callable
+
+from sparktxlog.errors import DonorYieldsError
+
+#: Turns at once after so many seconds without own transactions.
+AT_ONCE = 4
+RECENT_S = 1.0
+#: Seconds without own transactions after which they are taken to be through: a writer that sends
+#: one after the other pauses for less.
+QUIET_S = 0.05
+#: Longest pause after a turn, seconds: the floor of a copy over a slow link.
+LONGEST_PAUSE_S = 60.0
+#: Longest turn, seconds: a target that takes no more bytes must not hold up the others.
+LONGEST_TURN_S = 60.0
+#: Longest time a request for a turn waits, seconds; well below what a target takes for silence.
+HOLD_S = 5.0
+
+#: Runs a function after some seconds; what it returns can be cancelled.
+Later = Callable[[float, Callable[[], None]], asyncio.TimerHandle]
+
+
+class Turns:
+    """Gives turns; belongs to the event loop.
+
+    Args:
+        share: Part of the time that copies get while own transactions are on their way,
+            0 < share <= 1; 1 = they never yield.
+        clock: Monotonic seconds.
+        later: By default the running loop's `call_later`.
+    """
+
+    def __init__(
+        self, share: float, *, clock: Callable[[], float] = time.monotonic,
+        later: Later | None = None,
+    ) -> None:  # fmt: skip
+        self._share = share
+        self._clock = clock
+        self._later = later
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._running = 0
+        self._busy = False
+        #: The last own transaction was through at this time.
+        self._quiet_from = -math.inf
+        #: No turn begins before, unless own transactions are through.
+        self._pause_ends = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def busy(self, busy: bool) -> None:
+        """Note whether own transactions are on their way from now on."""
+        self._busy = busy
+        self._quiet_from = self._clock()
+        self._look()
+
+    async def take(self) -> Turn:
+        """Wait for a turn.
+
+        **After calling**: `end` it.
+
+        Raises:
+            DonorYieldsError: None came within HOLD_S; the copy is to ask again (definite).
+        """
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(future)
+        self._look()
+        try:
+            async with asyncio.timeout(HOLD_S):
+                await future
+        except TimeoutError:
+            if future.cancelled():  # otherwise it was given at this very moment
+                raise DonorYieldsError(
+                    "transactions of this node go first", hint="Ask for the chunk again."
+                ) from None
+        except asyncio.CancelledError:
+            if not future.cancelled():
+                self._ended(0.0)
+            raise
+        turn = Turn(self._clock, self._ended)
+        turn.timer = self._call_later(LONGEST_TURN_S, turn.end)
+        return turn
+
+    def _yielding(self, now: float) -> bool:
+        return self._busy_within(QUIET_S, now)
+
+    def _busy_within(self, seconds: float, now: float) -> bool:
+        return self._share < 1 and (self._busy or now < self._quiet_from + seconds)
+
+    def _ended(self, seconds: float) -> None:
+        self._running -= 1
+        now = self._clock()
+        if self._yielding(now):
+            pause = min(seconds * (1 / self._share - 1), LONGEST_PAUSE_S)
+            # Turns that began together, before there were transactions, ran side by side.
+            self._pause_ends = max(self._pause_ends, now + pause)
+        self._look()
+
+    def _look(self) -> None:
+        """Give the turns that may begin, and look again when the next one may."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        while self._waiting:
+            if self._waiting[0].done():  # given up
+                self._waiting.popleft()
+                continue
+            now = self._clock()
+            if self._running >= (1 if self._busy_within(RECENT_S, now) else AT_ONCE):
+                return  # the end of a running turn looks again
+            if self._yielding(now) and now < self._pause_ends:
+                self._set_timer(now)
+                return
+            self._waiting.popleft().set_result(None)
+            self._running += 1
+
+    def _set_timer(self, now: float) -> None:
+        quiet = math.inf if self._busy else self._quiet_from + QUIET_S
+        self._timer = self._call_later(max(min(quiet, self._pause_ends) - now, 0.0), self._look)
+
+    def _call_later(self, seconds: float, run: Callable[[], None]) -> asyncio.TimerHandle:
+        return (self._later or asyncio.get_running_loop().call_later)(seconds, run)
+
+
+class Turn:
+    """A turn that was taken; it begins at once, and ends by itself after LONGEST_TURN_S."""
+
+    def __init__(self, clock: Callable[[], float], ended: Callable[[float], None]) -> None:
+        self._clock = clock
+        self._ended = ended
+        self._began = clock()
+        self._over = False
+        self.timer: asyncio.TimerHandle | None = None
+
+    def end(self) -> None:
+        """End the turn; again changes nothing."""
+        if not self._over:
+            self._over = True
+            if self.timer is not None:
+                self.timer.cancel()
+            self._ended(self._clock() - self._began)

@@ -1,0 +1,97 @@
+"""What the front lets go of: payload containers of the queue, and rows behind the id window.
+
+Containers of the queue stay until all members have them.  For nodes that are behind and no
+members they stay longer, up to a bound of bytes (P21): what such a node lacks is then fetched run
+by run; beyond the bound it needs a snapshot.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import dataclass, replace
+
+from sparktxlog.protocol.messages import RunHeader
+from sparktxlog.storage.interfaces import ForgetPayloads
+
+#: One ForgetPayloads works off at most so much, so that no write takes long (P3b).
+_FORGET_RUNS = 20_000
+_FORGET_BYTES = 128 << 20
+_PRUNE_RUNS = 20_000
+#: What a run costs beside its container: so that many tiny ones are bounded as well.
+RUN_BYTES = 512
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ends:
+    """Ends of the queue and of what was done with it; forgotten <= published <= position."""
+
+    position: int = 0
+    chain_hash: bytes = bytes(32)
+    published: int = 0
+    #: Payloads up to here are gone.
+    forgotten: int = 0
+    #: Queue rows up to here are gone.
+    pruned: int = 0
+    #: Bytes of the containers behind `forgotten`, `RUN_BYTES` included.
+    held_bytes: int = 0
+
+
+def held_bytes_of(header: RunHeader) -> int:
+    """Return what a run in the queue adds to the bytes held."""
+    return header.size_bytes + RUN_BYTES
+
+
+def read_held_bytes(db: sqlite3.Connection, forgotten: int) -> int:
+    """Return the bytes of the queue's containers behind a position; costs O(runs held)."""
+    held: int = db.execute(
+        "SELECT coalesce(sum(size_bytes + ?), 0) FROM queue WHERE position > ?",
+        (RUN_BYTES, forgotten),
+    ).fetchone()[0]
+    return held
+
+
+def forget(db: sqlite3.Connection, write: ForgetPayloads, ends: Ends, id_window: int) -> Ends:
+    """Delete what `write` allows, a bounded part of it; return the new ends."""
+    ends = _forget_payloads(db, write, ends)
+    # The last published row always stays: a snapshot is taken there, with its whole window.
+    horizon = min(ends.forgotten, ends.published - max(id_window, 1))
+    pruned = db.execute(
+        "SELECT max(last) FROM (SELECT position + n - 1 AS last FROM queue"
+        " WHERE position > ? AND position <= ? ORDER BY position LIMIT ?) WHERE last <= ?",
+        (ends.pruned, horizon, _PRUNE_RUNS, horizon),
+    ).fetchone()[0]
+    db.execute("DELETE FROM recent_ids WHERE last <= ?", (horizon,))
+    if pruned is None:
+        return ends
+    db.execute("DELETE FROM queue WHERE position <= ?", (pruned,))
+    db.execute("INSERT OR REPLACE INTO meta VALUES('pruned', ?)", (pruned,))
+    return replace(ends, pruned=int(pruned))
+
+
+def _forget_payloads(db: sqlite3.Connection, write: ForgetPayloads, ends: Ends) -> Ends:
+    # The publisher still reads what is not published.
+    limit = min(write.position, ends.published)
+    wanted = limit if write.spare_after is None else min(limit, write.spare_after)
+    excess = ends.held_bytes - write.spare_bytes if write.spare_after is not None else 0
+    if excess <= 0:
+        limit = wanted
+    if limit <= ends.forgotten:
+        return ends
+    row = db.execute(
+        "SELECT last, through FROM (SELECT position + n - 1 AS last, size_bytes + ?1 AS own,"
+        " sum(size_bytes + ?1) OVER (ORDER BY position) AS through FROM queue"
+        " WHERE position > ?2 AND position + n - 1 <= ?3 ORDER BY position LIMIT ?4)"
+        " WHERE through - own < ?5 AND (last <= ?6 OR through - own < ?7)"
+        " ORDER BY last DESC LIMIT 1",
+        (RUN_BYTES, ends.forgotten, limit, _FORGET_RUNS, _FORGET_BYTES, wanted, excess),
+    ).fetchone()
+    if row is None:
+        return ends
+    forgotten, size_bytes = row
+    db.execute(
+        "DELETE FROM payloads WHERE rowid IN (SELECT p.rowid FROM queue q JOIN payloads p"
+        " USING (origin, incarnation, seq) WHERE q.position > ? AND q.position <= ?)",
+        (ends.forgotten, forgotten),
+    )
+    db.execute("INSERT OR REPLACE INTO meta VALUES('forgotten', ?)", (forgotten,))
+    return replace(ends, forgotten=forgotten, held_bytes=ends.held_bytes - size_bytes)

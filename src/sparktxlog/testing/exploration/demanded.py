@@ -1,0 +1,64 @@
+"""A master that starts ballots when the exploration wants it to, instead of by patience (P13).
+
+Who starts an epoch change and when is the only thing replaced: suspicion, probes and deadlines
+decide nothing here, so every moment is a possible one.  What follows is the core's.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sparktxlog.protocol.master import Master
+from sparktxlog.protocol.phases import Phase
+from sparktxlog.protocol.proposer import Intent
+from sparktxlog.protocol.succession import Succession
+
+#: Phases in which a node may start a ballot.
+PROPOSES = frozenset({Phase.NORMAL, Phase.SUSPECT, Phase.WEDGED})
+
+
+class DemandedSuccession(Succession):
+    """Starts a ballot on demand, and none by itself."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        #: Start a ballot in the next step: True = it waits for quorums only, False = for all
+        #: members; together they cover every set of members that may answer.
+        self.wish: bool | None = None
+
+    def work(self, now: int) -> None:
+        """Drive the own ballot, or start the one that is demanded."""
+        wish, self.wish = self.wish, None
+        if wish is not None:
+            self._propose(self._demanded(wish, now), now)
+        elif self.proposer is not None:
+            self._drive(self.proposer, now)
+
+    def _demanded(self, hurry: bool, now: int) -> Intent:
+        host = self._host
+        ready = self.admission.ready(host.view, host.base.position, now)
+        others = set(host.view.members) - {self._config.node_id}
+        return Intent(
+            absent=frozenset(others if hurry else ready.keys()),
+            excluded=self._excluded,
+            joiners=ready,  # type: ignore[arg-type]
+        )
+
+
+class DemandedMaster(Master):
+    """The core with ballots on demand."""
+
+    succession_class = DemandedSuccession
+
+    def demand(self, hurry: bool) -> None:
+        """Start a ballot with the next event."""
+        succession = self._succession
+        assert isinstance(succession, DemandedSuccession)
+        succession.wish = hurry
+
+    def forget_rounds(self) -> None:
+        """Begin to count posts anew: the network keeps their order (`Message.age`)."""
+        ordering = self._ordering
+        ordering._rounds.number = 0
+        for peer in ordering._peers:
+            peer.newest = (peer.newest[0], 0)

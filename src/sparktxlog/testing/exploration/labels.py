@@ -1,0 +1,77 @@
+"""Steps in words, each with a short name by which a trace is replayed."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+from sparktxlog.protocol.events import (
+    EpochMessageReceived,
+    PayloadArrived,
+    PostReceived,
+    TailReceived,
+)
+from sparktxlog.protocol.messages import RunHeader
+from sparktxlog.testing.exploration.canonical import describe
+from sparktxlog.testing.exploration.nodes import STEP_NAMES
+
+if TYPE_CHECKING:
+    from sparktxlog.testing.exploration.space import Message, Space, Step
+
+
+def label(space: Space, step: Step) -> str:
+    """Return a step in words, with its name for `--replay` in front."""
+    name = space.names[step.node]
+    if step.code < 0:
+        return f"{name}:{-step.code} {name}: {STEP_NAMES[step.code]}"
+    message = space.messages[step.code]
+    whole = repr((message.sender, message.receiver, message.age, type(message.event).__name__,
+                  type(getattr(message.event, "message", None)).__name__,
+                  describe(message.event, 0), describe(message.wanted, 0), step.again))  # fmt: skip
+    short = hashlib.blake2b(whole.encode(), digest_size=4).hexdigest()
+    again = " (it stays on its way)" if step.again else ""
+    return f"{short} {name} gets {_words(message)}{again}"
+
+
+def _words(message: Message) -> str:
+    event = message.event
+    match event:
+        case PostReceived():
+            post = event.post
+            age = "" if message.age == 0 else " (stale)" if message.age < 0 else " (not the newest)"
+            return (
+                f"post of {post.sender}{age}: epoch {post.epoch}, base {post.base.position}, "
+                f"promise ({post.counter}, {post.last_seq}), headers "
+                f"[{', '.join(map(_run, post.headers))}], acquired {dict(post.acquired)}"
+            )
+        case PayloadArrived():
+            how = "the fetched" if message.asked else f"{message.sender}'s push of the"
+            return f"{how} payload {_run(event.header)}"
+        case EpochMessageReceived():
+            told = event.message
+            return f"{type(told).__name__} of {told.sender}: {_facts(told)}"
+        case TailReceived():
+            entries = ", ".join(_run(entry.header) for entry in event.tail.entries)
+            return f"tail of {event.tail.sender}: [{entries}]"
+        case _:
+            assert message.wanted is not None
+            return f"the wanted payload {_run(message.wanted)}"
+
+
+def _facts(told: object) -> str:
+    words = []
+    for name in ("epoch", "ballot", "missing", "promised", "position"):
+        value = getattr(told, name, None)
+        if value is not None:
+            words.append(f"{name} {value}")
+    for name in ("view", "candidate"):
+        view = getattr(told, name, None)
+        if view is not None:
+            tail = ", ".join(map(_run, view.tail))
+            words.append(f"{name} of epoch {view.epoch}, {'+'.join(view.members)}, "
+                         f"{view.base.position} + [{tail}]")  # fmt: skip
+    return "; ".join(words)
+
+
+def _run(header: RunHeader) -> str:
+    return f"{header.origin}:{header.seq}@{header.epoch}.{header.ts}"

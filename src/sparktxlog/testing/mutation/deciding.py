@@ -1,0 +1,315 @@
+"""Mutations of how an epoch is decided (protocol P11–P17)."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from unittest.mock import patch
+
+from sparktxlog.model.ids import NodeId
+from sparktxlog.model.operation import RunFacts
+from sparktxlog.protocol import proposer as proposing
+from sparktxlog.protocol.balloting import BallotState, MemberState, Vote
+from sparktxlog.protocol.events import RunSubmitted
+from sparktxlog.protocol.messages import Post, RunHeader
+from sparktxlog.protocol.ordering import Ordering
+from sparktxlog.protocol.posting import Snapshot
+from sparktxlog.protocol.proposer import Proposer, Stage
+from sparktxlog.protocol.recovery import MasterConfig, RecoveredState
+from sparktxlog.protocol.succession import Succession
+from sparktxlog.protocol.suspicion import Suspicion
+from sparktxlog.protocol.union import FinalQueue, final_queue
+from sparktxlog.protocol.view import Ballot, View
+from sparktxlog.protocol.voter import Voter
+
+# -- P11, P12, P13 ---------------------------------------------------------------------------------
+
+
+def new_voters(self: Proposer, node: str) -> bool:
+    """Count the votes of the view that is to come."""
+    self._accepted.add(node)
+    return self.candidate is not None and self.candidate.elects(self._accepted)
+
+
+def any_vote(self: View, voters: Iterable[str]) -> bool:
+    """Let one vote decide."""
+    present = set(voters)
+    return any(seat.weight for seat in self.roster if seat.node_id in present)
+
+
+def half(self: View, voters: Iterable[str]) -> bool:
+    """Let half of the votes decide."""
+    present = set(voters)
+    total = sum(seat.weight for seat in self.roster)
+    return 2 * sum(seat.weight for seat in self.roster if seat.node_id in present) >= total
+
+
+def any_member(self: View, answering: Iterable[str]) -> bool:
+    """Be content with what one member holds."""
+    return bool(set(self.members).intersection(answering))
+
+
+def allows_always(self: Suspicion, view: View, absent: Iterable[str], now: int) -> bool:
+    """Start without asking whether the change can succeed."""
+    return True
+
+
+class Impatient(Suspicion):
+    """Take every suspect for overdue at once."""
+
+
+def overdue_at_once(self: Suspicion, members: Iterable[NodeId], now: int) -> frozenset[NodeId]:
+    """Take a suspect for dead without having tried it for a while."""
+    return frozenset(self.suspects(members, now))
+
+
+# -- P14 -------------------------------------------------------------------------------------------
+
+
+class Loose(Ordering):
+    """A wedge that leaves some things running; it then posts as well, what it did shows."""
+
+    stamps = acquires = adds = False
+    frozen_posts = False
+    _ready = False
+    _wedged = False
+    _last: Snapshot | None = None
+
+    def freeze(self, now: int) -> None:
+        """Freeze in name."""
+        # The first call in the life of a node that is no member comes from the constructor.
+        self._wedged = hasattr(self, "_clock_warned") and not self.frozen
+        super().freeze(now)
+
+    @contextlib.contextmanager
+    def _thawed(self) -> Iterator[None]:
+        self.frozen = False
+        try:
+            yield
+        finally:
+            self.frozen = True
+
+    def on_post(self, post: Post, now: int) -> None:
+        """Collect although wedged."""
+        if self._wedged and (self.acquires or self.adds):
+            with self._thawed():
+                super().on_post(post, now)
+        else:
+            super().on_post(post, now)
+
+    def on_payload(self, header: RunHeader, facts: RunFacts, now: int) -> None:
+        """Acquire although wedged."""
+        if self._wedged and self.acquires:
+            with self._thawed():
+                super().on_payload(header, facts, now)
+        else:
+            super().on_payload(header, facts, now)
+
+    def on_submit(self, submit: RunSubmitted, now: int) -> None:
+        """Stamp although wedged."""
+        if self._wedged and self.stamps:
+            with self._thawed():
+                super().on_submit(submit, now)
+        else:
+            super().on_submit(submit, now)
+
+    def flush(self, now: int) -> None:
+        """Add and post although wedged."""
+        super().flush(now)
+        if self._wedged:
+            with self._thawed():
+                if self.adds:
+                    self._add(now)
+                self._post(now)
+
+    def _snapshot(self, now: int) -> Snapshot:
+        if self._wedged and self.frozen_posts and self._last is not None:
+            return self._last
+        self._last = super()._snapshot(now)
+        return self._last
+
+
+class StampsWedged(Loose):
+    """Stamp and post while wedged."""
+
+    stamps = True
+
+
+class AcquiresWedged(Loose):
+    """Acquire, claim and post while wedged."""
+
+    acquires = True
+
+
+class AddsWedged(Loose):
+    """Collect, append and post while wedged."""
+
+    adds = True
+
+
+class RepeatsPosts(Loose):
+    """Repeat the last post while wedged, which the rule permits."""
+
+    frozen_posts = True
+
+
+class Unwedged(Loose):
+    """Do everything while wedged."""
+
+    stamps = acquires = adds = True
+
+
+def forget_promise(config: MasterConfig, state: RecoveredState) -> RecoveredState:
+    """Start without what was promised to the ballots' proposers."""
+    ballot = state.ballot
+    if ballot is None:
+        return state
+    accepted = Ballot() if ballot.accepted is None else ballot.accepted.ballot
+    return replace(state, ballot=replace(ballot, promised=accepted))
+
+
+def promise_anything(self: Voter, ballot: Ballot) -> bool:
+    """Promise lower ballots, too."""
+    self.promised = ballot
+    return True
+
+
+class StartsAtZero(Succession):
+    """Begin with ballot number 1 after a restart."""
+
+    def __init__(self, *arguments: object) -> None:
+        super().__init__(*arguments)  # type: ignore[arg-type]
+        self._seen = 0
+
+
+# -- P15 -------------------------------------------------------------------------------------------
+
+
+def no_vote(self: Proposer) -> Vote | None:
+    """Find no accepted value among the answers."""
+    return None
+
+
+def lowest_vote(self: Proposer) -> Vote | None:
+    """Take the value of the lowest ballot."""
+    votes = [p.accepted for p in self._promises.values() if p.accepted is not None]
+    return min(votes, key=lambda vote: vote.ballot, default=None)
+
+
+def longest_queue(states: Mapping[NodeId, MemberState]) -> FinalQueue:
+    """Take the longest queue without what was acquired beyond it."""
+    return final_queue({n: replace(state, acquired=()) for n, state in states.items()})
+
+
+_new_view = Proposer._new_view
+
+
+def own_queue(self: Proposer) -> View:
+    """Take the proposer's queue, and what it acquired itself."""
+
+    def own(states: Mapping[NodeId, MemberState]) -> FinalQueue:
+        mine = {node: state for node, state in states.items() if node == self.ballot.node}
+        return final_queue(mine or states)
+
+    with patch.object(proposing, "final_queue", own):
+        return _new_view(self)
+
+
+def torn_union(states: Mapping[NodeId, MemberState]) -> FinalQueue:
+    """Keep of the last run only the first half."""
+    queue = final_queue(states)
+    if not queue.tail or queue.tail[-1].n < 2:
+        return queue
+    torn = (*queue.tail[:-1], replace(queue.tail[-1], n=queue.tail[-1].n // 2))
+    return replace(queue, tail=torn, end=proposing_end(queue, torn))
+
+
+def proposing_end(queue: FinalQueue, tail: tuple[RunHeader, ...]) -> object:
+    """Return the end of a tail behind the queue's base."""
+    from sparktxlog.protocol.union import end_of
+
+    return end_of(queue.base, tail)
+
+
+class BeyondGaps(Ordering):
+    """Promise runs behind a gap as well."""
+
+    def member_state(self) -> MemberState:
+        """Say more than is contiguous."""
+        state = super().member_state()
+        early = tuple(
+            run.header
+            for stream in self._streams
+            for run in (*stream.runs, *stream.early.values())
+            if run.facts is not None and run.last > stream.acquired
+        )
+        return replace(state, acquired=(*state.acquired, *early))
+
+    def freeze(self, now: int) -> None:
+        """Keep what lies behind a gap."""
+        kept = {stream.origin: dict(stream.early) for stream in self._streams}
+        super().freeze(now)
+        for stream in self._streams:
+            stream.early.update(kept[stream.origin])
+
+
+# -- P16, P17 --------------------------------------------------------------------------------------
+
+_choose = Proposer.choose
+
+
+def without_flush(self: Proposer, now: int) -> bool:
+    """Ask for votes at once."""
+    chosen = _choose(self, now)
+    if chosen and self.stage is Stage.FLUSH:
+        self._enter(Stage.ACCEPT, now)
+    return chosen
+
+
+def begun_is_done(self: Proposer, node: str, missing: int, now: int) -> bool:
+    """Take every answer to a flush for a complete one."""
+    return _take_flushed(self, node, 0, now)
+
+
+_take_flushed = Proposer.take_flushed
+
+
+def majority_flushed(self: Proposer, node: str, missing: int, now: int) -> bool:
+    """Go on when more than half of the members hold the final queue."""
+    if _take_flushed(self, node, missing, now):
+        return True
+    members = () if self.candidate is None else self.candidate.members
+    if 2 * len(self.flushed.intersection(members)) <= len(members):
+        return False
+    self._enter(Stage.ACCEPT, now)
+    return True
+
+
+def forget_accepted(config: MasterConfig, state: RecoveredState) -> RecoveredState:
+    """Start without the accepted value."""
+    ballot = state.ballot
+    if ballot is None:
+        return state
+    return replace(state, ballot=BallotState(epoch=ballot.epoch, promised=ballot.promised))
+
+
+def accept_anything(self: Voter, ballot: Ballot, view: View) -> bool:
+    """Accept values of ballots below the promised one."""
+    self.promised = max(self.promised, ballot)
+    self.accepted = Vote(ballot=ballot, view=view)
+    return True
+
+
+def accept_without_promise(self: Voter, ballot: Ballot, view: View) -> bool:
+    """Accept without promising the ballot."""
+    if ballot < self.promised:
+        return False
+    self.accepted = Vote(ballot=ballot, view=view)
+    return True
+
+
+def first_vote(self: Proposer, node: str) -> bool:
+    """Take the first vote for the decision."""
+    self._accepted.add(node)
+    return True

@@ -1,0 +1,260 @@
+"""Mutations of normal operation within one epoch (protocol P1–P10, P22)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sparktxlog.model.operation import RunFacts
+from sparktxlog.protocol.actions import PersistQueue, TellOrdered
+from sparktxlog.protocol.addition import head_of, holders, may_add
+from sparktxlog.protocol.counter import TimestampCounter
+from sparktxlog.protocol.master import Master
+from sparktxlog.protocol.messages import MergeBase, Post, QueueEntry, RunHeader, Tail
+from sparktxlog.protocol.ordering import Ordering
+from sparktxlog.protocol.peers import Peer
+from sparktxlog.protocol.posting import Snapshot
+from sparktxlog.protocol.recovery import MasterConfig, RecoveredState
+from sparktxlog.protocol.streams import Run, Stream
+from sparktxlog.protocol.synchronized import SynchronizedQueue
+
+
+class ReusedCounter(Ordering):
+    """Stamp at the posted counter instead of above it."""
+
+    def _next_timestamp(self, now: int) -> int:
+        self._counter.value -= 1
+        return self._counter.stamp(now)
+
+
+class ContinuedRun(Ordering):
+    """Stamp a later submit with the timestamp of the own run that still waits."""
+
+    def _next_timestamp(self, now: int) -> int:
+        runs = self._own.runs
+        return runs[-1].header.ts if runs else super()._next_timestamp(now)
+
+
+_register = Stream.register
+
+
+def register_equal_timestamps(self: Stream, header: RunHeader, now: int) -> Run:
+    """Register a header without asking for a rising timestamp."""
+    self._last_ts = min(self._last_ts, header.ts - 1)
+    return _register(self, header, now)
+
+
+class ForgottenReservation(Master):
+    """Restart without H: the counter begins anew."""
+
+    def __init__(self, config: MasterConfig, state: RecoveredState, now: int) -> None:
+        super().__init__(config, state, now)
+        self._counter.value = max((run.header.ts for run in state.incoming), default=0)
+        self._counter.reserved = self._counter.value
+
+
+def reservation_late(self: TimestampCounter) -> int | None:
+    """Let a counter out that H does not cover."""
+    if self.value <= self.reserved + 5:
+        return None
+    self.reserved = self.value
+    return self.reserved
+
+
+class UnusedCounter(Ordering):
+    """An own ADD does not raise the own counter."""
+
+    def _drain(self, now: int) -> None:
+        entries, tables = self._queue.drain()
+        if entries:
+            self._added_at = now
+            self._outbox.persist(PersistQueue(entries=entries, tables=tables))
+            self._outbox.tell(TellOrdered(entries=entries))
+
+
+class ForgottenNewest(Ordering):
+    """Promise (c, n) with an n that leaves out the newest own run."""
+
+    def _snapshot(self, now: int) -> Snapshot:
+        snapshot = super()._snapshot(now)
+        if self._own.runs:
+            snapshot.last_seq -= self._own.runs[-1].header.n
+        return snapshot
+
+
+class TornPost(Ordering):
+    """A post's counter is not of the moment of its headers, but of a later one."""
+
+    def _snapshot(self, now: int) -> Snapshot:
+        snapshot = super()._snapshot(now)
+        snapshot.counter += 30
+        return snapshot
+
+
+class ClaimingUnacquired(Ordering):
+    """Post headers as acquired before their payload is here."""
+
+    def _claim(self, stream: Stream) -> int:
+        return stream.known
+
+
+class ClaimingBeyondGap(Ordering):
+    """Post as acquired what lies behind a gap."""
+
+    def _claim(self, stream: Stream) -> int:
+        held = [run.last for run in (*stream.runs, *stream.early.values()) if run.facts]
+        return max([stream.acquired, *held])
+
+
+def promise_without_headers(self: Peer, counter: int, last_seq: int, known: int) -> None:
+    """Use a promise whose headers are not held."""
+    if counter > self.counter:
+        self.counter, self.last_seq = counter, last_seq
+
+
+def settle_all(self: Peer, known: int) -> None:
+    """Use every promise that waits for headers as soon as one header came."""
+    while self.pending:
+        self.counter, self.last_seq = self.pending.pop(0)
+
+
+def believe_more(self: Peer, vector: dict[str, int]) -> None:
+    """Believe an acquired claim to cover one run more than it says."""
+    for origin, seq in vector.items():
+        self.acquired[origin] = max(self.acquired.get(origin, 0), seq + 2)
+
+
+class AnyEpoch(Master):
+    """Promises and claims of earlier epochs count in this one."""
+
+    def _on_post(self, post: Post, now: int) -> None:
+        view = self._view
+        if post.epoch < view.epoch and post.sender in view.members:
+            untagged = Post(
+                lineage=post.lineage, epoch=view.epoch, sender=post.sender, round=post.round,
+                base=MergeBase(), counter=post.counter, last_seq=post.last_seq,
+                known=post.known, acquired=post.acquired, busy=post.busy, start=post.start,
+            )  # fmt: skip
+            super()._on_post(untagged, now)
+        else:
+            super()._on_post(post, now)
+
+
+def learn_nothing(self: TimestampCounter, ts: int, now: int) -> None:
+    """Leave the log clock as it is, whatever timestamps come."""
+
+
+class Skipping(Ordering):
+    """Skip a run that is not acquired yet, instead of stopping at it."""
+
+    def _next_addable(self, least: int) -> Run | None:
+        found = super()._next_addable(least)
+        if found is not None:
+            return found
+        heads = [stream.runs[0] for stream in self._streams if stream.runs]
+        for run in sorted(heads, key=lambda run: run.key)[1:]:
+            if may_add(run, self._peers, least, self._config.quorum):
+                return run
+        return None
+
+
+class SmallerQuorum(Ordering):
+    """Append with one holder fewer than configured."""
+
+    def _next_addable(self, least: int) -> Run | None:
+        found = super()._next_addable(least)
+        if found is not None:
+            return found
+        run = head_of(self._streams)
+        if run is not None and run.facts is not None and run.header.ts <= least:
+            return run if holders(run, self._peers) >= self._config.quorum - 1 else None
+        return None
+
+
+class GreatestPromise(Ordering):
+    """Cut at the greatest counter instead of the least."""
+
+    def _next_addable(self, least: int) -> Run | None:
+        counters = [peer.counter for peer in self._peers]
+        return super()._next_addable(max(counters, default=least))
+
+
+class IgnoredSelf(Ordering):
+    """Append without holding the payload oneself."""
+
+    def _next_addable(self, least: int) -> Run | None:
+        run = head_of(self._streams)
+        if run is None or run.header.ts > least:
+            return None
+        if holders(run, self._peers) < self._config.quorum:
+            return None
+        if run.facts is None:
+            run.facts = RunFacts(n=run.header.n, ids=bytes(16 * run.header.n))
+        return run
+
+
+def least_of_peers(peers: Sequence[Peer], own: int) -> int:
+    """Return the least promise of the others alone."""
+    return min((peer.counter for peer in peers), default=own)
+
+
+class TornAddition(Ordering):
+    """Append the first transaction of a run, and the rest later."""
+
+    def _next_addable(self, least: int) -> Run | None:
+        run = super()._next_addable(least)
+        if run is None or run.header.n == 1 or run.facts is None:
+            return run
+        header, facts, rest = run.header, run.facts, run.header.n - 1
+        stream = self._collecting.streams[header.origin]
+        # The stream's first run becomes two: its first transaction, and those behind it.
+        first = Run(_part(header, header.seq, 1), run.seen_at)
+        first.facts = RunFacts(n=1, ids=facts.ids[:16])
+        second = Run(_part(header, header.seq + 1, rest), run.seen_at)
+        second.facts = RunFacts(n=rest, ids=facts.ids[16:])
+        stream.runs[0] = second
+        stream.runs.appendleft(first)
+        stream._by_seq[first.header.seq], stream._by_seq[second.header.seq] = first, second
+        return first
+
+
+def _part(header: RunHeader, seq: int, n: int) -> RunHeader:
+    return RunHeader(
+        epoch=header.epoch, ts=header.ts, origin=header.origin, incarnation=header.incarnation,
+        seq=seq, n=n, digest=header.digest, size_bytes=header.size_bytes,
+        staged_bytes=header.staged_bytes,
+    )  # fmt: skip
+
+
+def never(self: Any, now: int, *, news: bool, busy: bool) -> None:
+    """Plan no heartbeat: a post that is lost is not repeated."""
+    self.heartbeat_at = now + 3_600_000_000_000
+
+
+def follow_blindly(self: SynchronizedQueue, tail: Tail) -> list[QueueEntry]:
+    """Take entries by their positions, whatever their hashes say."""
+    end = self.tail[-1].end if self.tail else self.position
+    found = []
+    for entry in tail.entries:
+        if entry.position == end + 1:
+            found.append(entry)
+            end = entry.end
+    return found
+
+
+def no_service(self: Ordering, peer: Peer, now: int) -> None:
+    """Send no tail to a member that lags behind."""
+
+
+def unbroken(self: Stream, counter: int, last_seq: int) -> RunHeader | None:
+    """Find every promise kept."""
+    return None
+
+
+def unchecked(*arguments: Any, **named: Any) -> None:
+    """Check nothing."""
+
+
+def no_waiting(self: Any, session: str | None) -> bool:
+    """Let no run wait for the one before it in its session."""
+    return False

@@ -1,0 +1,115 @@
+"""`python -m sparktxlog.testing.simulation --seeds 500`: many seeds, or one again.
+
+The last line is `seeds N, events N, epochs N, transactions N, violations N`.  Exit code 1: a seed
+violated an invariant, or a rare branch was never taken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from time import perf_counter
+
+from rich.console import Console
+from rich.progress import track
+
+from sparktxlog.testing.simulation.marks import EXPECTED
+from sparktxlog.testing.simulation.run import HOUR_US, Outcome, run_seed
+
+#: From so many seeds on every mark must show.
+_ENOUGH_FOR_MARKS = 200
+#: Each seed counts only with so much in it (protocol §8).
+_LEAST_TRANSACTIONS, _LEAST_EPOCHS = 1_000, 3
+
+
+def main() -> int:
+    """Run what the command line asks for."""
+    arguments = _arguments()
+    if arguments.seed is not None:
+        return _one(arguments.seed)
+    seeds = range(arguments.first, arguments.first + arguments.seeds)
+    started = perf_counter()
+    console = Console(stderr=True)
+    running = _run_all(seeds, arguments.jobs)
+    outcomes = list(track(running, "seeds", total=len(seeds), console=console, transient=True))
+    violations = [outcome for outcome in outcomes if outcome.violation]
+    marks: Counter[str] = Counter()
+    for outcome in outcomes:
+        marks += outcome.marks
+    missing = [m for m in EXPECTED if not marks[m]] if len(seeds) >= _ENOUGH_FOR_MARKS else []
+    _report(outcomes, marks, perf_counter() - started)
+    for outcome in violations[:20]:
+        print(f"seed {outcome.seed} ({outcome.layout}): {outcome.violation}")
+        print(f"  again: python -m sparktxlog.testing.simulation --seed {outcome.seed}")
+    for mark in missing:
+        print(f"never happened: {mark}")
+    totals = {
+        "seeds": len(outcomes),
+        "events": sum(outcome.steps for outcome in outcomes),
+        "epochs": sum(outcome.epochs for outcome in outcomes),
+        "transactions": sum(outcome.transactions for outcome in outcomes),
+        "violations": len(violations),
+    }
+    if arguments.json:
+        print(json.dumps({**totals, "marks": dict(marks), "missing": missing}))
+    else:
+        print(", ".join(f"{name} {number}" for name, number in totals.items()))
+    return 1 if violations or missing else 0
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m sparktxlog.testing.simulation",
+        description="Simulate clusters with faults and check the protocol's invariants.",
+        epilog="example: make sim SEEDS=10000",
+    )
+    parser.add_argument("--seeds", type=int, default=500, help="number of seeds (default 500)")
+    parser.add_argument("--first", type=int, default=0, help="first seed (default 0)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
+    parser.add_argument("--seed", type=int, help="run this one seed again and say more of it")
+    parser.add_argument("--json", action="store_true", help="end with one JSON object")
+    return parser.parse_args()
+
+
+def _run_all(seeds: range, jobs: int) -> Iterator[Outcome]:
+    if jobs == 1:
+        yield from map(run_seed, seeds)
+        return
+    with ProcessPoolExecutor(jobs) as pool:
+        yield from pool.map(run_seed, seeds, chunksize=4)
+
+
+def _report(outcomes: list[Outcome], marks: Counter[str], seconds: float) -> None:
+    """Print the distribution over the seeds."""
+    for title, values in (
+        ("epochs a seed", [outcome.epochs for outcome in outcomes]),
+        ("transactions a seed", [outcome.transactions for outcome in outcomes]),
+        ("events a seed", [outcome.steps for outcome in outcomes]),
+    ):
+        values.sort()
+        low, middle, high = values[0], values[len(values) // 2], values[-1]
+        print(f"{title}: least {low}, median {middle}, most {high}")
+    small = sum(o.transactions < _LEAST_TRANSACTIONS or o.epochs < _LEAST_EPOCHS for o in outcomes)
+    print(f"seeds with fewer than {_LEAST_TRANSACTIONS} transactions or {_LEAST_EPOCHS} epochs: "
+          f"{small}")  # fmt: skip
+    simulated, spent = sum(o.simulated_s for o in outcomes), sum(o.seconds for o in outcomes)
+    print(f"{simulated / 3_600:.0f} simulated hours in {seconds:.0f} s; "
+          f"{simulated / max(spent, 1e-9):.0f} x real time a core")  # fmt: skip
+    print("marks: " + ", ".join(f"{mark} {count}" for mark, count in sorted(marks.items())))
+
+
+def _one(seed: int) -> int:
+    outcome = run_seed(seed)
+    print(f"seed {seed}, {outcome.layout}, trace {outcome.trace}, {outcome.steps} events, "
+          f"{outcome.epochs} epochs, {outcome.transactions} transactions of "
+          f"{HOUR_US // 1_000_000} s: {outcome.violation or 'no violation'}")  # fmt: skip
+    return 1 if outcome.violation else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

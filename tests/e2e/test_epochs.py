@@ -1,0 +1,260 @@
+"""Epochs between real processes: eviction, return, witness, `force`, places at run time.
+
+Requirements G43, G44, V16–V25, V58–V61, B36–B43, D1; protocol P11–P23.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+import urllib.request
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.node_processes import (
+    TABLE,
+    Cluster,
+    HttpProblem,
+    NodeProcess,
+    append,
+    call,
+    free_ports,
+    wait_until,
+)
+
+pytestmark = pytest.mark.e2e
+
+#: Ready to go on without a member after a second.
+QUICK = ("suspect-timeout = 1", "start-timeout = 3")
+
+
+def send(method: str, url: str, body: dict[str, Any]) -> Any:
+    """Send JSON with a method and return the JSON answer."""
+    request = urllib.request.Request(
+        url, data=json.dumps(body).encode(), method=method,
+        headers={"content-type": "application/json"},
+    )  # fmt: skip
+    with urllib.request.urlopen(request, timeout=60) as response:
+        return json.loads(response.read())
+
+
+def started(cluster: Cluster) -> Cluster:
+    cluster.start()
+    cluster.nodes["A"].commit(TABLE)
+    cluster.settle()
+    return cluster
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> Iterator[Cluster]:
+    """Three masters that go on without one of them."""
+    cluster = Cluster(tmp_path, "ABC", settings=QUICK)
+    try:
+        yield started(cluster)
+    finally:
+        cluster.stop()
+
+
+def shows(node: NodeProcess, members: str, epoch: int | None = None) -> bool:
+    """Return whether a node takes part in an epoch of these members."""
+    status = node.status()
+    return (
+        status["phase"] == "NORMAL"
+        and "".join(status["members"]) == members
+        and epoch in (None, status["epoch"])
+    )
+
+
+def test_the_others_go_on_without_a_dead_member_and_it_comes_back(three: Cluster) -> None:
+    a, b, c = three.nodes.values()
+    # Only accepted: nobody links to a node with another secret, so nobody else has these.
+    c.stop()
+    c.write_config(three.ports["C"], c.peers, secret="another secret of 16+")
+    c.start()
+    c.wait_ready()
+    lost = [str(uuid.uuid4()) for _ in range(3)]
+    for number, identity in enumerate(lost):
+        assert c.commit(append(number, identity), "accepted")["level"] == "accepted"
+    c.kill()
+
+    base = a.status()["position"]
+    first = a.commit(append(10), timeout=20)
+    assert first["position"] == base + 1
+    assert b.commit(append(11))["level"] == "ordered"
+    assert shows(a, "AB", 2)
+    assert shows(b, "AB", 2)
+    assert a.status()["quorum"] == 2
+
+    c.write_config(three.ports["C"], c.peers)
+    c.start()
+    wait_until(lambda: all(shows(node, "ABC", 3) for node in (a, b, c)), what="C is back")
+    position = three.settle()
+    three.agree(position)
+    assert position == base + 2 + len(lost)
+    for identity in lost:
+        receipts = [call(f"{node.url}/v1/transactions/{identity}") for node in (a, b, c)]
+        assert {receipt["outcome"] for receipt in receipts} == {"committed"}
+        assert len({receipt["position"] for receipt in receipts}) == 1
+    assert c.commit(append(20))["level"] == "ordered"
+    three.agree(position + 1)
+
+
+def test_a_stopped_member_is_evicted_and_returns_without_a_loss(three: Cluster) -> None:
+    a, b, c = three.nodes.values()
+    acknowledged: list[str] = []
+    stop = threading.Event()
+
+    def work(node: NodeProcess, number: int) -> None:
+        while not stop.is_set():
+            number += 1
+            identity = str(uuid.uuid4())
+            try:
+                node.commit(append(number, identity), "acquired", 10)
+                acknowledged.append(identity)
+            except (OSError, HttpProblem):
+                stop.wait(0.05)
+
+    workers = [threading.Thread(target=work, args=(n, i * 10**6)) for i, n in enumerate((a, b, c))]
+    for worker in workers:
+        worker.start()
+    try:
+        wait_until(lambda: len(acknowledged) > 30)
+        c.send(signal.SIGSTOP)
+        wait_until(lambda: shows(a, "AB"), what="C is evicted")
+        seen = len(acknowledged)
+        wait_until(lambda: len(acknowledged) > seen + 20, what="the others go on")
+        c.send(signal.SIGCONT)
+        wait_until(lambda: all(shows(n, "ABC") for n in (a, b, c)), what="C is back")
+        seen = len(acknowledged)
+        wait_until(lambda: len(acknowledged) > seen + 20)
+    finally:
+        c.send(signal.SIGCONT)
+        stop.set()
+        for worker in workers:
+            worker.join()
+    three.agree(three.settle())
+    for identity in acknowledged[:: max(1, len(acknowledged) // 60)]:
+        receipts = [call(f"{node.url}/v1/transactions/{identity}") for node in (a, b, c)]
+        assert {receipt["outcome"] for receipt in receipts} == {"committed"}
+
+
+@pytest.mark.parametrize("victim", ["A", "B"])
+def test_two_masters_and_a_witness(tmp_path: Path, victim: str) -> None:
+    cluster = Cluster(tmp_path, "ABW", settings=QUICK, witnesses="W")
+    try:
+        started(cluster)
+        witness = cluster.nodes["W"]
+        assert witness.status()["phase"] == "WITNESS"
+        assert witness.status()["position"] == 0
+        other = cluster.nodes["B" if victim == "A" else "A"]
+        cluster.nodes[victim].kill()
+        assert other.commit(append(1), timeout=20)["level"] == "ordered"
+        assert shows(other, other.name, 2)
+        cluster.nodes[victim].start()
+        wait_until(lambda: shows(cluster.nodes[victim], "AB"), what="the victim is back")
+        wait_until(lambda: shows(other, "AB"))
+        position = other.commit(append(2))["position"]
+        wait_until(lambda: cluster.nodes[victim].status()["position"] == position)
+    finally:
+        cluster.stop()
+
+
+def test_of_two_masters_one_waits_until_it_is_forced(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, "AB", settings=QUICK)
+    try:
+        started(cluster)
+        a, b = cluster.nodes.values()
+        before = a.status()
+        b.kill()
+        assert a.commit(append(1), "accepted")["level"] == "accepted"
+        wait_until(lambda: a.status()["phase"] == "SUSPECT")
+        with pytest.raises(HttpProblem) as problem:
+            a.commit(append(2), timeout=4)
+        assert (problem.value.status, problem.value.document["definite"]) == (504, False)
+        assert a.status()["epoch"] == 1
+        assert a.status()["suspects"] == ["B"]
+
+        with pytest.raises(HttpProblem) as problem:
+            call(f"{a.url}/v1/force", {"confirm": "A 7"})
+        assert "'A 1'" in problem.value.document["hint"]
+        found = call(f"{a.url}/v1/force", {"confirm": "A 1"})
+        assert found["members"] == ["A"]
+        assert found["epoch"] == 2
+        assert found["lineage"] != before["lineage"]
+        assert [loss["node_id"] for loss in found["may_be_lost"]] == ["B"]
+        assert a.commit(append(3))["level"] == "ordered"
+        position = cluster.nodes["A"].status()["position"]
+        assert position == before["position"] + 3
+
+        b.start()
+        wait_until(lambda: shows(b, "AB"), what="B follows the fork and is admitted")
+        cluster.agree(a.commit(append(4))["position"])
+    finally:
+        cluster.stop()
+
+
+def test_a_fourth_node_joins_and_leaves_at_run_time(three: Cluster) -> None:
+    a = three.nodes["A"]
+    for number in range(20):
+        a.commit(append(number))
+    port = free_ports(1)[0]
+    d = NodeProcess(three.directory, "D", port, three.ports, settings=QUICK)
+    d.start()
+    wait_until(lambda: "peer refused" in a.log_text(), what="strangers are refused (G44)")
+    found = wait_until(
+        lambda: call(f"{a.url}/v1/peers?timeout=20", {"id": "D", "url": f"http://127.0.0.1:{port}"})
+    )
+    assert [seat["id"] for seat in found["roster"]] == ["A", "B", "C", "D"]
+    three.nodes["D"], three.ports["D"] = d, port
+    wait_until(
+        lambda: all(shows(node, "ABCD") for node in three.nodes.values()), what="D is a member"
+    )
+    position = d.commit(append(100))["position"]
+    three.agree(position)
+
+    a.kill()
+    a.start()
+    wait_until(lambda: all(shows(node, "ABCD") for node in three.nodes.values()), what="A is back")
+    position = d.commit(append(101))["position"]
+    three.agree(position)
+
+    with pytest.raises(HttpProblem) as problem:
+        call(f"{a.url}/v1/peers", {"id": "D", "url": "http://127.0.0.1:1"})
+    assert problem.value.status == 409
+    found = wait_until(lambda: send("DELETE", f"{a.url}/v1/peers/D?timeout=20", {}))
+    assert found["members"] == ["A", "B", "C"]
+    wait_until(lambda: d.status()["phase"] == "JOINING", what="D knows that it has no place")
+    with pytest.raises(HttpProblem) as problem:
+        d.commit(append(102))
+    assert (problem.value.status, problem.value.document["title"]) == (503, "not-a-member")
+    assert problem.value.document["definite"] is True
+    del three.nodes["D"]
+    a.kill()
+    a.start()
+    wait_until(lambda: all(shows(node, "ABC") for node in three.nodes.values()))
+    three.agree(a.commit(append(103))["position"])
+    d.stop()
+
+
+def test_a_node_that_lost_its_disk_comes_back_under_a_new_incarnation(three: Cluster) -> None:
+    a, b, c = three.nodes.values()
+    for number in range(20):
+        c.commit(append(number))
+    c.kill()
+    position = a.commit(append(100), timeout=20)["position"]
+    c.write_config(three.ports["C"], c.peers, data="another-disk")
+    c.start()
+    wait_until(lambda: all(shows(node, "ABC") for node in (a, b, c)), what="C is back")
+    seats = {seat["id"]: seat["incarnation"] for seat in a.status()["roster"]}
+    assert seats == {"A": 1, "B": 1, "C": 2}
+    assert c.commit(append(101))["position"] == position + 1
+    three.agree(position + 1)
+    # The old disk is a second node under one id now.
+    c.stop()
+    c.write_config(three.ports["C"], c.peers)
+    c.start()
+    wait_until(lambda: "two nodes with one id" in a.log_text())

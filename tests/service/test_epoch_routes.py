@@ -1,0 +1,184 @@
+"""Epoch messages between nodes, second addresses, places at run time, and their refusals."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from tests.service.local_nodes import cluster, config_of, until
+from tests.service.test_peer_routes import Stranger, create
+
+from sparktxlog.codec import wire
+from sparktxlog.config import load_config
+from sparktxlog.errors import CommitStateUnknownError, InvalidRequestError, LocalProtocolError
+from sparktxlog.model.ids import NodeId
+from sparktxlog.model.receipt import Level
+from sparktxlog.protocol.balloting import Accepted, JoinRequest, Probe
+from sparktxlog.protocol.messages import MergeBase
+from sparktxlog.protocol.view import Ballot, Seat
+from sparktxlog.runtime.founding import core_config
+from sparktxlog.runtime.joining import JoinOrder
+from sparktxlog.runtime.wiring import RunningNode
+
+
+def probe(node: RunningNode, sender: str) -> Probe:
+    view = node.parts.master.view
+    return Probe(
+        lineage=view.lineage, epoch=view.epoch, sender=NodeId(sender), incarnation=1, number=1
+    )
+
+
+def test_who_votes_is_who_signed(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster(tmp_path, "AB") as nodes:
+            a, b = nodes["A"], nodes["B"]
+            async with Stranger(a, "B") as other:
+                assert (await other.greet(b.parts.greeter.own))[0] == 200
+                path = "/peer/v1/epochs"
+                assert (await other.send(path, wire.encode_epoch(probe(a, "B"))))[0] == 204
+                status, document = await other.send(path, wire.encode_epoch(probe(a, "A")))
+                assert (status, document["title"]) == (400, "protocol-remote")
+                assert (await other.send(path, b"\xc1"))[0] == 400
+            async with Stranger(a, "X") as stranger:
+                status, document = await stranger.send(path, wire.encode_epoch(probe(a, "X")))
+                assert (status, document["title"]) == (403, "forbidden-peer")
+
+    asyncio.run(main())
+
+
+def test_a_joiner_asks_and_does_not_vote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async with cluster(tmp_path, "AB") as nodes:
+            a = nodes["A"]
+            view = a.parts.master.view
+            told: list[Any] = []
+            monkeypatch.setattr(a.parts.cycle, "tell", lambda event: told.append(event) or True)
+            monkeypatch.setattr(a.parts.greeter, "is_joiner", lambda node: node == "B")
+            same = {"lineage": view.lineage, "epoch": view.epoch, "sender": NodeId("B")}
+            vote = Accepted(**same, incarnation=2, ballot=Ballot())  # type: ignore[arg-type]
+            await a.peering.on_epoch("B", vote)
+            await a.peering.on_envelope("B", wire.Envelope(hears=("A",)))
+            assert told == []
+            wish = JoinRequest(
+                **same,
+                incarnation=2,
+                base=MergeBase(position=7),  # type: ignore[arg-type]
+            )
+            await a.peering.on_epoch("B", wish)
+            assert [event.message for event in told] == [wish]
+            assert a.parts.last_positions == {"B": 7}
+
+    asyncio.run(main())
+
+
+def test_a_peer_is_reached_at_its_second_address(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster(tmp_path, "AB") as nodes:
+            a = nodes["A"]
+            link = a.parts.links["B"]
+            url = link.url
+            # The first address leads nowhere, as when a switch fails (V59).
+            link.move(("http://127.0.0.1:1", url))
+            link.url = "http://127.0.0.1:1"
+            link.greet_again()
+            await until(lambda: link.up)
+            assert link.url == url
+
+    asyncio.run(main())
+
+
+def test_a_probe_makes_a_broken_link_try_at_once(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster(tmp_path, "AB") as nodes:
+            a = nodes["A"]
+            link = a.parts.links["B"]
+            assert not link._hurry.is_set()
+            link.up = False
+            link.epoch(probe(a, "A"))
+            assert link._hurry.is_set()
+            link.up = True
+
+    asyncio.run(main())
+
+
+def test_status_shows_the_epoch_and_who_reaches_whom(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster(tmp_path, "AB") as nodes:
+            a = nodes["A"]
+            await a.node.submit(create(), level=Level.ORDERED, timeout=60)
+            await until(lambda: "B" in a.node.status()["reachability"]["linked"])
+            status = a.node.status()
+            assert (status["phase"], status["epoch"], status["duty"]) == ("NORMAL", 1, "A")
+            assert [seat["id"] for seat in status["roster"]] == ["A", "B"]
+            linked = {"A": {"B": True}, "B": {"A": True}}
+            assert status["reachability"] == {"linked": linked, "differing": []}
+            assert a.node.info()["phase"] == "NORMAL"
+            metrics = a.parts.metrics.text().decode()
+            assert 'sparktxlog_phase{phase="NORMAL"} 1.0' in metrics
+            assert "sparktxlog_epoch 1.0" in metrics
+            assert {name: good for name, good, _ in a.node.ready()}["membership"]
+
+    asyncio.run(main())
+
+
+def test_wishes_that_cannot_be(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster(tmp_path, "AB") as nodes:
+            a = nodes["A"]
+            url = a.node.config.master_url
+            async with aiohttp.ClientSession() as session:
+                for method, path, body, status in (
+                    ("DELETE", "/v1/peers/X", {}, 409),
+                    ("POST", "/v1/peers", {"id": "B", "url": "http://b"}, 409),
+                    ("POST", "/v1/peers", {"id": "X", "url": url}, 409),
+                    ("POST", "/v1/peers", {"id": "X", "url": "nonsense"}, 400),
+                    ("POST", "/v1/peers", {"id": "no id", "url": "http://b"}, 400),
+                    ("POST", "/v1/peers", {"id": "X"}, 400),
+                    ("PATCH", "/v1/peers/B", {"weight": -1}, 400),
+                    ("PATCH", "/v1/peers/B", {}, 409),
+                    ("POST", "/v1/peers/A/promote", {}, 409),
+                    ("POST", "/v1/force", {"confirm": "yes"}, 400),
+                ):
+                    async with session.request(method, url + path, json=body) as response:
+                        document = await response.json(content_type=None)
+                        assert (response.status, path) == (status, path), document
+                        assert document["definite"] is True
+                async with session.get(url + "/v1/epochs") as response:
+                    found = await response.json()
+                assert found["force"]["confirm"] == "A 1"
+            with pytest.raises(InvalidRequestError, match="confirmation"):
+                await a.parts.epochs.force("B 1", 1)
+            with pytest.raises(LocalProtocolError, match="is so already"):
+                await a.parts.epochs.change(lambda roster: roster, 5)
+            # Nobody answers who could decide: the wish stays open.
+            a.parts.epochs._tell = lambda event: None
+            with pytest.raises(CommitStateUnknownError, match="not decided"):
+                await a.parts.epochs.change(lambda roster: roster[:1], 0.05)
+
+    asyncio.run(main())
+
+
+def test_a_node_that_joins_is_member_of_nothing(tmp_path: Path) -> None:
+    config = config_of(tmp_path, "C", {"A": 1, "B": 2, "C": 3}, eviction="auto", weight=3)
+    order = JoinOrder(lineage="l", incarnation=4)
+    core = core_config(config, order=order)
+    assert (core.members, core.epoch, core.incarnation) == (("A", "B"), 0, 4)
+    assert core.roster[2] == Seat(node_id=NodeId("C"), url="http://127.0.0.1:3", weight=3)
+    assert (core.suspect_timeout_us, core.start_timeout_us) == (10_000_000, 30_000_000)
+    assert core.auto_evict
+    assert not core_config(config_of(tmp_path, "C", {"C": 3})).auto_evict
+    witness = load_config(
+        None,
+        {
+            "node-id": "W", "master-url": "http://127.0.0.1:9", "data-dir": str(tmp_path),
+            "roles": "witness", "cluster-secret": "x" * 16, "peer.1.id": "A",
+            "peer.1.url": "http://127.0.0.1:1",
+        },
+        {},
+    )  # fmt: skip
+    core = core_config(witness)
+    assert (core.members, core.id_window, core.quorum_rule) == (("A",), 1, "default")
+    assert [seat.witness for seat in core.roster] == [False, True]

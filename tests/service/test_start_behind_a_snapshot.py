@@ -1,0 +1,78 @@
+"""A real node whose front was replaced by a peer's snapshot starts, follows and takes writes."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pyarrow as pa
+from tests.service.local_nodes import config_of, serving, until
+
+from sparktxlog.api.client import Client
+from sparktxlog.model.ids import NodeId
+from sparktxlog.runtime.wiring import RunningNode
+from sparktxlog.storage.front import SqliteFront
+from sparktxlog.storage.interfaces import ResetFront
+
+
+def free_ports(names: str) -> dict[str, int]:
+    """Return a port for each node, the same one at every start."""
+    listeners = {name: socket.create_server(("127.0.0.1", 0)) for name in names}
+    ports = {name: listener.getsockname()[1] for name, listener in listeners.items()}
+    for listener in listeners.values():
+        listener.close()
+    return ports
+
+
+def write(url: str, numbers: range, *, create: bool) -> None:
+    """Write rows, one transaction each, and wait until they are ordered."""
+    with Client(url) as client:
+        if create:
+            client.create_table("t", pa.schema([("id", pa.int64())]), keys=["id"])
+        for number in numbers:
+            client.append("t", [{"id": number}])
+
+
+async def run_both(
+    directory: Path, ports: dict[str, int], numbers: range, *, create: bool = False
+) -> int:
+    """Run both nodes, write at B, and return the position that both have published then."""
+    async with AsyncExitStack() as stack:
+        nodes: dict[str, RunningNode] = {}
+        for name, port in ports.items():
+            listener = socket.create_server(("127.0.0.1", port))
+            config = config_of(directory, name, ports)
+            nodes[name] = await stack.enter_async_context(serving(config, listener))
+        links = [link for node in nodes.values() for link in node.parts.links.values()]
+        await until(lambda: all(link.up for link in links))
+        url = f"http://127.0.0.1:{ports['B']}"
+        await asyncio.to_thread(write, url, numbers, create=create)
+        parts = [node.parts for node in nodes.values()]
+        end = max(part.ordered.value for part in parts)
+        await until(lambda: all(part.published.value == end for part in parts))
+        assert len({part.master.status().chain_hash for part in parts}) == 1
+    return end
+
+
+def test_a_reset_node_goes_on(tmp_path: Path) -> None:
+    ports = free_ports("AB")
+    end = asyncio.run(run_both(tmp_path, ports, range(20), create=True))
+    giver = SqliteFront(tmp_path / "A")
+    giver.load(1_000_000)
+    snapshot = giver.read_snapshot()
+    giver.close()
+    assert snapshot.position == end
+    front = SqliteFront(tmp_path / "B")
+    front.load(1_000_000)
+    front.write([ResetFront(snapshot=snapshot, node_id=NodeId("B"))])
+    front.close()
+
+    later = asyncio.run(run_both(tmp_path, ports, range(20, 30)))
+    assert later == end + 10
+    front = SqliteFront(tmp_path / "B")
+    assert front.read_segments(end, 100)[-1].last == later
+    assert front.load(1_000_000).kept_after == end
+    front.close()
+    assert (tmp_path / "B" / "set-aside" / "synchronized_queue-1").is_dir()

@@ -1,0 +1,102 @@
+"""`sparktxlog peer`: what is asked of the node, and what is shown of its answer."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import pytest
+
+from sparktxlog.cli import peer as peer_module
+from sparktxlog.cli.app import run
+
+SEAT = {"url": "http://a", "weight": 1, "witness": False, "incarnation": 1, "member": True}
+LOSS = {"node_id": "B", "last_shown": 9, "held_here": 7, "missing": 2, "unheard_s": 3.5}
+EPOCHS: dict[str, Any] = {
+    "phase": "SUSPECT",
+    "lineage": "l",
+    "epoch": 3,
+    "suspects": ["B"],
+    "duty": "A",
+    "roster": [{"id": "A", **SEAT}, {"id": "B", **SEAT, "url": "http://b,http://b2"}],
+    "reachability": {
+        "linked": {"A": {"B": False}, "C": {"A": True, "B": True}},
+        "differing": ["B"],
+    },
+    "force": {"confirm": "A 3", "may_be_lost": [LOSS]},
+}
+
+
+class CannedNode:
+    """Stands in for NodeApi and notes what it is asked."""
+
+    asked: list[tuple[str, str, Any]] = []
+
+    def __init__(self, url: str, **_: Any) -> None:
+        self.url = url
+
+    def get(self, path: str, **query: Any) -> Any:
+        assert path == "/v1/epochs"
+        return EPOCHS
+
+    def send(self, method: str, path: str, body: Any) -> Any:
+        self.asked.append((method, path, body))
+        return EPOCHS | ({"may_be_lost": [LOSS]} if path == "/v1/force" else {})
+
+
+def invoke(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> list[tuple[str, str, Any]]:
+    CannedNode.asked = []
+    monkeypatch.setattr(peer_module, "NodeApi", CannedNode)
+    monkeypatch.setattr(sys, "argv", ["sparktxlog", "peer", *arguments])
+    with pytest.raises(SystemExit) as caught:
+        run()
+    assert not caught.value.code
+    return CannedNode.asked
+
+
+@pytest.mark.parametrize(
+    ("arguments", "asked"),
+    [
+        (["list"], []),
+        (
+            ["add", "D", "http://d,http://d2", "--weight", "2", "--witness"],
+            [("POST", "/v1/peers",
+              {"id": "D", "url": "http://d,http://d2", "weight": 2, "witness": True})],
+        ),
+        (["remove", "D"], [("DELETE", "/v1/peers/D", {})]),
+        (["set", "B", "--weight", "0"], [("PATCH", "/v1/peers/B", {"weight": 0})]),
+        (["promote", "B"], [("POST", "/v1/peers/B/promote", {})]),
+        (["demote", "B"], [("POST", "/v1/peers/B/demote", {})]),
+        (["force", "--confirm", "A 3"], [("POST", "/v1/force", {"confirm": "A 3"})]),
+    ],
+)  # fmt: skip
+def test_each_command_asks_for_its_change(
+    arguments: list[str],
+    asked: list[Any],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert invoke(monkeypatch, *arguments) == asked
+    text = capsys.readouterr().out
+    assert "l, epoch 3: this node is SUSPECT" in text
+    assert "The nodes differ about B" in text
+    assert invoke(monkeypatch, *arguments, "--json") == asked
+    assert json.loads(capsys.readouterr().out)["epoch"] == 3
+
+
+def test_force_shows_what_may_be_lost_before_it_asks(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("typer.prompt", lambda text, **_: text.split("'")[1])
+    assert invoke(monkeypatch, "force") == [("POST", "/v1/force", {"confirm": "A 3"})]
+    shown = capsys.readouterr().err
+    assert "B, last heard 3.5 s ago" in shown
+    assert "2 are missing" in shown
+
+
+def test_nothing_to_set_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["sparktxlog", "peer", "set", "B"])
+    with pytest.raises(SystemExit) as caught:
+        run()
+    assert caught.value.code

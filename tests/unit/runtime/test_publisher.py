@@ -1,0 +1,162 @@
+"""The publisher behind a snapshot: a new queue table, and never rows of the old one (P21)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from threading import Event
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, QueryBuilder
+from tests.storage_samples import entries_of, run_of
+
+from sparktxlog.errors import StorageError
+from sparktxlog.model.ids import NodeId
+from sparktxlog.model.operation import Block, OperationKind
+from sparktxlog.protocol.messages import QueueEntry
+from sparktxlog.runtime.publisher import Publisher
+from sparktxlog.storage.front import SqliteFront
+from sparktxlog.storage.interfaces import AppendQueue, PutRun, ResetFront
+from sparktxlog.storage.memory import MemoryFront
+from sparktxlog.storage.payloads import LocalPayloadStore
+
+HERE = NodeId("z")
+
+
+class Site:
+    """The publishing side of a node; `start` stands for a start of its process."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.log = directory / "log"
+        self.front = SqliteFront(directory)
+        self.front.load(1_000)
+
+    def order(self, runs: Sequence[PutRun], entries: Sequence[QueueEntry]) -> None:
+        self.front.write([*runs, AppendQueue(entries=tuple(entries), ordered_at=1)])
+
+    def publish(self) -> None:
+        """Start, publish everything, stop."""
+        state = self.front.load(1_000)
+        goal, done = state.core.base.position, Event()
+        publisher = Publisher(
+            front=self.front,
+            payloads=LocalPayloadStore(self.directory / "payloads"),
+            log_root=self.log,
+            lineage="l",
+            tables=dict,
+            write=self.front.write,
+            interval_s=0.01,
+            signature_interval=1_000,
+            published=(state.published, state.published_version),
+            on_published=lambda position, seconds: done.set() if position >= goal else None,
+        )
+        publisher.start(goal)
+        if goal > state.published:
+            assert done.wait(10), publisher.failure
+        publisher.stop()
+        assert publisher.failure is None
+
+    def reset(self, giver: SqliteFront | MemoryFront, incarnation: int | None = None) -> None:
+        """Take over a peer's snapshot and start anew."""
+        snapshot = giver.read_snapshot()
+        self.front.write([ResetFront(snapshot=snapshot, node_id=HERE, incarnation=incarnation)])
+        self.front.close()
+        self.front = SqliteFront(self.directory)
+
+    def positions(self) -> list[int]:
+        found = QueryBuilder().register("q", DeltaTable(self.log / "synchronized_queue"))
+        rows = pa.table(found.execute("SELECT position FROM q ORDER BY position"))
+        return [int(value) for value in rows.column(0).to_pylist()]
+
+
+BLOCKS = [Block(table="orders", kind=OperationKind.APPEND, txs=(0,))]
+RUNS = [run_of(seq=1 + 2 * i, n=2, blocks=BLOCKS) for i in range(10)]
+ENTRIES = entries_of(RUNS)
+
+
+@pytest.fixture
+def giver(tmp_path: Path) -> Site:
+    """A site that published the first six runs, positions 1 to 12."""
+    site = Site(tmp_path / "giver")
+    site.order(RUNS[:6], ENTRIES[:6])
+    site.publish()
+    return site
+
+
+@pytest.mark.parametrize("held", [0, 2])
+def test_a_node_that_was_far_behind_goes_on_at_the_snapshot(
+    tmp_path: Path, giver: Site, held: int
+) -> None:
+    site = Site(tmp_path / "site")
+    site.order(RUNS[:held], ENTRIES[:held])
+    site.publish()
+    site.reset(giver.front)
+    site.publish()  # nothing yet
+    site.order(RUNS[6:8], ENTRIES[6:8])
+    site.publish()
+    site.order(RUNS[8:], ENTRIES[8:])
+    site.publish()
+    assert site.positions() == list(range(13, 21))
+    aside = site.directory / "set-aside" / "synchronized_queue-1"
+    assert aside.exists() == bool(held)
+    assert [s.last for s in site.front.read_segments(12, 9)] == [16, 20]
+    site.front.close()
+
+
+def test_a_longer_table_of_another_history_is_not_taken_for_ours(
+    tmp_path: Path, giver: Site
+) -> None:
+    other = [run_of(origin="q", seq=1 + i, n=1, blocks=BLOCKS) for i in range(30)]
+    site = Site(tmp_path / "site")
+    site.order(other, entries_of(other))
+    site.publish()
+    assert site.positions() == list(range(1, 31))
+    site.reset(giver.front, incarnation=2)
+    site.order(RUNS[6:], ENTRIES[6:])
+    site.publish()
+    assert site.positions() == list(range(13, 21))
+    # Its table is lost later: what the snapshot cut off does not come back, the rest does.
+    state = site.front.load(10)
+    assert (state.published, state.kept_after) == (20, 12)
+    (site.log / "synchronized_queue").rename(tmp_path / "lost")
+    site.publish()
+    assert site.positions() == list(range(13, 21))
+    site.front.close()
+
+
+def test_a_kill_between_commit_and_mark_repeats_nothing(tmp_path: Path, giver: Site) -> None:
+    site = Site(tmp_path / "site")
+    site.order(RUNS[:2], ENTRIES[:2])
+    site.publish()
+    site.reset(giver.front)
+    site.order(RUNS[6:8], ENTRIES[6:8])
+    state = site.front.load(1_000)
+    committed = Event()
+
+    def die(writes: Sequence[object]) -> None:
+        committed.set()
+        raise StorageError("killed")
+
+    publisher = Publisher(
+        front=site.front,
+        payloads=LocalPayloadStore(site.directory / "payloads"),
+        log_root=site.log,
+        lineage="l",
+        tables=dict,
+        write=die,
+        interval_s=0.01,
+        signature_interval=1_000,
+        published=(state.published, state.published_version),
+        on_published=lambda position, seconds: None,
+    )
+    publisher.start(16)
+    assert committed.wait(10)
+    publisher.stop()
+    assert site.positions() == [13, 14, 15, 16]
+    assert site.front.load(10).published_version == -1
+    site.publish()
+    assert site.positions() == [13, 14, 15, 16]
+    assert site.front.load(10).published == 16
+    site.front.close()
