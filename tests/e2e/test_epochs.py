@@ -258,3 +258,23 @@ def test_a_node_that_lost_its_disk_comes_back_under_a_new_incarnation(three: Clu
     c.write_config(three.ports["C"], c.peers)
     c.start()
     wait_until(lambda: "two nodes with one id" in a.log_text())
+
+
+def test_a_node_that_was_away_too_long_takes_over_a_snapshot(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, "ABC", settings=(*QUICK, "rejoin-keep-bytes = 0"))
+    try:
+        started(cluster)
+        a, b, c = cluster.nodes.values()
+        c.stop()
+        for number in range(10):
+            position = a.commit(append(number), timeout=20)["position"]
+        wait_until(lambda: all(n.status()["published"] == position for n in (a, b)))
+        # What is forgotten goes with the next publication.
+        position = a.commit(append(10))["position"]
+        wait_until(lambda: all(n.status()["published"] == position for n in (a, b)))
+        c.start()
+        wait_until(lambda: all(shows(node, "ABC") for node in (a, b, c)), what="C is back")
+        assert "snapshot taken over" in c.log_text()
+        cluster.agree(c.commit(append(11))["position"])
+    finally:
+        cluster.stop()

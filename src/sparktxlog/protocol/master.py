@@ -312,7 +312,8 @@ class Master:
         self._ordering.flush(now)
         if self._progress:
             self._progress = False
-            self._continue_flush(now)
+            if self._flush is not None and self._ordering.want(self._flush.candidate, now) == 0:
+                self._continue_flush(now)
             if self._decided is not None:
                 self._take_into_force(now)
         self._succession.work(now)

@@ -5,13 +5,16 @@ to join, and under which incarnation.  It keeps that and starts anew, as a node 
 of anything; then it takes over a snapshot of a peer's queue, starts anew on top of it, and asks to
 be admitted.  Each of the steps is durable, so a crash between them costs nothing.  Until a peer has
 given its snapshot the core stands still: what it kept meanwhile would not fit under it.
+
+A node that was away so long that the data of the runs it misses is kept nowhere any more takes the
+same way from the second step on; its own runs that are not in the queue stay.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 import structlog
@@ -26,6 +29,8 @@ from sparktxlog.transport.peers import PeerLink
 _log = structlog.get_logger("sparktxlog.joining")
 
 _NAME = "joining"
+#: So many fetches in a row must fail because nobody holds the data, until it counts as gone.
+_MISSES = 5
 _decode_snapshot = msgspec.msgpack.Decoder(FrontSnapshot).decode
 
 
@@ -42,6 +47,8 @@ class JoinOrder:
 
     lineage: str
     incarnation: int
+    #: True: the queue that this node has is too old to be continued run by run.
+    behind: bool = False
 
 
 def join_order(values: Mapping[str, bytes]) -> JoinOrder | None:
@@ -78,9 +85,11 @@ class Joining:
         self._is_fresh = is_fresh
         self._start_again = start_again
         self._task: asyncio.Task[None] | None = None
+        self._position = position
+        self._misses = 0
         #: Set when the core may go to work.
         self.settled = asyncio.Event()
-        if order is None or position:
+        if order is None or (position and not order.behind):
             self.settled.set()
 
     def told(self, hello: Hello) -> None:
@@ -98,6 +107,18 @@ class Joining:
         await self._executor.write([PutValue(name=_NAME, value=value)])
         self._start_again(StartAgainError(f"joins {order.lineage} as {order.incarnation}"))
 
+    def missed(self, lineage: str, incarnation: int) -> None:
+        """Note that a joiner found no source for a run; start anew on a snapshot if it goes on."""
+        self._misses += 1
+        if self._misses == _MISSES and self._task is None:
+            _log.warning("too far behind", position=self._position)
+            order = JoinOrder(lineage=lineage, incarnation=incarnation, behind=True)
+            self._task = asyncio.create_task(self._keep(order))
+
+    def found(self) -> None:
+        """Note that a run's data came."""
+        self._misses = 0
+
     def linked(self, link: PeerLink) -> None:
         """Take over a peer's queue once the first one is reached as a joiner."""
         if self._order is not None and not self.settled.is_set() and self._task is None:
@@ -111,13 +132,16 @@ class Joining:
             self._task = None
             link.greet_again()
             return
-        if not snapshot.position:
-            _log.info("the log is empty yet", peer=link.node_id)
+        if snapshot.position <= self._position:
+            _log.info("nothing to take over", peer=link.node_id, position=snapshot.position)
             self._task = None
             self.settled.set()
             return
         await self._executor.write(
-            [ResetFront(snapshot=snapshot, node_id=self._node_id, incarnation=order.incarnation)]
+            [
+                ResetFront(snapshot=snapshot, node_id=self._node_id, incarnation=order.incarnation),
+                PutValue(name=_NAME, value=msgspec.msgpack.encode(replace(order, behind=False))),
+            ]
         )
         _log.warning("snapshot taken over", peer=link.node_id, position=snapshot.position)
         self._start_again(StartAgainError(f"begins at position {snapshot.position}"))

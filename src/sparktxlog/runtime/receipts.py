@@ -51,6 +51,8 @@ class Submission:
     ordered_at: int | None = None
     reached: Level | None = None
     waiters: list[_Waiter] = field(default_factory=list)
+    #: Why it came to nothing; the core may say so before anybody waits.
+    failure: TxLogError | None = None
 
     @property
     def n(self) -> int:
@@ -189,6 +191,8 @@ class Receipts:
                 (not definite).
             CommitRejectedError: The core refused the submit (definite).
         """
+        if submission.failure is not None:
+            raise submission.failure
         future: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
         waiter = _Waiter(index=index, level=level, copies=copies, future=future)
         submission.waiters.append(waiter)
@@ -371,6 +375,7 @@ class Receipts:
         heapq.heappush(heap, (position, next(self._tiebreak), future, waits))
 
     def _fail(self, submission: Submission, error: TxLogError) -> None:
+        submission.failure = error
         for waiter in submission.waiters:
             if not waiter.future.done():
                 waiter.future.set_exception(error)

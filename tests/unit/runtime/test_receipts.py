@@ -15,6 +15,7 @@ from sparktxlog.errors import (
     CommitRejectedError,
     CommitStateUnknownError,
     InvalidRequestError,
+    NotMemberError,
     OversizeError,
 )
 from sparktxlog.model.ids import NodeId
@@ -299,3 +300,16 @@ def test_a_submit_that_the_core_has_not_seen_is_refused_not_unknown() -> None:
         assert caught.value.definite
 
     run(main())
+
+
+def test_a_refusal_before_anybody_waits_is_told_to_who_comes_later() -> None:
+    async def main() -> None:
+        receipts = Receipts(lambda copies: 0)
+        submission = receipts.open(1, IDS, singles=True)
+        receipts.rejected(1, "not-a-member", "this node is JOINING")
+        with pytest.raises(NotMemberError) as caught:
+            await receipts.wait(submission, 0, Level.ORDERED, 1, 5)
+        assert (caught.value.http_status, caught.value.definite) == (503, True)
+        assert "another site" in caught.value.hint
+
+    asyncio.run(main())

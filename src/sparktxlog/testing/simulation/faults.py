@@ -20,12 +20,14 @@ class Faults:
 
     Args:
         world: Where.
+        clients: Commit right when something breaks.
         until: No fault begins after this time, microseconds.
         pause_us: Mean time between two faults.
     """
 
-    def __init__(self, world: World, until: int, pause_us: int) -> None:
+    def __init__(self, world: World, clients: Clients, until: int, pause_us: int) -> None:
         self._world = world
+        self._clients = clients
         self._until = until
         self._pause_us = pause_us
         self._tickets = 1_000_000
@@ -44,6 +46,9 @@ class Faults:
             (self._rivals, 3),
             (self._stale, 4),
         )
+        # So that every history has epochs: one member after the other is away for long.
+        for part in (2, 5, 8):
+            world.at(until * part // 10, self._away)
         self._next()
 
     def _next(self) -> None:
@@ -52,10 +57,23 @@ class Faults:
         if self._world.now + delay < self._until:
             self._world.after(delay, self._strike)
 
+    def _away(self) -> None:
+        members = [node for node in self._world.nodes.values() if node.member]
+        if members:
+            self._clients.burst()
+            node = self._world.random.choice(members)
+            self._world.after(self._seconds(0, 0.15), self._down, node, self._seconds(15, 40))
+
+    def _down(self, node: SimulatedNode, time_us: int) -> None:
+        if node.up:
+            node.crash()
+            self._world.after(time_us, self._start, node)
+
     def _strike(self) -> None:
         kinds = [kind for kind, _ in self._kinds]
         weights = [weight for _, weight in self._kinds]
-        self._world.random.choices(kinds, weights)[0]()
+        self._clients.burst()
+        self._world.after(self._seconds(0, 0.15), self._world.random.choices(kinds, weights)[0])
         self._next()
 
     def _any(self) -> SimulatedNode:
@@ -134,15 +152,19 @@ class Faults:
 
     def _clock(self) -> None:
         """A node comes back with another clock; running clocks drift and never jump."""
-        node = self._any()
+        node, random = self._any(), self._world.random
+        if random.random() < 0.3:
+            self._world.marks.hit("clock far off")
+            # It takes no transactions until somebody has set it (C3).
+            self._set_clock(node, self._seconds(-3_600, 3_600))
+            self._world.after(self._seconds(20, 90), self._set_clock, node, 0)
+        else:
+            self._set_clock(node, self._seconds(-30, 30))
+
+    def _set_clock(self, node: SimulatedNode, skew_us: int) -> None:
         if node.up:
             node.crash()
-        self._world.marks.hit("clock far off")
-        node.skew_us = (
-            self._seconds(-3_600, 3_600)
-            if self._world.random.random() < 0.3
-            else (self._seconds(-30, 30))
-        )
+        node.skew_us = skew_us
         node.drift_ppm = self._world.random.randint(-200, 200)
         self._world.after(self._seconds(0.05, 5), self._start, node)
 
@@ -242,9 +264,14 @@ class Clients:
     def _next(self) -> None:
         delay = int(self._world.random.expovariate(1 / self._pause_us))
         if self._world.now + delay < self._until:
-            self._world.after(delay, self._burst)
+            self._world.after(delay, self._due)
 
-    def _burst(self) -> None:
+    def _due(self) -> None:
+        self.burst()
+        self._next()
+
+    def burst(self) -> None:
+        """Submit some runs within the next 200 ms."""
         world, random = self._world, self._world.random
         takers = [node for node in world.nodes.values() if node.member]
         for _ in range(random.randrange(1, 7)):
@@ -252,7 +279,6 @@ class Clients:
                 staged = 200_000 if random.random() < 0.05 else 0
                 node = random.choice(takers)
                 world.after(random.randrange(200_000), self._submit, node, staged)
-        self._next()
 
     def _submit(self, node: SimulatedNode, staged: int) -> None:
         if node.member and not node.paused:

@@ -53,8 +53,8 @@ def run_seed(
     *,
     master_class: type[Master] = Master,
     hour_us: int = HOUR_US,
-    transactions: int = 2_400,
-    fault_pause_us: int = 150_000_000,
+    transactions: int = 1_600,
+    fault_pause_us: int = 180_000_000,
 ) -> Outcome:
     """Simulate one seed; a violation is returned, not raised."""
     layout = layout_of(seed)
@@ -79,8 +79,8 @@ def _simulate(world: World, hour_us: int, transactions: int, fault_pause_us: int
         world.after(world.random.randrange(300_000), node.start)
     world.run_until(400_000)
     world.relink()
-    Clients(world, hour_us, transactions)
-    Faults(world, hour_us - _HEAL_US, fault_pause_us)
+    clients = Clients(world, hour_us, transactions)
+    Faults(world, clients, hour_us - _HEAL_US, fault_pause_us)
     world.run_until(hour_us - _HEAL_US + 60_000_000)
     world.network.cut.clear()
     world.network.weather = Weather()

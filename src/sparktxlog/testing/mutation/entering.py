@@ -1,0 +1,241 @@
+"""Mutations of how a decided epoch is entered, left and forced (protocol P18–P21, P23)."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from dataclasses import replace
+from unittest.mock import patch
+
+from sparktxlog.model.ids import NodeId
+from sparktxlog.protocol.balloting import MemberState, Vote
+from sparktxlog.protocol.counter import TimestampCounter
+from sparktxlog.protocol.events import ForceRequested
+from sparktxlog.protocol.forcing import forced_view
+from sparktxlog.protocol.master import Master
+from sparktxlog.protocol.ordering import Ordering
+from sparktxlog.protocol.phases import Phase
+from sparktxlog.protocol.proposer import Proposer
+from sparktxlog.protocol.recovery import MasterConfig, RecoveredRun, RecoveredState
+from sparktxlog.protocol.succession import Succession
+from sparktxlog.protocol.view import View
+from sparktxlog.protocol.voter import Voter
+from sparktxlog.testing.mutation.ordinary import unchecked
+
+# -- P14, P18 --------------------------------------------------------------------------------------
+
+
+class ForgottenWedge(Master):
+    """Work on after a restart although a ballot was promised."""
+
+    def _first_phase(self, voter: Voter) -> Phase:
+        phase = super()._first_phase(voter)
+        return Phase.NORMAL if phase is Phase.WEDGED else phase
+
+
+class CounterNotRaised(Master):
+    """Leave the counter as it is when a final queue is installed."""
+
+    def _take_into_force(self, now: int) -> None:
+        with patch.object(TimestampCounter, "use", unchecked):
+            super()._take_into_force(now)
+
+
+class _KeepingOrdering(Ordering):
+    def finish(self, view: View, now: int) -> list[RecoveredRun]:
+        """Return what others stamped, too."""
+        super().finish(view, now)
+        return [
+            RecoveredRun(header=run.header, facts=run.facts)
+            for stream in self._streams
+            for run in stream.runs
+            if run.facts is not None
+        ]
+
+
+class KeepsAcquired(Master):
+    """Go on claiming what was acquired in the epoch before and is not in its final queue."""
+
+    ordering_class = _KeepingOrdering
+
+    def _restamp(self, runs: list[RecoveredRun], now: int) -> list[RecoveredRun]:
+        own = self._config.node_id
+        foreign = [r for r in runs if r.header.origin != own and r.header.epoch < self._view.epoch]
+        return [*super()._restamp(runs, now), *foreign]
+
+
+class _UncheckedOrdering(Ordering):
+    def finish(self, view: View, now: int) -> list[RecoveredRun]:
+        """Install without comparing."""
+        end = replace(view.end, position=self._queue.position, chain_hash=self._queue.hash)
+        return super().finish(replace(view, end=end, tail=()), now)
+
+    def want(self, view: View, now: int) -> int:
+        """Find nothing missing and nothing different."""
+        with patch.object(type(self._queue), "check_base", unchecked):
+            return super().want(view, now)
+
+
+class InstallsAnything(Master):
+    """Install a final queue without comparing it with the own one."""
+
+    ordering_class = _UncheckedOrdering
+
+
+# -- P19 -------------------------------------------------------------------------------------------
+
+
+class EvictedWorks(Master):
+    """Go on posting and adding as no member."""
+
+    def _new_ordering(self, incoming: list[RecoveredRun], now: int) -> Ordering:
+        ordering = super()._new_ordering(incoming, now)
+        if not self._is_member and self._view.epoch > 1:
+            ordering.frozen = False
+        return ordering
+
+
+class EvictedStays(Master):
+    """Do not take note of a view without this node."""
+
+    def learn(self, view: View, now: int) -> None:
+        """Learn only what one likes to hear."""
+        if self._counts_me(view):
+            super().learn(view, now)
+
+
+#: An evicted node takes transactions like a member.
+ALL_TAKE_SUBMITS = frozenset(Phase) - {Phase.WITNESS, Phase.FAULT}
+
+# -- P20 -------------------------------------------------------------------------------------------
+
+
+class _BlindOrdering(Ordering):
+    def finish(self, view: View, now: int) -> list[RecoveredRun]:
+        """Return all own runs, those in the final queue as well."""
+        left = self.own_incoming()
+        super().finish(view, now)
+        return left
+
+
+class ResubmitsBlindly(Master):
+    """Stamp all own runs anew, also those that the final queue holds."""
+
+    ordering_class = _BlindOrdering
+
+
+class RestampsForeign(KeepsAcquired):
+    """Stamp anew what others stamped in the epoch before."""
+
+    def _restamp(self, runs: list[RecoveredRun], now: int) -> list[RecoveredRun]:
+        epoch = self._view.epoch
+        return [
+            run
+            if run.header.epoch == epoch or run.header.origin == self._config.node_id
+            else replace(run, header=replace(run.header, epoch=epoch, ts=self._counter.stamp(now)))
+            for run in super()._restamp(runs, now)
+        ]
+
+
+class RestampsOutside(Master):
+    """Stamp own runs anew although this node is no member."""
+
+    def learn(self, view: View, now: int) -> None:
+        """Let an eviction restamp."""
+        super().learn(view, now)
+        if not self._is_member and self._phase is not Phase.WITNESS:
+            left = self._ordering.own_incoming()
+            self._is_member = True
+            runs = self._restamp(left, now)
+            self._is_member = False
+            self._ordering = self._new_ordering(runs, now)
+
+
+class RestampsInOldEpoch(Master):
+    """Give own runs a new timestamp and leave them in the epoch before."""
+
+    def _restamp(self, runs: list[RecoveredRun], now: int) -> list[RecoveredRun]:
+        return [
+            replace(run, header=replace(run.header, epoch=self._view.epoch - 1))
+            if run.header.epoch == self._view.epoch and run not in runs
+            else run
+            for run in super()._restamp(runs, now)
+        ]
+
+
+class RestampsBackwards(Master):
+    """Stamp own runs anew, the last one first."""
+
+    def _restamp(self, runs: list[RecoveredRun], now: int) -> list[RecoveredRun]:
+        kept = super()._restamp(runs, now)
+        fresh = [run for run in kept if run not in runs]
+        stamps = [run.header.ts for run in fresh][::-1]
+        turned = [
+            replace(run, header=replace(run.header, ts=ts))
+            for run, ts in zip(fresh, stamps, strict=True)
+        ]
+        return [run for run in kept if run not in fresh] + turned
+
+
+# -- P21 -------------------------------------------------------------------------------------------
+
+
+_take_flushed = Proposer.take_flushed
+
+
+def joiners_unflushed(self: Proposer, node: str, missing: int, now: int) -> bool:
+    """Wait for the members of before only."""
+    self.flushed |= set(self.intent.joiners)
+    return _take_flushed(self, node, missing, now)
+
+
+def any_incarnation(self: View, node_id: str, incarnation: int) -> bool:
+    """Know a node by its name alone."""
+    return self.seat(node_id) is not None
+
+
+class OldIncarnation(Master):
+    """Return from a lost disk under the old name."""
+
+    def __init__(self, config: MasterConfig, state: RecoveredState, now: int) -> None:
+        super().__init__(replace(config, incarnation=1), state, now)
+
+
+# -- P23 -------------------------------------------------------------------------------------------
+
+
+def force_own(
+    view: View, node: NodeId, lineage: str, state: MemberState, accepted: Vote | None
+) -> View:
+    """Force without looking at the accepted value."""
+    return forced_view(view, node, lineage, state, None)
+
+
+def force_with_votes(
+    view: View, node: NodeId, lineage: str, state: MemberState, accepted: Vote | None
+) -> View:
+    """Force, and leave the others their votes."""
+    return replace(forced_view(view, node, lineage, state, accepted), roster=view.roster)
+
+
+def follow_any_lineage(self: Succession, view: View) -> bool:
+    """Take any later epoch for a continuation of the own one."""
+    return view.epoch > self._host.view.epoch
+
+
+class _Everything(Container[str]):
+    def __contains__(self, item: object) -> bool:
+        return True
+
+
+class AnyLineage(Master):
+    """Take tails and posts of other lineages."""
+
+    _lineages = _Everything()  # type: ignore[assignment]
+
+
+class SameLineage(Master):
+    """Force under the lineage that the others go on with."""
+
+    def _on_force(self, event: ForceRequested, now: int) -> None:
+        with patch.object(type(self), "_lineages", frozenset()):
+            super()._on_force(event, now)

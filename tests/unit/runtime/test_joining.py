@@ -1,0 +1,136 @@
+"""The steps of a node without a log, or with one too old, into a cluster (P21)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+
+from sparktxlog.codec.wire import Hello
+from sparktxlog.model.ids import NodeId
+from sparktxlog.protocol.messages import QueueEntry, RunHeader
+from sparktxlog.runtime.joining import Joining, JoinOrder, StartAgainError, join_order
+from sparktxlog.storage.interfaces import FrontSnapshot, PutValue, ResetFront, StoredEntry, Write
+
+HELLO = Hello(
+    node_id="A", url="http://a", instance="i", boot="b", lineage="l", config_hash="c", join_as=3
+)
+
+
+class Bench:
+    """A joining node's surroundings; what it writes and when it starts anew."""
+
+    def __init__(self, order: JoinOrder | None = None, position: int = 0) -> None:
+        self.writes: list[Write] = []
+        self.started: list[StartAgainError] = []
+        self.fresh = True
+        self.snapshot = FrontSnapshot()
+        self.node_id = "A"
+        surroundings: Any = self
+        self.joining = Joining(
+            node_id=NodeId("B"), order=order, position=position, executor=surroundings,
+            is_fresh=lambda: self.fresh, start_again=self.started.append,
+        )  # fmt: skip
+
+    async def write(self, writes: list[Write]) -> None:
+        self.writes += writes
+
+    async def get_snapshot(self) -> bytes:
+        return msgspec.msgpack.encode(self.snapshot)
+
+    def link_up(self) -> None:
+        link: Any = self
+        self.joining.linked(link)
+
+    @property
+    def order(self) -> JoinOrder | None:
+        return join_order({w.name: w.value for w in self.writes if isinstance(w, PutValue)})
+
+
+def snapshot_at(position: int) -> FrontSnapshot:
+    header = RunHeader(
+        epoch=1, ts=1, origin=NodeId("A"), incarnation=1, seq=1, n=position, digest=bytes(32),
+        size_bytes=1,
+    )  # fmt: skip
+    entry = QueueEntry(position=1, header=header, previous_hash=bytes(32), chain_hash=b"h" * 32)
+    return FrontSnapshot(last=StoredEntry(entry=entry, ids=bytes(16 * position), ordered_at=1))
+
+
+async def settle() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+def test_an_order_is_kept_once_and_by_a_fresh_node_only() -> None:
+    async def main() -> None:
+        bench = Bench()
+        bench.fresh = False
+        bench.joining.told(HELLO)
+        await settle()
+        assert not bench.started
+        bench.fresh = True
+        bench.joining.told(HELLO)
+        bench.joining.told(HELLO)
+        await settle()
+        assert bench.order == JoinOrder(lineage="l", incarnation=3)
+        assert len(bench.started) == 1
+        again = Bench(bench.order)
+        again.joining.told(HELLO)
+        await settle()
+        assert not again.started
+
+    asyncio.run(main())
+
+
+def test_the_core_waits_for_a_snapshot() -> None:
+    async def main() -> None:
+        bench = Bench(JoinOrder(lineage="l", incarnation=3))
+        assert not bench.joining.settled.is_set()
+        bench.snapshot = snapshot_at(5)
+        bench.link_up()
+        await settle()
+        reset = bench.writes[0]
+        assert isinstance(reset, ResetFront)
+        assert (reset.snapshot.position, reset.incarnation) == (5, 3)
+        assert len(bench.started) == 1
+        assert not bench.joining.settled.is_set()
+
+    asyncio.run(main())
+
+
+def test_an_empty_log_needs_no_snapshot() -> None:
+    async def main() -> None:
+        bench = Bench(JoinOrder(lineage="l", incarnation=1))
+        bench.link_up()
+        await settle()
+        assert bench.joining.settled.is_set()
+        assert not bench.writes
+
+    asyncio.run(main())
+
+
+def test_a_queue_too_old_is_replaced() -> None:
+    async def main() -> None:
+        bench = Bench(position=4)
+        assert bench.joining.settled.is_set()
+        for _ in range(4):
+            bench.joining.missed("l", 2)
+        bench.joining.found()
+        for _ in range(4):
+            bench.joining.missed("l", 2)
+        await settle()
+        assert not bench.started
+        bench.joining.missed("l", 2)
+        await settle()
+        assert bench.order == JoinOrder(lineage="l", incarnation=2, behind=True)
+        again = Bench(bench.order, position=4)
+        assert not again.joining.settled.is_set()
+        again.snapshot = snapshot_at(9)
+        again.link_up()
+        await settle()
+        assert again.order == JoinOrder(lineage="l", incarnation=2)
+        assert len(again.started) == 1
+        assert Bench(again.order, position=9).joining.settled.is_set()
+
+    asyncio.run(main())
