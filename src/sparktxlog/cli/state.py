@@ -8,14 +8,15 @@ from typing import Any
 from sparktxlog.cli.node_api import NodeApi
 from sparktxlog.cli.output import ExitCode
 
+_WITHOUT_PART = ("IDLE", "JOINING")
 _BAD_VERDICTS = ("DIVERGED", "FOREIGN")
 
 
 def judge_status(status: Mapping[str, Any]) -> ExitCode:
     """Return what a node's `/v1/status` says about the cluster as this node sees it.
 
-    DIVERGED: a replica differs from the log, or the node halted.  LAGGING: a peer is awaited while
-    transactions wait, or a replica is behind what is published.  A silent worker whose replica has
+    DIVERGED: a replica differs from the log, or the node halted.  LAGGING: the node is no member of
+    its epoch, a peer is awaited while transactions wait, or a replica is behind what is published.  A silent worker whose replica has
     everything is in sync: workers may run from a scheduler.
     """
     if status.get("halted"):
@@ -23,6 +24,8 @@ def judge_status(status: Mapping[str, Any]) -> ExitCode:
     replicas = list(status.get("replicas") or [])
     if any(replica.get("verdict") in _BAD_VERDICTS for replica in replicas):
         return ExitCode.DIVERGED
+    if status.get("phase") in _WITHOUT_PART:
+        return ExitCode.LAGGING
     if status.get("waiting_for") and status.get("incoming_transactions"):
         return ExitCode.LAGGING
     published = int(status.get("published") or 0)

@@ -16,23 +16,26 @@ def forced_view(
     """Return the view that a survivor forces: sole member, sole voter, a new lineage.
 
     Its final queue is that of the value the survivor accepted, if any: the others may have decided
-    it.  Else it is everything the survivor acquired.  The other places stay, without a vote.
+    it, and be in the epoch behind already, in which they can add nothing without the survivor.
+    Else it is everything the survivor acquired.  The other places stay, without a vote.
     """
     roster = tuple(replace(seat, weight=1 if seat.node_id == node else 0) for seat in view.roster)
+    ancestors = (*view.ancestors, (view.lineage, view.epoch))
     if accepted is not None:
         chosen = accepted.view
         base, tail, end = chosen.base, chosen.tail, chosen.end
+        ancestors = (*ancestors, (chosen.lineage, chosen.epoch))
     else:
         queue = final_queue({node: state})
         base, tail, end = queue.base, queue.tail, queue.end
     return replace(
         view,
         lineage=lineage,
-        epoch=view.epoch + 1,
+        epoch=ancestors[-1][1] + 1,
         roster=roster,
         members=(node,),
         base=base,
         tail=tail,
         end=end,
-        ancestors=(*view.ancestors, (view.lineage, view.epoch)),
+        ancestors=ancestors,
     )

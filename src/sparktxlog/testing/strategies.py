@@ -7,10 +7,12 @@ So Hypothesis shrinks schedules as lists of numbers, and a seed replays the same
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import Random
 
 from sparktxlog.model.operation import RunFacts, Touch
 from sparktxlog.model.table import Column, TableDefinition
-from sparktxlog.testing.cluster import Cluster
+from sparktxlog.protocol.master import Master
+from sparktxlog.testing.cluster import Cluster, Watcher
 from sparktxlog.testing.invariants import Invariants
 
 #: Settings that let a schedule of a few hundred µs meet every timer and every bound.
@@ -133,3 +135,24 @@ class Schedule:
         """Heal the cluster and check that it becomes equal (I8)."""
         self.cluster.heal()
         self.invariants.check_healed()
+
+
+def run_schedule(
+    seed: int, master_class: type[Master] = Master, watcher: Watcher | None = None
+) -> Cluster:
+    """Run one schedule to its healed end.
+
+    Raises:
+        InvariantViolation: An invariant broke.
+    """
+    chance = Random(seed)
+    members = chance.choice([2, 3, 3, 5])
+    quorum = chance.choice([members, members // 2 + 1])
+    cluster = Cluster("abcde"[:members], quorum, master_class, **FAST)
+    if watcher is not None:
+        cluster.watchers.append(watcher)
+    schedule = Schedule(cluster, chance.randrange)
+    for _ in range(chance.choice([50, 150, 400])):
+        schedule.act()
+    schedule.finish()
+    return cluster

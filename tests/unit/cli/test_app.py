@@ -78,6 +78,8 @@ def invoke(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     ("change", "code", "word"),
     [
         ({}, 0, "in sync"),
+        ({"phase": "SUSPECT", "suspects": ["B"]}, 0, "in sync"),
+        ({"phase": "JOINING"}, 3, "lagging"),
         ({"waiting_for": [{"peer": "C", "why": "promise", "since_us": 3_000_000}]}, 3, "lagging"),
         ({"published": 1100}, 3, "lagging"),
         # A worker that a scheduler starts is silent in between, and its replica still whole.

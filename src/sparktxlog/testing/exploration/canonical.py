@@ -108,10 +108,6 @@ def _due(value: int, now: int) -> Hashable:
     return max(0, value - now)
 
 
-def _first(value: tuple[Any, ...], now: int) -> Hashable:
-    return value[0]  # type: ignore[no-any-return]
-
-
 def _parity(value: int, now: int) -> Hashable:
     return value % 2
 
@@ -172,8 +168,7 @@ _RULES: dict[type, dict[str, Rule]] = {
         "_offsets": _no, "acquired": describe, "base": describe, "base_since": _since,
         "busy": _no, "counter": describe, "held": describe, "known_of_me": describe,
         "last_post_at": _no, "last_seq": describe, "linked": describe, "more": describe,
-        # The order of posts is kept by the network (`Message.age`).
-        "newest": _first, "node_id": describe, "owed": describe, "pending": describe,
+        "newest": describe, "node_id": describe, "owed": describe, "pending": describe,
         "refused": describe, "tail_at": _since, "tail_position": describe,
     },
     Stream: {
@@ -233,7 +228,7 @@ _RULES: dict[type, dict[str, Rule]] = {
         "view": describe, "ballot": describe, "_watermarks": _no, "_facts": _no,
     },
     Post: {
-        field.name: _no if field.name in ("round", "wall") else describe
+        field.name: _no if field.name == "wall" else describe
         for field in dataclasses.fields(Post)
     },
 }  # fmt: skip

@@ -26,8 +26,10 @@ class Configuration:
     duplicates: int = 0
     #: Heartbeats of each node; every other wait of the core is over with them, too.
     ticks: int = 0
-    #: Posts on their way from one node to another; a newer one replaces the oldest.
-    posts: int = 1
+    #: Of the posts from one node to another only the newest is on its way.
+    newest: bool = False
+    #: Whatever was sent may be delivered again for ever.
+    again: bool = False
     #: Payloads are pushed with the header, instead of fetched behind it.
     push: bool = False
     #: Take posts and payloads as lost as soon as they would change nothing.
@@ -76,21 +78,20 @@ class Configuration:
 CONFIGURATIONS: dict[str, Configuration] = {
     configuration.name: configuration
     for configuration in (
-        Configuration(name="rounds-2-1", masters=("a", "b"), submits=("a",), posts=9),
-        Configuration(name="rounds-2-2", masters=("a", "b"), submits=("a", "b"), posts=9),
-        Configuration(name="rounds-2-2-t", masters=("a", "b"), submits=("a", "b"), posts=9,
-                      ticks=1, crashes=1),
-        Configuration(name="rounds-2-3", masters=("a", "b"), submits=("a", "b", "a"), posts=9),
-        Configuration(name="rounds-3-2", masters=("a", "b", "c"), submits=("a", "b"), quorum_rule="majority"),
-        Configuration(name="rounds-3-2a", masters=("a", "b", "c"), submits=("a", "b"), quorum_rule="majority", absorb=True),
+        Configuration(name="r2", masters=("a", "b"), submits=("a", "b")),
+        Configuration(name="r2g", masters=("a", "b"), submits=("a", "b"), again=True),
+        Configuration(name="r2gn", masters=("a", "b"), submits=("a", "b"), again=True,newest=True),
+        Configuration(name="r2tg", masters=("a", "b"), submits=("a", "b"), ticks=1, crashes=1,again=True),
+        Configuration(name="r2tgn", masters=("a", "b"), submits=("a", "b"), ticks=1, crashes=1,again=True,newest=True),
+        Configuration(name="r3", masters=("a", "b"), submits=("a", "b", "a")),
+        Configuration(name="r3g", masters=("a", "b"), submits=("a", "b", "a"),again=True),
+        Configuration(name="t2g", masters=("a", "b", "c"), submits=("a", "b"), quorum_rule="majority",again=True),
+        Configuration(name="t2gn", masters=("a", "b", "c"), submits=("a", "b"), quorum_rule="majority",again=True,newest=True),
         Configuration(name="e1", masters=("a", "b"), witnesses=("w",), submits=("a",), ballots=1),
-        Configuration(name="e1a", masters=("a", "b"), witnesses=("w",),
-                      submits=("a",), ballots=1, absorb=True),
-        Configuration(name="e12a", masters=("a", "b"), witnesses=("w",),
-                      submits=("a",), ballots=2, absorb=True),
-        Configuration(name="e21a", masters=("a", "b"), witnesses=("w",),
-                      submits=("a","b"), ballots=1, absorb=True),
-        Configuration(name="m21a", masters=("a", "b","c"), 
-                      submits=("a","b"), ballots=1, absorb=True),
+        Configuration(name="e1g", masters=("a", "b"), witnesses=("w",), submits=("a",), ballots=1,again=True),
+        Configuration(name="e1gn", masters=("a", "b"), witnesses=("w",), submits=("a",), ballots=1,again=True,newest=True),
+        Configuration(name="e1gna", masters=("a", "b"), witnesses=("w",), submits=("a",), ballots=1,again=True,newest=True,absorb=True),
+        Configuration(name="e12gna", masters=("a", "b"), witnesses=("w",),
+                      submits=("a",), ballots=2, absorb=True,again=True,newest=True),
     )
 }  # fmt: skip

@@ -55,10 +55,3 @@ class DemandedMaster(Master):
         succession = self._succession
         assert isinstance(succession, DemandedSuccession)
         succession.wish = hurry
-
-    def forget_rounds(self) -> None:
-        """Begin to count posts anew: the network keeps their order (`Message.age`)."""
-        ordering = self._ordering
-        ordering._rounds.number = 0
-        for peer in ordering._peers:
-            peer.newest = (peer.newest[0], 0)

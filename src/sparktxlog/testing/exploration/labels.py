@@ -25,7 +25,7 @@ def label(space: Space, step: Step) -> str:
     if step.code < 0:
         return f"{name}:{-step.code} {name}: {STEP_NAMES[step.code]}"
     message = space.messages[step.code]
-    whole = repr((message.sender, message.receiver, message.age, type(message.event).__name__,
+    whole = repr((message.sender, message.receiver, type(message.event).__name__,
                   type(getattr(message.event, "message", None)).__name__,
                   describe(message.event, 0), describe(message.wanted, 0), step.again))  # fmt: skip
     short = hashlib.blake2b(whole.encode(), digest_size=4).hexdigest()
@@ -38,14 +38,13 @@ def _words(message: Message) -> str:
     match event:
         case PostReceived():
             post = event.post
-            age = "" if message.age == 0 else " (stale)" if message.age < 0 else " (not the newest)"
             return (
-                f"post of {post.sender}{age}: epoch {post.epoch}, base {post.base.position}, "
+                f"post of {post.sender}: epoch {post.epoch}, base {post.base.position}, "
                 f"promise ({post.counter}, {post.last_seq}), headers "
                 f"[{', '.join(map(_run, post.headers))}], acquired {dict(post.acquired)}"
             )
         case PayloadArrived():
-            how = "the fetched" if message.asked else f"{message.sender}'s push of the"
+            how = "the fetched" if not message.sender else f"{message.sender}'s push of the"
             return f"{how} payload {_run(event.header)}"
         case EpochMessageReceived():
             told = event.message

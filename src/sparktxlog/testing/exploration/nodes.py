@@ -38,7 +38,7 @@ from sparktxlog.protocol.events import (
     Tick,
 )
 from sparktxlog.protocol.idwindow import IdWindow
-from sparktxlog.protocol.messages import QueueEntry, RunHeader, Tail
+from sparktxlog.protocol.messages import Post, QueueEntry, RunHeader, Tail
 from sparktxlog.protocol.phases import TAKES_SUBMITS
 from sparktxlog.protocol.recovery import MasterConfig
 from sparktxlog.protocol.view import View
@@ -210,7 +210,6 @@ class Nodes:
             self._carry_out(name, state, action, sent)
         ordered = state.disk.ordered
         state.told = tuple(h for h in state.told if key_of(h) not in ordered)
-        state.master.forget_rounds()
         return Outcome(self._intern(name, state), tuple(sent))
 
     def _carry_out(self, name: str, state: NodeState, action: Action, sent: list[Sent]) -> None:
@@ -222,7 +221,7 @@ class Nodes:
                 if action.post.counter > state.disk.reserved:
                     raise InvariantViolation(f"I11: {name} posted above its reservation: {post}")
                 state.posted = post
-                sent.append(Sent(name, action.peer, PostReceived(post=action.post)))
+                sent.append(Sent(name, action.peer, PostReceived(post=_ranked(action.post))))
             case SendPush():
                 facts = self.payloads[action.header.digest]
                 event = PayloadArrived(header=action.header, facts=facts)
@@ -286,8 +285,7 @@ class Nodes:
             phase=master.phase,
             told=state.told,
             holds=frozenset((key, header.digest) for key, header in held.items()),
-            may_submit=master.phase in TAKES_SUBMITS
-            and state.submitted < len(self._submits[name]),
+            may_submit=master.phase in TAKES_SUBMITS and state.submitted < len(self._submits[name]),
             may_propose=is_member and master.phase in PROPOSES,
             now=state.now,
         )
@@ -304,6 +302,16 @@ class Nodes:
     def _reduce_disk(self, disk: SimulatedDisk) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         fields = {name: value for name, value in vars(disk).items() if name != "_facts"}
         return _disk, (id(self), fields)
+
+
+def _ranked(post: Post) -> Post:
+    """Number a post by what it says, which only grows in a node's life, instead of by counting.
+
+    So the order of posts is kept and posts that say the same are one, however many went before.
+    """
+    said = (*post.known.values(), *post.acquired.values())
+    rank = post.counter + post.last_seq + post.base.position + sum(said)
+    return replace(post, round=1_000 * post.epoch + rank)
 
 
 #: Payloads of each exploration: all states share them.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from time import perf_counter
 
 from sparktxlog.errors import InvariantViolation
@@ -23,9 +23,6 @@ from sparktxlog.testing.exploration.labels import label
 from sparktxlog.testing.exploration.nodes import CRASH, HURRY, PROPOSE, SUBMIT, TICK, Nodes, Outcome
 from sparktxlog.testing.simulation.disk import key_of
 
-#: Age of a post when a newer one of its link was delivered.
-STALE = -1
-
 State = tuple[int, ...]
 
 
@@ -36,13 +33,9 @@ class Message:
     sender: str
     receiver: str
     event: Event | None
-    #: Posts: so many newer ones of its link are on their way, or `STALE`.
-    age: int = 0
     #: A payload nobody held when it was asked for.
     wanted: RunHeader | None = None
     sources: tuple[str, ...] = ()
-    #: Asked for by the receiver: lost when it crashes.
-    asked: bool = False
 
     @property
     def is_post(self) -> bool:
@@ -144,7 +137,7 @@ class Space:
             if message.wanted is None or self._found(state, message):
                 receiver = self._receiver[number]
                 yield Step(receiver, number)
-                if duplicates and not message.asked:
+                if duplicates:
                     yield Step(receiver, number, again=True)
         for index in range(size):
             node = facts[state[index]]
@@ -173,17 +166,11 @@ class Space:
             event = message.event or self._payload(message)
             if step.again:
                 duplicates -= 1
-            else:
+            elif not self.configuration.again or message.event is None:
                 place = network.index(code)
                 network = network[:place] + network[place + 1 :]
-            if message.is_post and message.age >= 0:
-                network = self._outdate(network, message)
         elif code == CRASH:
             crashes -= 1
-            messages, name = self.messages, self.names[index]
-            network = tuple(
-                [n for n in network if not (messages[n].asked and messages[n].receiver == name)]
-            )
         elif code in (PROPOSE, HURRY):
             ballots -= 1
         effect = self._effects.get((state[index], code))
@@ -205,10 +192,7 @@ class Space:
     def _effect_of(self, outcome: Outcome) -> Effect:
         posts, others, wanted = [], [], []
         for sent in outcome.sent:
-            message = Message(
-                sent.sender, sent.receiver, sent.event, wanted=sent.wanted, sources=sent.sources,
-                asked=sent.wanted is not None,
-            )  # fmt: skip
+            message = Message(sent.sender, sent.receiver, sent.event, sent.wanted, sent.sources)
             if message.is_post:
                 posts.append(self._number(message))
             elif sent.wanted is not None:
@@ -229,67 +213,32 @@ class Space:
         found = set(network)
         found.update(effect.others)
         for number in effect.posts:
-            self._age(found, self._links[number])
+            if self.configuration.newest:
+                link = self._links[number]
+                found.difference_update([n for n in found if self._links[n] == link])
             found.add(number)
         for message in effect.wanted:
             if self._found(own, message):
                 # On its way from now on, whatever becomes of the source.
                 event = self._payload(message)
-                message = Message("", message.receiver, event, asked=True)
+                message = Message("", message.receiver, event)
             found.add(self._number(message))
         return tuple(sorted(found))
 
     def _number(self, message: Message) -> int:
+        event = message.event
         key = (
-            message.sender, message.receiver, describe(message.event, 0), message.age,
-            type(message.event), describe(message.wanted, 0), message.sources, message.asked,
-            type(getattr(message.event, "message", None)),
+            message.sender, message.receiver, type(event), type(getattr(event, "message", None)),
+            describe(event, 0), describe(message.wanted, 0), message.sources,
         )  # fmt: skip
         number = self._numbers.get(key)
         if number is None:
-            event = message.event
-            if isinstance(event, PostReceived):
-                event = _renumbered(event, message.age)
             number = self._numbers[key] = len(self.messages)
-            self.messages.append(
-                Message(
-                    message.sender, message.receiver, event, message.age, message.wanted,
-                    message.sources, message.asked,
-                )
-            )  # fmt: skip
+            self.messages.append(message)
             self._receiver.append(self._index[message.receiver])
             link = f"{message.sender} {message.receiver}" if message.is_post else ""
             self._links.append(link)
         return number
-
-    def _age(self, network: set[int], link: str) -> None:
-        """A newer post is sent: the others are older by one, and of too many the oldest is lost."""
-        links, limit = self._links, self.configuration.posts
-        older: list[int] = []
-        for number in [n for n in network if links[n] == link]:
-            message = self.messages[number]
-            if message.age != STALE:
-                network.remove(number)
-                if message.age + 1 < limit:
-                    older.append(self._aged(message, message.age + 1))
-        network.update(older)
-
-    def _outdate(self, network: State, delivered: Message) -> State:
-        """A post is delivered: those before it are stale now, those behind it are not."""
-        if self.configuration.posts == 1:
-            return network
-        found = set()
-        for number in network:
-            message = self.messages[number]
-            same = (message.sender, message.receiver) == (delivered.sender, delivered.receiver)
-            if message.is_post and same and message.age > delivered.age:
-                found.add(self._aged(message, STALE))
-            else:
-                found.add(number)
-        return tuple(sorted(found))
-
-    def _aged(self, message: Message, age: int) -> int:
-        return self._number(Message(message.sender, message.receiver, message.event, age))
 
     def _absorb(self, own: State, network: State) -> State:
         """Take posts and payloads as lost that would change nothing."""
@@ -331,11 +280,6 @@ class Space:
     def label(self, step: Step) -> str:
         """Return a step in words that say all of it."""
         return label(self, step)
-
-
-def _renumbered(event: PostReceived, age: int) -> PostReceived:
-    """Give a post the number that makes it newer than the last one, or not (`Peer.newest`)."""
-    return PostReceived(post=replace(event.post, round=0 if age == STALE else 1))
 
 
 def explore(

@@ -19,7 +19,7 @@ from sparktxlog.protocol.proposer import Proposer, Stage
 from sparktxlog.protocol.recovery import MasterConfig, RecoveredState
 from sparktxlog.protocol.succession import Succession
 from sparktxlog.protocol.suspicion import Suspicion
-from sparktxlog.protocol.union import FinalQueue, final_queue
+from sparktxlog.protocol.union import FinalQueue, end_of, final_queue
 from sparktxlog.protocol.view import Ballot, View
 from sparktxlog.protocol.voter import Voter
 
@@ -53,10 +53,6 @@ def any_member(self: View, answering: Iterable[str]) -> bool:
 def allows_always(self: Suspicion, view: View, absent: Iterable[str], now: int) -> bool:
     """Start without asking whether the change can succeed."""
     return True
-
-
-class Impatient(Suspicion):
-    """Take every suspect for overdue at once."""
 
 
 def overdue_at_once(self: Suspicion, members: Iterable[NodeId], now: int) -> frozenset[NodeId]:
@@ -222,14 +218,14 @@ def torn_union(states: Mapping[NodeId, MemberState]) -> FinalQueue:
     if not queue.tail or queue.tail[-1].n < 2:
         return queue
     torn = (*queue.tail[:-1], replace(queue.tail[-1], n=queue.tail[-1].n // 2))
-    return replace(queue, tail=torn, end=proposing_end(queue, torn))
+    return replace(queue, tail=torn, end=end_of(queue.base, torn))
 
 
-def proposing_end(queue: FinalQueue, tail: tuple[RunHeader, ...]) -> object:
-    """Return the end of a tail behind the queue's base."""
-    from sparktxlog.protocol.union import end_of
-
-    return end_of(queue.base, tail)
+def unsorted_union(states: Mapping[NodeId, MemberState]) -> FinalQueue:
+    """Leave the runs in the order of their origins."""
+    queue = final_queue(states)
+    tail = tuple(sorted(queue.tail, key=lambda header: (header.origin, header.seq)))
+    return replace(queue, tail=tail, end=end_of(queue.base, tail))
 
 
 class BeyondGaps(Ordering):
@@ -267,12 +263,12 @@ def without_flush(self: Proposer, now: int) -> bool:
     return chosen
 
 
+_take_flushed = Proposer.take_flushed
+
+
 def begun_is_done(self: Proposer, node: str, missing: int, now: int) -> bool:
     """Take every answer to a flush for a complete one."""
     return _take_flushed(self, node, 0, now)
-
-
-_take_flushed = Proposer.take_flushed
 
 
 def majority_flushed(self: Proposer, node: str, missing: int, now: int) -> bool:

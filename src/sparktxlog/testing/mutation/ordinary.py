@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from sparktxlog.model.operation import RunFacts
@@ -17,6 +18,8 @@ from sparktxlog.protocol.posting import Snapshot
 from sparktxlog.protocol.recovery import MasterConfig, RecoveredState
 from sparktxlog.protocol.streams import Run, Stream
 from sparktxlog.protocol.synchronized import SynchronizedQueue
+from sparktxlog.testing.simulation.disk import key_of
+from sparktxlog.testing.simulation.node import SimulatedNode
 
 
 class ReusedCounter(Ordering):
@@ -42,6 +45,12 @@ def register_equal_timestamps(self: Stream, header: RunHeader, now: int) -> Run:
     """Register a header without asking for a rising timestamp."""
     self._last_ts = min(self._last_ts, header.ts - 1)
     return _register(self, header, now)
+
+
+def forget_own(config: MasterConfig, state: RecoveredState) -> RecoveredState:
+    """Start without the own runs beyond the queue."""
+    foreign = [run for run in state.incoming if run.header.origin != config.node_id]
+    return replace(state, incoming=foreign)
 
 
 class ForgottenReservation(Master):
@@ -224,6 +233,23 @@ def _part(header: RunHeader, seq: int, n: int) -> RunHeader:
         seq=seq, n=n, digest=header.digest, size_bytes=header.size_bytes,
         staged_bytes=header.staged_bytes,
     )  # fmt: skip
+
+
+_start = SimulatedNode.start
+
+
+def start_without_queue(self: SimulatedNode) -> None:
+    """Forget at each start what the present epoch appended; the runs themselves are kept."""
+    disk, floor = self.disk, 0 if self.disk.view is None else self.disk.view.end.position
+    kept = [entry for entry in disk.queue if entry.position <= floor]
+    for entry in disk.queue[len(kept) :]:
+        key = key_of(entry.header)
+        disk.incoming[key] = disk.ordered.pop(key)
+    disk.queue = kept
+    disk._watermarks = {entry.header.origin: entry.header.last for entry in kept}
+    checked = self.world.checks._checked
+    checked[self.name] = min(checked.get(self.name, 0), len(kept))
+    _start(self)
 
 
 def never(self: Any, now: int, *, news: bool, busy: bool) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sparktxlog.model.ids import NodeId
-from sparktxlog.protocol.events import ChangeRequested
+from sparktxlog.protocol.events import ChangeRequested, ForceRequested
 from sparktxlog.protocol.master import first_view
 from sparktxlog.protocol.view import Seat, View
 from sparktxlog.testing.simulation.network import Weather
@@ -49,6 +49,8 @@ class Faults:
         # So that every history has epochs: one member after the other is away for long.
         for part in (2, 5, 8):
             world.at(until * part // 10, self._away)
+        if world.layout.forced:
+            self._equal_weights()
         self._next()
 
     def _next(self) -> None:
@@ -63,6 +65,33 @@ class Faults:
             self._clients.burst()
             node = self._world.random.choice(members)
             self._world.after(self._seconds(0, 0.15), self._down, node, self._seconds(15, 40))
+            if self._world.layout.forced:
+                self._world.after(self._seconds(4, 12), self._force, node)
+
+    def _force(self, dead: SimulatedNode) -> None:
+        """An operator lets the survivor of two equal masters go on alone (P23)."""
+        (survivor,) = (node for node in self._world.nodes.values() if node is not dead)
+        if dead.up or not survivor.member or survivor.paused:
+            return
+        assert survivor.master is not None
+        weights = {seat.weight for seat in survivor.master.view.roster}
+        if len(weights) == 1 and len(survivor.master.view.members) == 2:
+            self._world.marks.hit("forced")
+            self._tickets += 1
+            lineage = f"forced-{self._tickets}"
+            survivor.handle([ForceRequested(ticket=self._tickets, lineage=lineage)])
+
+    def _equal_weights(self) -> None:
+        """The operator gives both masters a vote again, once both are back."""
+        self._world.after(10 * _SECOND, self._equal_weights)
+        for node in self._world.nodes.values():
+            view = None if node.master is None else node.master.view
+            if view is not None and node.member and len(view.members) == 2:
+                roster = tuple(replace(seat, weight=1) for seat in view.roster)
+                if roster != view.roster:
+                    self._tickets += 1
+                    node.handle([ChangeRequested(ticket=self._tickets, roster=roster)])
+                return
 
     def _down(self, node: SimulatedNode, time_us: int) -> None:
         if node.up:
@@ -210,7 +239,7 @@ class Faults:
     def _change_roster(self) -> None:
         world = self._world
         members = [n for n in world.nodes.values() if n.member]
-        if not members:
+        if not members or world.layout.forced:
             return
         node = world.random.choice(members)
         assert node.master is not None

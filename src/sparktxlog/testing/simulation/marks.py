@@ -24,7 +24,7 @@ EXPECTED = (
     "flush of a joiner", "final queue with a tail", "flush not complete",
     "run restamped", "wedged at start", "joining at start", "disk lost", "returned after a loss",
     "member evicted", "member admitted", "roster changed", "two ballots for one epoch",
-    "nobody evicted", "one member alone",
+    "nobody evicted", "one member alone", "forced",
     "partition", "one-way cut", "crash", "pause", "slow disk", "clock far off",
 )  # fmt: skip
 

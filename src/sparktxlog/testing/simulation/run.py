@@ -21,6 +21,7 @@ LAYOUTS = (
     Layout(name="three-all", masters={"a": 1, "b": 1, "c": 1}, quorum_rule="all"),
     Layout(name="three", masters={"a": 1, "b": 1, "c": 1}, spares=("x",)),
     Layout(name="two-weighted", masters={"a": 2, "b": 1}),
+    Layout(name="two-alone", masters={"a": 1, "b": 1}, forced=True),
     Layout(name="four-and-witness", masters={"a": 1, "b": 1, "c": 1, "d": 1}, witnesses=("w",)),
     Layout(name="five", masters={"a": 1, "b": 1, "c": 1, "d": 1, "e": 1}),
 )

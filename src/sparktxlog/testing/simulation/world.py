@@ -62,6 +62,8 @@ class Layout:
     quorum_rule: str = "default"
     #: Nodes that may be added at run time.
     spares: tuple[str, ...] = ()
+    #: True: an operator forces the survivor of two equal masters to go on alone (P23).
+    forced: bool = False
     settings: dict[str, Any] = field(default_factory=dict)
 
 

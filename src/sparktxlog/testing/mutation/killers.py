@@ -1,0 +1,87 @@
+"""Running what may find a mutation, until the first violation or the end of the budget.
+
+Found is a mutation by any exception: an invariant, an assertion of the simulated disk or of the
+core, or a core that breaks down.  The mutation itself lies in place only for its own runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from time import monotonic
+
+from sparktxlog.protocol.master import Master
+from sparktxlog.testing.mutation.mutant import Killer, Mutant
+from sparktxlog.testing.mutation.traces import TRACES
+from sparktxlog.testing.simulation.run import layout_of, run_seed
+from sparktxlog.testing.strategies import run_schedule
+
+#: Simulated time, mean pause of faults and transactions of a simulated seed: much happens in it.
+_STRESS = {"hour_us": 400_000_000, "fault_pause_us": 5_000_000, "transactions": 600}
+_FIRST_SCHEDULE, _MAX_SCHEDULES = 5_000, 1_000
+_MAX_SEEDS = 2_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kill:
+    """How a mutation was found."""
+
+    killer: Killer
+    #: Seed, or name of the trace.
+    where: str
+    #: Runs until then, this one included.
+    runs: int
+    seconds: float
+    violation: str
+
+
+def hunt(mutant: Mutant, killer: Killer, budget_s: float) -> tuple[Kill | None, int]:
+    """Return how a killer found the mutation (None = not), and how many runs it took.
+
+    Args:
+        budget_s: No run begins later, seconds.
+    """
+    started, runs = monotonic(), 0
+    with mutant.core() as core:
+        for where, run in _runs(mutant, killer, core):
+            if runs and monotonic() - started > budget_s:
+                break
+            runs += 1
+            violation = _violation(run)
+            if violation:
+                seconds = monotonic() - started
+                kill = Kill(
+                    killer=killer, where=where, runs=runs, seconds=seconds, violation=violation
+                )
+                return kill, runs
+    return None, runs
+
+
+def _runs(
+    mutant: Mutant, killer: Killer, core: type[Master]
+) -> Iterator[tuple[str, Callable[[], str]]]:
+    if killer is Killer.TRACE:
+        for trace in TRACES:
+            yield trace.__name__, lambda trace=trace: trace(core) or ""
+    elif killer is Killer.SCHEDULES:
+        for seed in range(_FIRST_SCHEDULE, _FIRST_SCHEDULE + _MAX_SCHEDULES):
+            yield str(seed), lambda seed=seed: run_schedule(seed, core) and ""
+    else:
+        seeds = (s for s in range(_MAX_SEEDS) if _suits(mutant, layout_of(s).name))
+        for seed in seeds:
+            yield (
+                f"{seed} ({layout_of(seed).name})",
+                lambda seed=seed: run_seed(seed, master_class=core, **_STRESS).violation,
+            )
+
+
+def _suits(mutant: Mutant, layout: str) -> bool:
+    return not mutant.layouts or layout in mutant.layouts
+
+
+def _violation(run: Callable[[], str]) -> str:
+    """Run once; a broken core may end in any exception."""
+    try:
+        return run() or ""
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"

@@ -1,0 +1,260 @@
+"""The table of mutations: rule by rule, how each is put in and what must find it."""
+
+from __future__ import annotations
+
+from sparktxlog.protocol import master as mastering
+from sparktxlog.protocol import ordering as orders
+from sparktxlog.protocol import proposer as proposing
+from sparktxlog.protocol.actions import (
+    PersistAnnouncement,
+    PersistBallot,
+    PersistForeignRun,
+    PersistOwnRun,
+    PersistQueue,
+    PersistReservation,
+    PersistView,
+)
+from sparktxlog.protocol.balloting import Flushed, Promise
+from sparktxlog.protocol.collecting import Collecting
+from sparktxlog.protocol.counter import TimestampCounter
+from sparktxlog.protocol.master import Master
+from sparktxlog.protocol.ordering import Ordering
+from sparktxlog.protocol.peers import Peer
+from sparktxlog.protocol.posting import Rounds
+from sparktxlog.protocol.proposer import Proposer
+from sparktxlog.protocol.staging import Staging
+from sparktxlog.protocol.streams import Stream
+from sparktxlog.protocol.succession import Succession
+from sparktxlog.protocol.suspicion import Suspicion
+from sparktxlog.protocol.synchronized import SynchronizedQueue
+from sparktxlog.protocol.view import View
+from sparktxlog.protocol.voter import Voter
+from sparktxlog.testing.mutation import deciding, entering, ordinary
+from sparktxlog.testing.mutation.mutant import (
+    Core,
+    Killer,
+    Mutant,
+    forgetful,
+    hasty,
+    ordering,
+    patched,
+    plain,
+)
+from sparktxlog.testing.simulation.node import SimulatedNode
+
+_KILLERS = {"r": Killer.SCHEDULES, "s": Killer.SIMULATION, "t": Killer.TRACE}
+
+
+def _m(
+    rule: str,
+    name: str,
+    says: str,
+    core: Core,
+    killers: str,
+    layouts: tuple[str, ...] = (),
+    survives: str = "",
+) -> Mutant:
+    return Mutant(
+        name=name, rule=rule, says=says, core=core, layouts=layouts, survives=survives,
+        killers=tuple(_KILLERS[letter] for letter in killers),
+    )  # fmt: skip
+
+
+def _succession(mutant: type[Succession]) -> Core:
+    return plain(type(mutant.__name__, (Master,), {"succession_class": mutant}))
+
+
+_WITNESSED = ("two-and-witness", "four-and-witness")
+
+_ORDINARY = (
+    _m("P1", "counter-reused", "stamps at the posted counter instead of above it",
+       ordering(ordinary.ReusedCounter), "r"),
+    _m("P1", "own-run-spoken-early", "tells and pushes an own run before it is durable",
+       hasty(PersistOwnRun), "rs"),
+    _m("P1", "speaks-before-persisting", "sends before every persist of the same batch",
+       hasty(PersistOwnRun, PersistForeignRun, PersistReservation, PersistAnnouncement,
+             PersistQueue), "r"),
+    _m("P1", "own-runs-forgotten", "restarts without its own runs and gives their numbers again",
+       forgetful(ordinary.forget_own), "rs"),
+    _m("P1a", "session-overtaken", "stamps a small run before the bulk one of its session",
+       patched((Staging, "must_wait", ordinary.no_waiting)), "s"),
+    _m("P1b", "run-continued", "stamps a later submit with the timestamp of a run that waits",
+       patched(
+           (Stream, "register", ordinary.register_equal_timestamps),
+           (Ordering, "_next_timestamp", ordinary.ContinuedRun._next_timestamp)), "r"),
+    _m("P1b", "run-torn-in-add", "appends a run's first transaction, and the rest later",
+       ordering(ordinary.TornAddition), "rs"),
+    _m("P1b", "run-torn-in-union", "takes only half of the final queue's last run",
+       patched((proposing, "final_queue", deciding.torn_union)), "st"),
+    _m("P2", "reservation-forgotten", "restarts without H: the counter begins anew",
+       plain(ordinary.ForgottenReservation), "r"),
+    _m("P2", "reservation-late", "lets a counter out that H does not cover",
+       patched((TimestampCounter, "reservation", ordinary.reservation_late)), "r"),
+    _m("P2", "reservation-not-durable", "posts a counter before its H is durable",
+       hasty(PersistReservation), "rs"),
+    _m("P2", "add-not-counted", "an own ADD does not raise the own counter",
+       ordering(ordinary.UnusedCounter), "rs"),
+    _m("P2", "newest-run-unpromised", "promises an n that leaves out the newest own run",
+       ordering(ordinary.ForgottenNewest), "r"),
+    _m("P3", "post-torn", "a post's counter is later than its headers",
+       ordering(ordinary.TornPost), "r"),
+    _m("P4", "claims-unacquired", "posts headers as acquired before their payload is here",
+       ordering(ordinary.ClaimingUnacquired), "r"),
+    _m("P4", "claims-beyond-gap", "posts as acquired what lies behind a gap",
+       ordering(ordinary.ClaimingBeyondGap), "rs"),
+    _m("P4", "acquired-not-durable", "posts a claim before the run is durable",
+       hasty(PersistForeignRun), "rs"),
+    _m("P4", "vector-too-far", "believes an acquired claim to cover one run more",
+       patched((Peer, "record_acquired", ordinary.believe_more)), "r"),
+    _m("P5", "promise-before-headers", "uses a promise whose headers are not held",
+       patched((Peer, "record_promise", ordinary.promise_without_headers)), "r"),
+    _m("P5", "promise-settled-early", "uses waiting promises once any header came",
+       patched((Peer, "settle_promise", ordinary.settle_all)), "rs"),
+    _m("P5", "no-epoch-tag", "counts promises and claims of earlier epochs in this one",
+       plain(ordinary.AnyEpoch), "s"),
+    _m("P6", "log-clock-not-raised", "leaves the log clock behind the timestamps of others",
+       patched((TimestampCounter, "learn", ordinary.learn_nothing)), "s"),
+    _m("P7", "skip-instead-of-stop", "skips a run that is not acquired yet",
+       ordering(ordinary.Skipping), "r"),
+    _m("P7", "quorum-minus-one", "appends with one holder fewer than configured",
+       ordering(ordinary.SmallerQuorum), "r"),
+    _m("P7", "greatest-promise", "cuts at the greatest counter instead of the least",
+       ordering(ordinary.GreatestPromise), "r"),
+    _m("P7", "self-not-needed", "appends without holding the payload itself",
+       ordering(ordinary.IgnoredSelf), "r"),
+    _m("P7", "own-counter-left-out", "cuts at the least promise of the others alone",
+       patched((orders, "least_promise", ordinary.least_of_peers)), "rs",
+       survives="receiving a header raises the own log clock, hence the own counter"),
+    _m("P7", "queue-volatile", "forgets at each start what the present epoch appended",
+       patched((SimulatedNode, "start", ordinary.start_without_queue)), "s",
+       survives="the queue follows from durable runs, promises and claims: it is appended again"),
+    _m("P8", "no-heartbeat", "never repeats a post that was lost",
+       patched((Rounds, "plan", ordinary.never)), "rs"),
+    _m("P9", "tail-hash-unchecked", "appends a tail whatever its hashes say",
+       patched((SynchronizedQueue, "continue_tail", ordinary.follow_blindly)), "t"),
+    _m("P10", "tripwire-off", "does not notice a broken promise",
+       patched((Stream, "breaks_promise", ordinary.unbroken),
+               (Collecting, "_check_promise", ordinary.unchecked)), "t"),
+)  # fmt: skip
+
+_DECIDING = (
+    _m("P11", "new-voters-decide", "counts votes by the view that is to come",
+       patched((Proposer, "take_accepted", deciding.new_voters)), "st"),
+    _m("P12", "no-vote-majority", "lets one vote decide",
+       patched((View, "elects", deciding.any_vote)), "s"),
+    _m("P12", "half-the-votes", "lets half of the votes decide",
+       patched((View, "elects", deciding.half)), "st"),
+    _m("P12", "no-data-quorum", "is content with what one answering member holds",
+       patched((View, "preserves", deciding.any_member)), "s", ("three", "five") + _WITNESSED),
+    _m("P13", "no-probe", "starts a ballot without quorums in reach",
+       patched((Suspicion, "allows", deciding.allows_always)), "t"),
+    _m("P13", "evicts-at-once", "takes a suspect for dead without having tried it",
+       patched((Suspicion, "overdue", deciding.overdue_at_once)), "t"),
+    _m("P14", "stamps-wedged", "stamps and posts while wedged",
+       ordering(deciding.StampsWedged), "st"),
+    _m("P14", "acquires-wedged", "acquires, claims and posts while wedged",
+       ordering(deciding.AcquiresWedged), "st"),
+    _m("P14", "adds-wedged", "collects, appends and posts while wedged",
+       ordering(deciding.AddsWedged), "st"),
+    _m("P14", "no-wedge", "does everything while wedged",
+       ordering(deciding.Unwedged), "st"),
+    _m("P14", "frozen-posts-repeated", "repeats its last post while wedged",
+       ordering(deciding.RepeatsPosts), "s",
+       survives="permitted: the same post once more is what a network may do anyway"),
+    _m("P14", "promise-spoken-early", "answers a ballot before its promise is durable",
+       hasty(PersistBallot, messages=(Promise,)), "st"),
+    _m("P14", "promise-forgotten", "restarts without the promised ballot",
+       forgetful(deciding.forget_promise), "st"),
+    _m("P14", "wedge-forgotten", "works on after a restart although a ballot was promised",
+       plain(entering.ForgottenWedge), "st"),
+    _m("P14", "promises-any-ballot", "promises lower ballots, too",
+       patched((Voter, "promise", deciding.promise_anything)), "st"),
+    _m("P14", "ballot-counter-volatile", "begins with ballot number 1 after a restart",
+       _succession(deciding.StartsAtZero), "s",
+       survives="its own durable promise and refusals, which carry the ballot, raise it again"),
+    _m("P15", "accepted-value-ignored", "proposes its own value although one was accepted",
+       patched((Proposer, "_highest_vote", deciding.no_vote)), "st"),
+    _m("P15", "lowest-ballot", "takes the accepted value of the lowest ballot",
+       patched((Proposer, "_highest_vote", deciding.lowest_vote)), "st"),
+    _m("P15", "longest-queue", "takes the longest queue instead of the union",
+       patched((proposing, "final_queue", deciding.longest_queue)), "s"),
+    _m("P15", "proposers-queue", "takes the proposer's queue instead of the union",
+       patched((Proposer, "_new_view", deciding.own_queue)), "s"),
+    _m("P15", "union-unsorted", "leaves the union in the order of its origins",
+       patched((proposing, "final_queue", deciding.unsorted_union)), "s"),
+    _m("P15", "union-with-gaps", "promises runs behind a gap as well",
+       ordering(deciding.BeyondGaps), "s"),
+    _m("P16", "no-flush", "asks for votes before anybody holds the final queue",
+       patched((Proposer, "choose", deciding.without_flush)), "s"),
+    _m("P16", "flush-half-done", "takes every answer to a flush for a complete one",
+       patched((Proposer, "take_flushed", deciding.begun_is_done)), "st"),
+    _m("P16", "flush-of-a-majority", "goes on when a majority of the members flushed",
+       patched((Proposer, "take_flushed", deciding.majority_flushed)), "st"),
+    _m("P16", "payload-not-durable", "answers a flush before the payload is durable",
+       hasty(PersistForeignRun, messages=(Flushed,)), "s"),
+    _m("P17", "accepted-forgotten", "restarts without the accepted value",
+       forgetful(deciding.forget_accepted), "st", _WITNESSED),
+    _m("P17", "accepts-any-ballot", "accepts in ballots below the promised one",
+       patched((Voter, "accept", deciding.accept_anything)), "st"),
+    _m("P17", "accept-unpromised", "accepts in a ballot without promising it",
+       patched((Voter, "accept", deciding.accept_without_promise)), "st"),
+    _m("P17", "first-vote-decides", "takes the first vote for the decision",
+       patched((Proposer, "take_accepted", deciding.first_vote)), "st"),
+)  # fmt: skip
+
+_ENTERING = (
+    _m("P18", "install-unchecked", "installs a final queue that is none of its own",
+       plain(entering.InstallsAnything), "t"),
+    _m("P18", "view-spoken-early", "posts in an epoch before its view is durable",
+       hasty(PersistView), "s"),
+    _m("P18", "acquired-kept", "keeps what it acquired and the final queue does not hold",
+       plain(entering.KeepsAcquired), "s"),
+    _m("P18", "counter-not-raised", "leaves its counter behind the final queue's end",
+       plain(entering.CounterNotRaised), "s",
+       survives="the epoch leads the order key; only log-time deadlines need the counter"),
+    _m("P19", "evicted-works", "goes on posting and adding when evicted",
+       plain(entering.EvictedWorks), "st"),
+    _m("P19", "evicted-stays", "takes no note of a view without itself",
+       plain(entering.EvictedStays), "s"),
+    _m("P19", "evicted-takes-transactions", "takes transactions without being a member",
+       patched((mastering, "TAKES_SUBMITS", entering.ALL_TAKE_SUBMITS)), "t"),
+    _m("P20", "resubmits-blindly", "stamps own runs anew that the final queue holds",
+       plain(entering.ResubmitsBlindly), "s"),
+    _m("P20", "restamps-foreign", "stamps anew what others stamped",
+       plain(entering.RestampsForeign), "s"),
+    _m("P20", "restamps-outside", "stamps own runs anew without being a member",
+       plain(entering.RestampsOutside), "st"),
+    _m("P20", "restamps-in-old-epoch", "leaves own runs in the epoch before",
+       plain(entering.RestampsInOldEpoch), "s"),
+    _m("P20", "restamps-backwards", "stamps own runs anew, the last one first",
+       plain(entering.RestampsBackwards), "s"),
+    _m("P21", "joiner-unflushed", "admits a joiner that does not hold the final queue",
+       patched((Proposer, "take_flushed", entering.joiners_unflushed)), "st"),
+    _m("P21", "amnesiac-votes", "lets a node without its memory vote",
+       patched((View, "is_current", entering.any_incarnation)), "st"),
+    _m("P21", "old-incarnation", "returns from a lost disk under its old name",
+       plain(entering.OldIncarnation), "s"),
+    _m("P22", "lagger-not-served", "sends no tail to a member that lags behind",
+       patched((Ordering, "_serve_lagger", ordinary.no_service)), "rs"),
+    _m("P23", "force-own-queue", "forces its own queue although it accepted a value",
+       patched((mastering, "forced_view", entering.force_own)), "t"),
+    _m("P23", "force-leaves-votes", "forces, and leaves the others their votes",
+       patched((mastering, "forced_view", entering.force_with_votes)), "t"),
+    _m("P23", "force-same-lineage", "forces under the lineage that the others go on with",
+       plain(entering.SameLineage), "t"),
+    _m("P23", "fork-followed", "takes the view of another fork for its own future",
+       patched((Succession, "_follows", entering.follow_any_lineage)), "t"),
+    _m("P23", "fork-tail-taken", "appends the tail of another lineage",
+       plain(entering.AnyLineage), "t"),
+)  # fmt: skip
+
+MUTANTS: tuple[Mutant, ...] = (*_ORDINARY, *_DECIDING, *_ENTERING)
+RULES = tuple(f"P{number}" for number in range(1, 24))
+#: The six that cannot be found, all understood.
+SURVIVORS = frozenset(mutant.name for mutant in MUTANTS if mutant.survives)
+
+
+def missing_rules() -> list[str]:
+    """Return the rules that no mutation breaks."""
+    broken = {mutant.rule.rstrip("ab") for mutant in MUTANTS}
+    return [rule for rule in RULES if rule not in broken]
