@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -11,10 +10,9 @@ import pytest
 
 from sparktxlog.errors import InvariantViolation
 from sparktxlog.protocol.actions import Action, PersistQueue, SendPost
-from sparktxlog.protocol.master import Master
-from sparktxlog.testing.cluster import Cluster
-from sparktxlog.testing.mutants import MUTANTS
-from sparktxlog.testing.strategies import FAST, Schedule
+from sparktxlog.testing.mutation.mutant import Killer, Mutant
+from sparktxlog.testing.mutation.table import MUTANTS
+from sparktxlog.testing.strategies import run_schedule
 
 #: Seeds of schedules that once failed; kept for ever.
 KNOWN_SEEDS = (3, 19, 72, 104, 111, 127)
@@ -37,23 +35,6 @@ REACHED = (
     "schema-mismatch",
     "unknown-table",
 )
-
-
-def run_schedule(
-    seed: int, master_class: type[Master] = Master, seen: Counter[str] | None = None
-) -> Cluster:
-    """Run one schedule to its healed end; raises when an invariant breaks."""
-    chance = random.Random(seed)
-    members = chance.choice([2, 3, 3, 5])
-    quorum = chance.choice([members, members // 2 + 1])
-    cluster = Cluster("abcde"[:members], quorum, master_class, **FAST)
-    if seen is not None:
-        cluster.watchers.append(lambda name, events, actions, whole: _note(seen, actions, whole))
-    schedule = Schedule(cluster, chance.randrange)
-    for _ in range(chance.choice([50, 150, 400])):
-        schedule.act()
-    schedule.finish()
-    return cluster
 
 
 def _note(seen: Counter[str], actions: Sequence[Action], whole: bool) -> None:
@@ -80,7 +61,7 @@ def test_random_schedules_keep_every_invariant(long_form: bool) -> None:
     budget = LONG_BUDGET_S if long_form else BUDGET_S
     while time.monotonic() - began < budget:
         try:
-            run_schedule(seed, seen=seen)
+            run_schedule(seed, watcher=lambda _n, _e, done, whole: _note(seen, done, whole))
         except Exception as error:
             raise AssertionError(f"seed {seed}: {error}") from error
         seed += 1
@@ -90,13 +71,17 @@ def test_random_schedules_keep_every_invariant(long_form: bool) -> None:
     )
 
 
-@pytest.mark.parametrize("name", sorted(MUTANTS))
-def test_mutants_are_killed(name: str) -> None:
+@pytest.mark.parametrize(
+    "mutant",
+    [mutant for mutant in MUTANTS if mutant.killers[0] is Killer.SCHEDULES and not mutant.survives],
+    ids=lambda mutant: mutant.name,
+)
+def test_mutants_are_killed(mutant: Mutant) -> None:
     """A core with this rule broken is found out within 200 schedules."""
-    with MUTANTS[name]() as mutant:
+    with mutant.core() as core:
         for seed in range(5_000, 5_200):
             try:
-                run_schedule(seed, mutant)
+                run_schedule(seed, core)
             except (InvariantViolation, AssertionError):
                 return
-    pytest.fail(f"mutant {name} survived 200 schedules")
+    pytest.fail(f"mutant {mutant.name} survived 200 schedules")

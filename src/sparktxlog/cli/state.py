@@ -16,8 +16,8 @@ def judge_status(status: Mapping[str, Any]) -> ExitCode:
     """Return what a node's `/v1/status` says about the cluster as this node sees it.
 
     DIVERGED: a replica differs from the log, or the node halted.  LAGGING: the node is no member of
-    its epoch, a peer is awaited while transactions wait, or a replica is behind what is published.  A silent worker whose replica has
-    everything is in sync: workers may run from a scheduler.
+    its epoch, a peer is awaited while transactions wait, or a replica is behind what is published.
+    A silent worker whose replica has everything is in sync: workers may run from a scheduler.
     """
     if status.get("halted"):
         return ExitCode.DIVERGED

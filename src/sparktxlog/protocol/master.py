@@ -407,7 +407,10 @@ class Master:
         self._adopt(view)
         self._ordering = self._new_ordering(left, now)
         self._succession.entered(now)
-        if self._phase is not Phase.WITNESS:
+        if self._phase is Phase.WITNESS:
+            reason = f"epoch {view.epoch} is in force"
+            self._outbox.tell(TellPhase(phase=self._phase, view=view, reason=reason))
+        else:
             self._enter(Phase.IDLE, f"epoch {view.epoch} goes on without this node")
             self._enter(Phase.JOINING, "asks to be admitted again")
 

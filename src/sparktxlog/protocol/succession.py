@@ -429,7 +429,9 @@ class Succession:
         if proposer.stage is Stage.PREPARE and proposer.choose(now):
             return self._chosen(proposer, now)
         if proposer.failed(now):
-            self._excluded |= proposer.silent(now)
+            silent = proposer.silent(now)
+            self._excluded |= silent
+            self.admission.bar(silent.intersection(proposer.intent.joiners), now)
             return self._give_up(now)
         if now >= proposer.repeat_at:
             proposer.repeat_at = now + self.patience_us // 4
@@ -481,15 +483,23 @@ class Succession:
             return
         if self._need_at is None:
             self._need_at = now
-        if not self.changes.allow(view, suspicion.responders(now)):
-            self.changes.fail("with this roster, those that answer would have no majority")
-            return
         rank = 0 if self.changes.pending else view.rank(self._config.node_id, suspects)
         due = self._need_at + rank * self.patience_us // 4
-        if now >= due and suspicion.allows(view, overdue, now):
+        if now < due:
+            return
+        if not suspicion.allows(view, overdue, now):
+            self._give_up_change(now, 4, "too few nodes answer to decide it")
+        elif not self.changes.allow(view, suspicion.responders(now)):
+            self._give_up_change(
+                now, 1, "with this roster, those that answer would have no majority"
+            )
+        else:
             self._propose(intent, now)
-        elif self.changes.pending and now >= self._need_at + 4 * self.patience_us:
-            self.changes.fail("too few nodes answer to decide it")
+
+    def _give_up_change(self, now: int, patience: int, reason: str) -> None:
+        """Answer a change that cannot be decided, once answers had their time to come."""
+        if self._need_at is not None and now >= self._need_at + patience * self.patience_us:
+            self.changes.fail(reason)
             self._need_at = None
 
     def _intent(self, overdue: frozenset[NodeId], now: int) -> Intent:

@@ -435,8 +435,8 @@ class Cluster:
                 entries.append(entry)
         assert previous == action.chain_hash, "another queue at the lagger's merge base (P28)"
         tail = Tail(
-            lineage=node.config.lineage,
-            epoch=node.config.epoch,
+            lineage=node.front.view.lineage if node.front.view else node.config.lineage,
+            epoch=node.front.view.epoch if node.front.view else node.config.epoch,
             sender=node.config.node_id,
             previous_hash=previous,
             entries=tuple(entries[:TAIL_LIMIT]),

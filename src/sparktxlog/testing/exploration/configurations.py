@@ -22,18 +22,12 @@ class Configuration:
     #: Ballots that are started, by whom and when ever.
     ballots: int = 0
     crashes: int = 0
-    #: Messages that are delivered a second time.
-    duplicates: int = 0
     #: Heartbeats of each node; every other wait of the core is over with them, too.
     ticks: int = 0
     #: Of the posts from one node to another only the newest is on its way.
     newest: bool = False
-    #: Whatever was sent may be delivered again for ever.
-    again: bool = False
     #: Payloads are pushed with the header, instead of fetched behind it.
     push: bool = False
-    #: Take posts and payloads as lost as soon as they would change nothing.
-    absorb: bool = False
     #: Nodes that start ballots; empty = all masters.
     starters: tuple[str, ...] = ()
 
@@ -79,19 +73,19 @@ CONFIGURATIONS: dict[str, Configuration] = {
     configuration.name: configuration
     for configuration in (
         Configuration(name="r2", masters=("a", "b"), submits=("a", "b")),
-        Configuration(name="r2g", masters=("a", "b"), submits=("a", "b"), again=True),
-        Configuration(name="r2gn", masters=("a", "b"), submits=("a", "b"), again=True,newest=True),
-        Configuration(name="r2tg", masters=("a", "b"), submits=("a", "b"), ticks=1, crashes=1,again=True),
-        Configuration(name="r2tgn", masters=("a", "b"), submits=("a", "b"), ticks=1, crashes=1,again=True,newest=True),
+        Configuration(name="r2p", masters=("a", "b"), submits=("a", "b"),push=True),
+        Configuration(name="r2t", masters=("a", "b"), submits=("a", "b"), ticks=1, crashes=1),
+        Configuration(name="r2tn", masters=("a", "b"), submits=("a", "b"), ticks=1, crashes=1,newest=True),
         Configuration(name="r3", masters=("a", "b"), submits=("a", "b", "a")),
-        Configuration(name="r3g", masters=("a", "b"), submits=("a", "b", "a"),again=True),
-        Configuration(name="t2g", masters=("a", "b", "c"), submits=("a", "b"), quorum_rule="majority",again=True),
-        Configuration(name="t2gn", masters=("a", "b", "c"), submits=("a", "b"), quorum_rule="majority",again=True,newest=True),
+        Configuration(name="t2", masters=("a", "b", "c"), submits=("a", "b"), quorum_rule="majority"),
+        Configuration(name="t2n", masters=("a", "b", "c"), submits=("a", "b"), quorum_rule="majority",newest=True),
+        Configuration(name="t2na", masters=("a", "b", "c"), submits=("a", "b"), quorum_rule="all",newest=True),
         Configuration(name="e1", masters=("a", "b"), witnesses=("w",), submits=("a",), ballots=1),
-        Configuration(name="e1g", masters=("a", "b"), witnesses=("w",), submits=("a",), ballots=1,again=True),
-        Configuration(name="e1gn", masters=("a", "b"), witnesses=("w",), submits=("a",), ballots=1,again=True,newest=True),
-        Configuration(name="e1gna", masters=("a", "b"), witnesses=("w",), submits=("a",), ballots=1,again=True,newest=True,absorb=True),
-        Configuration(name="e12gna", masters=("a", "b"), witnesses=("w",),
-                      submits=("a",), ballots=2, absorb=True,again=True,newest=True),
+        Configuration(name="e1c", masters=("a", "b"), witnesses=("w",), submits=("a",), ballots=1,newest=True,crashes=1),
+        Configuration(name="e1n", masters=("a", "b"), witnesses=("w",), submits=("a",), ballots=1,newest=True),
+        Configuration(name="e12n", masters=("a", "b"), witnesses=("w",), submits=("a",), ballots=2,newest=True),
+        Configuration(name="e21n", masters=("a", "b"), witnesses=("w",), submits=("a","b"), ballots=1,newest=True),
+        Configuration(name="m11n", masters=("a", "b","c"), submits=("a",), ballots=1,newest=True),
+        Configuration(name="m21n", masters=("a", "b","c"), submits=("a","b"), ballots=1,newest=True),
     )
 }  # fmt: skip

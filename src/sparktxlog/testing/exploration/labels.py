@@ -27,10 +27,9 @@ def label(space: Space, step: Step) -> str:
     message = space.messages[step.code]
     whole = repr((message.sender, message.receiver, type(message.event).__name__,
                   type(getattr(message.event, "message", None)).__name__,
-                  describe(message.event, 0), describe(message.wanted, 0), step.again))  # fmt: skip
+                  describe(message.event, 0), describe(message.wanted, 0)))  # fmt: skip
     short = hashlib.blake2b(whole.encode(), digest_size=4).hexdigest()
-    again = " (it stays on its way)" if step.again else ""
-    return f"{short} {name} gets {_words(message)}{again}"
+    return f"{short} {name} gets {_words(message)}"
 
 
 def _words(message: Message) -> str:

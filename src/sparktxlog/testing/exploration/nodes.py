@@ -94,6 +94,8 @@ class Facts:
     may_submit: bool
     may_propose: bool
     now: int
+    #: Equal for states that look the same to the invariants.
+    checked: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +148,7 @@ class Nodes:
                 )
             )
         self._known: dict[Hashable, int] = {}
+        self._classes: dict[Hashable, int] = {}
         self._outcomes: dict[tuple[int, int], Outcome] = {}
         self._pickling = copyreg.dispatch_table.copy()
         self._pickling[IdWindow] = _reduce_window
@@ -198,7 +201,15 @@ class Nodes:
         return self._finish(name, state, [Tick()])
 
     def _finish(self, name: str, state: NodeState, events: list[Event]) -> Outcome:
-        """Let the core handle events, keep what is to be kept, and collect what is sent."""
+        sent = self.handle(name, state, events)
+        return Outcome(self._intern(name, state), tuple(filter(_counts, sent)))
+
+    def handle(self, name: str, state: NodeState, events: list[Event]) -> list[Sent]:
+        """Let the core handle events, keep what is to be kept, and return what is sent.
+
+        Raises:
+            InvariantViolation: The step breaks an invariant.
+        """
         actions = state.master.handle_all(events, state.now)
         before = list(state.disk.queue)
         submits = {submit.ticket: submit for submit in self._submits[name]}
@@ -210,7 +221,7 @@ class Nodes:
             self._carry_out(name, state, action, sent)
         ordered = state.disk.ordered
         state.told = tuple(h for h in state.told if key_of(h) not in ordered)
-        return Outcome(self._intern(name, state), tuple(sent))
+        return sent
 
     def _carry_out(self, name: str, state: NodeState, action: Action, sent: list[Sent]) -> None:
         match action:
@@ -227,10 +238,8 @@ class Nodes:
                 event = PayloadArrived(header=action.header, facts=facts)
                 sent.append(Sent(name, action.peer, event))
             case SendEpochMessage():
-                # Answers to probes only feed suspicion, which decides nothing here.
-                if not isinstance(action.message, ProbeAnswer):
-                    event_ = EpochMessageReceived(message=action.message)
-                    sent.append(Sent(name, action.peer, event_))
+                told = EpochMessageReceived(message=action.message)
+                sent.append(Sent(name, action.peer, told))
             case SendTail():
                 tail = self._tail(name, state, action)
                 if tail is not None:
@@ -274,7 +283,9 @@ class Nodes:
     def _facts_of(self, name: str, state: NodeState) -> Facts:
         master, disk = state.master, state.disk
         held = {**disk.ordered, **disk.incoming}
+        holds = frozenset((key, header.digest) for key, header in held.items())
         is_member = name in master.view.members
+        seen = (name, tuple(disk.queue), disk.view, master._decided, is_member, state.told, holds)
         return Facts(
             name=name,
             blob=self._freeze(state),
@@ -284,10 +295,11 @@ class Nodes:
             is_member=is_member,
             phase=master.phase,
             told=state.told,
-            holds=frozenset((key, header.digest) for key, header in held.items()),
+            holds=holds,
             may_submit=master.phase in TAKES_SUBMITS and state.submitted < len(self._submits[name]),
             may_propose=is_member and master.phase in PROPOSES,
             now=state.now,
+            checked=self._classes.setdefault(describe(seen, 0), len(self._classes)),
         )
 
     # -- copies ------------------------------------------------------------------------------------
@@ -302,6 +314,12 @@ class Nodes:
     def _reduce_disk(self, disk: SimulatedDisk) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         fields = {name: value for name, value in vars(disk).items() if name != "_facts"}
         return _disk, (id(self), fields)
+
+
+def _counts(sent: Sent) -> bool:
+    """Leave out answers to probes: they only feed suspicion, which decides nothing here."""
+    event = sent.event
+    return not (isinstance(event, EpochMessageReceived) and isinstance(event.message, ProbeAnswer))
 
 
 def _ranked(post: Post) -> Post:

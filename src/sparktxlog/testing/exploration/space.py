@@ -1,8 +1,8 @@
 """All states that a configuration can reach, breadth first.
 
-A state is a tuple of numbers: one for each node's state, the bounds that are left, and the
-messages on their way, sorted.  A message that is never delivered is a lost one, so loss needs no
-step of its own.  Of identical messages on their way one counts.
+A state is a tuple of numbers: one for each node's state, what is left of the bounds, and a bit for
+every message that was ever sent.  What was sent may arrive at any time, any number of times, or
+never: so every loss, duplication and reordering is covered, and needs no step of its own.
 """
 
 from __future__ import annotations
@@ -13,17 +13,28 @@ from dataclasses import dataclass
 from time import perf_counter
 
 from sparktxlog.errors import InvariantViolation
-from sparktxlog.protocol.events import EpochMessageReceived, Event, PayloadArrived, PostReceived
+from sparktxlog.protocol.events import Event, PayloadArrived, PostReceived
 from sparktxlog.protocol.messages import RunHeader
 from sparktxlog.testing.exploration.canonical import describe
 from sparktxlog.testing.exploration.checks import check
 from sparktxlog.testing.exploration.configurations import Configuration
 from sparktxlog.testing.exploration.demanded import DemandedMaster
 from sparktxlog.testing.exploration.labels import label
-from sparktxlog.testing.exploration.nodes import CRASH, HURRY, PROPOSE, SUBMIT, TICK, Nodes, Outcome
+from sparktxlog.testing.exploration.nodes import (
+    CRASH,
+    HURRY,
+    PROPOSE,
+    SUBMIT,
+    TICK,
+    Nodes,
+    Outcome,
+)
 from sparktxlog.testing.simulation.disk import key_of
 
+#: (state of each node …, ballots and crashes left, messages)
 State = tuple[int, ...]
+
+_BALLOT, _CRASH = 1, 1 << 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +48,6 @@ class Message:
     wanted: RunHeader | None = None
     sources: tuple[str, ...] = ()
 
-    @property
-    def is_post(self) -> bool:
-        """Whether it is a post."""
-        return isinstance(self.event, PostReceived)
-
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -50,8 +56,6 @@ class Step:
     node: int
     #: Message number, or one of the node's own steps.
     code: int
-    #: The message stays on its way.
-    again: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,37 +63,11 @@ class Effect:
     """What a step of one node leads to, its messages numbered."""
 
     state: int
-    posts: State
-    others: State
+    #: Bits of what it sends; `posts` apart, as they may replace others.
+    sent: int
+    posts: tuple[int, ...]
     #: Payloads to fetch.
     wanted: tuple[Message, ...]
-
-    @property
-    def is_sending(self) -> bool:
-        """Whether anything is sent."""
-        return bool(self.posts or self.others or self.wanted)
-
-
-@dataclass(slots=True)
-class Exploration:
-    """What was found."""
-
-    configuration: str
-    states: int = 0
-    depth: int = 0
-    transitions: int = 0
-    node_states: int = 0
-    messages: int = 0
-    complete: bool = False
-    seconds: float = 0.0
-    violation: str = ""
-    #: Shortest way to the violation, and what replays it.
-    trace: tuple[str, ...] = ()
-    #: States without a next one.
-    ends: int = 0
-    healed: int = 0
-    #: Highest epoch that was reached, and states in which a node is in a later one.
-    epochs: int = 1
 
 
 class Space:
@@ -105,125 +83,144 @@ class Space:
         self.nodes = Nodes(configs, configuration.submits, master_class)
         self.messages: list[Message] = []
         self._numbers: dict[Hashable, int] = {}
-        self._checked: set[State] = set()
-        self._receiver: list[int] = []
-        #: Of posts: sender and receiver.
-        self._links: list[str] = []
+        #: Per node: bits of the messages to it.
+        self._to = [0] * len(self.names)
+        #: Bits of the posts of one link, and the link of a post.
+        self._posts: dict[str, int] = {}
+        self._link: dict[int, str] = {}
+        self._wanted = 0
         self._effects: dict[tuple[int, int], Effect] = {}
-        #: (state of a node, message) → whether it would change nothing.
-        self._idle: dict[tuple[int, int], bool] = {}
+        #: Per state of a node: bits of the messages that do nothing to it.
+        self._idle: list[int] = []
+        self._checked: set[tuple[int, ...]] = set()
+        #: Step that is being taken.
+        self.last = Step(0, 0)
 
     # -- states ------------------------------------------------------------------------------------
 
     def begin(self) -> State:
         """Return the state in which all nodes have just started."""
-        size, bounds = len(self.names), self.configuration
-        left = (bounds.ballots, bounds.crashes, bounds.duplicates)
-        state: State = (*(-1 for _ in self.names), *left)
+        own, network = [-1] * len(self.names), 0
         for index, name in enumerate(self.names):
-            outcome = self.nodes.start(name)
-            state = (*state[:index], outcome.state, *state[index + 1 :])
-            sent = self._send(state, state[size + 3 :], self._effect_of(outcome))
-            state = (*state[: size + 3], *sent)
-        self._check(state[:size])
-        return state
+            effect = self._effect_of(self.nodes.start(name))
+            own[index] = effect.state
+            network = self._send(own, network, effect)
+        self._check(own)
+        bounds = self.configuration
+        return (*own, bounds.ballots * _BALLOT + bounds.crashes * _CRASH, network)
 
-    def steps(self, state: State) -> Iterator[Step]:
-        """Yield the steps that are possible."""
-        size, bounds, facts = len(self.names), self.configuration, self.nodes.facts
-        ballots, crashes, duplicates = state[size : size + 3]
-        for number in state[size + 3 :]:
-            message = self.messages[number]
-            if message.wanted is None or self._found(state, message):
-                receiver = self._receiver[number]
-                yield Step(receiver, number)
-                if duplicates:
-                    yield Step(receiver, number, again=True)
-        for index in range(size):
-            node = facts[state[index]]
-            if node.may_submit:
-                yield Step(index, SUBMIT)
-            if node.now < bounds.ticks:
-                yield Step(index, TICK)
-            if crashes and node.name not in bounds.witnesses:
-                yield Step(index, CRASH)
-            if ballots and node.may_propose and node.name in bounds.proposers:
-                yield Step(index, PROPOSE)
-                yield Step(index, HURRY)
-
-    def take(self, state: State, step: Step) -> State:
-        """Return the state that a step leads to.
+    def successors(self, state: State) -> Iterator[State]:
+        """Yield the states behind all possible steps, other than this one; see `last`.
 
         Raises:
-            InvariantViolation: It breaks an invariant.
+            InvariantViolation: The step `last` breaks an invariant.
         """
-        size, index, code = len(self.names), step.node, step.code
-        ballots, crashes, duplicates = state[size : size + 3]
-        network = state[size + 3 :]
+        size = len(self.names)
+        left, network = state[size], state[size + 1]
+        for index in range(size):
+            number = state[index]
+            pending = network & self._to[index]
+            if number < len(self._idle):
+                pending &= ~self._idle[number]
+            while pending:
+                bit = pending & -pending
+                pending ^= bit
+                code = bit.bit_length() - 1
+                if bit & self._wanted and not self._found(state, self.messages[code]):
+                    continue
+                after = self._take(state, index, code, left)
+                if after is not None:
+                    yield after
+            for code, rest in self._own_steps(number, left):
+                after = self._take(state, index, code, rest)
+                if after is not None:
+                    yield after
+
+    def _own_steps(self, number: int, left: int) -> Iterator[tuple[int, int]]:
+        """Yield what a node may do by itself, and what is left of the bounds then."""
+        bounds, node = self.configuration, self.nodes.facts[number]
+        if node.may_submit:
+            yield SUBMIT, left
+        if node.now < bounds.ticks:
+            yield TICK, left
+        if left >= _CRASH and node.name not in bounds.witnesses:
+            yield CRASH, left - _CRASH
+        if left % _CRASH and node.may_propose and node.name in bounds.proposers:
+            yield PROPOSE, left - _BALLOT
+            if len(bounds.masters) > 1:
+                yield HURRY, left - _BALLOT
+
+    def _take(self, state: State, index: int, code: int, left: int) -> State | None:
+        """Return the state behind a step, None if it is the same."""
+        self.last = Step(index, code)
+        size, number = len(self.names), state[index]
+        network = state[size + 1]
+        effect = self._effects.get((number, code))
+        if effect is None:
+            effect = self._effect(number, code)
+        if effect.state == number and left == state[size]:
+            if not (effect.posts or effect.sent or effect.wanted):
+                self._note_idle(number, code)
+                return None
+            own = state[:size]
+        else:
+            own = (*state[:index], effect.state, *state[index + 1 : size])
+            self._check(own)
+        if effect.posts or effect.wanted:
+            network = self._send(own, network, effect)
+        else:
+            network |= effect.sent
+        after = (*own, left, network)
+        return None if after == state else after
+
+    def _note_idle(self, number: int, code: int) -> None:
+        idle = self._idle
+        idle.extend([0] * (number + 1 - len(idle)))
+        idle[number] |= 1 << code
+
+    def _effect(self, number: int, code: int) -> Effect:
         event = None
         if code >= 0:
             message = self.messages[code]
             event = message.event or self._payload(message)
-            if step.again:
-                duplicates -= 1
-            elif not self.configuration.again or message.event is None:
-                place = network.index(code)
-                network = network[:place] + network[place + 1 :]
-        elif code == CRASH:
-            crashes -= 1
-        elif code in (PROPOSE, HURRY):
-            ballots -= 1
-        effect = self._effects.get((state[index], code))
-        if effect is None:
-            effect = self._effects[state[index], code] = self._effect(state[index], code, event)
-        own = (*state[:index], effect.state, *state[index + 1 : size])
-        if effect.is_sending:
-            network = self._send(own, network, effect)
-        if self.configuration.absorb:
-            network = self._absorb(own, network)
-        found = (*own, ballots, crashes, duplicates, *network)
-        if effect.state != state[index]:
-            self._check(own)
-        return found
-
-    def _effect(self, number: int, code: int, event: Event | None) -> Effect:
-        return self._effect_of(self.nodes.step(number, code, event))
+        effect = self._effect_of(self.nodes.step(number, code, event))
+        self._effects[number, code] = effect
+        return effect
 
     def _effect_of(self, outcome: Outcome) -> Effect:
-        posts, others, wanted = [], [], []
+        bits, posts, wanted = 0, [], []
         for sent in outcome.sent:
             message = Message(sent.sender, sent.receiver, sent.event, sent.wanted, sent.sources)
-            if message.is_post:
-                posts.append(self._number(message))
-            elif sent.wanted is not None:
+            if sent.wanted is not None:
                 wanted.append(message)
+            elif isinstance(sent.event, PostReceived):
+                posts.append(self._number(message))
             else:
-                others.append(self._number(message))
-        return Effect(outcome.state, tuple(posts), tuple(others), tuple(wanted))
+                bits |= 1 << self._number(message)
+        return Effect(outcome.state, bits, tuple(posts), tuple(wanted))
 
-    def _check(self, own: State) -> None:
-        if own not in self._checked:
-            check([self.nodes.facts[number] for number in own], self.configuration.first_quorum)
-            self._checked.add(own)
+    def _check(self, own: State | list[int]) -> None:
+        facts = [self.nodes.facts[number] for number in own]
+        seen = tuple([node.checked for node in facts])
+        if seen not in self._checked:
+            check(facts, self.configuration.first_quorum)
+            self._checked.add(seen)
 
     # -- network -----------------------------------------------------------------------------------
 
-    def _send(self, own: State, network: State, effect: Effect) -> State:
+    def _send(self, own: State | list[int], network: int, effect: Effect) -> int:
         """Put on its way what a step sends."""
-        found = set(network)
-        found.update(effect.others)
+        network |= effect.sent
         for number in effect.posts:
             if self.configuration.newest:
-                link = self._links[number]
-                found.difference_update([n for n in found if self._links[n] == link])
-            found.add(number)
+                network &= ~self._posts[self._link[number]]
+            network |= 1 << number
         for message in effect.wanted:
             if self._found(own, message):
                 # On its way from now on, whatever becomes of the source.
-                event = self._payload(message)
-                message = Message("", message.receiver, event)
-            found.add(self._number(message))
-        return tuple(sorted(found))
+                message = Message("", message.receiver, self._payload(message))
+            network |= 1 << self._number(message)
+        return network
 
     def _number(self, message: Message) -> int:
         event = message.event
@@ -235,51 +232,50 @@ class Space:
         if number is None:
             number = self._numbers[key] = len(self.messages)
             self.messages.append(message)
-            self._receiver.append(self._index[message.receiver])
-            link = f"{message.sender} {message.receiver}" if message.is_post else ""
-            self._links.append(link)
+            bit = 1 << number
+            self._to[self._index[message.receiver]] |= bit
+            if message.wanted is not None:
+                self._wanted |= bit
+            if isinstance(event, PostReceived):
+                link = self._link[number] = f"{message.sender} {message.receiver}"
+                self._posts[link] = self._posts.get(link, 0) | bit
         return number
 
-    def _absorb(self, own: State, network: State) -> State:
-        """Take posts and payloads as lost that would change nothing."""
-        receivers, idle = self._receiver, self._idle
-        kept = []
-        for number in network:
-            run = (own[receivers[number]], number)
-            useless = idle.get(run)
-            if useless is None:
-                useless = idle[run] = self._changes_nothing(*run)
-            if not useless:
-                kept.append(number)
-        return tuple(kept) if len(kept) < len(network) else network
-
-    def _changes_nothing(self, state: int, number: int) -> bool:
-        message = self.messages[number]
-        if message.event is None or isinstance(message.event, EpochMessageReceived):
-            return False
-        outcome = self.nodes.step(state, number, message.event)
-        return outcome.state == state and not outcome.sent
-
-    def _found(self, state: State, message: Message) -> bool:
+    def _found(self, own: State | list[int], message: Message) -> bool:
         """Return whether a source holds the payload."""
         assert message.wanted is not None
         run = (key_of(message.wanted), message.wanted.digest)
-        facts = self.nodes.facts
-        return any(
-            state[self._index[source]] >= 0 and run in facts[state[self._index[source]]].holds
-            for source in message.sources
-        )
+        held_by = [own[self._index[source]] for source in message.sources]
+        return any(at >= 0 and run in self.nodes.facts[at].holds for at in held_by)
 
     def _payload(self, message: Message) -> Event:
         assert message.wanted is not None
         facts = self.nodes.payloads[message.wanted.digest]
         return PayloadArrived(header=message.wanted, facts=facts)
 
-    # -- words -------------------------------------------------------------------------------------
 
-    def label(self, step: Step) -> str:
-        """Return a step in words that say all of it."""
-        return label(self, step)
+@dataclass(slots=True)
+class Exploration:
+    """What was found."""
+
+    configuration: str
+    states: int = 0
+    depth: int = 0
+    #: Steps that lead to another state.
+    transitions: int = 0
+    node_states: int = 0
+    messages: int = 0
+    complete: bool = False
+    seconds: float = 0.0
+    violation: str = ""
+    #: Shortest way to the violation, in words, each step with its name in front.
+    trace: tuple[str, ...] = ()
+    #: States without a next one.
+    ends: int = 0
+    #: Of those, how many were run on, and healed.
+    healed: int = 0
+    #: Highest epoch that was reached.
+    epochs: int = 1
 
 
 def explore(
@@ -287,69 +283,78 @@ def explore(
     *,
     limit: int,
     progress: Callable[[Exploration], None] | None = None,
-    at_end: Callable[[State], None] | None = None,
+    at_end: Callable[[State], bool] | None = None,
 ) -> Exploration:
     """Walk through the states, breadth first, until all are known or a violation is found.
 
     Args:
         limit: States to look at.
-        progress: Called now and then.
-        at_end: Called with states that have no next one.
+        progress: Called after every level.
+        at_end: Called with states that have no next one; True = it looked at it, and all is well.
     """
     found = Exploration(space.configuration.name)
     started = perf_counter()
-    first = space.begin()
-    known: dict[bytes, int] = {_packed(first): 0}
-    parents, taken = array("q", [-1]), [Step(0, 0)]
-    level, numbers = [first], [0]
-    while level and not found.violation:
-        following: list[State] = []
-        following_numbers: list[int] = []
-        for state, number in zip(level, numbers, strict=True):
-            is_end = True
-            for step in space.steps(state):
-                is_end = False
-                try:
-                    after = space.take(state, step)
-                except (InvariantViolation, AssertionError) as error:
-                    found.violation = f"{type(error).__name__}: {error}"
-                    found.trace = (*_way(space, number, parents, taken), space.label(step))
+    walk = _Walk(space, limit)
+    while walk.level and not found.complete:
+        number = -1
+        try:
+            for number, state in walk.level:
+                if not walk.expand(number, state):
+                    found.ends += 1
+                    found.healed += at_end is not None and at_end(state)
+                if len(walk.known) >= limit:
                     break
-                found.transitions += 1
-                key = _packed(after)
-                if key not in known:
-                    known[key] = len(parents)
-                    parents.append(number)
-                    taken.append(step)
-                    following.append(after)
-                    following_numbers.append(len(parents) - 1)
-            if found.violation or len(parents) >= limit:
-                break
-            if is_end:
-                found.ends += 1
-                if at_end is not None:
-                    at_end(state)
-        else:
-            found.complete = not following
-        found.depth += bool(following) or bool(found.violation)
-        found.states, found.seconds = len(parents), perf_counter() - started
+            else:
+                found.complete = not walk.following
+        except (InvariantViolation, AssertionError) as error:
+            found.violation = f"{type(error).__name__}: {error}"
+            found.trace = (*walk.way(number), label(space, space.last))
+        found.depth += bool(walk.following or found.violation)
+        found.states, found.transitions = len(walk.known), walk.transitions
         found.node_states, found.messages = len(space.nodes.facts), len(space.messages)
+        found.seconds = perf_counter() - started
         if progress is not None:
             progress(found)
-        if len(parents) >= limit and not found.complete:
+        if found.violation or len(walk.known) >= limit:
             break
-        level, numbers = following, following_numbers
-    found.epochs = max((f.view.epoch for f in space.nodes.facts if f.view), default=1)
+        walk.level, walk.following = walk.following, []
+    found.epochs = max((node.view.epoch for node in space.nodes.facts if node.view), default=1)
     return found
 
 
-def _packed(state: State) -> bytes:
-    return array("I", state).tobytes()
+class _Walk:
+    """States known so far, and how each was reached first."""
 
+    def __init__(self, space: Space, limit: int) -> None:
+        self._space = space
+        self._limit = limit
+        first = space.begin()
+        self.known: set[State] = {first}
+        self.level = [(0, first)]
+        self.following: list[tuple[int, State]] = []
+        self.transitions = 0
+        self._parents = array("q", [-1])
+        self._taken = array("q", [0])
 
-def _way(space: Space, number: int, parents: array[int], taken: list[Step]) -> tuple[str, ...]:
-    steps = []
-    while number > 0:
-        steps.append(space.label(taken[number]))
-        number = parents[number]
-    return tuple(reversed(steps))
+    def expand(self, number: int, state: State) -> bool:
+        """Find the states behind one; return whether there are any."""
+        space, known = self._space, self.known
+        count = 0
+        for after in space.successors(state):
+            count += 1
+            if after not in known:
+                known.add(after)
+                self.following.append((len(self._parents), after))
+                self._parents.append(number)
+                self._taken.append(space.last.node << 32 | (space.last.code + 16))
+        self.transitions += count
+        return count > 0
+
+    def way(self, number: int) -> tuple[str, ...]:
+        """Return the steps to a state in words."""
+        steps = []
+        while number > 0:
+            taken = self._taken[number]
+            steps.append(label(self._space, Step(taken >> 32, (taken & 0xFFFFFFFF) - 16)))
+            number = self._parents[number]
+        return tuple(reversed(steps))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 from unittest.mock import patch
 
 from sparktxlog.model.ids import NodeId
@@ -72,10 +73,13 @@ class Loose(Ordering):
     _wedged = False
     _last: Snapshot | None = None
 
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._ready = True
+
     def freeze(self, now: int) -> None:
-        """Freeze in name."""
-        # The first call in the life of a node that is no member comes from the constructor.
-        self._wedged = hasattr(self, "_clock_warned") and not self.frozen
+        """Freeze in name; what is frozen from the start, as no member, stays so."""
+        self._wedged = self._ready
         super().freeze(now)
 
     @contextlib.contextmanager

@@ -13,11 +13,25 @@ from time import monotonic
 from sparktxlog.protocol.master import Master
 from sparktxlog.testing.mutation.mutant import Killer, Mutant
 from sparktxlog.testing.mutation.traces import TRACES
-from sparktxlog.testing.simulation.run import layout_of, run_seed
+from sparktxlog.testing.simulation.run import LAYOUTS, run_seed
+from sparktxlog.testing.simulation.world import Layout
 from sparktxlog.testing.strategies import run_schedule
 
 #: Simulated time, mean pause of faults and transactions of a simulated seed: much happens in it.
 _STRESS = {"hour_us": 400_000_000, "fault_pause_us": 5_000_000, "transactions": 600}
+_RIVALS = {"_rivals": 120, "_crash": 60}
+#: Beside those of the simulation, for single mutations.
+_MORE_LAYOUTS = (
+    # Here a majority of votes may hold too little data.
+    Layout(
+        name="three-and-two-witnesses", masters={"a": 1, "b": 1, "c": 1}, witnesses=("v", "w")
+    ),
+    # Ballots against ballots, with crashes between.
+    Layout(name="two-rivals", masters={"a": 1, "b": 1}, witnesses=("w",), faults=_RIVALS),
+    Layout(name="three-rivals", masters={"a": 1, "b": 1, "c": 1}, faults=_RIVALS),
+    Layout(name="five-rivals", masters=dict.fromkeys("abcde", 1), faults=_RIVALS),
+)
+LAYOUTS_BY_NAME = {layout.name: layout for layout in (*LAYOUTS, *_MORE_LAYOUTS)}
 _FIRST_SCHEDULE, _MAX_SCHEDULES = 5_000, 1_000
 _MAX_SEEDS = 2_000
 
@@ -67,16 +81,15 @@ def _runs(
         for seed in range(_FIRST_SCHEDULE, _FIRST_SCHEDULE + _MAX_SCHEDULES):
             yield str(seed), lambda seed=seed: run_schedule(seed, core) and ""
     else:
-        seeds = (s for s in range(_MAX_SEEDS) if _suits(mutant, layout_of(s).name))
-        for seed in seeds:
+        layouts = [LAYOUTS_BY_NAME[name] for name in mutant.layouts] or LAYOUTS
+        for seed in range(_MAX_SEEDS):
+            layout = layouts[seed % len(layouts)]
             yield (
-                f"{seed} ({layout_of(seed).name})",
-                lambda seed=seed: run_seed(seed, master_class=core, **_STRESS).violation,
+                f"{seed} ({layout.name})",
+                lambda seed=seed, layout=layout: (
+                    run_seed(seed, layout=layout, master_class=core, **_STRESS).violation
+                ),
             )
-
-
-def _suits(mutant: Mutant, layout: str) -> bool:
-    return not mutant.layouts or layout in mutant.layouts
 
 
 def _violation(run: Callable[[], str]) -> str:

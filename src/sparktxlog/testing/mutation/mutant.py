@@ -69,7 +69,7 @@ def ordering(mutant: type[Ordering]) -> Core:
     return plain(type(mutant.__name__, (Master,), {"ordering_class": mutant}))
 
 
-def patched(*replacements: tuple[Any, str, Any]) -> Core:
+def patched(*replacements: tuple[Any, str, Any], master: type[Master] = Master) -> Core:
     """Return a core with attributes replaced: (owner, name, replacement)."""
 
     @contextlib.contextmanager
@@ -77,28 +77,32 @@ def patched(*replacements: tuple[Any, str, Any]) -> Core:
         with contextlib.ExitStack() as stack:
             for owner, name, replacement in replacements:
                 stack.enter_context(patch.object(owner, name, replacement))
-            yield Master
+            yield master
 
     return core
 
 
-def hasty(*kinds: type, messages: tuple[type, ...] = ()) -> Core:
+def hasty(*kinds: type, messages: tuple[type, ...] = (), at_once: bool = False) -> Core:
     """Return a core that speaks before certain persists of the same batch are durable.
 
     Args:
         kinds: Persist actions that come too late.
         messages: Only batches that send such an epoch message; empty = all.
+        at_once: What is said stands before all persists of the batch, not only before `kinds`:
+            the simulated disk writes all persists of a batch together.
     """
 
     class Hasty(Master):
         def handle_all(self, events: Sequence[Event], now: int) -> list[Action]:
             actions = super().handle_all(events, now)
             sent = tuple(getattr(action, "message", None) for action in actions)
-            concerned = any(isinstance(action, kinds) for action in actions)
-            if not concerned or (messages and not any(isinstance(m, messages) for m in sent)):
+            late = PERSISTS if at_once else kinds
+            if not any(isinstance(action, kinds) for action in actions) or (
+                messages and not any(isinstance(message, messages) for message in sent)
+            ):
                 return actions
-            others = [action for action in actions if not isinstance(action, PERSISTS)]
-            return others + [action for action in actions if isinstance(action, PERSISTS)]
+            early = [action for action in actions if not isinstance(action, late)]
+            return early + [action for action in actions if isinstance(action, late)]
 
     return plain(Hasty)
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 from sparktxlog.model.operation import RunFacts
-from sparktxlog.protocol.actions import PersistQueue, TellOrdered
 from sparktxlog.protocol.addition import head_of, holders, may_add
 from sparktxlog.protocol.counter import TimestampCounter
 from sparktxlog.protocol.master import Master
@@ -36,6 +35,12 @@ class ContinuedRun(Ordering):
     def _next_timestamp(self, now: int) -> int:
         runs = self._own.runs
         return runs[-1].header.ts if runs else super()._next_timestamp(now)
+
+
+class ContinuingMaster(Master):
+    """Core that continues runs."""
+
+    ordering_class = ContinuedRun
 
 
 _register = Stream.register
@@ -68,17 +73,6 @@ def reservation_late(self: TimestampCounter) -> int | None:
         return None
     self.reserved = self.value
     return self.reserved
-
-
-class UnusedCounter(Ordering):
-    """An own ADD does not raise the own counter."""
-
-    def _drain(self, now: int) -> None:
-        entries, tables = self._queue.drain()
-        if entries:
-            self._added_at = now
-            self._outbox.persist(PersistQueue(entries=entries, tables=tables))
-            self._outbox.tell(TellOrdered(entries=entries))
 
 
 class ForgottenNewest(Ordering):

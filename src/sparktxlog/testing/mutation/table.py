@@ -64,7 +64,8 @@ def _succession(mutant: type[Succession]) -> Core:
     return plain(type(mutant.__name__, (Master,), {"succession_class": mutant}))
 
 
-_WITNESSED = ("two-and-witness", "four-and-witness")
+_FORCED = ("two-alone",)
+_RIVALS = ("two-rivals", "three-rivals", "five-rivals")
 
 _ORDINARY = (
     _m("P1", "counter-reused", "stamps at the posted counter instead of above it",
@@ -79,9 +80,8 @@ _ORDINARY = (
     _m("P1a", "session-overtaken", "stamps a small run before the bulk one of its session",
        patched((Staging, "must_wait", ordinary.no_waiting)), "s"),
     _m("P1b", "run-continued", "stamps a later submit with the timestamp of a run that waits",
-       patched(
-           (Stream, "register", ordinary.register_equal_timestamps),
-           (Ordering, "_next_timestamp", ordinary.ContinuedRun._next_timestamp)), "r"),
+       patched((Stream, "register", ordinary.register_equal_timestamps),
+               master=ordinary.ContinuingMaster), "r"),
     _m("P1b", "run-torn-in-add", "appends a run's first transaction, and the rest later",
        ordering(ordinary.TornAddition), "rs"),
     _m("P1b", "run-torn-in-union", "takes only half of the final queue's last run",
@@ -92,8 +92,6 @@ _ORDINARY = (
        patched((TimestampCounter, "reservation", ordinary.reservation_late)), "r"),
     _m("P2", "reservation-not-durable", "posts a counter before its H is durable",
        hasty(PersistReservation), "rs"),
-    _m("P2", "add-not-counted", "an own ADD does not raise the own counter",
-       ordering(ordinary.UnusedCounter), "rs"),
     _m("P2", "newest-run-unpromised", "promises an n that leaves out the newest own run",
        ordering(ordinary.ForgottenNewest), "r"),
     _m("P3", "post-torn", "a post's counter is later than its headers",
@@ -113,7 +111,7 @@ _ORDINARY = (
     _m("P5", "no-epoch-tag", "counts promises and claims of earlier epochs in this one",
        plain(ordinary.AnyEpoch), "s"),
     _m("P6", "log-clock-not-raised", "leaves the log clock behind the timestamps of others",
-       patched((TimestampCounter, "learn", ordinary.learn_nothing)), "s"),
+       patched((TimestampCounter, "learn", ordinary.learn_nothing)), "st"),
     _m("P7", "skip-instead-of-stop", "skips a run that is not acquired yet",
        ordering(ordinary.Skipping), "r"),
     _m("P7", "quorum-minus-one", "appends with one holder fewer than configured",
@@ -126,8 +124,7 @@ _ORDINARY = (
        patched((orders, "least_promise", ordinary.least_of_peers)), "rs",
        survives="receiving a header raises the own log clock, hence the own counter"),
     _m("P7", "queue-volatile", "forgets at each start what the present epoch appended",
-       patched((SimulatedNode, "start", ordinary.start_without_queue)), "s",
-       survives="the queue follows from durable runs, promises and claims: it is appended again"),
+       patched((SimulatedNode, "start", ordinary.start_without_queue)), "s"),
     _m("P8", "no-heartbeat", "never repeats a post that was lost",
        patched((Rounds, "plan", ordinary.never)), "rs"),
     _m("P9", "tail-hash-unchecked", "appends a tail whatever its hashes say",
@@ -139,13 +136,13 @@ _ORDINARY = (
 
 _DECIDING = (
     _m("P11", "new-voters-decide", "counts votes by the view that is to come",
-       patched((Proposer, "take_accepted", deciding.new_voters)), "st"),
+       patched((Proposer, "take_accepted", deciding.new_voters)), "st", _RIVALS),
     _m("P12", "no-vote-majority", "lets one vote decide",
        patched((View, "elects", deciding.any_vote)), "s"),
     _m("P12", "half-the-votes", "lets half of the votes decide",
-       patched((View, "elects", deciding.half)), "st"),
+       patched((View, "elects", deciding.half)), "st", _RIVALS),
     _m("P12", "no-data-quorum", "is content with what one answering member holds",
-       patched((View, "preserves", deciding.any_member)), "s", ("three", "five") + _WITNESSED),
+       patched((View, "preserves", deciding.any_member)), "st", ("three-and-two-witnesses",)),
     _m("P13", "no-probe", "starts a ballot without quorums in reach",
        patched((Suspicion, "allows", deciding.allows_always)), "t"),
     _m("P13", "evicts-at-once", "takes a suspect for dead without having tried it",
@@ -162,20 +159,20 @@ _DECIDING = (
        ordering(deciding.RepeatsPosts), "s",
        survives="permitted: the same post once more is what a network may do anyway"),
     _m("P14", "promise-spoken-early", "answers a ballot before its promise is durable",
-       hasty(PersistBallot, messages=(Promise,)), "st"),
+       hasty(PersistBallot, messages=(Promise,), at_once=True), "st", _RIVALS),
     _m("P14", "promise-forgotten", "restarts without the promised ballot",
-       forgetful(deciding.forget_promise), "st"),
+       forgetful(deciding.forget_promise), "st", _RIVALS),
     _m("P14", "wedge-forgotten", "works on after a restart although a ballot was promised",
-       plain(entering.ForgottenWedge), "st"),
+       plain(entering.ForgottenWedge), "st", _RIVALS),
     _m("P14", "promises-any-ballot", "promises lower ballots, too",
-       patched((Voter, "promise", deciding.promise_anything)), "st"),
+       patched((Voter, "promise", deciding.promise_anything)), "st", _RIVALS),
     _m("P14", "ballot-counter-volatile", "begins with ballot number 1 after a restart",
-       _succession(deciding.StartsAtZero), "s",
+       _succession(deciding.StartsAtZero), "s", _RIVALS,
        survives="its own durable promise and refusals, which carry the ballot, raise it again"),
     _m("P15", "accepted-value-ignored", "proposes its own value although one was accepted",
-       patched((Proposer, "_highest_vote", deciding.no_vote)), "st"),
+       patched((Proposer, "_highest_vote", deciding.no_vote)), "st", _RIVALS),
     _m("P15", "lowest-ballot", "takes the accepted value of the lowest ballot",
-       patched((Proposer, "_highest_vote", deciding.lowest_vote)), "st"),
+       patched((Proposer, "_highest_vote", deciding.lowest_vote)), "st", _RIVALS),
     _m("P15", "longest-queue", "takes the longest queue instead of the union",
        patched((proposing, "final_queue", deciding.longest_queue)), "s"),
     _m("P15", "proposers-queue", "takes the proposer's queue instead of the union",
@@ -191,22 +188,22 @@ _DECIDING = (
     _m("P16", "flush-of-a-majority", "goes on when a majority of the members flushed",
        patched((Proposer, "take_flushed", deciding.majority_flushed)), "st"),
     _m("P16", "payload-not-durable", "answers a flush before the payload is durable",
-       hasty(PersistForeignRun, messages=(Flushed,)), "s"),
+       hasty(PersistForeignRun, messages=(Flushed,), at_once=True), "s"),
     _m("P17", "accepted-forgotten", "restarts without the accepted value",
-       forgetful(deciding.forget_accepted), "st", _WITNESSED),
+       forgetful(deciding.forget_accepted), "st", _RIVALS),
     _m("P17", "accepts-any-ballot", "accepts in ballots below the promised one",
-       patched((Voter, "accept", deciding.accept_anything)), "st"),
+       patched((Voter, "accept", deciding.accept_anything)), "st", _RIVALS),
     _m("P17", "accept-unpromised", "accepts in a ballot without promising it",
-       patched((Voter, "accept", deciding.accept_without_promise)), "st"),
+       patched((Voter, "accept", deciding.accept_without_promise)), "st", _RIVALS),
     _m("P17", "first-vote-decides", "takes the first vote for the decision",
-       patched((Proposer, "take_accepted", deciding.first_vote)), "st"),
+       patched((Proposer, "take_accepted", deciding.first_vote)), "st", _RIVALS),
 )  # fmt: skip
 
 _ENTERING = (
     _m("P18", "install-unchecked", "installs a final queue that is none of its own",
        plain(entering.InstallsAnything), "t"),
     _m("P18", "view-spoken-early", "posts in an epoch before its view is durable",
-       hasty(PersistView), "s"),
+       hasty(PersistView, at_once=True), "s"),
     _m("P18", "acquired-kept", "keeps what it acquired and the final queue does not hold",
        plain(entering.KeepsAcquired), "s"),
     _m("P18", "counter-not-raised", "leaves its counter behind the final queue's end",
@@ -237,20 +234,32 @@ _ENTERING = (
     _m("P22", "lagger-not-served", "sends no tail to a member that lags behind",
        patched((Ordering, "_serve_lagger", ordinary.no_service)), "rs"),
     _m("P23", "force-own-queue", "forces its own queue although it accepted a value",
-       patched((mastering, "forced_view", entering.force_own)), "t"),
+       patched((mastering, "forced_view", entering.force_own)), "st", _FORCED),
     _m("P23", "force-leaves-votes", "forces, and leaves the others their votes",
-       patched((mastering, "forced_view", entering.force_with_votes)), "t"),
+       patched((mastering, "forced_view", entering.force_with_votes)), "st", _FORCED),
     _m("P23", "force-same-lineage", "forces under the lineage that the others go on with",
-       plain(entering.SameLineage), "t"),
+       plain(entering.SameLineage), "st", _FORCED),
     _m("P23", "fork-followed", "takes the view of another fork for its own future",
-       patched((Succession, "_follows", entering.follow_any_lineage)), "t"),
+       patched((Succession, "_follows", entering.follow_any_lineage)), "st", _FORCED),
     _m("P23", "fork-tail-taken", "appends the tail of another lineage",
        plain(entering.AnyLineage), "t"),
 )  # fmt: skip
 
 MUTANTS: tuple[Mutant, ...] = (*_ORDINARY, *_DECIDING, *_ENTERING)
+BY_NAME = {mutant.name: mutant for mutant in MUTANTS}
 RULES = tuple(f"P{number}" for number in range(1, 24))
-#: The six that cannot be found, all understood.
+#: Protocol §8: six mutations of the design that are harmless.  Of those, `queue-volatile` is found
+#: in this core: who answers a flush has the queue up to its base, not only the runs in it.
+KNOWN_SURVIVORS = frozenset(
+    {
+        "frozen-posts-repeated",
+        "queue-volatile",
+        "own-counter-left-out",
+        "claims-beyond-gap",
+        "counter-not-raised",
+        "ballot-counter-volatile",
+    }
+)
 SURVIVORS = frozenset(mutant.name for mutant in MUTANTS if mutant.survives)
 
 

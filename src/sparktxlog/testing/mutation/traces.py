@@ -57,9 +57,11 @@ def _next(view: View, *members: str) -> View:
 def _proposing(node: Lone, number: int = 1) -> Ballot:
     """Let a node propose by itself, behind a ballot of `b` that came to nothing."""
     node.hear(node.prepare("b", number))
-    started = sent(node.wait(3 * SECOND_US), Prepare)
-    assert started, "a wedged node does not try by itself"
-    return started[-1].ballot
+    for _ in range(100):
+        started = sent(node.wait(SECOND_US // 10), Prepare)
+        if started:
+            return started[0].ballot
+    raise AssertionError("a wedged node does not try by itself")
 
 
 def _changing(node: Lone, roster: tuple[Seat, ...]) -> Ballot:
@@ -120,6 +122,28 @@ def tail_of_another_lineage_is_ignored(core: type[Master]) -> None:
     assert not _queue(actions)
 
 
+# -- P2, P6: counters ------------------------------------------------------------------------------
+
+
+def stamps_behind_its_queue(core: type[Master]) -> None:
+    """P2: a timestamp used in an own ADD is never stamped again."""
+    node = Lone(core)
+    entry = _entry(node.run_of("b", 1, node.now + 100), 1, bytes(32))
+    actions = node.feed(_tail(LINEAGE, entry)) + node.push(entry.header)
+    assert _queue(actions)
+    told = [a.header for a in node.submit() if isinstance(a, TellAccepted)]
+    assert told[0] is not None
+    assert told[0].key > entry.header.key
+
+
+def log_clock_follows(core: type[Master]) -> None:
+    """P6: a run from an hour ahead does not wait for an hour: the own promise reaches it soon."""
+    node = Lone(core)
+    ahead = node.run_of("b", 1, node.now + 3_600 * SECOND_US)
+    actions = node.push(ahead) + node.wait(3 * SECOND_US)
+    assert max(a.post.counter for a in actions if isinstance(a, SendPost)) >= ahead.ts
+
+
 # -- P11–P13: who decides --------------------------------------------------------------------------
 
 
@@ -166,6 +190,15 @@ def a_short_silence_evicts_nobody(core: type[Master]) -> None:
         assert not sent(actions, Prepare)
 
 
+def data_quorum_is_needed(core: type[Master]) -> None:
+    """P12: a majority of votes with too few of the members that hold the data decides nothing."""
+    node = Lone(core, votes=dict.fromkeys(("a", "b", "c", "w", "w2"), 1))
+    ballot = _proposing(node)
+    actions = node.hear(node.promise("w", ballot), node.promise("w2", ballot))
+    assert not sent(actions + node.wait(SECOND_US // 2), Flush)
+    assert sent(node.hear(node.promise("b", ballot)) + node.wait(SECOND_US // 5), Flush)
+
+
 # -- P14: the wedge --------------------------------------------------------------------------------
 
 
@@ -174,6 +207,7 @@ def promise_stops_everything(core: type[Master]) -> None:
     node = Lone(core)
     waiting = node.run_of("c", 1, node.now)
     node.push(waiting)
+    before = max(a.post.counter for a in node.wait(2 * SECOND_US) if isinstance(a, SendPost))
     promise = sent(node.hear(node.prepare("b", 1)), Promise)
     assert promise
     assert promise[0].state is not None
@@ -185,7 +219,8 @@ def promise_stops_everything(core: type[Master]) -> None:
     actions += node.wait(SECOND_US // 2)
     assert node.master.phase is Phase.WEDGED
     told = [a for a in actions if isinstance(a, TellAccepted) and a.header is not None]
-    spoken = [a for a in actions if isinstance(a, SendPost | SendPush)]
+    spoken = [a for a in actions if isinstance(a, SendPush)]
+    spoken += [a for a in actions if isinstance(a, SendPost) and a.post.counter > before]
     assert not (told or spoken or _queue(actions))
     assert not [a for a in actions if isinstance(a, PersistForeignRun)]
 
@@ -386,13 +421,16 @@ def forced_on_both_sides(core: type[Master]) -> None:
 
 
 TRACES: tuple[Trace, ...] = (
+    stamps_behind_its_queue,
+    log_clock_follows,
     broken_promise_halts,
     tail_of_another_queue_halts,
     tail_of_another_lineage_is_ignored,
+    alone_it_stays_suspicious,
     old_voters_decide,
+    data_quorum_is_needed,
     half_of_the_votes_is_too_few,
     every_vote_is_needed,
-    alone_it_stays_suspicious,
     a_short_silence_evicts_nobody,
     promise_stops_everything,
     promise_is_durable_first,

@@ -31,7 +31,7 @@ class Faults:
         self._until = until
         self._pause_us = pause_us
         self._tickets = 1_000_000
-        self._kinds = (
+        kinds = (
             (self._crash, 30),
             (self._partition, 14),
             (self._one_way, 8),
@@ -46,6 +46,8 @@ class Faults:
             (self._rivals, 3),
             (self._stale, 4),
         )
+        other = world.layout.faults
+        self._kinds = tuple((kind, other.get(kind.__name__, weight)) for kind, weight in kinds)
         # So that every history has epochs: one member after the other is away for long.
         for part in (2, 5, 8):
             world.at(until * part // 10, self._away)

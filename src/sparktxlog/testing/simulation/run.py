@@ -52,13 +52,14 @@ def layout_of(seed: int) -> Layout:
 def run_seed(
     seed: int,
     *,
+    layout: Layout | None = None,
     master_class: type[Master] = Master,
     hour_us: int = HOUR_US,
     transactions: int = 1_600,
     fault_pause_us: int = 180_000_000,
 ) -> Outcome:
     """Simulate one seed; a violation is returned, not raised."""
-    layout = layout_of(seed)
+    layout = layout or layout_of(seed)
     outcome = Outcome(seed=seed, layout=layout.name)
     started = process_time()
     world = World(seed, layout, master_class)

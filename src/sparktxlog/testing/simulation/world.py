@@ -65,6 +65,8 @@ class Layout:
     #: True: an operator forces the survivor of two equal masters to go on alone (P23).
     forced: bool = False
     settings: dict[str, Any] = field(default_factory=dict)
+    #: Kind of fault → its weight, instead of the usual one.
+    faults: dict[str, int] = field(default_factory=dict)
 
 
 class World:

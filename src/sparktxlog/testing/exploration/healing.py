@@ -1,0 +1,88 @@
+"""Liveness: a state behind which nothing more can happen heals once time passes (I8).
+
+The masters go on from memory, now with the core's own suspicion and patience; every message
+arrives.  In the end all masters are members again, with one queue that has everything accepted.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from sparktxlog.errors import InvariantViolation
+from sparktxlog.protocol.events import Event, FetchFailed, PayloadArrived, Tick
+from sparktxlog.protocol.phases import Phase
+from sparktxlog.protocol.succession import Succession
+from sparktxlog.testing.exploration.nodes import Nodes, NodeState, Sent
+
+#: Time steps a cluster has to heal.
+_PATIENCE = 400
+
+
+class Healing:
+    """A fair run from one state on.
+
+    Args:
+        nodes: Where the states are from.
+        own: State of each node.
+    """
+
+    def __init__(self, nodes: Nodes, own: Sequence[int]) -> None:
+        self._nodes = nodes
+        self._states: dict[str, NodeState] = {}
+        for number in own:
+            state = nodes.thaw(number)
+            state.master._succession.__class__ = Succession
+            self._states[nodes.facts[number].name] = state
+        self._network: deque[Sent] = deque()
+
+    def run(self) -> None:
+        """Let time pass and messages arrive until all is well.
+
+        Raises:
+            InvariantViolation: It does not get well.
+        """
+        for _ in range(_PATIENCE):
+            if self._well():
+                return
+            for name, state in self._states.items():
+                state.now += 1
+                self._handle(name, Tick())
+            while self._network:
+                sent = self._network.popleft()
+                self._handle(sent.receiver, sent.event or self._fetched(sent))
+        raise InvariantViolation(f"I8: not healed: {self._words()}")
+
+    def _handle(self, name: str, event: Event) -> None:
+        self._network.extend(self._nodes.handle(name, self._states[name], [event]))
+
+    def _fetched(self, sent: Sent) -> Event:
+        assert sent.wanted is not None
+        disks = [self._states[source].disk for source in sent.sources]
+        digest = sent.wanted.digest
+        if any(disk.holds(sent.wanted) for disk in disks):
+            return PayloadArrived(header=sent.wanted, facts=self._nodes.payloads[digest])
+        return FetchFailed(digest=digest, reason="nobody has it")
+
+    def _well(self) -> bool:
+        masters = {n: s for n, s in self._states.items() if s.master.phase is not Phase.WITNESS}
+        statuses = [state.master.status() for state in masters.values()]
+        queues = [state.disk.queue for state in masters.values()]
+        waiting = [state.disk for state in masters.values()]
+        return (
+            all(s.phase is Phase.NORMAL and set(s.members) == set(masters) for s in statuses)
+            and all(queue == queues[0] for queue in queues)
+            and not any(disk.incoming or disk.announcements for disk in waiting)
+            and len(queues[0]) == sum(state.submitted for state in masters.values())
+        )
+
+    def _words(self) -> str:
+        words = []
+        for name, state in self._states.items():
+            status = state.master.status()
+            words.append(
+                f"{name}: {status.phase} in epoch {status.epoch} of {'+'.join(status.members)}, "
+                f"{status.position} positions, {state.submitted} submitted, waits for "
+                f"{status.waiting_for}"
+            )
+        return "; ".join(words)

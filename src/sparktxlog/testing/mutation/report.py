@@ -1,0 +1,111 @@
+"""The table of mutations with what found them, as Markdown and as one JSON object."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sparktxlog.testing.mutation.killers import Kill
+from sparktxlog.testing.mutation.mutant import Mutant
+from sparktxlog.testing.mutation.table import BY_NAME
+
+_HEAD = """\
+# Mutations of the protocol core
+
+Written by `make mutants`; do not edit. Each line is the core with one rule of
+[protocol.md](protocol.md) broken in one way, put in by a subclass or a patch of
+`src/sparktxlog/testing/mutation`, and what found it: a random schedule of normal operation
+(`testing/strategies.py`), a seed of the simulation of whole clusters (`testing/simulation`, with a
+fault every five simulated seconds), or a directed trace (`testing/mutation/traces.py`).  A mutation
+that nothing finds must be one of the six that are known to be harmless, with the reason.
+"""
+_LONGEST = 110
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What became of one mutation."""
+
+    name: str
+    #: None: it survived.
+    kill: Kill | None
+    #: Killer → runs that found nothing.
+    tried: dict[str, int]
+    seconds: float
+
+    @property
+    def mutant(self) -> Mutant:
+        """Return the mutation; it does not travel between processes itself."""
+        return BY_NAME[self.name]
+
+    @property
+    def is_expected(self) -> bool:
+        """Return whether it was found, or is a listed survivor."""
+        return self.kill is not None or bool(self.mutant.survives)
+
+
+def markdown(results: Sequence[Result]) -> str:
+    """Return the whole page."""
+    found = [result for result in results if result.kill is not None]
+    rows = [
+        "| Rule | Mutation | Put in by | Found by | After | What was violated |",
+        "|---|---|---|---|---|---|",
+        *(_row(result) for result in results if result.kill is not None),
+    ]
+    left = [
+        "| Rule | Mutation | Tried | Why it survives |",
+        "|---|---|---|---|",
+        *(_survivor(result) for result in results if result.kill is None),
+    ]
+    return "\n".join(
+        [_HEAD, f"{len(results)} mutations, {len(found)} found.", "", *rows, "", "## Survivors", "",
+         *left, ""]
+    )  # fmt: skip
+
+
+def as_json(results: Sequence[Result]) -> dict[str, Any]:
+    """Return the totals and one object for each mutation."""
+    return {
+        "mutants": len(results),
+        "killed": sum(result.kill is not None for result in results),
+        "survivors": [r.name for r in results if r.kill is None],
+        "unexpected": [r.name for r in results if not r.is_expected],
+        "results": [
+            {
+                "name": r.name,
+                "rule": r.mutant.rule,
+                "kill": None if r.kill is None else asdict(r.kill),
+                "tried": r.tried,
+                "seconds": round(r.seconds, 1),
+            }
+            for r in results
+        ],
+    }
+
+
+def _row(result: Result) -> str:
+    mutant, kill = result.mutant, result.kill
+    assert kill is not None
+    runs = f"{kill.runs} run{'' if kill.runs == 1 else 's'}"
+    return (
+        f"| {mutant.rule} | `{mutant.name}`: {mutant.says} | {mutant.how} | "
+        f"{kill.killer} {kill.where} | {runs}, {kill.seconds:.1f} s | {_short(kill.violation)} |"
+    )
+
+
+def _survivor(result: Result) -> str:
+    mutant = result.mutant
+    tried = ", ".join(f"{runs} {killer} runs" for killer, runs in result.tried.items())
+    reason = mutant.survives or "**not expected to survive**"
+    return f"| {mutant.rule} | `{mutant.name}`: {mutant.says} | {tried} | {reason} |"
+
+
+def _short(violation: str) -> str:
+    """Return the head of a violation without times and types, fit for a table."""
+    text = re.sub(r"^\w+: |\[invariant\] |at [\d.]+ s: ", "", violation.split("\n")[0])
+    text = re.sub(r"RunHeader\(epoch=(\d+), ts=(\d+), origin='(\w+)', .*?seq=(\d+).*?(\)|$)",
+                  r"run \3:\4 of epoch \1", text)  # fmt: skip
+    text = re.sub(r"\[invariant\] |at [\d.]+ s: ", "", text).replace("|", "\\|")
+    return text if len(text) <= _LONGEST else text[:_LONGEST].rstrip() + " …"
