@@ -9,7 +9,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEMO_ARGS ?=
 BENCH_ARGS ?=
+MUTANT_ARGS ?=
+EXPLORE_ARGS ?=
 PYTEST_ARGS ?=
+SEEDS ?= 500
 # Processes that share the tests, file by file; each has at most one Spark session.
 TEST_PROCESSES ?= 2
 SHARED := -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
@@ -18,7 +21,7 @@ SHARED := -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 TEST_JVM := -XX:TieredStopAtLevel=1 -XX:+UseSerialGC \
 	-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote
 
-.PHONY: help setup check-machine lint types test test-long test-fast test-spark demo bench docs clean
+.PHONY: help setup check-machine lint types test test-long test-fast test-spark sim explore demo bench docs clean mutants
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
@@ -53,6 +56,12 @@ test-long: $(STAMP) ## Run the kills of processes and the random histories, repe
 	@$(PYTHON) tools/check_machine.py --java
 	JDK_JAVA_OPTIONS="$(TEST_JVM)" $(BIN)/python -m pytest --long -m long -rs $(PYTEST_ARGS)
 
+sim: $(STAMP) ## Simulate clusters under faults; SEEDS=10000 sets how many hours
+	@$(BIN)/python -m sparktxlog.testing.simulation --seeds $(SEEDS) $(SIM_ARGS)
+
+explore: $(STAMP) ## Visit every state of small clusters, and write docs/exploration.md
+	@$(BIN)/python -m sparktxlog.testing.exploration --write docs/exploration.md $(EXPLORE_ARGS)
+
 test-fast: $(STAMP) ## Run the tests that start neither a JVM nor a node
 	$(BIN)/python -m pytest -m "not spark and not e2e and not slow" $(PYTEST_ARGS)
 
@@ -68,8 +77,11 @@ bench: $(STAMP) ## Measure, and write benchmarks/results.json
 	@$(PYTHON) tools/check_machine.py --java
 	@$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
-docs: $(STAMP) ## Write the generated pages docs/configuration.md and docs/cli.md
-	@$(BIN)/python tools/reference.py
+mutants: $(STAMP) ## Break each rule of the protocol once; something must find it; writes docs/mutants.md
+	@$(BIN)/python -m sparktxlog.testing.mutation $(MUTANT_ARGS)
+
+docs: $(STAMP) ## Write the generated pages: docs/configuration.md, cli.md and two-sites.md
+	@$(BIN)/python -m tools.reference
 
 clean: ## Remove .venv and caches
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info

@@ -11,7 +11,17 @@ from pathlib import Path
 from benchmarks.results import Figure, machine, markdown, write
 
 #: In this order: first those without a JVM in this process.
-NAMES = ("ordering", "posts", "memory", "copying", "bulk", "apply", "replay", "visibility")
+NAMES = (
+    "ordering",
+    "posts",
+    "memory",
+    "epochs",
+    "copying",
+    "bulk",
+    "apply",
+    "replay",
+    "visibility",
+)
 
 
 def main() -> int:

@@ -27,8 +27,16 @@ _HEAVY = ("slow", "spark", "e2e")
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the files with the longest tests first: two processes then end at nearly one time."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Put the files with the longest tests first: two processes then end at nearly one time.
+
+    What needs root runs in the long form only; there it is skipped, and said so, without root.
+    """
+    if not config.getoption("--long"):
+        left_out = [item for item in items if item.get_closest_marker("privileged")]
+        if left_out:
+            config.hook.pytest_deselected(items=left_out)
+            items[:] = [item for item in items if item not in left_out]
     ranks: dict[Path, int] = {}
     for item in items:
         marked = [rank for rank, name in enumerate(_HEAVY) if item.get_closest_marker(name)]

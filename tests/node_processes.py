@@ -125,9 +125,14 @@ class NodeProcess:
         peers: dict[str, int],
         settings: Sequence[str] = (MANUAL,),
         witnesses: str = "",
+        weights: dict[str, int] | None = None,
     ) -> None:
         self.name = name
         self.witnesses = witnesses
+        #: Votes of nodes that have not one.
+        self.weights = weights or {}
+        #: What its command line begins with: a program that starts another one.
+        self.prefix: tuple[str, ...] = ()
         #: Further lines of its configuration.
         self.settings = tuple(settings)
         self.url = f"http://127.0.0.1:{port}"
@@ -154,15 +159,20 @@ class NodeProcess:
         ]
         if self.name in self.witnesses:
             lines.append('roles = ["witness"]')
+        if self.name in self.weights:
+            lines.append(f"weight = {self.weights[self.name]}")
         for number, (name, peer_port) in enumerate(sorted(peers.items()), start=1):
             lines += [f"[peer.{number}]", f'id = "{name}"', f'url = "http://127.0.0.1:{peer_port}"']
             if name in self.witnesses:
                 lines.append('roles = ["witness"]')
+            if name in self.weights:
+                lines.append(f"weight = {self.weights[name]}")
         self.config.write_text("\n".join(lines) + "\n")
 
     def start(self, *settings: str) -> None:
         """Start the process; `wait_ready` waits for it."""
-        arguments = [sys.executable, "-m", "sparktxlog.cli.serve", "--config", str(self.config)]
+        serve = (sys.executable, "-m", "sparktxlog.cli.serve", "--config", str(self.config))
+        arguments = [*self.prefix, *serve]
         for setting in settings:
             arguments += ["--set", setting]
         source = Path(__file__).parents[1] / "src"
@@ -231,12 +241,15 @@ class Cluster:
         names: str = "ABC",
         settings: Sequence[str] = (MANUAL,),
         witnesses: str = "",
+        weights: dict[str, int] | None = None,
     ) -> None:
         self.directory = directory
         self.witnesses = witnesses
         self.ports = dict(zip(names, free_ports(len(names)), strict=True))
         self.nodes = {
-            name: NodeProcess(directory, name, port, self.peers_of(name), settings, witnesses)
+            name: NodeProcess(
+                directory, name, port, self.peers_of(name), settings, witnesses, weights
+            )
             for name, port in self.ports.items()
         }
 

@@ -1,16 +1,18 @@
-"""Write the generated pages docs/configuration.md and docs/cli.md; a test compares them.
+"""Write the generated pages below docs/: configuration, commands, two sites; a test compares them.
 
-python tools/reference.py           write both
-python tools/reference.py --check   exit with 1 if one is out of date
+python -m tools.reference           write them
+python -m tools.reference --check   exit with 1 if one is out of date
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import typer
+from tools.two_sites import page
 
 from sparktxlog.cli.app import app
 from sparktxlog.config import ENV_PREFIX, SETTINGS, Setting
@@ -117,18 +119,19 @@ def _sentence(text: str | None) -> str:
     return " ".join((text or "").split())
 
 
-def pages() -> dict[Path, str]:
-    """Return the generated pages by path."""
-    return {
-        ROOT / "docs" / "configuration.md": configuration_page(),
-        ROOT / "docs" / "cli.md": cli_page(),
-    }
+#: Generated pages by path.
+PAGES: dict[Path, Callable[[], str]] = {
+    ROOT / "docs" / "configuration.md": configuration_page,
+    ROOT / "docs" / "cli.md": cli_page,
+    ROOT / "docs" / "two-sites.md": lambda: page(_NOTE),
+}
 
 
 def main(argv: list[str]) -> int:
     """Write the pages, or check them."""
     stale = []
-    for path, text in pages().items():
+    for path, write in PAGES.items():
+        text = write()
         if not path.exists() or path.read_text() != text:
             stale.append(path.relative_to(ROOT))
             if "--check" not in argv:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.architecture.source_tree import ROOT
-from tools.reference import pages
+from tools.reference import PAGES
 from typer.testing import CliRunner
 
 from sparktxlog.api.jars import DELTA_PACKAGE
@@ -18,10 +18,10 @@ from sparktxlog.config import SETTINGS
 _README = ROOT / "README.md"
 
 
-@pytest.mark.parametrize("path", sorted(pages()), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", sorted(PAGES), ids=lambda path: path.name)
 def test_generated_pages_are_up_to_date(path: Path) -> None:
-    """`make docs` writes them; a new setting or option must show."""
-    assert path.read_text() == pages()[path], f"{path.name} is out of date: run make docs"
+    """`make docs` writes them; a new setting, option or outcome must show."""
+    assert path.read_text() == PAGES[path](), f"{path.name} is out of date: run make docs"
 
 
 def test_every_setting_has_a_meaning() -> None:

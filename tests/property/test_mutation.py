@@ -25,7 +25,7 @@ _QUICK = (
     "no-vote-majority",
     "longest-queue",
     "resubmits-blindly",
-    "restamps-foreign",
+    "restamps-backwards",
     "old-incarnation",
     "no-wedge",
     "evicted-works",

@@ -54,6 +54,8 @@ class Server:
         self.answers = list(answers)
         self.requests: list[bytes] = []
         self.connections = 0
+        #: Number of the request with which the server dies; 0 = none.
+        self._last = 0
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         self._thread = threading.Thread(target=self._accept, daemon=True)
@@ -78,13 +80,19 @@ class Server:
                 return False
             data += piece
         self.requests.append(data)
+        if len(self.requests) == self._last:
+            self.close()
         answer, keep = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         connection.sendall(answer)
         return keep
 
+    def close_after(self, requests: int) -> None:
+        self._last = requests
+
     def close(self) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
+        if self._listener.fileno() != -1:
+            self._listener.shutdown(socket.SHUT_RDWR)
+            self._listener.close()
 
 
 def _is_whole(data: bytes) -> bool:
@@ -181,6 +189,18 @@ def test_a_link_that_stays_broken_leaves_the_outcome_unknown(
         submit(serve(BREAK), 0.4)
     assert caught.value.fields["transaction_id"] == str(uuid.UUID(bytes=ID))
     assert not caught.value.definite
+
+
+def test_a_node_that_dies_with_a_request_of_a_kept_connection_may_have_taken_it(
+    serve: Callable[..., Server],
+) -> None:
+    server = serve(good({}), BREAK)
+    link = Http(server.url, timeout_s=0.3)
+    link.get("/v1/info")
+    server.close_after(2)
+    with pytest.raises(CommitStateUnknownError):
+        link.submit("/v1/transactions", b"{}", "application/json", ID)
+    assert len(server.requests) == 2
 
 
 def test_unknown_from_the_node_is_final(serve: Callable[..., Server]) -> None:

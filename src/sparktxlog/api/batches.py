@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from sparktxlog.api.http import Http
+from sparktxlog.api.nodes import Nodes
 from sparktxlog.codec.assembly import as_ids, assemble_rows
 from sparktxlog.codec.validation import IndexArray, align_rows, check_rows, row_schema
 from sparktxlog.errors import OversizeError, SchemaMismatchError, TxLogError
@@ -71,7 +71,7 @@ def new_ids(n: int) -> bytes:
 
 
 def submit_batch(
-    link: Http,
+    link: Nodes,
     definition: TableDefinition,
     kind: OperationKind,
     rows: pa.Table,

@@ -25,7 +25,8 @@ import msgspec
 import pyarrow as pa
 
 from sparktxlog.api.batches import BatchReceipt, submit_batch
-from sparktxlog.api.http import Http, error_of_rejection
+from sparktxlog.api.http import error_of_rejection
+from sparktxlog.api.nodes import Nodes
 from sparktxlog.api.waiting import wait_for
 from sparktxlog.codec.arrow import columns_of
 from sparktxlog.codec.requests import (
@@ -180,10 +181,14 @@ class Transaction:
 
 
 class Client:
-    """Talks to one node; safe to share between threads.
+    """Talks to one node, or to several nodes of one log; safe to share between threads.
+
+    With several URLs a call goes to the next node when one does not answer or takes no
+    transactions, and a submit whose node was lost is followed to its outcome; the same id is never
+    applied twice.  Level `applied` then means the site of the node that answers.
 
     Args:
-        url: The node's URL, such as `http://127.0.0.1:7070`.
+        url: The node's URL, such as `http://127.0.0.1:7070`; several as a list, or with commas.
         token: Client token; default: the variable `SPARKTXLOG_CLIENT_TOKEN`.
         timeout_s: Seconds for each call, repeats included.
         level: How far transactions must get: `accepted`, `acquired`, `ordered`, `applied`,
@@ -192,13 +197,13 @@ class Client:
 
     def __init__(
         self,
-        url: str,
+        url: str | Sequence[str],
         token: str | None = None,
         *,
         timeout_s: float = 30.0,
         level: str = "ordered",
     ) -> None:
-        self._link = Http(url, token=token, timeout_s=timeout_s)
+        self._link = Nodes(url, token=token, timeout_s=timeout_s)
         self._level = level
         self._definitions: dict[str, TableDefinition] = {}
         self._info: dict[str, Any] | None = None
@@ -375,14 +380,14 @@ class Client:
 
         Raises:
             CommitStateUnknownError: Not reached in time (not definite).
-            NotFoundError: The node never saw it (definite).
+            NotFoundError: No node ever saw it (definite).
         """
         return wait_for(
             self._link, receipt, level, self._link.timeout_s if timeout_s is None else timeout_s
         )
 
     def receipt(self, transaction_id: str) -> Receipt:
-        """Return what the node knows of a transaction; NotFoundError if it never saw it."""
+        """Return what is known of a transaction; NotFoundError if no node that answers saw it."""
         found = transaction_id_from_text(transaction_id)
         return self._link.receipt(transaction_id_to_text(found))
 

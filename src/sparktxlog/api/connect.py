@@ -16,6 +16,7 @@ from sparktxlog.api.grouped import GroupedTransactions
 from sparktxlog.api.grouped_batch import GroupedBatch, GroupedReceipt
 from sparktxlog.api.http import Http
 from sparktxlog.api.inline import InlineWorker
+from sparktxlog.api.nodes import Nodes, one_url
 from sparktxlog.api.probe import check_store
 from sparktxlog.api.schema import definition_from
 from sparktxlog.api.snapshot import Snapshot, not_applied
@@ -50,7 +51,7 @@ AtLeast = int | Literal["own"] | None
 
 def connect(
     spark: SparkSession,
-    url: str,
+    url: str | Sequence[str],
     token: str | None = None,
     *,
     apply: Literal["inline"] | None = None,
@@ -63,9 +64,14 @@ def connect(
     the session's time zone to UTC and its Parquet timestamps to microseconds, and registers the
     data source `txlog`.
 
+    With several URLs of one log the first node that takes transactions is the session's *home*: its
+    payload store, its tables.  A commit whose node is lost is followed to its outcome at the
+    others, or submitted there under the same id.  A commit whose rows were staged as files is bound
+    to its home: if that is lost, its outcome is asked for elsewhere, and else UNKNOWN.
+
     Args:
         spark: The session whose DataFrames are committed.
-        url: The node's, such as `http://127.0.0.1:7070`.
+        url: The node's, such as `http://127.0.0.1:7070`; several as a list, or with commas.
         token: Client token, where the node asks for one.
         apply: "inline": this session also applies what it commits, in place of a worker.
         session: Commits of one session are ordered as they were submitted (protocol P1a);
@@ -77,31 +83,35 @@ def connect(
         UnauthorizedError: The token is missing or wrong (definite).
         PayloadStoreError: The payload store is not shared; the text names both sides (definite).
         ConfigError: `apply` is none of the allowed values, or the node is of another version.
+        InvalidRequestError: `apply="inline"` and several URLs (definite).
     """
     if apply not in (None, "inline"):
         raise ConfigError(
             f"apply={apply!r} is unknown", hint="Use apply='inline', or leave it out."
         )
-    link = Http(url, token=token)
-    info = link.get("/v1/info")
-    _check_version(str(info["version"]), url)
+    if apply == "inline":
+        one_url(url, "apply='inline'")
+    link = Nodes(url, token=token)
+    home, info = link.choose()
+    _check_version(str(info["version"]), home.url)
     for name, value in _SESSION.items():
         before = spark.conf.get(name, None)
         if before != value:
             _log.info("set %s to %s for this session (was %s)", name, value, before)
             spark.conf.set(name, value)
     root = Path(info["payload_root"])
-    check_store(spark, root, link.get, url)
-    register(spark, url=url, token=token)
+    check_store(spark, root, home.get, home.url)
+    register(spark, url=home.url, token=token)
     log = TxLog(
         spark,
         link,
+        home,
         PayloadStore(root=root, inline_limit_bytes=int(info["inline_limit"])),
         session=session or str(uuid.uuid4()),
         timeout_s=timeout,
     )
     if apply == "inline":
-        log.worker = InlineWorker(spark, url, token)
+        log.worker = InlineWorker(spark, home.url, token)
     return log
 
 
@@ -125,7 +135,8 @@ class TxLog:
     def __init__(
         self,
         spark: SparkSession,
-        link: Http,
+        link: Nodes,
+        home: Http,
         store: PayloadStore,
         *,
         session: str,
@@ -139,15 +150,17 @@ class TxLog:
         #: End of this log's last commit in the synchronized queue, 0 = none yet.
         self.last_position = 0
         self._link = link
-        self._submission = Submission(link)
+        #: Whose payload store and tables the session sees.
+        self._home = home
+        self._submission = Submission(link, home.url)
         self._session = session
         self._timeout_s = timeout_s
         self._definitions: dict[str, TableDefinition] = {}
 
     @property
     def url(self) -> str:
-        """The node's URL."""
-        return self._link.url
+        """URL of the home node."""
+        return self._home.url
 
     def __enter__(self) -> Self:
         return self
@@ -367,7 +380,7 @@ class TxLog:
             NotAppliedError: Not published in time (definite).
         """
         wanted = self._position(at_least)
-        answer = self._link.get(
+        answer = self._home.get(
             "/v1/published", at_least=wanted, timeout=self._timeout_s, wait_s=self._timeout_s
         )
         if answer["position"] < wanted:
@@ -378,7 +391,7 @@ class TxLog:
                 published=answer["position"],
                 position=wanted,
             )
-        root = Path(self._link.get("/v1/info")["log_root"])
+        root = Path(self._home.get("/v1/info")["log_root"])
         return self.spark.read.format("delta").load((root / "synchronized_queue").as_uri())
 
     def masters(self) -> DataFrame:
@@ -431,7 +444,7 @@ class TxLog:
         """
         wanted = self._position(at_least)
         try:
-            answer = self._link.get(
+            answer = self._home.get(
                 "/v1/snapshot",
                 position=position,
                 at_least=wanted,

@@ -33,6 +33,7 @@ from pyspark.sql.types import StructType
 
 from sparktxlog.api.files import FileStage
 from sparktxlog.api.http import ERROR_CLASSES, Http
+from sparktxlog.api.nodes import Nodes
 from sparktxlog.api.schema import check_fit, definition_from
 from sparktxlog.api.submission import Submission
 from sparktxlog.api.views import VIEWS, view
@@ -266,7 +267,8 @@ class TxLogWriter(DataSourceArrowWriter):
         transaction = PreparedTransaction(transaction_id=self._id, operations=(operation,))
         level = self._options.get("level", "ordered")
         timeout_s = float(self._options.get("timeout", _TIMEOUT_S))
-        submission = Submission(_link(self._options))
+        link = Nodes(self._options["url"], token=self._options.get("token"))
+        submission = Submission(link, link.url)
         if submission.known(self._id, level, timeout_s) is not None:
             self._remove()  # of the first commit the log has its own
             return

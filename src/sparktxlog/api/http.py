@@ -159,8 +159,15 @@ class Http:
         if content_type is not None:
             headers["content-type"] = content_type
         timeout = (self.timeout_s if wait_s is None else wait_s) + _GRACE_S
+        lost: Exception | None = None
         while True:
-            connection, kept = self._connection()
+            try:
+                connection, kept = self._connection()
+            except UnreachableError:
+                if lost is None:
+                    raise
+                # The request went out on a kept connection: the node may have died of it, later.
+                raise _broken(self.url, lost, timeout) from lost
             try:
                 self._arm(connection, timeout)
                 response = _exchange(connection, method, target, body, headers)
@@ -170,6 +177,7 @@ class Http:
             except (http.client.HTTPException, OSError) as error:
                 connection.close()
                 if kept and isinstance(error, (http.client.RemoteDisconnected, ConnectionError)):
+                    lost = error
                     continue
                 raise _broken(self.url, error, timeout) from error
             except BaseException:
@@ -257,20 +265,13 @@ class Http:
             nonlocal maybe
             left = max(0.0, deadline - time.monotonic())
             try:
-                answer = self.request(
-                    "POST",
-                    path,
-                    body=body,
-                    content_type=content_type,
-                    query={"level": level, "timeout": round(left, 3), **query},
-                    wait_s=left,
+                return self.submit_once(
+                    path, body, content_type, level=level, timeout_s=left, **query
                 )
-                receipt: Receipt = self._decoded(answer, _receipt_decoder)
             except TransportError as error:
                 if not error.definite:
                     maybe = error
                 raise
-            return receipt
 
         try:
             return _repeated(attempt, deadline)
@@ -280,6 +281,33 @@ class Http:
             if maybe is None:
                 raise
             return self._settled(first_id, maybe, error)
+
+    def submit_once(
+        self,
+        path: str,
+        body: bytes,
+        content_type: str,
+        *,
+        level: str,
+        timeout_s: float,
+        **query: Any,
+    ) -> Receipt:
+        """Submit without a repeat; arguments as `submit`.
+
+        Raises:
+            TransportError: The link broke (not definite, unless it is an UnreachableError).
+            TxLogError: The node's own error, in its class.
+        """
+        answer = self.request(
+            "POST",
+            path,
+            body=body,
+            content_type=content_type,
+            query={"level": level, "timeout": round(timeout_s, 3), **query},
+            wait_s=timeout_s,
+        )
+        receipt: Receipt = self._decoded(answer, _receipt_decoder)
+        return receipt
 
     def _settled(self, first_id: bytes, maybe: TransportError, error: TxLogError) -> Receipt:
         """Find out what became of a submit whose first try broke and whose repeat failed."""
@@ -299,13 +327,13 @@ class Http:
         except TxLogError:
             raise unknown from maybe
 
-    def receipt(self, transaction_id: str) -> Receipt:
+    def receipt(self, transaction_id: str, *, wait_s: float | None = None) -> Receipt:
         """Return what the node knows of a transaction.
 
         Raises:
             NotFoundError: It was never seen there (definite).
         """
-        answer = self.request("GET", f"/v1/transactions/{transaction_id}")
+        answer = self.request("GET", f"/v1/transactions/{transaction_id}", wait_s=wait_s)
         receipt: Receipt = self._decoded(answer, _receipt_decoder)
         return receipt
 

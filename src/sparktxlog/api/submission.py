@@ -1,4 +1,4 @@
-"""Transactions and runs on their way to the node, and what became of them."""
+"""Transactions and runs on their way to a node, and what became of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from sparktxlog.api.batches import RUN_CONTENT_TYPE
 from sparktxlog.api.grouped import EncodedRun
-from sparktxlog.api.http import Http, error_of_rejection
+from sparktxlog.api.http import error_of_rejection
+from sparktxlog.api.nodes import Nodes
 from sparktxlog.api.waiting import wait_for
 from sparktxlog.codec.requests import parse_level, request_of
 from sparktxlog.codec.transactions import PreparedTransaction
@@ -21,14 +22,16 @@ from sparktxlog.model.receipt import Level, Receipt
 
 
 class Submission:
-    """Submits over one node's client interface.
+    """Submits over the client interface of one node, or of several.
 
     Args:
-        link: The node.
+        link: The nodes.
+        home: URL of the node in whose payload store files are staged.
     """
 
-    def __init__(self, link: Http) -> None:
+    def __init__(self, link: Nodes, home: str) -> None:
         self._link = link
+        self._home = home
 
     def submit(self, transaction: PreparedTransaction, level: str, timeout_s: float) -> Receipt:
         """Commit one transaction and return its receipt at the level.
@@ -36,8 +39,9 @@ class Submission:
         Raises:
             CommitRejectedError: It does not take effect; the class says why (definite).
             CommitStateUnknownError: Not known in time; field `transaction_id` (not definite).
-            UnreachableError: The node does not answer; nothing was sent (definite).
+            UnreachableError: No node answers; nothing was sent (definite).
         """
+        staged = any(operation.files for operation in transaction.operations)
         receipt = self._link.submit(
             "/v1/transactions",
             request_of(transaction),
@@ -45,6 +49,7 @@ class Submission:
             transaction.transaction_id,
             level=level,
             timeout_s=timeout_s,
+            only=self._home if staged else None,
         )
         return committed(receipt)
 
@@ -87,14 +92,14 @@ class Submission:
         )
 
     def find(self, transaction_id: bytes) -> Receipt | None:
-        """Return what the node knows of a transaction, None if it never saw it."""
+        """Return what is known of a transaction, None if no node that answers ever saw it."""
         try:
             return self._link.receipt(transaction_id_to_text(transaction_id))
         except NotFoundError:
             return None
 
     def known(self, transaction_id: bytes, level: str, timeout_s: float) -> Receipt | None:
-        """Return the receipt of a transaction that the node knows, once at the level.
+        """Return the receipt of a transaction that a node knows, once at the level.
 
         Raises:
             CommitRejectedError: It was refused by the order of the log (definite).

@@ -6,9 +6,14 @@ import threading
 import time
 
 from sparktxlog.api.batches import BatchReceipt
-from sparktxlog.api.http import Http
+from sparktxlog.api.nodes import Nodes
 from sparktxlog.codec.requests import parse_level
-from sparktxlog.errors import CommitStateUnknownError, InvalidRequestError, LocalProtocolError
+from sparktxlog.errors import (
+    CommitStateUnknownError,
+    InvalidRequestError,
+    LocalProtocolError,
+    NotFoundError,
+)
 from sparktxlog.model.ids import transaction_id_from_text, transaction_id_to_text
 from sparktxlog.model.receipt import LEVEL_RANK, Receipt
 
@@ -17,7 +22,7 @@ _LONGEST_PAUSE_S = 0.25
 
 
 def wait_for(
-    link: Http, receipt: Receipt | BatchReceipt | str, level: str, timeout_s: float
+    link: Nodes, receipt: Receipt | BatchReceipt | str, level: str, timeout_s: float
 ) -> Receipt:
     """Ask until the level is reached; see `Client.wait`."""
     wanted, copies = parse_level(level)
@@ -30,12 +35,22 @@ def wait_for(
     pause = threading.Event()
     pause_s = _FIRST_PAUSE_S
     while True:
-        found = link.receipt(transaction_id)
-        if found.level is not None and LEVEL_RANK[found.level] >= LEVEL_RANK[wanted]:
+        found: Receipt | None = None
+        try:
+            found = link.receipt(transaction_id)
+        except NotFoundError as error:
+            if not error.fields.get("unheard"):
+                raise  # else a node that does not answer may have it
+        level_now = None if found is None else found.level
+        if (
+            found is not None
+            and level_now is not None
+            and LEVEL_RANK[level_now] >= LEVEL_RANK[wanted]
+        ):
             return found
         left = deadline - time.monotonic()
         if left <= 0:
-            reached = None if found.level is None else found.level.value
+            reached = None if level_now is None else level_now.value
             raise CommitStateUnknownError(
                 f"transaction {transaction_id} has not reached {level!r} in time",
                 hint="It may still get there.",

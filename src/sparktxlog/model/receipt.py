@@ -49,7 +49,8 @@ class Receipt:
     run: RunId | None = None
     #: Position of the first transaction; the i-th of the run stands at `position + i`.
     position: int | None = None
-    #: `committed`, `rejected`, or None while not ordered; for runs None and `rejections` count.
+    #: `committed`, `rejected`, or None: not ordered, or ordered and the outcome is not kept at the
+    #: node that answers; for runs None and `rejections` count.
     outcome: str | None = None
     rejections: tuple[ReceiptRejection, ...] = ()
     #: Wall clock, microseconds since 1970 UTC.

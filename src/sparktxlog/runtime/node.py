@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import structlog
@@ -21,6 +22,7 @@ from sparktxlog.errors import (
     BusyError,
     CommitStateUnknownError,
     DiskFullError,
+    DuplicateTransactionError,
     LocalProtocolError,
     NotAppliedError,
     NotFoundError,
@@ -75,7 +77,7 @@ class Node:
         timeout = min(timeout, MAX_WAIT_S)
         known = await self._known(tx.transaction_id, level, copies, timeout)
         if known is not None:
-            return known
+            return self._of_the_first(known, tx.transaction_id)
         try:
             async with asyncio.timeout(timeout):
                 submission, index = await self._parts.cycle.submit_single(tx)
@@ -87,7 +89,8 @@ class Node:
                 transaction_id=text,
                 reached=None,
             ) from None
-        return await self._parts.receipts.wait(submission, index, level, copies, timeout)
+        receipt = await self._parts.receipts.wait(submission, index, level, copies, timeout)
+        return self._of_the_first(receipt, tx.transaction_id)
 
     async def submit_run(
         self,
@@ -102,10 +105,12 @@ class Node:
         self._check_submit(level, copies)
         timeout = min(timeout, MAX_WAIT_S)
         known = await self._known(manifest.transaction_id(0), level, copies, timeout, manifest)
+        several = manifest if manifest.n > 1 else None
         if known is not None:
-            return known
+            return self._of_the_first(known, manifest.transaction_id(0), several)
         submission = self._parts.cycle.submit_run(manifest, payload, singles=False)
-        return await self._parts.receipts.wait(submission, None, level, copies, timeout)
+        receipt = await self._parts.receipts.wait(submission, None, level, copies, timeout)
+        return self._of_the_first(receipt, manifest.transaction_id(0), several)
 
     def _check_submit(self, level: Level, copies: int) -> None:
         parts = self._parts
@@ -164,15 +169,59 @@ class Node:
         self, transaction_id: bytes, manifest: RunManifest | None = None
     ) -> Receipt | None:
         position = self._parts.master.locate(transaction_id)
-        stored = None if position is None else self._parts.front.read_entry_at(position)
-        if position is None or stored is None:
+        if position is None:
             return None
+        stored = self._parts.front.read_entry_at(position)
+        if stored is None:
+            return self._position_only(transaction_id, position, manifest)
         if manifest is not None and stored.ids != manifest.ids:
             return None
         index = None if manifest is not None else position - stored.entry.position
         return make_receipt(
             stored.ids, index, Level.ORDERED, stored.entry.header, stored.entry, stored.ordered_at
         )
+
+    def _position_only(
+        self, transaction_id: bytes, position: int, manifest: RunManifest | None
+    ) -> Receipt | None:
+        """Return what is known of an ordered transaction whose outcome is not kept here.
+
+        A node that took over a snapshot knows ids and positions of what lies before it.
+
+        Raises:
+            CommitStateUnknownError: It is a run: without its outcomes its receipt would say that
+                none was rejected (not definite; field `position`).
+        """
+        text = transaction_id_to_text(transaction_id)
+        if manifest is None:
+            return Receipt(transaction_id=text, n=1, level=Level.ORDERED, position=position)
+        ids = (manifest.transaction_id(index) for index in range(manifest.n))
+        located = map(self._parts.master.locate, ids)
+        if any(found != position + index for index, found in enumerate(located)):
+            return None
+        raise CommitStateUnknownError(
+            f"the run of transaction {text} was ordered at position {position}; which of its "
+            "transactions were rejected is not kept at this node",
+            hint="Ask another site's node.",
+            transaction_id=text,
+            reached=Level.ORDERED.value,
+            position=position,
+        )
+
+    def _of_the_first(
+        self, receipt: Receipt, transaction_id: bytes, manifest: RunManifest | None = None
+    ) -> Receipt:
+        """Return the receipt of the first of two equal transactions if this one was the second.
+
+        A client that lost its node submits the same id elsewhere: both may be ordered, and only
+        the first takes effect (P25b).
+        """
+        if not any(item.code == DuplicateTransactionError.code for item in receipt.rejections):
+            return receipt
+        first = self._ordered_receipt(transaction_id, manifest)
+        if first is None or first.position == receipt.position:
+            return receipt
+        return replace(first, level=receipt.level)
 
     async def _applied(
         self, receipt: Receipt, position: int, copies: int, timeout: float

@@ -321,6 +321,25 @@ class Receipts:
                     error = _unknown(waits.ids, receipt, Level.APPLIED, f"when {reason}")
                     future.set_exception(error)
 
+    def forget(self, is_dropped: Callable[[RunHeader, bytes], bool]) -> None:
+        """End the waits for runs of others that a new view left out, and forget those runs (P13).
+
+        Args:
+            is_dropped: Told header and first id of a run; returns whether it is kept no more.
+        """
+        for key, submission in list(self._by_run.items()):
+            if submission.header is None or not is_dropped(submission.header, submission.ids[:16]):
+                continue
+            del self._by_run[key]
+            for waiter in submission.waiters:
+                if not waiter.future.done():
+                    receipt = submission.receipt(waiter.index)
+                    when = "when its origin was evicted: it may come back with it"
+                    waiter.future.set_exception(
+                        _unknown(submission.ids, receipt, waiter.level, when)
+                    )
+            submission.waiters.clear()
+
     def _purge(self, copies: int) -> None:
         """Drop those who gave up once they are many: replicas may stand still for long."""
         heap = self._replicas.get(copies, [])

@@ -313,3 +313,26 @@ def test_a_refusal_before_anybody_waits_is_told_to_who_comes_later() -> None:
         assert "another site" in caught.value.hint
 
     asyncio.run(main())
+
+
+def test_who_waits_for_a_run_that_a_new_view_left_out_is_told_so() -> None:
+    async def main() -> None:
+        receipts = Receipts(lambda copies: 0)
+        kept, dropped = (
+            replace(header(1), origin=NodeId("B")),
+            replace(header(7), origin=NodeId("C")),
+        )
+        waits = [
+            asyncio.create_task(receipts.wait(receipts.adopt(found, IDS), 0, Level.ORDERED, 1, 5))
+            for found in (kept, dropped)
+        ]
+        await asyncio.sleep(0)
+        receipts.forget(lambda found, first_id: found == dropped and first_id == IDS[:16])
+        with pytest.raises(CommitStateUnknownError) as caught:
+            await waits[1]
+        assert caught.value.fields["reached"] == "accepted"
+        receipts.ordered(replace(entry(), header=kept), 1)
+        assert (await waits[0]).position == 11
+        assert len(receipts) == 0
+
+    run(main())

@@ -108,6 +108,11 @@ def _due(value: int, now: int) -> Hashable:
     return max(0, value - now)
 
 
+def _distinct(value: list[tuple[int, int]], now: int) -> Hashable:
+    """Say what stands in a list of promises, repeated ones once."""
+    return tuple(sorted(set(value)))
+
+
 def _parity(value: int, now: int) -> Hashable:
     return value % 2
 
@@ -123,6 +128,10 @@ def _names(value: dict[Any, Any], now: int) -> Hashable:
 
 def _requests(value: dict[str, tuple[int, Any]], now: int) -> Hashable:
     return tuple(sorted((node, describe(request, now)) for node, (_, request) in value.items()))
+
+
+def _bars(value: dict[str, tuple[int, int]], now: int) -> Hashable:
+    return tuple(sorted((node, _due(until, now), n) for node, (until, n) in value.items()))
 
 
 def _ages(value: dict[str, int], now: int) -> Hashable:
@@ -168,7 +177,7 @@ _RULES: dict[type, dict[str, Rule]] = {
         "_offsets": _no, "acquired": describe, "base": describe, "base_since": _since,
         "busy": _no, "counter": describe, "held": describe, "known_of_me": describe,
         "last_post_at": _no, "last_seq": describe, "linked": describe, "more": describe,
-        "newest": describe, "node_id": describe, "owed": describe, "pending": describe,
+        "newest": describe, "node_id": describe, "owed": describe, "pending": _distinct,
         "refused": describe, "tail_at": _since, "tail_position": describe,
     },
     Stream: {
@@ -214,7 +223,7 @@ _RULES: dict[type, dict[str, Rule]] = {
         "_need_at": _no, "_answered_at": _no, "wish": describe,
     },
     Voter: {"accepted": describe, "epoch": describe, "promised": describe},
-    Admission: {"_patience_us": _no, "_requests": _requests},
+    Admission: {"_barred": _bars, "_patience_us": _no, "_requests": _requests},
     Changes: {"_outbox": _no, "_request": describe},
     Proposer: {
         "_accepted": describe, "_heard": _ages, "_patience_us": _no, "_promises": describe,

@@ -41,6 +41,17 @@ class Configuration:
         """Acquisition quorum of the first epoch."""
         return quorum_of(self.quorum_rule, len(self.masters))
 
+    @property
+    def bounds(self) -> str:
+        """Return the bounds in words."""
+        counts = (
+            (len(self.submits), "tx"), (self.ballots, "ballots"), (self.crashes, "crashes"),
+            (self.ticks, "ticks each"),
+        )  # fmt: skip
+        words = [f"{count} {what}" for count, what in counts if count]
+        words += ["pushed"] * self.push + ["newest"] * self.newest
+        return ", ".join(words)
+
     def configs(self) -> dict[str, MasterConfig]:
         """Return the settings of each node: every wait takes one tick, or for ever."""
         roster = tuple(Seat(node_id=NodeId(name)) for name in self.masters) + tuple(
@@ -69,23 +80,38 @@ class Configuration:
         }
 
 
+_PAIR = ("a", "b")
+_THREE = ("a", "b", "c")
+_TIE = ("w",)
+
 CONFIGURATIONS: dict[str, Configuration] = {
     configuration.name: configuration
     for configuration in (
-        Configuration(name="r2", masters=("a", "b"), submits=("a", "b")),
-        Configuration(name="r2p", masters=("a", "b"), submits=("a", "b"),push=True),
-        Configuration(name="r2t", masters=("a", "b"), submits=("a", "b"), ticks=1, crashes=1),
-        Configuration(name="r2tn", masters=("a", "b"), submits=("a", "b"), ticks=1, crashes=1,newest=True),
-        Configuration(name="r3", masters=("a", "b"), submits=("a", "b", "a")),
-        Configuration(name="t2", masters=("a", "b", "c"), submits=("a", "b"), quorum_rule="majority"),
-        Configuration(name="t2n", masters=("a", "b", "c"), submits=("a", "b"), quorum_rule="majority",newest=True),
-        Configuration(name="t2na", masters=("a", "b", "c"), submits=("a", "b"), quorum_rule="all",newest=True),
-        Configuration(name="e1", masters=("a", "b"), witnesses=("w",), submits=("a",), ballots=1),
-        Configuration(name="e1c", masters=("a", "b"), witnesses=("w",), submits=("a",), ballots=1,newest=True,crashes=1),
-        Configuration(name="e1n", masters=("a", "b"), witnesses=("w",), submits=("a",), ballots=1,newest=True),
-        Configuration(name="e12n", masters=("a", "b"), witnesses=("w",), submits=("a",), ballots=2,newest=True),
-        Configuration(name="e21n", masters=("a", "b"), witnesses=("w",), submits=("a","b"), ballots=1,newest=True),
-        Configuration(name="m11n", masters=("a", "b","c"), submits=("a",), ballots=1,newest=True),
-        Configuration(name="m21n", masters=("a", "b","c"), submits=("a","b"), ballots=1,newest=True),
+        Configuration(name="rounds-2", masters=_PAIR, submits=("a", "b")),
+        Configuration(name="rounds-2-pushed", masters=_PAIR, submits=("a", "b"), push=True),
+        Configuration(name="rounds-2-crash", masters=_PAIR, submits=("a", "b"), crashes=1,
+                      newest=True),
+        Configuration(name="rounds-2-tick-crash", masters=_PAIR, submits=("a",), ticks=1,
+                      crashes=1, newest=True),
+        Configuration(name="rounds-2-three", masters=_PAIR, submits=("a", "b", "a")),
+        Configuration(name="rounds-3-one", masters=_THREE, submits=("a",),
+                      quorum_rule="majority"),
+        Configuration(name="rounds-3", masters=_THREE, submits=("a", "b"),
+                      quorum_rule="majority", newest=True),
+        Configuration(name="epoch-2w", masters=_PAIR, witnesses=_TIE, submits=("a",), ballots=1),
+        Configuration(name="epoch-2w-crash", masters=_PAIR, witnesses=_TIE, submits=("a",),
+                      ballots=1, crashes=1, newest=True, starters=("a",)),
+        Configuration(name="epoch-2w-two", masters=_PAIR, witnesses=_TIE, submits=("a", "b"),
+                      ballots=1, newest=True, starters=("a",)),
+        Configuration(name="ballots-2w", masters=_PAIR, witnesses=_TIE, submits=(), ballots=2,
+                      newest=True),
+        Configuration(name="ballots-2w-one", masters=_PAIR, witnesses=_TIE, submits=("a",),
+                      ballots=2, newest=True),
+        Configuration(name="epoch-3-all", masters=_THREE, submits=("a",), ballots=1,
+                      newest=True, starters=("a",)),
+        Configuration(name="epoch-3-majority", masters=_THREE, submits=("a",), ballots=1,
+                      quorum_rule="majority", newest=True, starters=("a",)),
+        Configuration(name="epoch-3-two", masters=_THREE, submits=("a", "b"), ballots=1,
+                      quorum_rule="majority", newest=True, starters=("a",)),
     )
 }  # fmt: skip

@@ -41,7 +41,7 @@ class DemandedSuccession(Succession):
         return Intent(
             absent=frozenset(others if hurry else ready.keys()),
             excluded=self._excluded,
-            joiners=ready,  # type: ignore[arg-type]
+            joiners=ready,
         )
 
 

@@ -7,13 +7,14 @@ arrives.  In the end all masters are members again, with one queue that has ever
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from sparktxlog.errors import InvariantViolation
 from sparktxlog.protocol.events import Event, FetchFailed, PayloadArrived, Tick
 from sparktxlog.protocol.phases import Phase
 from sparktxlog.protocol.succession import Succession
 from sparktxlog.testing.exploration.nodes import Nodes, NodeState, Sent
+from sparktxlog.testing.exploration.space import Space, State
 
 #: Time steps a cluster has to heal.
 _PATIENCE = 400
@@ -42,6 +43,7 @@ class Healing:
         Raises:
             InvariantViolation: It does not get well.
         """
+        self._end_fetches()
         for _ in range(_PATIENCE):
             if self._well():
                 return
@@ -52,6 +54,12 @@ class Healing:
                 sent = self._network.popleft()
                 self._handle(sent.receiver, sent.event or self._fetched(sent))
         raise InvariantViolation(f"I8: not healed: {self._words()}")
+
+    def _end_fetches(self) -> None:
+        """Let the fetches fail that are under way: the shell ends each of them."""
+        for name, state in self._states.items():
+            for digest in list(state.master._ordering._fetching.in_flight):
+                self._handle(name, FetchFailed(digest=digest, reason="lost"))
 
     def _handle(self, name: str, event: Event) -> None:
         self._network.extend(self._nodes.handle(name, self._states[name], [event]))
@@ -86,3 +94,18 @@ class Healing:
                 f"{status.waiting_for}"
             )
         return "; ".join(words)
+
+
+def sampled(space: Space) -> Callable[[int, State, bool], bool]:
+    """Return a visitor that runs some states on: every 50th end, every 2,000th other state."""
+    ends = 0
+
+    def visit(number: int, state: State, is_end: bool) -> bool:
+        nonlocal ends
+        ends += is_end
+        if not (is_end and ends % 50 == 1) and number % 2_000:
+            return False
+        Healing(space.nodes, state[: len(space.names)]).run()
+        return True
+
+    return visit

@@ -307,7 +307,7 @@ class Nodes:
     def _freeze(self, state: NodeState) -> bytes:
         stream = io.BytesIO()
         pickler = pickle.Pickler(stream, protocol=5)
-        pickler.dispatch_table = self._pickling  # type: ignore[misc]
+        pickler.dispatch_table = self._pickling
         pickler.dump(state)
         return stream.getvalue()
 

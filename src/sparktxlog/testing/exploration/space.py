@@ -115,26 +115,41 @@ class Space:
         Raises:
             InvariantViolation: The step `last` breaks an invariant.
         """
-        size = len(self.names)
+        for index, code, left in self._steps(state):
+            after = self._take(state, index, code, left)
+            if after is not None:
+                yield after
+
+    def follow(self, state: State, name: str) -> tuple[str, State]:
+        """Take the step of that name (see `label`); return it in words, and the state behind it.
+
+        Raises:
+            KeyError: There is no such step here.
+            InvariantViolation: It breaks an invariant; `last` is the step.
+        """
+        for index, code, left in self._steps(state):
+            words = label(self, Step(index, code))
+            if words.split(" ", 1)[0] == name:
+                return words, self._take(state, index, code, left) or state
+        raise KeyError(name)
+
+    def _steps(self, state: State) -> Iterator[tuple[int, int, int]]:
+        """Yield node, code and what is left of the bounds for every step that may do something."""
+        size, idle = len(self.names), self._idle
         left, network = state[size], state[size + 1]
         for index in range(size):
             number = state[index]
             pending = network & self._to[index]
-            if number < len(self._idle):
-                pending &= ~self._idle[number]
+            if number < len(idle):
+                pending &= ~idle[number]
             while pending:
                 bit = pending & -pending
                 pending ^= bit
                 code = bit.bit_length() - 1
-                if bit & self._wanted and not self._found(state, self.messages[code]):
-                    continue
-                after = self._take(state, index, code, left)
-                if after is not None:
-                    yield after
+                if not bit & self._wanted or self._found(state, self.messages[code]):
+                    yield index, code, left
             for code, rest in self._own_steps(number, left):
-                after = self._take(state, index, code, rest)
-                if after is not None:
-                    yield after
+                yield index, code, rest
 
     def _own_steps(self, number: int, left: int) -> Iterator[tuple[int, int]]:
         """Yield what a node may do by itself, and what is left of the bounds then."""
@@ -272,7 +287,7 @@ class Exploration:
     trace: tuple[str, ...] = ()
     #: States without a next one.
     ends: int = 0
-    #: Of those, how many were run on, and healed.
+    #: States that were run on, and healed.
     healed: int = 0
     #: Highest epoch that was reached.
     epochs: int = 1
@@ -283,14 +298,15 @@ def explore(
     *,
     limit: int,
     progress: Callable[[Exploration], None] | None = None,
-    at_end: Callable[[State], bool] | None = None,
+    visit: Callable[[int, State, bool], bool] | None = None,
 ) -> Exploration:
     """Walk through the states, breadth first, until all are known or a violation is found.
 
     Args:
         limit: States to look at.
         progress: Called after every level.
-        at_end: Called with states that have no next one; True = it looked at it, and all is well.
+        visit: Called with each state, its number, and whether it is one without a next one; True =
+            the state was run on, and healed.
     """
     found = Exploration(space.configuration.name)
     started = perf_counter()
@@ -299,16 +315,17 @@ def explore(
         number = -1
         try:
             for number, state in walk.level:
-                if not walk.expand(number, state):
-                    found.ends += 1
-                    found.healed += at_end is not None and at_end(state)
+                is_end = not walk.expand(number, state)
+                found.ends += is_end
+                found.healed += visit is not None and visit(number, state, is_end)
                 if len(walk.known) >= limit:
                     break
             else:
                 found.complete = not walk.following
         except (InvariantViolation, AssertionError) as error:
             found.violation = f"{type(error).__name__}: {error}"
-            found.trace = (*walk.way(number), label(space, space.last))
+            last = () if str(error).startswith("[invariant] I8") else (label(space, space.last),)
+            found.trace = (*walk.way(number), *last)
         found.depth += bool(walk.following or found.violation)
         found.states, found.transitions = len(walk.known), walk.transitions
         found.node_states, found.messages = len(space.nodes.facts), len(space.messages)

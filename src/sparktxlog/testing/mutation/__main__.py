@@ -14,14 +14,14 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
-from time import monotonic
+from time import process_time
 
 from rich.console import Console
 from rich.progress import track
 
 from sparktxlog.testing.mutation.killers import hunt
 from sparktxlog.testing.mutation.mutant import Killer
-from sparktxlog.testing.mutation.report import Result, as_json, markdown
+from sparktxlog.testing.mutation.report import Result, as_json, finder, markdown
 from sparktxlog.testing.mutation.table import BY_NAME, MUTANTS
 
 #: The page, when run in the repository.
@@ -32,18 +32,18 @@ def examine(name: str, *, budget_s: float, killers: Sequence[Killer] = ()) -> Re
     """Let the killers of one mutation look for it, in their order.
 
     Args:
-        budget_s: For each killer, seconds.
+        budget_s: For each killer, CPU seconds.
         killers: Only these; empty = those of the table.
     """
-    mutant, started = BY_NAME[name], monotonic()
+    mutant, started = BY_NAME[name], process_time()
     tried: dict[str, int] = {}
     for killer in killers or mutant.killers:
         kill, runs = hunt(mutant, killer, budget_s)
         if kill is not None:
-            spent = monotonic() - started
+            spent = process_time() - started
             return Result(name=name, kill=kill, tried=tried, seconds=spent)
         tried[str(killer)] = runs
-    return Result(name=name, kill=None, tried=tried, seconds=monotonic() - started)
+    return Result(name=name, kill=None, tried=tried, seconds=process_time() - started)
 
 
 def main() -> int:
@@ -56,7 +56,11 @@ def main() -> int:
         return 2
     console = Console(stderr=True)
     running = _examine_all(names, arguments.budget, arguments.jobs)
-    results = list(track(running, "mutants", total=len(names), console=console, transient=True))
+    results = []
+    for result in track(running, "mutants", total=len(names), console=console, transient=True):
+        results.append(result)
+        found = "survived" if result.kill is None else f"found by {finder(result.kill)}"
+        console.print(f"{result.name}: {found}", highlight=False)
     page = markdown(results)
     if not arguments.only and arguments.page.parent.is_dir():
         arguments.page.write_text(page)
@@ -74,7 +78,10 @@ def _arguments() -> argparse.Namespace:
         epilog='example: make mutants MUTANT_ARGS="--budget 300 --only lowest-ballot"',
     )
     parser.add_argument(
-        "--budget", type=float, default=60.0, help="seconds for each way to find one (default 60)"
+        "--budget",
+        type=float,
+        default=60.0,
+        help="CPU seconds for each way to find one (default 60)",
     )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--only", nargs="*", metavar="NAME", help="these mutations; no page then")

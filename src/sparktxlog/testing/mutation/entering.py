@@ -7,6 +7,7 @@ from dataclasses import replace
 from unittest.mock import patch
 
 from sparktxlog.model.ids import NodeId
+from sparktxlog.protocol.actions import PersistRestamp
 from sparktxlog.protocol.balloting import MemberState, Vote
 from sparktxlog.protocol.counter import TimestampCounter
 from sparktxlog.protocol.events import ForceRequested
@@ -41,9 +42,8 @@ class CounterNotRaised(Master):
 
 
 class _KeepingOrdering(Ordering):
-    def finish(self, view: View, now: int) -> list[RecoveredRun]:
+    def own_incoming(self) -> list[RecoveredRun]:
         """Return what others stamped, too."""
-        super().finish(view, now)
         return [
             RecoveredRun(header=run.header, facts=run.facts)
             for stream in self._streams
@@ -53,14 +53,13 @@ class _KeepingOrdering(Ordering):
 
 
 class KeepsAcquired(Master):
-    """Go on claiming what was acquired in the epoch before and is not in its final queue."""
+    """Go on counting as acquired, as an evicted node, what was acquired as a member."""
 
     ordering_class = _KeepingOrdering
 
     def _restamp(self, runs: list[RecoveredRun], now: int) -> list[RecoveredRun]:
-        own = self._config.node_id
-        foreign = [r for r in runs if r.header.origin != own and r.header.epoch < self._view.epoch]
-        return [*super()._restamp(runs, now), *foreign]
+        own, kept = self._config.node_id, super()._restamp(runs, now)
+        return [*kept, *(r for r in runs if r.header.origin != own and r not in kept)]
 
 
 class _UncheckedOrdering(Ordering):
@@ -89,7 +88,8 @@ class EvictedWorks(Master):
 
     def _new_ordering(self, incoming: list[RecoveredRun], now: int) -> Ordering:
         ordering = super()._new_ordering(incoming, now)
-        if not self._is_member and self._view.epoch > 1:
+        outside = not self._is_member and self._phase is not Phase.WITNESS
+        if outside and self._view.epoch > 1:
             ordering.frozen = False
         return ordering
 
@@ -123,17 +123,20 @@ class ResubmitsBlindly(Master):
     ordering_class = _BlindOrdering
 
 
-class RestampsForeign(KeepsAcquired):
-    """Stamp anew what others stamped in the epoch before."""
+class RestampsForeign(Master):
+    """Stamp anew, as a member, what others stamped in the epoch before."""
+
+    ordering_class = _KeepingOrdering
 
     def _restamp(self, runs: list[RecoveredRun], now: int) -> list[RecoveredRun]:
-        epoch = self._view.epoch
-        return [
-            run
-            if run.header.epoch == epoch or run.header.origin == self._config.node_id
-            else replace(run, header=replace(run.header, epoch=epoch, ts=self._counter.stamp(now)))
-            for run in super()._restamp(runs, now)
-        ]
+        own, epoch, kept = self._config.node_id, self._view.epoch, super()._restamp(runs, now)
+        foreign = [r for r in runs if r.header.origin != own and r.header.epoch < epoch]
+        return kept + [_stamped(self, run, epoch, now) for run in foreign if self._is_member]
+
+    def _new_ordering(self, incoming: list[RecoveredRun], now: int) -> Ordering:
+        own = self._config.node_id
+        mine = [run for run in incoming if self._is_member or run.header.origin == own]
+        return super()._new_ordering(mine, now)
 
 
 class RestampsOutside(Master):
@@ -154,26 +157,37 @@ class RestampsInOldEpoch(Master):
     """Give own runs a new timestamp and leave them in the epoch before."""
 
     def _restamp(self, runs: list[RecoveredRun], now: int) -> list[RecoveredRun]:
-        return [
-            replace(run, header=replace(run.header, epoch=self._view.epoch - 1))
-            if run.header.epoch == self._view.epoch and run not in runs
-            else run
-            for run in super()._restamp(runs, now)
-        ]
+        old = _old_runs(self, runs)
+        kept = super()._restamp([run for run in runs if run not in old], now)
+        return kept + [_stamped(self, run, run.header.epoch, now) for run in old]
 
 
 class RestampsBackwards(Master):
     """Stamp own runs anew, the last one first."""
 
     def _restamp(self, runs: list[RecoveredRun], now: int) -> list[RecoveredRun]:
-        kept = super()._restamp(runs, now)
-        fresh = [run for run in kept if run not in runs]
-        stamps = [run.header.ts for run in fresh][::-1]
-        turned = [
-            replace(run, header=replace(run.header, ts=ts))
-            for run, ts in zip(fresh, stamps, strict=True)
-        ]
-        return [run for run in kept if run not in fresh] + turned
+        old = _old_runs(self, runs)
+        kept = super()._restamp([run for run in runs if run not in old], now)
+        return kept + [_stamped(self, run, self._view.epoch, now) for run in reversed(old)]
+
+
+def _old_runs(core: Master, runs: list[RecoveredRun]) -> list[RecoveredRun]:
+    """Return the own runs of earlier epochs, in order, if the node is a member."""
+    own, epoch = (core._config.node_id, core.incarnation), core._view.epoch
+    old = [
+        run
+        for run in runs
+        if core._is_member
+        and (run.header.origin, run.header.incarnation) == own
+        and run.header.epoch < epoch
+    ]
+    return sorted(old, key=lambda run: run.header.seq)
+
+
+def _stamped(core: Master, run: RecoveredRun, epoch: int, now: int) -> RecoveredRun:
+    header = replace(run.header, epoch=epoch, ts=core._counter.stamp(now))
+    core._outbox.persist(PersistRestamp(header=header))
+    return RecoveredRun(header=header, facts=run.facts)
 
 
 # -- P21 -------------------------------------------------------------------------------------------

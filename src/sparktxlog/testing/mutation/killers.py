@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from time import monotonic
+from functools import partial
+from time import process_time
 
 from sparktxlog.protocol.master import Master
 from sparktxlog.testing.mutation.mutant import Killer, Mutant
-from sparktxlog.testing.mutation.traces import TRACES
+from sparktxlog.testing.mutation.traces import TRACES, Trace
 from sparktxlog.testing.simulation.run import LAYOUTS, run_seed
 from sparktxlog.testing.simulation.world import Layout
 from sparktxlog.testing.strategies import run_schedule
@@ -23,9 +24,7 @@ _RIVALS = {"_rivals": 120, "_crash": 60}
 #: Beside those of the simulation, for single mutations.
 _MORE_LAYOUTS = (
     # Here a majority of votes may hold too little data.
-    Layout(
-        name="three-and-two-witnesses", masters={"a": 1, "b": 1, "c": 1}, witnesses=("v", "w")
-    ),
+    Layout(name="three-and-two-witnesses", masters={"a": 1, "b": 1, "c": 1}, witnesses=("v", "w")),
     # Ballots against ballots, with crashes between.
     Layout(name="two-rivals", masters={"a": 1, "b": 1}, witnesses=("w",), faults=_RIVALS),
     Layout(name="three-rivals", masters={"a": 1, "b": 1, "c": 1}, faults=_RIVALS),
@@ -45,6 +44,7 @@ class Kill:
     where: str
     #: Runs until then, this one included.
     runs: int
+    #: CPU seconds until then.
     seconds: float
     violation: str
 
@@ -53,17 +53,17 @@ def hunt(mutant: Mutant, killer: Killer, budget_s: float) -> tuple[Kill | None, 
     """Return how a killer found the mutation (None = not), and how many runs it took.
 
     Args:
-        budget_s: No run begins later, seconds.
+        budget_s: No run begins later, CPU seconds: how busy the machine is changes nothing.
     """
-    started, runs = monotonic(), 0
+    started, runs = process_time(), 0
     with mutant.core() as core:
         for where, run in _runs(mutant, killer, core):
-            if runs and monotonic() - started > budget_s:
+            if runs and process_time() - started > budget_s:
                 break
             runs += 1
             violation = _violation(run)
             if violation:
-                seconds = monotonic() - started
+                seconds = process_time() - started
                 kill = Kill(
                     killer=killer, where=where, runs=runs, seconds=seconds, violation=violation
                 )
@@ -76,25 +76,34 @@ def _runs(
 ) -> Iterator[tuple[str, Callable[[], str]]]:
     if killer is Killer.TRACE:
         for trace in TRACES:
-            yield trace.__name__, lambda trace=trace: trace(core) or ""
+            yield trace.__name__, partial(_trace, trace, core)
     elif killer is Killer.SCHEDULES:
         for seed in range(_FIRST_SCHEDULE, _FIRST_SCHEDULE + _MAX_SCHEDULES):
-            yield str(seed), lambda seed=seed: run_schedule(seed, core) and ""
+            yield f"schedule {seed}", partial(_schedule, seed, core)
     else:
         layouts = [LAYOUTS_BY_NAME[name] for name in mutant.layouts] or LAYOUTS
         for seed in range(_MAX_SEEDS):
             layout = layouts[seed % len(layouts)]
-            yield (
-                f"{seed} ({layout.name})",
-                lambda seed=seed, layout=layout: (
-                    run_seed(seed, layout=layout, master_class=core, **_STRESS).violation
-                ),
-            )
+            yield f"seed {seed} of {layout.name}", partial(_simulated, seed, layout, core)
+
+
+def _trace(trace: Trace, core: type[Master]) -> str:
+    trace(core)
+    return ""
+
+
+def _schedule(seed: int, core: type[Master]) -> str:
+    run_schedule(seed, core)
+    return ""
+
+
+def _simulated(seed: int, layout: Layout, core: type[Master]) -> str:
+    return run_seed(seed, layout=layout, master_class=core, **_STRESS).violation
 
 
 def _violation(run: Callable[[], str]) -> str:
     """Run once; a broken core may end in any exception."""
     try:
-        return run() or ""
-    except Exception as error:
+        return run()
+    except Exception as error:  # noqa: BLE001  a broken core may end in any way
         return f"{type(error).__name__}: {error}"

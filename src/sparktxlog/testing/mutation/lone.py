@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TypeVar
 
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import RunFacts
-from sparktxlog.protocol.actions import Action, PersistView, SendEpochMessage
+from sparktxlog.protocol.actions import Action, PersistQueue, PersistView, SendEpochMessage
 from sparktxlog.protocol.balloting import (
     Accept,
     Accepted,
@@ -14,20 +15,24 @@ from sparktxlog.protocol.balloting import (
     Flushed,
     MemberState,
     Prepare,
+    Probe,
     ProbeAnswer,
     Promise,
     Refusal,
     Vote,
 )
+from sparktxlog.protocol.chain import chain_hash
 from sparktxlog.protocol.events import (
+    ChangeRequested,
     EpochMessageReceived,
     Event,
     PayloadArrived,
     RunSubmitted,
+    TailReceived,
     Tick,
 )
 from sparktxlog.protocol.master import Master, first_view
-from sparktxlog.protocol.messages import MergeBase, Post, RunHeader
+from sparktxlog.protocol.messages import MergeBase, Post, QueueEntry, RunHeader, Tail
 from sparktxlog.protocol.recovery import MasterConfig
 from sparktxlog.protocol.view import Ballot, Seat, View
 from sparktxlog.testing.simulation.disk import PERSISTS, SimulatedDisk
@@ -199,6 +204,53 @@ def sent(actions: list[Action], kind: type[_Message]) -> list[_Message]:
 def views(actions: list[Action]) -> list[View]:
     """Return the views that came into force."""
     return [action.view for action in actions if isinstance(action, PersistView)]
+
+
+def next_view(view: View, *members: str) -> View:
+    """Return a view of the next epoch whose final queue is empty."""
+    return replace(view, epoch=view.epoch + 1, members=tuple(NodeId(m) for m in members))
+
+
+def proposing(node: Lone, number: int = 1) -> Ballot:
+    """Let a node propose by itself, behind a ballot of `b` that came to nothing."""
+    node.hear(node.prepare("b", number))
+    for _ in range(100):
+        started = sent(node.wait(SECOND_US // 10), Prepare)
+        if started:
+            return started[0].ballot
+    raise AssertionError("a wedged node does not try by itself")
+
+
+def changing(node: Lone, roster: tuple[Seat, ...]) -> Ballot:
+    """Let a node propose a roster, `b` and `c` answering its probes."""
+    probes = sent(node.feed(ChangeRequested(ticket=1, roster=roster)), Probe)
+    assert probes
+    actions = node.hear(*(node.answer(peer, probes[-1].number, ("a", "b", "c")) for peer in "bc"))
+    actions += node.wait(SECOND_US // 10)
+    return sent(actions, Prepare)[-1].ballot
+
+
+def entry_of(header: RunHeader, position: int, previous: bytes) -> QueueEntry:
+    """Return a queue entry."""
+    return QueueEntry(
+        position=position, header=header, previous_hash=previous,
+        chain_hash=chain_hash(previous, header),
+    )  # fmt: skip
+
+
+def tail_of(lineage: str, entry: QueueEntry) -> TailReceived:
+    """Return a tail of one entry that `b` sends."""
+    return TailReceived(
+        tail=Tail(
+            lineage=lineage, epoch=1, sender=NodeId("b"), previous_hash=entry.previous_hash,
+            entries=(entry,),
+        )
+    )  # fmt: skip
+
+
+def queued(actions: list[Action]) -> list[PersistQueue]:
+    """Return what was appended to the queue."""
+    return [action for action in actions if isinstance(action, PersistQueue)]
 
 
 def _id(ticket: int, index: int) -> bytes:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from sparktxlog.testing.mutation.killers import Kill
-from sparktxlog.testing.mutation.mutant import Mutant
+from sparktxlog.testing.mutation.mutant import Killer, Mutant
 from sparktxlog.testing.mutation.table import BY_NAME
 
 _HEAD = """\
@@ -91,8 +91,15 @@ def _row(result: Result) -> str:
     runs = f"{kill.runs} run{'' if kill.runs == 1 else 's'}"
     return (
         f"| {mutant.rule} | `{mutant.name}`: {mutant.says} | {mutant.how} | "
-        f"{kill.killer} {kill.where} | {runs}, {kill.seconds:.1f} s | {_short(kill.violation)} |"
+        f"{finder(kill)} | {runs}, {kill.seconds:.1f} s | {_short(kill.violation)} |"
     )
+
+
+def finder(kill: Kill) -> str:
+    """Return what found a mutation."""
+    if kill.killer is Killer.TRACE:
+        return f"trace `{kill.where}`"
+    return kill.where
 
 
 def _survivor(result: Result) -> str:

@@ -25,7 +25,8 @@ EXPECTED = (
     "run restamped", "wedged at start", "joining at start", "disk lost", "returned after a loss",
     "member evicted", "member admitted", "roster changed", "two ballots for one epoch",
     "nobody evicted", "one member alone", "forced",
-    "partition", "one-way cut", "crash", "pause", "slow disk", "clock far off",
+    "partition", "one-way cut", "crash", "pause", "slow disk", "clock far off", "rival changes",
+    "stale messages",
 )  # fmt: skip
 
 

@@ -1,0 +1,212 @@
+"""Epochs: how long commits rest when a node dies, and when one comes back that missed a lot.
+
+Three nodes on loopback, suspect-timeout 1 s, clients that commit one row after the other at
+`ordered` at the nodes that stay.
+"""
+
+from __future__ import annotations
+
+import http.client
+import itertools
+import json
+import signal
+import statistics
+import tempfile
+import threading
+import time
+import urllib.error
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+from benchmarks.cluster import Cluster
+from benchmarks.ordering import BATCH, TABLE, create_table, rows_of
+from benchmarks.results import Figure, at_most, informing
+from sparktxlog import Client
+
+SETTINGS = {"suspect-timeout": 1, "start-timeout": 3}
+MISSED = 100_000
+KILLS = 6
+_GOAL_S = 2.0
+_numbers = itertools.count(10_000_000)
+
+
+class Committer(threading.Thread):
+    """Commits one row after the other at a node, and notes when each was ordered."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(daemon=True)
+        self._address = urlsplit(url).netloc
+        self._over = threading.Event()
+        #: (sent, ordered), seconds of `perf_counter`.
+        self.done: list[tuple[float, float]] = []
+
+    def run(self) -> None:
+        """Commit until stopped; what fails is not counted."""
+        connection = http.client.HTTPConnection(self._address, timeout=60)
+        while not self._over.is_set():
+            begin = time.perf_counter()
+            try:
+                if commit(connection) == 200:
+                    self.done.append((begin, time.perf_counter()))
+            except (OSError, http.client.HTTPException):
+                connection.close()
+                self._over.wait(0.01)
+
+    def stop(self) -> None:
+        """End after the commit under way."""
+        self._over.set()
+        self.join()
+
+
+class Committers:
+    """Committers at some nodes, as long as the context lasts."""
+
+    def __init__(self, cluster: Cluster, names: str) -> None:
+        self.each = [Committer(cluster.urls[name]) for name in names]
+
+    def __enter__(self) -> Self:
+        for committer in self.each:
+            committer.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for committer in self.each:
+            committer.stop()
+
+    def median_s(self, begin: float, end: float) -> float:
+        """Return the median seconds from sending to ordered of commits within a time."""
+        found = [b - a for each in self.each for a, b in each.done if begin <= a and b <= end]
+        return statistics.median(found)
+
+    def longest_gap_s(self, begin: float, end: float) -> float:
+        """Return the longest time without an ordered commit at any of the nodes."""
+        gaps = [0.0]
+        for each in self.each:
+            times = [begin, *(b for _, b in each.done if begin < b < end), end]
+            gaps += [later - earlier for earlier, later in itertools.pairwise(times)]
+        return max(gaps)
+
+
+def commit(connection: http.client.HTTPConnection) -> int:
+    """Commit a row at `ordered`; return the HTTP status."""
+    row = {"id": next(_numbers), "sensor": 1, "value": 0.5, "note": "x"}
+    body = {"operations": [{"kind": "append", "table": TABLE, "rows": [row]}]}
+    connection.request(
+        "POST", "/v1/transactions?level=ordered&timeout=30", json.dumps(body),
+        {"content-type": "application/json"},
+    )  # fmt: skip
+    answer = connection.getresponse()
+    answer.read()
+    return answer.status
+
+
+def state_of(cluster: Cluster, name: str) -> dict[str, Any]:
+    """Return a node's status, empty while it does not answer."""
+    try:
+        found: dict[str, Any] = cluster.get(name, "/v1/status", timeout=5)
+    except (urllib.error.URLError, OSError):
+        return {}
+    return found
+
+
+def wait_members(cluster: Cluster, names: str, members: str, timeout: float = 120) -> None:
+    """Wait until nodes take part in an epoch of these members."""
+    deadline = time.perf_counter() + timeout
+    for name in names:
+        while True:
+            found = state_of(cluster, name)
+            if found and found["phase"] == "NORMAL" and set(found["members"]) == set(members):
+                break
+            if time.perf_counter() > deadline:
+                raise TimeoutError(f"{name} shows {found.get('members')}, not {members}")
+            time.sleep(0.01)
+
+
+def rest_after_kill_s(cluster: Cluster, victim: str) -> float:
+    """Kill a node; return the seconds until a commit sent right then is ordered elsewhere."""
+    others = "".join(name for name in cluster.names if name != victim)
+    with Committers(cluster, others):
+        time.sleep(1.0)
+        process = cluster.processes.pop(victim)
+        process.send_signal(signal.SIGKILL)
+        begin = time.perf_counter()
+        times: list[float] = []
+
+        def probe(name: str) -> None:
+            connection = http.client.HTTPConnection(urlsplit(cluster.urls[name]).netloc, timeout=60)
+            if commit(connection) == 200:
+                times.append(time.perf_counter() - begin)
+            connection.close()
+
+        probes = [threading.Thread(target=probe, args=(name,)) for name in others]
+        for thread in probes:
+            thread.start()
+        for thread in probes:
+            thread.join()
+        process.wait()
+        wait_members(cluster, others, others)
+    cluster.start(victim)
+    wait_members(cluster, "".join(cluster.names), "".join(cluster.names))
+    return min(times)
+
+
+def readmission(cluster: Cluster, missed: int) -> tuple[float, float, float]:
+    """Let a node miss transactions and come back under steady commits.
+
+    Returns:
+        Seconds from its first answer to member with the whole queue; the longest rest of the
+        others meanwhile, seconds; the others' median commit without a change, seconds.
+    """
+    cluster.stop("C")
+    client = Client(cluster.urls["A"])
+    wait_members(cluster, "AB", "AB")
+    client.submit_many(TABLE, rows_of(missed), run_transactions=BATCH)
+    with Committers(cluster, "AB") as committers:
+        quiet = time.perf_counter()
+        time.sleep(3)
+        median_s = committers.median_s(quiet, time.perf_counter())
+        cluster.start("C")
+        while not state_of(cluster, "C"):
+            time.sleep(0.005)
+        begin = time.perf_counter()
+        while True:
+            found = state_of(cluster, "C")
+            if found and found["phase"] == "NORMAL" and "C" in found["members"]:
+                break
+            time.sleep(0.005)
+        end = time.perf_counter()
+        time.sleep(0.5)
+        gap_s = committers.longest_gap_s(begin, end + 0.4)
+    cluster.wait_position(cluster.get("A", "/v1/info")["position"])
+    return end - begin, gap_s, median_s
+
+
+def run(short: bool) -> list[Figure]:
+    """Measure kills, then a return."""
+    with (
+        tempfile.TemporaryDirectory(prefix="txlog-bench-") as directory,
+        Cluster(Path(directory), **SETTINGS) as cluster,
+    ):
+        create_table(Client(cluster.urls["A"]))
+        cluster.wait_position(1)
+        victims = "CB" if short else "CBA" * (KILLS // 3)
+        rests = [rest_after_kill_s(cluster, victim) for victim in victims]
+        missed = 5_000 if short else MISSED
+        back_s, gap_s, median_s = readmission(cluster, missed)
+    kills = f"{len(rests)} kills, suspect-timeout 1 s"
+    return [
+        at_most(f"kill -9 to the next ordered commit, p50 ({kills})",
+                statistics.median(rests), "s", _GOAL_S),
+        at_most("kill -9 to the next ordered commit, max", max(rests), "s", _GOAL_S),
+        at_most(f"return after {missed:,} transactions, first answer to member", back_s, "s", 3),
+        informing("the others' commit, p50, before the return", 1e3 * median_s, "ms"),
+        informing("the others' longest rest during the return", 1e3 * gap_s, "ms"),
+        at_most("the same in rounds (one commit's time each)", gap_s / median_s, "rounds", 1),
+    ]  # fmt: skip

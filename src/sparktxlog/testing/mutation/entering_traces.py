@@ -1,0 +1,151 @@
+"""Directed traces of how an epoch is entered, left and forced (protocol P18–P23)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sparktxlog.model.ids import NodeId
+from sparktxlog.protocol.actions import (
+    Action,
+    PersistBallot,
+    PersistRestamp,
+    SendEpochMessage,
+    SendPost,
+    TellChange,
+    TellRejected,
+)
+from sparktxlog.protocol.balloting import (
+    Accept,
+    Decide,
+    Flush,
+    JoinRequest,
+    Prepare,
+    Probe,
+)
+from sparktxlog.protocol.events import (
+    ForceRequested,
+)
+from sparktxlog.protocol.master import Master
+from sparktxlog.protocol.messages import MergeBase
+from sparktxlog.protocol.phases import Phase
+from sparktxlog.testing.mutation.lone import (
+    LINEAGE,
+    SECOND_US,
+    Lone,
+    entry_of,
+    next_view,
+    proposing,
+    queued,
+    sent,
+    tail_of,
+    views,
+)
+
+
+def tail_of_another_lineage_is_ignored(core: type[Master]) -> None:
+    """P23: what another lineage has ordered is nothing to this one."""
+    node = Lone(core)
+    entry = entry_of(node.run_of("b", 1, node.now), 1, bytes(32))
+    actions = node.feed(tail_of("forked", entry)) + node.push(entry.header)
+    assert node.master.phase is Phase.NORMAL
+    assert not queued(actions)
+
+
+def joiner_flushes_too(core: type[Master]) -> None:
+    """P21: a joiner is admitted when it holds the final queue, not before."""
+    node = Lone(core, votes={"a": 1, "b": 1, "c": 1}, suspect_us=10 * SECOND_US)
+    asks = JoinRequest(
+        lineage=LINEAGE, epoch=1, sender=NodeId("c"), incarnation=2, base=MergeBase()
+    )
+    probes = sent(node.hear(asks) + node.wait(SECOND_US), Probe)
+    answers = [node.answer(peer, probes[-1].number, ("a", "b", "c")) for peer in "bc"]
+    actions = node.hear(*answers, asks) + node.wait(SECOND_US)
+    ballot = sent(actions, Prepare)[-1].ballot
+    actions = node.hear(node.promise("b", ballot))
+    assert {f.candidate.members for f in sent(actions, Flush)} == {("a", "b", "c")}
+    assert not sent(node.hear(node.flushed("b", ballot, 0)), Accept)
+    assert sent(node.hear(node.flushed("c", ballot, 0, incarnation=2)), Accept)
+
+
+def another_final_queue_halts(core: type[Master]) -> None:
+    """P18: a final queue that does not continue the own queue is not installed."""
+    node = Lone(core)
+    other = MergeBase(chain_hash=bytes(31) + b"x")
+    decided = replace(next_view(node.view, "a", "b", "c"), base=other, end=other)
+    node.hear(Decide(sender=NodeId("b"), view=decided))
+    assert node.master.phase is Phase.FAULT
+
+
+def evicted_is_silent(core: type[Master]) -> None:
+    """P19, P20: without this node in the view it neither posts nor stamps nor takes anything."""
+    node = Lone(core)
+    node.submit()
+    actions = node.hear(Decide(sender=NodeId("b"), view=next_view(node.view, "b", "c")))
+    actions += node.wait(2 * SECOND_US)
+    refused = node.submit()
+    assert not [a for a in actions + refused if isinstance(a, SendPost)]
+    assert [a for a in refused if isinstance(a, TellRejected)]
+    assert {header.epoch for header in node.disk.incoming.values()} == {1}
+
+
+def only_own_runs_are_restamped(core: type[Master]) -> None:
+    """P20: a run that the final queue does not hold is stamped anew by its origin alone."""
+    node = Lone(core)
+    node.submit()
+    node.push(node.run_of("b", 1, node.now))
+    actions = node.hear(Decide(sender=NodeId("c"), view=next_view(node.view, "a", "c")))
+    stamped = [action.header for action in actions if isinstance(action, PersistRestamp)]
+    assert [(header.origin, header.epoch) for header in stamped] == [("a", 2)]
+
+
+def amnesiac_does_not_vote(core: type[Master]) -> None:
+    """P21: a voter without its memory neither promises nor accepts, and is not counted."""
+    votes = {"a": 1, "b": 1, "w": 1}
+    witness = Lone(core, "w", votes, incarnation=2)
+    candidate = next_view(witness.view, "b")
+    actions = witness.hear(witness.prepare("b", 4), witness.accept("b", 4, candidate))
+    assert not [a for a in actions if isinstance(a, SendEpochMessage | PersistBallot)]
+    node = Lone(core, "a", votes)
+    ballot = proposing(node)
+    actions = node.hear(node.promise("w", ballot, incarnation=2)) + node.wait(SECOND_US // 2)
+    assert not sent(actions, Flush)
+
+
+def _force(node: Lone, lineage: str) -> list[Action]:
+    return node.feed(ForceRequested(ticket=9, lineage=lineage))
+
+
+def force_takes_the_accepted_value(core: type[Master]) -> None:
+    """P23: what the survivor accepted may be decided elsewhere: it is forced, nothing else."""
+    node = Lone(core, votes={"a": 1, "b": 1})
+    node.submit()
+    node.hear(node.accept("b", 1, next_view(node.view, "b")))
+    forced = views(_force(node, "forced"))
+    assert [(view.lineage, view.members, view.tail) for view in forced] == [("forced", ("a",), ())]
+
+
+def force_makes_one_voter(core: type[Master]) -> None:
+    """P23: the survivor is the only member and the only voter."""
+    node = Lone(core, votes={"a": 1, "b": 1, "w": 1})
+    view = views(_force(node, "forced"))[0]
+    assert view.elects({"a"})
+    assert not view.elects({"b", "w"})
+
+
+def force_needs_a_new_lineage(core: type[Master]) -> None:
+    """P23: the others may live: a fork never bears the name of the log it leaves."""
+    node = Lone(core, votes={"a": 1, "b": 1})
+    actions = _force(node, LINEAGE)
+    assert not views(actions)
+    assert [a.epoch for a in actions if isinstance(a, TellChange)] == [None]
+
+
+def forced_on_both_sides(core: type[Master]) -> None:
+    """P23: two forks refuse each other; an operator chooses, no node does."""
+    sides = {own: Lone(core, own, {"a": 1, "b": 1}) for own in "ab"}
+    forced = {own: views(_force(side, f"forced-{own}"))[0] for own, side in sides.items()}
+    later = replace(forced["b"], epoch=7)
+    for view in (forced["b"], later):
+        sides["a"].hear(Decide(sender=NodeId("b"), view=view))
+    assert sides["a"].master.view == forced["a"]
+    assert sides["a"].master.phase is Phase.NORMAL

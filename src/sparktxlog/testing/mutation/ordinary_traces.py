@@ -1,0 +1,105 @@
+"""Directed traces of normal operation (protocol P1–P10, P22)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sparktxlog.model.ids import NodeId
+from sparktxlog.protocol.actions import (
+    PersistForeignRun,
+    PersistOwnRun,
+    PersistReservation,
+    SendPost,
+    SendTail,
+    TellAccepted,
+)
+from sparktxlog.protocol.balloting import (
+    Decide,
+)
+from sparktxlog.protocol.events import (
+    PostReceived,
+)
+from sparktxlog.protocol.master import Master
+from sparktxlog.protocol.phases import Phase
+from sparktxlog.testing.mutation.lone import (
+    LINEAGE,
+    SECOND_US,
+    Lone,
+    entry_of,
+    next_view,
+    queued,
+    tail_of,
+)
+from sparktxlog.testing.simulation.disk import PERSISTS
+
+
+def everything_is_durable_first(core: type[Master]) -> None:
+    """P1, P2, P4: runs and counters are durable before anything that shows them leaves."""
+    node = Lone(core)
+    node.now += 10 * SECOND_US
+    for actions in (node.submit(), node.push(node.run_of("b", 1, node.now + 5 * SECOND_US))):
+        kinds = [isinstance(action, PERSISTS) for action in actions]
+        assert kinds == sorted(kinds, reverse=True)
+        assert [a for a in actions if isinstance(a, PersistReservation)]
+        assert [a for a in actions if isinstance(a, PersistOwnRun | PersistForeignRun)]
+        assert [a for a in actions if isinstance(a, SendPost)]
+
+
+def old_epochs_do_not_count(core: type[Master]) -> None:
+    """P5, P18: promises, claims and payloads of an epoch that is over count for nothing."""
+    node = Lone(core, votes={"a": 1, "b": 1})
+    node.submit()
+    stale = replace(node.post_of("b", node.now + SECOND_US), known={"a": 1}, acquired={"a": 1})
+    node.hear(Decide(sender=NodeId("b"), view=next_view(node.view, "a", "b")))
+    assert {header.epoch for header in node.disk.incoming.values()} == {2}
+    actions = node.feed(PostReceived(post=stale)) + node.push(node.run_of("b", 1, 7))
+    actions += node.wait(2 * SECOND_US)
+    assert not queued(actions)
+    assert not [a for a in actions if isinstance(a, PersistForeignRun)]
+
+
+def lagger_is_served(core: type[Master]) -> None:
+    """P9, P22: a member that stays behind gets the tail of the queue."""
+    node = Lone(core)
+    entry = entry_of(node.run_of("b", 1, node.now), 1, bytes(32))
+    assert queued(node.feed(tail_of(LINEAGE, entry)) + node.push(entry.header))
+    node.feed(PostReceived(post=node.post_of("c", node.now)))
+    node.wait(SECOND_US)
+    actions = node.feed(PostReceived(post=node.post_of("c", node.now)))
+    assert [(a.peer, a.position) for a in actions if isinstance(a, SendTail)] == [("c", 0)]
+
+
+def broken_promise_halts(core: type[Master]) -> None:
+    """P10: a header below a promise that did not announce it stops the node."""
+    node = Lone(core)
+    node.feed(PostReceived(post=node.post_of("b", node.now + 100)))
+    node.push(node.run_of("b", 1, node.now + 50))
+    assert node.master.phase is Phase.FAULT
+
+
+def tail_of_another_queue_halts(core: type[Master]) -> None:
+    """P9: a tail that does not continue this queue's hash is not appended."""
+    node = Lone(core)
+    entry = entry_of(node.run_of("b", 1, node.now), 1, bytes(31) + b"x")
+    actions = node.feed(tail_of(LINEAGE, entry)) + node.push(entry.header)
+    assert node.master.phase is Phase.FAULT
+    assert not queued(actions)
+
+
+def stamps_behind_its_queue(core: type[Master]) -> None:
+    """P2: a timestamp used in an own ADD is never stamped again."""
+    node = Lone(core)
+    entry = entry_of(node.run_of("b", 1, node.now + 100), 1, bytes(32))
+    actions = node.feed(tail_of(LINEAGE, entry)) + node.push(entry.header)
+    assert queued(actions)
+    told = [a.header for a in node.submit() if isinstance(a, TellAccepted)]
+    assert told[0] is not None
+    assert told[0].key > entry.header.key
+
+
+def log_clock_follows(core: type[Master]) -> None:
+    """P6: a run from an hour ahead does not wait for an hour: the own promise reaches it soon."""
+    node = Lone(core)
+    ahead = node.run_of("b", 1, node.now + 3_600 * SECOND_US)
+    actions = node.push(ahead) + node.wait(3 * SECOND_US)
+    assert max(a.post.counter for a in actions if isinstance(a, SendPost)) >= ahead.ts

@@ -1,0 +1,144 @@
+"""Disks that are full, and power cuts, under real members of a cluster (V16–V25, D1)."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import struct
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from tests.node_processes import TABLE, Cluster, HttpProblem, NodeProcess, append, wait_until
+from tests.steady_load import SteadyLoad
+
+pytestmark = pytest.mark.e2e
+
+QUICK = ("suspect-timeout = 2", "start-timeout = 4")
+#: In a user namespace of its own a process may mount without being root.
+_OWN_MOUNTS = ("unshare", "--user", "--map-root-user", "--mount")
+_MOUNT_TMPFS = 'mount -t tmpfs -o size=24m tmpfs "$0" && exec "$@"'
+#: EXT4_IOC_SHUTDOWN, and its flag that drops what is not in the journal on disk yet.
+_SHUTDOWN, _NO_LOG_FLUSH = 0x8004587D, 2
+
+
+def shows(node: NodeProcess, members: str) -> bool:
+    status = node.status()
+    return status["phase"] == "NORMAL" and "".join(sorted(status["members"])) == members
+
+
+def fill(directory: Path) -> Path:
+    """Take all room that a file system has left; return the file that holds it."""
+    path = directory / "filler"
+    with path.open("wb", buffering=0) as file:
+        for block in (1 << 20, 1 << 12, 1):
+            try:
+                while True:
+                    file.write(bytes(block))
+            except OSError:
+                continue
+    return path
+
+
+def begin(cluster: Cluster) -> None:
+    cluster.start()
+    cluster.nodes["A"].commit(TABLE)
+    cluster.settle()
+
+
+def test_a_full_disk_stops_one_node_until_there_is_room(tmp_path: Path) -> None:
+    tried = subprocess.run([*_OWN_MOUNTS, "true"], capture_output=True, text=True, check=False)
+    if tried.returncode:
+        pytest.skip(f"no mount namespace of our own: {tried.stderr.strip()}")
+    cluster = Cluster(tmp_path, "ABC", settings=QUICK)
+    c = cluster.nodes["C"]
+    data = tmp_path / "C"
+    data.mkdir()
+    c.prefix = (*_OWN_MOUNTS, "sh", "-c", _MOUNT_TMPFS, str(data))
+    try:
+        begin(cluster)
+        assert c.process is not None
+        seen = Path(f"/proc/{c.process.pid}/root{data}")
+        with SteadyLoad(cluster) as load:
+            filler = fill(seen)
+            wait_until(lambda: c.status()["disk_full"], what="C notices")
+            with pytest.raises(HttpProblem) as problem:
+                c.commit(append(1), "accepted", 5)
+            assert problem.value.document["definite"] is True
+            assert problem.value.document["title"] == "disk-full"
+            load.progress("AB", 40)
+            filler.unlink()
+            wait_until(lambda: all(shows(node, "ABC") for node in cluster.masters()), 120)
+            load.progress("ABC")
+        load.check()
+    finally:
+        cluster.stop()
+
+
+@contextmanager
+def loop_disk(image: Path, directory: Path) -> Iterator[None]:
+    """Mount an ext4 file system that is a file."""
+    directory.mkdir()
+    with image.open("wb") as file:
+        file.truncate(128 << 20)
+    subprocess.run(["mkfs.ext4", "-q", str(image)], check=True)
+    mount(image, directory)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(directory)], check=True)
+
+
+def mount(image: Path, directory: Path) -> None:
+    subprocess.run(["mount", "-o", "loop", str(image), str(directory)], check=True)
+
+
+def cut_power(directory: Path) -> None:
+    """Stop a file system as a power cut does: what was not forced to disk is gone."""
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.ioctl(handle, _SHUTDOWN, struct.pack("I", _NO_LOG_FLUSH))
+    finally:
+        os.close(handle)
+
+
+@pytest.mark.long
+@pytest.mark.privileged
+@pytest.mark.parametrize("victims", ["C", "AB", "ABC"])
+def test_a_power_cut_costs_nothing_acknowledged(tmp_path: Path, victims: str) -> None:
+    if os.geteuid() or shutil.which("mkfs.ext4") is None:
+        pytest.skip("mounting a file needs root and mkfs.ext4")
+    cluster = Cluster(tmp_path, "ABC", settings=QUICK)
+    with power_at(tmp_path, victims) as images:
+        try:
+            begin(cluster)
+            with SteadyLoad(cluster) as load:
+                load.progress("ABC", 50)
+                for name in victims:
+                    cut_power(tmp_path / name)
+                for name in victims:
+                    cluster.nodes[name].kill()
+                for name, image in images.items():
+                    subprocess.run(["umount", str(tmp_path / name)], check=True)
+                    mount(image, tmp_path / name)
+                for name in victims:
+                    cluster.nodes[name].start()
+                wait_until(lambda: all(shows(node, "ABC") for node in cluster.masters()), 120)
+                load.progress("ABC")
+            load.check()
+        finally:
+            cluster.stop()
+
+
+@contextmanager
+def power_at(directory: Path, names: str) -> Iterator[dict[str, Path]]:
+    """Put the data of some nodes on file systems of their own."""
+    if not names:
+        yield {}
+        return
+    image = directory / f"{names[0]}.ext4"
+    with loop_disk(image, directory / names[0]), power_at(directory, names[1:]) as others:
+        yield {names[0]: image, **others}

@@ -1,0 +1,165 @@
+"""Clients whose node is killed, evicted or cut off: one call, one outcome, one effect.
+
+Requirements V16-V25 (a submit is followed to another node), protocol P13, P25b.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from tests.node_processes import TABLE, Cluster, NodeProcess, call, wait_until
+
+from sparktxlog import Client
+from sparktxlog.errors import CommitStateUnknownError, TxLogError
+from sparktxlog.model.receipt import Level, Receipt
+
+pytestmark = pytest.mark.e2e
+
+QUICK = ("suspect-timeout = 1", "start-timeout = 3")
+ROW = [{"id": 1, "v": "x"}]
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> Iterator[Cluster]:
+    """Three masters that go on without one of them."""
+    cluster = Cluster(tmp_path, "ABC", settings=QUICK)
+    try:
+        cluster.start()
+        cluster.nodes["A"].commit(TABLE)
+        cluster.settle()
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+def urls(*nodes: NodeProcess) -> list[str]:
+    """Return the URLs of nodes, in order."""
+    return [node.url for node in nodes]
+
+
+def is_back(cluster: Cluster) -> bool:
+    """Return whether all three take part."""
+    states = [node.status() for node in cluster.nodes.values()]
+    return all(s["phase"] == "NORMAL" and len(s["members"]) == 3 for s in states)
+
+
+def committed(node: NodeProcess, identities: set[str]) -> list[str]:
+    """Return those of the ids that take effect, as often as they do."""
+    found, after = [], 0
+    while page := call(f"{node.url}/v1/queue?after={after}&limit=1000"):
+        for entry in page:
+            if entry["first_id"] in identities and not entry["rejected"]:
+                found.append(entry["first_id"])
+        after = page[-1]["position"] + page[-1]["n"] - 1
+    return sorted(found)
+
+
+def test_a_submit_survives_the_kill_of_its_node(three: Cluster) -> None:
+    a, b, c = three.nodes.values()
+    identity = str(uuid.uuid4())
+    with Client(urls(c, a, b), timeout_s=60) as client, ThreadPoolExecutor(1) as pool:
+        client.info()  # the connection is kept, as it is in real life
+        for node in (a, b):
+            node.send(signal.SIGSTOP)
+        waiting = pool.submit(client.append, "t", ROW, transaction_id=identity)
+        wait_until(lambda: c.status()["incoming_transactions"] == 1, what="C has accepted it")
+        assert not waiting.done()
+        c.kill()
+        for node in (a, b):
+            node.send(signal.SIGCONT)
+        receipt: Receipt = waiting.result(60)
+        assert (receipt.level, receipt.outcome) == (Level.ORDERED, "committed")
+        assert receipt.run is not None and receipt.run.origin in ("A", "B")
+        assert client.receipt(identity).position == receipt.position
+
+        # C brings its own copy along, which is the second one everywhere.
+        c.start()
+        wait_until(lambda: is_back(three), what="C is back")
+        three.agree(three.settle())
+        for node in (a, b, c):
+            known = call(f"{node.url}/v1/transactions/{identity}")
+            assert (known["position"], known["outcome"]) == (receipt.position, "committed")
+            assert committed(node, {identity}) == [identity]
+            again = Client(node.url).append("t", ROW, transaction_id=identity)
+            assert again.position == receipt.position
+
+
+def test_writers_go_on_over_the_kill_of_their_node(three: Cluster) -> None:
+    a, b, c = three.nodes.values()
+    receipts: dict[str, Receipt] = {}
+    errors: list[TxLogError] = []
+    stop = threading.Event()
+
+    def work() -> None:
+        with Client(urls(c, a, b), timeout_s=60) as client:
+            while not stop.is_set():
+                identity = str(uuid.uuid4())
+                try:
+                    receipts[identity] = client.append("t", ROW, transaction_id=identity)
+                except TxLogError as error:
+                    errors.append(error)
+                    return
+
+    workers = [threading.Thread(target=work) for _ in range(4)]
+    for worker in workers:
+        worker.start()
+    try:
+        wait_until(lambda: len(receipts) > 40 or errors)
+        c.kill()
+        seen = len(receipts)
+        wait_until(lambda: len(receipts) > seen + 40 or errors, what="they write elsewhere")
+        c.start()
+        wait_until(lambda: is_back(three), what="C is back")
+    finally:
+        stop.set()
+        for worker in workers:
+            worker.join()
+    assert errors == []
+    three.agree(three.settle())
+    for node in (a, b, c):
+        found = {i: call(f"{node.url}/v1/transactions/{i}") for i in list(receipts)[::10]}
+        assert {i: known["position"] for i, known in found.items()} == {
+            i: receipts[i].position for i in found
+        }
+    origins = {receipt.run.origin for receipt in receipts.values() if receipt.run}
+    assert "C" in origins and origins & {"A", "B"}
+    positions = [receipt.position for receipt in receipts.values()]
+    assert len(set(positions)) == len(positions)
+
+
+def test_a_client_of_a_cut_off_node_gets_its_receipt_elsewhere(three: Cluster) -> None:
+    a, b, c = three.nodes.values()
+    with Client(urls(c, a, b), timeout_s=6) as client:
+        for node in (a, b):
+            node.send(signal.SIGSTOP)
+        try:
+            with pytest.raises(CommitStateUnknownError) as caught:
+                client.append("t", ROW)
+        finally:
+            for node in (a, b):
+                node.send(signal.SIGCONT)
+        identity = caught.value.fields["transaction_id"]
+        assert caught.value.fields["reached"] == "accepted"
+        receipt = client.append("t", ROW, transaction_id=identity, timeout_s=60)
+        assert receipt.outcome == "committed"
+        wait_until(lambda: is_back(three))
+        three.agree(three.settle())
+        assert client.wait(identity).position == receipt.position
+
+
+def test_a_member_of_nothing_is_passed_over(three: Cluster) -> None:
+    a, b, c = three.nodes.values()
+    c.kill()
+    assert a.commit({"operations": [{"kind": "append", "table": "t", "rows": ROW}]}, timeout=20)
+    # Nobody links to a node with another secret: it knows no better than to join, and cannot.
+    c.write_config(three.ports["C"], c.peers, secret="another secret of 16+", data="empty")
+    c.start()
+    c.wait_ready()
+    with Client(",".join(urls(c, a, b)), timeout_s=20) as client:
+        assert client.append("t", ROW).outcome == "committed"

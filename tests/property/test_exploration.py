@@ -1,0 +1,191 @@
+"""Exhaustive exploration: small clusters completely, and mutants at their shortest depth."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Hashable, Iterator
+from typing import Any
+
+import pytest
+
+from sparktxlog.testing.exploration.__main__ import main
+from sparktxlog.testing.exploration.canonical import describe, unplanned
+from sparktxlog.testing.exploration.configurations import CONFIGURATIONS, Configuration
+from sparktxlog.testing.exploration.demanded import DemandedMaster
+from sparktxlog.testing.exploration.healing import Healing
+from sparktxlog.testing.exploration.mutants import MUTANTS
+from sparktxlog.testing.exploration.nodes import Nodes, NodeState, Outcome, Sent
+from sparktxlog.testing.exploration.space import Space, State, explore
+
+SMALL_EPOCH = Configuration(
+    name="small-epoch", masters=("a", "b"), witnesses=("w",), submits=("a",), ballots=1,
+    newest=True, starters=("b",),
+)  # fmt: skip
+IDLE_EPOCH = dataclasses.replace(SMALL_EPOCH, name="idle-epoch", submits=())
+SMALL_CRASH = Configuration(
+    name="small-crash", masters=("a", "b"), submits=("a",), ticks=1, crashes=1, newest=True
+)
+TWO_BALLOTS = Configuration(
+    name="two-ballots", masters=("a", "b"), witnesses=("w",), submits=(), ballots=2, newest=True
+)
+
+
+@pytest.mark.parametrize(
+    ("configuration", "states", "depth"),
+    [
+        (CONFIGURATIONS["rounds-2"], 998, 11),
+        (SMALL_CRASH, 1_856, 11),
+        (IDLE_EPOCH, 2_352, 18),
+    ],
+    ids=lambda value: value.name if isinstance(value, Configuration) else None,
+)
+def test_small_cluster_completely(configuration: Configuration, states: int, depth: int) -> None:
+    """Every reachable state keeps the invariants; their number says that all were seen."""
+    found = explore(Space(configuration), limit=100_000)
+    assert found.violation == ""
+    assert found.complete
+    assert (found.states, found.depth) == (states, depth)
+
+
+@pytest.mark.parametrize(
+    ("mutant", "configuration", "depth", "broken"),
+    [
+        ("skip-instead-of-stop", CONFIGURATIONS["rounds-2"], 6, "I1"),
+        ("counter-reused", CONFIGURATIONS["rounds-2"], 3, "P10"),
+        ("quorum-minus-one", CONFIGURATIONS["rounds-2"], 3, "I3"),
+        ("not-wedged", SMALL_EPOCH, 7, "I6"),
+        ("longest-instead-of-union", CONFIGURATIONS["epoch-2w"], 8, "I1"),
+        ("no-vote-majority", TWO_BALLOTS, 2, "I5"),
+    ],
+)
+def test_mutants_are_found(
+    mutant: str, configuration: Configuration, depth: int, broken: str
+) -> None:
+    """A core with one rule broken breaks an invariant, in so many steps at least."""
+    with MUTANTS[mutant]() as core:
+        found = explore(Space(configuration, core), limit=100_000)
+    assert broken in found.violation
+    assert len(found.trace) == found.depth == depth
+
+
+def test_a_violation_is_replayed(capsys: pytest.CaptureFixture[str]) -> None:
+    """The printed command leads to the same violation."""
+    assert main(["rounds-2", "--mutant", "skip-instead-of-stop"]) == 1
+    command = capsys.readouterr().out.partition("replay: ")[2].splitlines()[0].split()
+    assert main(command[command.index("--mutant") :]) == 1
+    assert "I1: a has [b:1@3], b has [a:1@2]" in capsys.readouterr().out
+
+
+def test_ends_heal() -> None:
+    """Where nothing more can happen, time brings the rest (I8)."""
+    space = Space(IDLE_EPOCH)
+    seen = 0
+
+    def visit(number: int, state: State, is_end: bool) -> bool:
+        nonlocal seen
+        seen += is_end
+        if not is_end or seen % 20:
+            return False
+        Healing(space.nodes, state[: len(space.names)]).run()
+        return True
+
+    assert explore(space, limit=100_000, visit=visit).healed >= 3
+
+
+# -- when two states are one ---------------------------------------------------------------------
+
+
+def test_every_field_has_a_plan() -> None:
+    """Nothing of a core is forgotten when states are compared."""
+    space = Space(SMALL_EPOCH)
+    explore(space, limit=1_000)
+    missing: dict[str, set[str]] = {}
+    for number in range(0, len(space.nodes.facts), 25):
+        for value in _objects(space.nodes.thaw(number), set()):
+            fields = unplanned(value)
+            if fields:
+                missing[type(value).__name__] = fields
+    assert missing == {}
+
+
+def _objects(value: Any, seen: set[int]) -> Iterator[object]:
+    """Yield all objects of the core that a value consists of."""
+    if id(value) in seen:
+        return
+    seen.add(id(value))
+    if isinstance(value, dict):
+        children = list(value.values())
+    elif isinstance(value, (list, tuple, set, frozenset)) or type(value).__name__ == "deque":
+        children = list(value)
+    elif type(value).__module__.startswith("sparktxlog."):
+        yield value
+        names = {name for base in type(value).__mro__ for name in getattr(base, "__slots__", ())}
+        names |= set(getattr(value, "__dict__", ()))
+        children = [getattr(value, name) for name in sorted(names) if hasattr(value, name)]
+    else:
+        return
+    for child in children:
+        yield from _objects(child, seen)
+
+
+class _DoubtingNodes(Nodes):
+    """Keeps, for a state that is met again, how it looks the second time."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.twins: dict[int, bytes] = {}
+
+    def _intern(self, name: str, state: NodeState) -> int:
+        key, blob = (name, state.key()), self._freeze(state)
+        number = self._known.get(key)
+        if number is not None and blob != self.facts[number].blob:
+            self.twins.setdefault(number, blob)
+        return super()._intern(name, state)
+
+
+@pytest.mark.parametrize("configuration", [SMALL_CRASH, IDLE_EPOCH], ids=lambda c: c.name)
+def test_equal_states_behave_equally(configuration: Configuration) -> None:
+    """Two masters that count as one do the same, whatever happens: the key is not too coarse."""
+    space = Space(configuration)
+    nodes = _DoubtingNodes(configuration.configs(), configuration.submits, DemandedMaster)
+    space.nodes = nodes
+    explore(space, limit=1_000)
+    compared = 0
+    for (number, code), outcome in list(nodes._outcomes.items()):
+        twin = nodes.twins.get(number)
+        if twin is None:
+            continue
+        compared += 1
+        first = nodes.facts[number]
+        nodes.facts[number] = dataclasses.replace(first, blob=twin)
+        event = None
+        if code >= 0:
+            event = space.messages[code].event
+        assert _words(nodes._step(number, code, event)) == _words(outcome)
+        nodes.facts[number] = first
+    assert compared > 50
+
+
+def _words(outcome: Outcome) -> Hashable:
+    def said(sent: Sent) -> Hashable:
+        return (sent.receiver, type(sent.event), describe(sent.event, 0), sent.wanted)
+
+    return outcome.state, tuple(map(said, outcome.sent))
+
+
+def test_what_only_shows_does_not_count() -> None:
+    """Round numbers and statistics make no states; what decides does."""
+    space = Space(SMALL_EPOCH)
+    state = space.nodes.thaw(space.begin()[0])
+    key = state.key()
+    ordering = state.master._ordering
+    ordering._rounds.number += 7
+    ordering._empty_rounds += 1
+    ordering._added_at += 5
+    ordering._peers[0].last_post_at = 3
+    assert state.key() == key
+    ordering._peers[0].owed = True
+    assert state.key() != key
+    ordering._peers[0].owed = False
+    state.master._counter.value += 1
+    assert state.key() != key

@@ -1,0 +1,144 @@
+"""Clients that commit at every node while things break, and remember what they were promised.
+
+What was acknowledged, at `acquired` or `ordered`, must be in the queue once, at the position that
+was told; the queue holds nothing else than what was submitted.
+"""
+
+from __future__ import annotations
+
+import http.client
+import itertools
+import threading
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+
+from tests.node_processes import Cluster, HttpProblem, NodeProcess, append, call, wait_until
+
+_numbers = itertools.count(1_000_000)
+
+
+@dataclass(slots=True)
+class Promises:
+    """What one node's client tried and was promised."""
+
+    #: Transaction id → position, None if only `acquired`.
+    acknowledged: dict[str, int | None] = field(default_factory=dict)
+    tried: list[str] = field(default_factory=list)
+    #: Answers that are neither (UNKNOWN) nor a refusal that says so.
+    unclear: list[str] = field(default_factory=list)
+
+
+class SteadyLoad:
+    """One client for each node, as long as the context lasts.
+
+    Args:
+        cluster: All its masters take part in the check.
+        pause_s: Between two transactions of a client.
+        timeout_s: How long a client waits for its acknowledgement.
+    """
+
+    def __init__(self, cluster: Cluster, pause_s: float = 0.03, timeout_s: float = 4.0) -> None:
+        self._cluster = cluster
+        self._pause_s = pause_s
+        self._timeout_s = timeout_s
+        self._over = threading.Event()
+        self.base = int(cluster.masters()[0].status()["position"])
+        self.promises = {node.name: Promises() for node in cluster.masters()}
+        self._threads = [
+            threading.Thread(target=self._work, args=(node, self.promises[node.name]))
+            for node in cluster.masters()
+        ]
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        self.progress("".join(self.promises), 4)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._over.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _work(self, node: NodeProcess, promises: Promises) -> None:
+        for level in itertools.cycle(("ordered", "acquired")):
+            if self._over.is_set():
+                return
+            identity = str(uuid.uuid4())
+            promises.tried.append(identity)
+            url = f"{node.url}/v1/transactions?level={level}&timeout={self._timeout_s}"
+            try:
+                body = append(next(_numbers), identity)
+                receipt = call(url, body, timeout=self._timeout_s + 20)
+                position = receipt["position"] if receipt["level"] == "ordered" else None
+                promises.acknowledged[identity] = position
+            except HttpProblem as problem:
+                if "definite" not in problem.document:
+                    promises.unclear.append(str(problem))
+            except (OSError, http.client.HTTPException):
+                pass  # killed or cut off: unknown
+            self._over.wait(self._pause_s)
+
+    def count(self, names: Iterable[str]) -> int:
+        """Return how many acknowledgements the clients of these nodes have."""
+        return sum(len(self.promises[name].acknowledged) for name in names)
+
+    def progress(self, names: Iterable[str], count: int = 8) -> None:
+        """Wait until each of these nodes acknowledged so many more."""
+        wanted = {name: self.count(name) + count for name in names}
+        wait_until(
+            lambda: all(self.count(name) >= least for name, least in wanted.items()),
+            what=f"commits at {''.join(wanted)}",
+        )
+
+    def stands_still(self, name: str) -> bool:
+        """Return whether a commit at a node is refused, or said to be undecided (UNKNOWN)."""
+        identity = str(uuid.uuid4())
+        self.promises[name].tried.append(identity)
+        try:
+            self._cluster.nodes[name].commit(append(next(_numbers), identity), timeout=2)
+        except HttpProblem as problem:
+            unknown = (problem.status, problem.document["definite"]) == (504, False)
+            return unknown or problem.document["title"] == "not-a-member"
+        return False
+
+    def check(self) -> int:
+        """Return the end of the queue, once all promises are seen to be kept everywhere."""
+        position = self._cluster.settle()
+        self._cluster.agree(position)
+        assert not any(promises.unclear for promises in self.promises.values())
+        nodes = self._cluster.masters()
+        found: dict[str, int] = {}
+        for number, identity in enumerate(
+            identity for promises in self.promises.values() for identity in promises.tried
+        ):
+            receipt = _receipt(nodes[number % len(nodes)], identity)
+            if receipt.get("outcome") == "committed":
+                found[identity] = receipt["position"]
+        assert len(set(found.values())) == len(found)
+        assert position - self.base == len(found), "the queue holds exactly what was submitted"
+        told: dict[str, int | None] = {}
+        for promises in self.promises.values():
+            told |= promises.acknowledged
+        assert [identity for identity in told if identity not in found] == []
+        wrong = {i: (p, found[i]) for i, p in told.items() if p is not None and p != found[i]}
+        assert wrong == {}
+        return position
+
+
+def _receipt(node: NodeProcess, identity: str) -> dict[str, Any]:
+    """Return what a node says of a transaction, empty if it knows nothing."""
+    try:
+        found: dict[str, Any] = call(f"{node.url}/v1/transactions/{identity}")
+    except HttpProblem as problem:
+        assert problem.status == 404, problem
+        return {}
+    return found

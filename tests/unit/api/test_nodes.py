@@ -1,0 +1,239 @@
+"""Several nodes as one partner: who is asked next, and what may be said of an outcome."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import pytest
+
+from sparktxlog.api import nodes as module
+from sparktxlog.api.nodes import Nodes, one_url
+from sparktxlog.api.submission import Submission
+from sparktxlog.api.waiting import wait_for
+from sparktxlog.codec.transactions import PreparedOperation, PreparedTransaction
+from sparktxlog.errors import (
+    BusyError,
+    CommitStateUnknownError,
+    InvalidRequestError,
+    LocalProtocolError,
+    NotFoundError,
+    NotMemberError,
+    OversizeError,
+    TransportError,
+    TxLogError,
+    UnauthorizedError,
+    UnknownTableError,
+    UnreachableError,
+)
+from sparktxlog.model.operation import OperationKind, StagedFile
+from sparktxlog.model.receipt import Level, Receipt
+
+ID = uuid.uuid4().bytes
+TEXT = str(uuid.UUID(bytes=ID))
+ORDERED = Receipt(
+    transaction_id=TEXT, n=1, level=Level.ORDERED, position=7, outcome="committed"
+)  # fmt: skip
+ACCEPTED = Receipt(transaction_id=TEXT, n=1, level=Level.ACCEPTED)
+UNKNOWN = CommitStateUnknownError("late", transaction_id=TEXT, reached="accepted")
+BROKEN = TransportError("broke")
+GONE = UnreachableError("nobody")
+
+Answer = Receipt | TxLogError
+
+
+class FakeHttp:
+    """A node by its script: answers to submits and to questions, the last one for ever."""
+
+    submits: ClassVar[dict[str, list[Answer]]] = {}
+    knows: ClassVar[dict[str, list[Answer]]] = {}
+    calls: ClassVar[list[str]] = []
+    times: ClassVar[list[float]] = []
+
+    def __init__(self, url: str, *, token: str | None = None, timeout_s: float = 30.0) -> None:
+        self.url = url
+
+    @staticmethod
+    def _next(script: list[Answer]) -> Receipt:
+        answer = script.pop(0) if len(script) > 1 else script[0]
+        if isinstance(answer, TxLogError):
+            raise answer
+        return answer
+
+    def submit_once(self, *_: Any, level: str, timeout_s: float, **__: Any) -> Receipt:
+        self.calls.append(f"submit {self.url}")
+        self.times.append(timeout_s)
+        return self._next(self.submits.get(self.url, [GONE]))
+
+    def receipt(self, transaction_id: str, *, wait_s: float | None = None) -> Receipt:
+        self.calls.append(f"ask {self.url}")
+        return self._next(self.knows.get(self.url, [NotFoundError("never seen")]))
+
+    def get(self, path: str, **_: Any) -> dict[str, Any]:
+        answer = self.submits.get(self.url, [GONE])[0]
+        if isinstance(answer, TransportError):
+            raise answer
+        phase = "JOINING" if isinstance(answer, NotMemberError) else "NORMAL"
+        return {"node": self.url, "phase": phase}
+
+    def close(self) -> None:
+        self.calls.append(f"close {self.url}")
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Nodes]:
+    monkeypatch.setattr(module, "Http", FakeHttp)
+
+    def start(knows: dict[str, list[Answer]] | None = None, **submits: list[Answer]) -> Nodes:
+        FakeHttp.submits, FakeHttp.knows = submits, knows or {}
+        FakeHttp.calls.clear()
+        FakeHttp.times.clear()
+        return Nodes(list(submits), timeout_s=0.6)
+
+    return start
+
+
+def submit(link: Nodes, **options: Any) -> Receipt:
+    return link.submit("/v1/transactions", b"{}", "application/json", ID, **options)
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [GONE, NotMemberError("evicted"), BusyError("stopping"), LocalProtocolError("halted"),
+     NotFoundError("a witness")],
+)  # fmt: skip
+def test_a_node_that_takes_nothing_is_passed_over(
+    script: Callable[..., Nodes], refusal: TxLogError
+) -> None:
+    link = script(a=[refusal], b=[ORDERED])
+    assert submit(link) == ORDERED
+    assert FakeHttp.calls == ["submit a", "submit b"]
+    assert submit(link) == ORDERED
+    assert FakeHttp.calls[2:] == ["submit b"]  # who answered is asked first
+
+
+@pytest.mark.parametrize("loss", [BROKEN, UNKNOWN])
+def test_a_lost_submit_is_asked_for_then_submitted_elsewhere(
+    script: Callable[..., Nodes], loss: TxLogError
+) -> None:
+    assert submit(script(a=[loss], b=[ORDERED], c=[ORDERED])) == ORDERED
+    assert FakeHttp.calls == ["submit a", "ask b", "submit b"]
+    assert submit(script({"b": [ORDERED]}, a=[loss], b=[GONE])) == ORDERED
+    assert FakeHttp.calls == ["submit a", "ask b"]
+
+
+def test_time_is_left_for_the_others(script: Callable[..., Nodes]) -> None:
+    submit(script(a=[UNKNOWN], b=[ORDERED]), timeout_s=20)
+    assert FakeHttp.times[0] == pytest.approx(10, abs=0.5)
+
+
+def test_a_level_that_is_not_reached_is_waited_for(script: Callable[..., Nodes]) -> None:
+    link = script({"b": [ACCEPTED, ORDERED]}, a=[BROKEN], b=[UNKNOWN])
+    assert submit(link) == ORDERED
+
+
+def test_what_is_refused_everywhere_did_not_happen(script: Callable[..., Nodes]) -> None:
+    with pytest.raises(NotMemberError) as caught:
+        submit(script(a=[NotMemberError("x")], b=[NotMemberError("y")]))
+    assert caught.value.definite and caught.value.fields["asked"] == ["a", "b"]
+    with pytest.raises(UnreachableError):
+        submit(script(a=[GONE], b=[GONE]), timeout_s=0.1)
+    with pytest.raises(OversizeError):
+        submit(script(a=[OversizeError("large")], b=[ORDERED]))
+    assert FakeHttp.calls == ["submit a"]
+    with pytest.raises(UnauthorizedError):
+        submit(script(a=[UnauthorizedError("token")], b=[ORDERED]))
+
+
+def test_what_may_have_happened_is_never_called_refused(script: Callable[..., Nodes]) -> None:
+    for refusal in (GONE, NotMemberError("evicted"), UnknownTableError("lags")):
+        with pytest.raises(CommitStateUnknownError) as caught:
+            submit(script({"b": [ACCEPTED]}, a=[BROKEN], b=[refusal]))
+        assert caught.value.fields["transaction_id"] == TEXT
+        assert caught.value.fields["reached"] == "accepted"
+    # Another node's refusal of the transaction says nothing of the first one.
+    assert submit(script({"a": [ORDERED]}, a=[BROKEN], b=[UnknownTableError("lags")])) == ORDERED
+
+
+def test_a_node_knows_what_it_has_not_seen_itself(script: Callable[..., Nodes]) -> None:
+    with pytest.raises(UnknownTableError):
+        submit(script(a=[BROKEN, UnknownTableError("no table")], b=[GONE]))
+    assert submit(script({"a": [ORDERED]}, a=[BROKEN, OversizeError("x")], b=[GONE])) == ORDERED
+
+
+def test_a_node_that_keeps_no_outcome_is_the_last_word_only(script: Callable[..., Nodes]) -> None:
+    bare = Receipt(transaction_id=TEXT, n=1, level=Level.ORDERED, position=7)
+    assert submit(script(a=[bare], b=[ORDERED])) == ORDERED
+    assert submit(script(a=[bare], b=[GONE])) == bare
+
+
+def test_runs_have_no_receipt_by_one_id(script: Callable[..., Nodes]) -> None:
+    run = Receipt(transaction_id=None, n=5, level=Level.ORDERED, position=7)
+    link = script({"b": [ORDERED]}, a=[BROKEN], b=[run])
+    assert link.submit("/v1/runs", b"", "x", ID) == run
+    assert FakeHttp.calls == ["submit a", "submit b"]
+
+
+def test_staged_files_bind_a_transaction_to_their_node(script: Callable[..., Nodes]) -> None:
+    staged = PreparedOperation(
+        table="t", kind=OperationKind.APPEND,
+        files=(StagedFile(path="x.parquet", size_bytes=1, rows=1, digest="d" * 64),),
+    )  # fmt: skip
+    transaction = PreparedTransaction(transaction_id=ID, operations=(staged,))
+    link = script({"b": [ORDERED]}, a=[BROKEN], b=[ORDERED])
+    assert Submission(link, "a").submit(transaction, "ordered", 0.5) == ORDERED
+    assert "submit b" not in FakeHttp.calls
+    with pytest.raises(CommitStateUnknownError, match="staged in the payload store"):
+        Submission(script(a=[BROKEN], b=[ORDERED]), "a").submit(transaction, "ordered", 0.3)
+    with pytest.raises(NotMemberError, match="staged in the payload store"):
+        link = script(a=[NotMemberError("x")], b=[ORDERED])
+        Submission(link, "a").submit(transaction, "ordered", 0.3)
+    assert FakeHttp.calls == ["submit a"]
+
+
+def test_questions_go_to_whoever_answers(script: Callable[..., Nodes]) -> None:
+    link = script(a=[GONE], b=[NotMemberError("evicted")], c=[ORDERED])
+    assert link.get("/v1/info")["node"] == "b"
+    home, info = link.choose()
+    assert (home.url, info["node"], link.url) == ("c", "c", "c")
+    assert script(a=[NotMemberError("x")], b=[GONE]).choose()[0].url == "a"
+    with pytest.raises(UnreachableError):
+        script(a=[GONE], b=[GONE]).get("/v1/info")
+    link.close()
+    assert FakeHttp.calls == ["close a", "close b", "close c"]
+
+
+def test_the_best_receipt_of_all(script: Callable[..., Nodes]) -> None:
+    nodes: dict[str, list[Answer]] = {"a": [GONE], "b": [GONE], "c": [GONE]}
+    assert script({"a": [ACCEPTED], "c": [ORDERED]}, **nodes).receipt(TEXT) == ORDERED
+    assert script({"a": [ACCEPTED]}, **nodes).receipt(TEXT) == ACCEPTED
+    with pytest.raises(NotFoundError) as caught:
+        script({"a": [GONE]}, **nodes).receipt(TEXT)
+    assert caught.value.fields["unheard"] == ["a"]
+    with pytest.raises(NotFoundError) as caught:
+        script(**nodes).receipt(TEXT)
+    assert "unheard" not in caught.value.fields
+    with pytest.raises(UnreachableError):
+        script({name: [GONE] for name in nodes}, **nodes).receipt(TEXT)
+
+
+def test_a_wait_goes_on_while_a_node_is_away(script: Callable[..., Nodes]) -> None:
+    link = script({"a": [GONE, GONE, ORDERED]}, a=[GONE], b=[GONE])
+    assert wait_for(link, TEXT, "ordered", 2) == ORDERED
+    with pytest.raises(CommitStateUnknownError):
+        wait_for(script({"a": [GONE]}, a=[GONE], b=[GONE]), TEXT, "ordered", 0.05)
+    with pytest.raises(NotFoundError):
+        wait_for(script(a=[GONE], b=[GONE]), TEXT, "ordered", 2)
+
+
+def test_urls() -> None:
+    link = Nodes(" http://a:1, http://b:2/ ,,http://a:1")
+    assert len(link) == 2 and link.url == "http://a:1"
+    nothing: list[str] = []
+    for wrong in ("", nothing, "http://a:1,b"):
+        with pytest.raises(InvalidRequestError):
+            Nodes(wrong)
+    one_url("http://a:1", "this")
+    with pytest.raises(InvalidRequestError, match="this works with one node"):
+        one_url(["http://a:1", "http://b:1"], "this")
