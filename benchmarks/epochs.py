@@ -25,7 +25,7 @@ from benchmarks.ordering import BATCH, TABLE, create_table, rows_of
 from benchmarks.results import Figure, at_most, informing
 from sparktxlog import Client
 
-SETTINGS = {"suspect-timeout": 1, "start-timeout": 3}
+SETTINGS: dict[str, Any] = {"suspect-timeout": 1, "start-timeout": 3}
 MISSED = 100_000
 KILLS = 6
 _GOAL_S = 2.0
@@ -172,20 +172,29 @@ def readmission(cluster: Cluster, missed: int) -> tuple[float, float, float]:
         quiet = time.perf_counter()
         time.sleep(3)
         median_s = committers.median_s(quiet, time.perf_counter())
+        before = state_of(cluster, "A")
         cluster.start("C")
         while not state_of(cluster, "C"):
             time.sleep(0.005)
         begin = time.perf_counter()
-        while True:
-            found = state_of(cluster, "C")
-            if found and found["phase"] == "NORMAL" and "C" in found["members"]:
-                break
+        # It starts in the epoch that it knows, as a member of that.
+        while not _is_back(state_of(cluster, "C"), before):
             time.sleep(0.005)
         end = time.perf_counter()
         time.sleep(0.5)
         gap_s = committers.longest_gap_s(begin, end + 0.4)
     cluster.wait_position(cluster.get("A", "/v1/info")["position"])
     return end - begin, gap_s, median_s
+
+
+def _is_back(now: dict[str, Any], before: dict[str, Any]) -> bool:
+    """Return whether a node is member of an epoch behind `before`, with all that was there."""
+    return bool(now) and (
+        now["epoch"] > before["epoch"]
+        and now["phase"] == "NORMAL"
+        and now["node_id"] in now["members"]
+        and now["position"] >= before["position"]
+    )
 
 
 def run(short: bool) -> list[Figure]:

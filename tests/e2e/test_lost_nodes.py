@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import urllib.request
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -49,6 +50,22 @@ def is_back(cluster: Cluster) -> bool:
     return all(s["phase"] == "NORMAL" and len(s["members"]) == 3 for s in states)
 
 
+def come_back(three: Cluster, receipt: Receipt) -> None:
+    """Start C again: every node must tell the same of a transaction, which takes effect once."""
+    identity = receipt.transaction_id
+    assert identity is not None
+    three.nodes["C"].start()
+    wait_until(lambda: is_back(three), what="C is back")
+    three.agree(three.settle())
+    for node in three.nodes.values():
+        known = call(f"{node.url}/v1/transactions/{identity}")
+        assert (known["position"], known["outcome"]) == (receipt.position, "committed")
+        assert committed(node, {identity}) == [identity]
+        with Client(node.url) as client:
+            again = client.append("t", ROW, transaction_id=identity)
+        assert (again.position, again.outcome) == (receipt.position, "committed")
+
+
 def committed(node: NodeProcess, identities: set[str]) -> list[str]:
     """Return those of the ids that take effect, as often as they do."""
     found, after = [], 0
@@ -75,19 +92,28 @@ def test_a_submit_survives_the_kill_of_its_node(three: Cluster) -> None:
             node.send(signal.SIGCONT)
         receipt: Receipt = waiting.result(60)
         assert (receipt.level, receipt.outcome) == (Level.ORDERED, "committed")
-        assert receipt.run is not None and receipt.run.origin in ("A", "B")
         assert client.receipt(identity).position == receipt.position
+        come_back(three, receipt)
 
-        # C brings its own copy along, which is the second one everywhere.
-        c.start()
-        wait_until(lambda: is_back(three), what="C is back")
-        three.agree(three.settle())
-        for node in (a, b, c):
-            known = call(f"{node.url}/v1/transactions/{identity}")
-            assert (known["position"], known["outcome"]) == (receipt.position, "committed")
-            assert committed(node, {identity}) == [identity]
-            again = Client(node.url).append("t", ROW, transaction_id=identity)
-            assert again.position == receipt.position
+
+def test_what_only_the_dead_node_had_is_the_second_one_when_it_returns(three: Cluster) -> None:
+    a, b, c = three.nodes.values()
+    # Nobody links to a node with another secret, so nobody else gets what it accepts.
+    c.stop()
+    c.write_config(three.ports["C"], c.peers, secret="another secret of 16+")
+    c.start()
+    c.wait_ready()
+    identity = str(uuid.uuid4())
+    with Client(urls(c, a, b), timeout_s=60) as client, ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(client.append, "t", ROW, transaction_id=identity)
+        wait_until(lambda: c.status()["incoming_transactions"] == 1, what="C has accepted it")
+        c.kill()
+        receipt: Receipt = waiting.result(60)
+        assert receipt.run is not None and receipt.run.origin in ("A", "B")
+        c.write_config(three.ports["C"], c.peers)
+        come_back(three, receipt)
+    repeats = [e for e in call(f"{a.url}/v1/queue?limit=1000") if e["first_id"] == identity]
+    assert [(e["origin"] == "C", len(e["rejected"])) for e in repeats] == [(False, 0), (True, 1)]
 
 
 def test_writers_go_on_over_the_kill_of_their_node(three: Cluster) -> None:
@@ -152,14 +178,9 @@ def test_a_client_of_a_cut_off_node_gets_its_receipt_elsewhere(three: Cluster) -
         three.agree(three.settle())
         assert client.wait(identity).position == receipt.position
 
-
-def test_a_member_of_nothing_is_passed_over(three: Cluster) -> None:
-    a, b, c = three.nodes.values()
-    c.kill()
-    assert a.commit({"operations": [{"kind": "append", "table": "t", "rows": ROW}]}, timeout=20)
-    # Nobody links to a node with another secret: it knows no better than to join, and cannot.
-    c.write_config(three.ports["C"], c.peers, secret="another secret of 16+", data="empty")
-    c.start()
-    c.wait_ready()
+    # One that lost its place says that it takes nothing: the next one is asked.
+    removal = urllib.request.Request(f"{a.url}/v1/peers/C?timeout=20", method="DELETE")
+    with urllib.request.urlopen(removal, timeout=60):
+        wait_until(lambda: c.status()["phase"] == "JOINING", what="C knows that it has no place")
     with Client(",".join(urls(c, a, b)), timeout_s=20) as client:
         assert client.append("t", ROW).outcome == "committed"

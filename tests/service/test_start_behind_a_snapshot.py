@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import uuid
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
+import pytest
 from tests.service.local_nodes import config_of, serving, until
 
 from sparktxlog.api.client import Client
+from sparktxlog.api.http import Http
+from sparktxlog.codec.assembly import assemble_rows
+from sparktxlog.errors import CommitStateUnknownError
 from sparktxlog.model.ids import NodeId
+from sparktxlog.model.operation import OperationKind
+from sparktxlog.model.receipt import Level
 from sparktxlog.runtime.wiring import RunningNode
 from sparktxlog.storage.front import SqliteFront
 from sparktxlog.storage.interfaces import ResetFront
@@ -32,7 +40,29 @@ def write(url: str, numbers: range, *, create: bool) -> None:
         if create:
             client.create_table("t", pa.schema([("id", pa.int64())]), keys=["id"])
         for number in numbers:
-            client.append("t", [{"id": number}])
+            client.append("t", [{"id": number}], transaction_id=identity(number))
+
+
+def identity(number: int) -> str:
+    """Return the id of the transaction that writes a row."""
+    return str(uuid.UUID(int=number + 1))
+
+
+def ask_for_the_past(url: str, number: int) -> None:
+    """Ask the node for what was ordered before its snapshot: it knows the position only."""
+    with Client(url) as client:
+        known = client.receipt(identity(number))
+        assert (known.level, known.outcome) == (Level.ORDERED, None)
+        assert known.position == number + 2  # behind the table
+        assert client.append("t", [{"id": 0}], transaction_id=identity(number)) == known
+        rows = pa.table({"id": [1, 2]})
+        link, ids = Http(url), [uuid.UUID(int=n + 1).bytes for n in (number, number + 1)]
+        txs = np.arange(2, dtype=np.int32)
+        _, payload = assemble_rows("t", OperationKind.APPEND, 1, rows, txs, b"".join(ids), 1)
+        with pytest.raises(CommitStateUnknownError) as caught:
+            link.submit("/v1/runs", payload, "application/vnd.sparktxlog.run", ids[0])
+        assert caught.value.fields["position"] == known.position
+        link.close()
 
 
 async def run_both(
@@ -48,6 +78,8 @@ async def run_both(
         links = [link for node in nodes.values() for link in node.parts.links.values()]
         await until(lambda: all(link.up for link in links))
         url = f"http://127.0.0.1:{ports['B']}"
+        if not create:
+            await asyncio.to_thread(ask_for_the_past, url, 5)
         await asyncio.to_thread(write, url, numbers, create=create)
         parts = [node.parts for node in nodes.values()]
         end = max(part.ordered.value for part in parts)

@@ -396,15 +396,36 @@ def demo(
     scale: Annotated[
         float, typer.Option(min=0.001, max=1.0, help="Part of the year 2013, 1 = all flights.")
     ] = 0.05,
-    keep: Annotated[bool, typer.Option("--keep", help="Leave the three nodes running.")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the nodes running.")] = False,
+    kill: Annotated[
+        str | None,
+        typer.Option(metavar="SITE", help="Kill this site's node, and start it again."),
+    ] = None,
+    witness: Annotated[
+        bool, typer.Option("--witness", help="Two sites and a witness instead of three sites.")
+    ] = False,
     directory: Annotated[
         Path | None, typer.Option("--dir", help="Directory of the sites; default: a new one.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run three sites on this machine with real flights, cut one off, heal, compare."""
+    """Run three sites on this machine with real flights, cut one off, heal, compare.
+
+    With --kill also kill a node in the middle: the others go on, it comes back by itself.
+    """
     from sparktxlog.cli.demo.story import DemoSettings, run_demo
 
-    settings = DemoSettings(scale=scale, keep=keep, directory=directory, as_json=as_json)
+    settings = DemoSettings(
+        scale=scale,
+        keep=keep,
+        directory=directory,
+        as_json=as_json,
+        kill=kill or "",
+        witness=witness,
+    )
+    if kill and kill not in settings.sites:
+        raise typer.BadParameter(
+            f"{kill!r} is no site; there are {', '.join(settings.sites)}", param_hint="--kill"
+        )
     if not run_demo(settings):
         raise typer.Exit(int(ExitCode.DIVERGED))

@@ -95,6 +95,10 @@ class Peer:
         if counter <= self.counter:
             return
         if last_seq > known:
+            # Of several promises with the same headers the largest says all; repeats say nothing.
+            if any(n == last_seq and c >= counter for c, n in self.pending):
+                return
+            self.pending = [promise for promise in self.pending if promise[1] != last_seq]
             if len(self.pending) < _MAX_PENDING:
                 insort(self.pending, (counter, last_seq))
             return

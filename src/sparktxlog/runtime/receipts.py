@@ -321,16 +321,20 @@ class Receipts:
                     error = _unknown(waits.ids, receipt, Level.APPLIED, f"when {reason}")
                     future.set_exception(error)
 
-    def forget(self, is_dropped: Callable[[RunHeader, bytes], bool]) -> None:
-        """End the waits for runs of others that a new view left out, and forget those runs (P13).
+    def forget(self, is_dropped: Callable[[bytes], bool]) -> None:
+        """End the waits for durable runs that a new view left out, and forget those runs (P20).
+
+        They are other nodes', or of this node's life before it lost its disk.
 
         Args:
-            is_dropped: Told header and first id of a run; returns whether it is kept no more.
+            is_dropped: Told the first id of a run; returns whether it is kept no more.
         """
         for key, submission in list(self._by_run.items()):
-            if submission.header is None or not is_dropped(submission.header, submission.ids[:16]):
+            if not is_dropped(submission.ids[:16]):
                 continue
             del self._by_run[key]
+            self._arrived(submission)
+            self._drop_ids(submission)
             for waiter in submission.waiters:
                 if not waiter.future.done():
                     receipt = submission.receipt(waiter.index)

@@ -19,7 +19,6 @@ from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.actions import Action, Alarm
 from sparktxlog.protocol.events import Event, FetchFailed, LinkChanged, PayloadArrived
 from sparktxlog.protocol.master import Master
-from sparktxlog.protocol.messages import RunHeader
 from sparktxlog.protocol.phases import Phase
 from sparktxlog.protocol.view import View
 from sparktxlog.runtime.backlog import Backlog
@@ -489,10 +488,8 @@ class _Builder:
         self.membership.enter(view)
         self.receipts.forget(self._was_dropped)
 
-    def _was_dropped(self, header: RunHeader, first_id: bytes) -> bool:
-        """Whether a run of another node is kept no more and did not get a position either."""
-        if header.origin == self.config.node_id:
-            return False
+    def _was_dropped(self, first_id: bytes) -> bool:
+        """Whether a run is kept no more and did not get a position either."""
         kept = self.front.find_transaction(first_id)
         return kept is None and self.master.locate(first_id) is None
 

@@ -247,6 +247,8 @@ def test_set_needs_an_equals_sign(
 def test_usage_errors_end_with_two(monkeypatch: pytest.MonkeyPatch) -> None:
     assert invoke(monkeypatch, "no-such-command") == 2
     assert invoke(monkeypatch, "demo", "--scale", "7") == 2
+    assert invoke(monkeypatch, "demo", "--kill", "D") == 2
+    assert invoke(monkeypatch, "demo", "--witness", "--kill", "C") == 2
 
 
 def test_a_node_error_keeps_its_class_and_hint() -> None:

@@ -27,7 +27,7 @@ from sparktxlog.cli.demo.flights import (
 from sparktxlog.cli.demo.source import AIRPORTS, NULL_TEXT, SourceFiles
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
@@ -41,24 +41,35 @@ def read_csv(spark: SparkSession, path: Path) -> DataFrame:
     return spark.read.csv(str(path), header=True, inferSchema=True, nullValue=NULL_TEXT)
 
 
-def read_flights(spark: SparkSession, source: SourceFiles, scale: float) -> DataFrame:
-    """Return the flights of the first `scale` of the year, of all airports."""
-    return flights_of(read_csv(spark, source.flights), scale)
+def read_flights(
+    spark: SparkSession, source: SourceFiles, scale: float, airports: Sequence[str]
+) -> DataFrame:
+    """Return the flights of the first `scale` of the year, of the sites' airports."""
+    rows = read_csv(spark, source.flights)
+    return flights_of(rows.where(F.col("origin").isin(*airports)), scale)
 
 
 def expected_tables(
-    spark: SparkSession, source: SourceFiles, flights: DataFrame, positions: DataFrame
+    spark: SparkSession,
+    source: SourceFiles,
+    flights: DataFrame,
+    positions: DataFrame,
+    airports: Sequence[str],
 ) -> dict[str, DataFrame]:
     """Return the tables as the source says they must be.
 
     Args:
         flights: What `read_flights` returns.
-        positions: `transaction_id` (32 hexadecimal digits) and `position`, from the queue.
+        positions: `transaction_id` (32 hexadecimal digits) and `position`, from the queue; the
+            least one counts, a repeat takes no effect.
+        airports: Those of the sites.
     """
+    weather = weather_of(read_csv(spark, source.weather))
+    first = positions.groupBy("transaction_id").agg(F.min("position").alias("position"))
     return {
         "flights": expected_flights(flights),
-        "aircraft_position": expected_aircraft(flights, positions),
-        "weather": weather_of(read_csv(spark, source.weather)),
+        "aircraft_position": expected_aircraft(flights, first),
+        "weather": weather.where(F.col("origin").isin(*airports)),
         "planes": planes_of(read_csv(spark, source.planes)),
     }
 

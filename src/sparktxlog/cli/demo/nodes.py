@@ -23,6 +23,8 @@ from sparktxlog.errors import TransportError, TxLogError
 _START_TIMEOUT_S = 60.0
 _STOP_TIMEOUT_S = 20.0
 _POLL_S = 0.1
+#: Seconds of silence after which the others go on without a node, in the part with a kill.
+SUSPECT_TIMEOUT_S = 4
 
 
 class DemoError(TxLogError):
@@ -125,20 +127,27 @@ def free_ports(count: int) -> list[int]:
 
 
 class Cluster:
-    """Three nodes and the relays between them.
+    """The sites' nodes, perhaps a witness, and the relays between them.
 
     Args:
         directory: Parent of the sites' directories; must not hold sites already.
         sites: Node ids.
+        witness: Id of a node that votes only; empty = none.
     """
 
-    def __init__(self, directory: Path, sites: Sequence[str]) -> None:
+    def __init__(self, directory: Path, sites: Sequence[str], witness: str = "") -> None:
         self.directory = directory
         self.sites = tuple(sites)
-        self.ports = dict(zip(sites, free_ports(len(sites)), strict=True))
+        self.witness = witness
+        names = (*sites, witness) if witness else tuple(sites)
+        self.ports = dict(zip(names, free_ports(len(names)), strict=True))
         self.children: list[Child] = []
+        self._nodes: dict[str, Child] = {}
+        self._doors: dict[str, int] = {}
         self._secret = secrets.token_hex(24)
         self._relay: Child | None = None
+        #: Whether the others go on without a node that is silent for a while.
+        self._evicting = False
 
     def start(self) -> None:
         """Start relays and nodes; return when all nodes answer."""
@@ -148,19 +157,56 @@ class Cluster:
             piped=True,
         )  # fmt: skip
         self.children.append(self._relay)
-        doors = ask_line(self._relay, None)
-        for site in self.sites:
-            config = self._write_config(site, doors)
-            self.children.append(
-                start_child(
-                    f"node {site}",
-                    self.site_directory(site) / "node.log",
-                    ["sparktxlog.cli", "serve", "--config", str(config)],
-                    piped=False,
-                )
-            )
-        for site in self.sites:
-            self.wait_until(partial(self._answers, site), f"node {site} to answer")
+        self._doors = ask_line(self._relay, None)
+        self._start_all()
+
+    def _start_all(self) -> None:
+        for name in self.ports:
+            self.start_node(name)
+        for name in self.ports:
+            self.wait_until(partial(self._answers, name), f"node {name} to answer")
+
+    def start_node(self, name: str) -> None:
+        """Start a node that does not run; it answers soon."""
+        config = self._write_config(name)
+        child = start_child(
+            f"node {name}",
+            self.site_directory(name) / "node.log",
+            ["sparktxlog.cli", "serve", "--config", str(config)],
+            piped=False,
+        )
+        self._nodes[name] = child
+        self.children.append(child)
+
+    def kill_node(self, name: str) -> None:
+        """End a node as a power cut does: SIGKILL."""
+        child = self._nodes.pop(name)
+        self.children.remove(child)
+        child.process.kill()
+        child.process.wait(_STOP_TIMEOUT_S)
+
+    def restart_evicting(self) -> None:
+        """Restart all nodes; from now on they go on without one that is silent for a while."""
+        for name in tuple(self._nodes):
+            child = self._nodes.pop(name)
+            self.children.remove(child)
+            child.stop()
+        self._evicting = True
+        self._start_all()
+        self.wait_until(self.is_whole, "all nodes to be linked again")
+
+    def is_whole(self) -> bool:
+        """Return whether every site's node takes part, with all sites, and is linked to all."""
+        try:
+            found = [self.status(site) for site in self.sites]
+        except TransportError:
+            return False
+        return all(
+            status["phase"] == "NORMAL"
+            and set(self.sites) <= set(status["members"])
+            and all(peer["linked"] for peer in status["peers"])
+            for status in found
+        )
 
     def _answers(self, site: str) -> bool:
         try:
@@ -168,7 +214,8 @@ class Cluster:
         except TransportError:
             return False
 
-    def _write_config(self, site: str, doors: dict[str, int]) -> Path:
+    def _write_config(self, site: str) -> Path:
+        doors = self._doors
         root = self.site_directory(site)
         lines = [
             f'node-id = "{site}"',
@@ -178,13 +225,21 @@ class Cluster:
             f"data-dir = {json.dumps(str(root))}",
             f'cluster-secret = "{self._secret}"',
             "idle-round-max = 2",
-            # The story cuts a site off for a while: the others wait for it, by name.
-            'eviction = "manual"',
         ]
-        others = [other for other in self.sites if other != site]
+        if self._evicting:
+            lines += ['eviction = "auto"', f"suspect-timeout = {SUSPECT_TIMEOUT_S}"]
+        else:
+            # The story cuts a site off for a while: the others wait for it, by name.
+            lines.append('eviction = "manual"')
+        witness = 'roles = ["witness"]'
+        if site == self.witness:
+            lines.append(witness)
+        others = [other for other in self.ports if other != site]
         for number, other in enumerate(others, start=1):
             url = f"http://127.0.0.1:{doors[other]}"
             lines += [f"[peer.{number}]", f'id = "{other}"', f'url = "{url}"']
+            if other == self.witness:
+                lines.append(witness)
         path = root / "node.toml"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch(mode=0o600)

@@ -47,6 +47,16 @@ class DemoResult:
     during_cut: dict[str, int] = field(default_factory=dict)
     #: Asked node → who it awaited then.
     awaited: dict[str, list[str]] = field(default_factory=dict)
+    #: The site whose node was killed, empty = none.
+    killed: str = ""
+    #: A node that votes only, empty = none.
+    witness: str = ""
+    #: Site → epoch of its node at the end.
+    epochs: dict[str, int] = field(default_factory=dict)
+    #: Seconds from the kill to the next transaction that the others ordered.
+    evicted_s: float | None = None
+    #: Seconds from the restart until the killed node had its part again.
+    rejoined_s: float | None = None
     shared_keys: int = 0
     shared_files: int = 0
     seconds: float = 0.0
@@ -89,6 +99,11 @@ class DemoResult:
             "applied": self.applied,
             "during_cut": self.during_cut,
             "awaited": self.awaited,
+            "killed": self.killed or None,
+            "witness": self.witness or None,
+            "epochs": self.epochs,
+            "evicted_s": None if self.evicted_s is None else round(self.evicted_s, 1),
+            "rejoined_s": None if self.rejoined_s is None else round(self.rejoined_s, 1),
             "keys_written_by_several_sites": self.shared_keys,
             "files_shared_between_sites": self.shared_files,
             "received_bytes": self.received_bytes,
@@ -148,7 +163,8 @@ class Reporter:
 
     def result(self, found: DemoResult) -> None:
         """Print the one table, and the verdict."""
-        table = Table(title="three sites, one order", title_justify="left", title_style="bold")
+        count = {2: "two", 3: "three"}.get(len(found.sites), str(len(found.sites)))
+        table = Table(title=f"{count} sites, one order", title_justify="left", title_style="bold")
         table.add_column("")
         for site in found.sites:
             table.add_column(f"site {site}", justify="right")
@@ -187,6 +203,8 @@ def _result_rows(found: DemoResult) -> list[tuple[str, Mapping[str, Any], str]]:
         ("seconds to commit", found.commit_seconds, ""),
         ("seconds to apply", found.apply_seconds, ""),
     ]
+    if found.killed:
+        rows.insert(2, ("epoch at the end", found.epochs, ""))
     for name in sorted(found.expected_rows):
         texts = {site: found.signatures.get(site, {}).get(name, "") for site in found.sites}
         rows.append(

