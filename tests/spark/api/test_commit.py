@@ -267,6 +267,19 @@ def test_a_table_nobody_applied_says_both_positions_and_the_command(
     assert log.table("fresh").count() == 1
 
 
+def test_the_first_of_several_nodes_that_answers_is_the_home(
+    spark: SparkSession, node: RunningNode, orders: str
+) -> None:
+    nobody = "http://127.0.0.1:9"
+    with connect(spark, [nobody, node.url]) as log:
+        assert log.url == node.url
+        assert log.append(orders, _orders(spark, range(1))).outcome == "committed"
+        assert log.append(orders, _orders(spark, range(MANY))).outcome == "committed"
+        assert log.find(uuid.uuid4()) is None
+    with pytest.raises(InvalidRequestError, match="works with one node"):
+        connect(spark, f"{nobody},{node.url}", apply="inline")
+
+
 def test_a_node_that_is_not_there_and_a_store_that_is_not_shared(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

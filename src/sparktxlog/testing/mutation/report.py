@@ -10,6 +10,7 @@ from typing import Any
 from sparktxlog.testing.mutation.killers import Kill
 from sparktxlog.testing.mutation.mutant import Killer, Mutant
 from sparktxlog.testing.mutation.table import BY_NAME
+from sparktxlog.testing.mutation.traces import TRACES
 
 _HEAD = """\
 # Mutations of the protocol core
@@ -91,7 +92,7 @@ def _row(result: Result) -> str:
     runs = f"{kill.runs} run{'' if kill.runs == 1 else 's'}"
     return (
         f"| {mutant.rule} | `{mutant.name}`: {mutant.says} | {mutant.how} | "
-        f"{finder(kill)} | {runs}, {kill.seconds:.1f} s | {_short(kill.violation)} |"
+        f"{finder(kill)} | {runs}, {kill.seconds:.1f} s | {_violated(kill)} |"
     )
 
 
@@ -107,6 +108,12 @@ def _survivor(result: Result) -> str:
     tried = ", ".join(f"{runs} {killer} runs" for killer, runs in result.tried.items())
     reason = mutant.survives or "**not expected to survive**"
     return f"| {mutant.rule} | `{mutant.name}`: {mutant.says} | {tried} | {reason} |"
+
+
+def _violated(kill: Kill) -> str:
+    """Return the violation, or what a trace asserts when its assertion has no text."""
+    rules = {trace.__name__: trace.__doc__ or "" for trace in TRACES}
+    return _short(kill.violation) or _short(rules.get(kill.where, ""))
 
 
 def _short(violation: str) -> str:
