@@ -12,6 +12,7 @@ import re
 import threading
 from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from tests.node_processes import Cluster
@@ -80,9 +81,7 @@ class SiteLinks:
     async def _listen(self) -> dict[str, int]:
         ports = {}
         for name in self._targets:
-            server = await asyncio.start_server(
-                lambda reader, writer, name=name: self._serve(name, reader, writer), "127.0.0.1", 0
-            )
+            server = await asyncio.start_server(partial(self._serve, name), "127.0.0.1", 0)
             self._servers.append(server)
             ports[name] = server.sockets[0].getsockname()[1]
         return ports

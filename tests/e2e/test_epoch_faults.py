@@ -75,7 +75,7 @@ def test_the_larger_side_goes_on(
         load.progress(majority)
         for name in minority:
             assert load.stands_still(name)
-            wait_until(lambda name=name: cluster.nodes[name].status()["suspects"])
+        wait_until(lambda: all(cluster.nodes[name].status()["suspects"] for name in minority))
         for status in before:
             now = cluster.nodes[status["node_id"]].status()
             assert (now["epoch"], now["position"]) == (status["epoch"], status["position"])
