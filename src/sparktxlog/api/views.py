@@ -102,6 +102,7 @@ TRANSFERS = pa.schema(
         #: What was expected, and what was measured.
         ("estimated_s", pa.float64()),
         ("actual_s", pa.float64()),
+        ("fetch_s", pa.float64()),
         #: Bytes of files needed, of them read over the network (compressed), and found here.
         ("size_bytes", pa.int64()),
         ("wire_bytes", pa.int64()),

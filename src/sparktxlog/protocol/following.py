@@ -18,6 +18,10 @@ from sparktxlog.protocol.view import View
 _SEATLESS_US = 30_000_000
 
 
+#: Entries are asked for so many positions ahead of what was appended.
+_AHEAD = 65_536
+
+
 class Following:
     """When to ask whom.
 
@@ -56,14 +60,28 @@ class Following:
         self._known: tuple[View, View | None, int] | None = None
 
     def work(
-        self, view: View, wanted: View | None, base: MergeBase, now: int, *, joining: bool
+        self,
+        view: View,
+        wanted: View | None,
+        base: MergeBase,
+        reach: tuple[int, bytes],
+        now: int,
+        *,
+        joining: bool,
     ) -> None:
-        """Ask for what is missing, and to be admitted."""
+        """Ask for what is missing, and to be admitted.
+
+        Args:
+            wanted: View whose final queue is to be held: the members wait for it.
+            base: End of the own queue.
+            reach: Position and chain hash up to which entries were received.
+        """
         known = (view, wanted, base.position)
         if known != self._known:
+            urgent = wanted is not None and (self._known is None or self._known[1] != wanted)
             self._known = known
             self._pause_us = self._config.retry_us
-            self.request_at = min(self.request_at, now + self._pause_us)
+            self.request_at = now if urgent else min(self.request_at, now + self._pause_us)
         due = now >= self.request_at
         if due:
             self.request_at = now + self._pause_us
@@ -73,11 +91,13 @@ class Following:
             self._turn += 1
             if joining:
                 self._ask_admission(view, base)
-        if wanted is not None and base.position >= wanted.base.position:
+        if wanted is not None and reach[0] >= wanted.base.position:
             return
-        if due or base.position > self._asked >= 0:
-            self._asked = base.position
-            self._ask_tail(view, base, due=due)
+        # The next part is asked for while the payloads of the last one are on their way.
+        ahead = reach[0] - base.position <= _AHEAD and reach[0] > self._asked >= 0
+        if due or ahead:
+            self._asked = reach[0]
+            self._ask_tail(view, reach, due=due)
 
     def _ask_admission(self, view: View, base: MergeBase) -> None:
         own = self._config
@@ -91,7 +111,7 @@ class Following:
                     ),
                 )  # fmt: skip
 
-    def _ask_tail(self, view: View, base: MergeBase, *, due: bool) -> None:
+    def _ask_tail(self, view: View, reach: tuple[int, bytes], *, due: bool) -> None:
         own = self._config
         others = [member for member in view.members if member != own.node_id]
         if not others:
@@ -105,6 +125,6 @@ class Following:
             node,
             TailRequest(
                 lineage=view.lineage, epoch=view.epoch, sender=own.node_id,
-                incarnation=own.incarnation, position=base.position, chain_hash=base.chain_hash,
+                incarnation=own.incarnation, position=reach[0], chain_hash=reach[1],
             ),
         )  # fmt: skip

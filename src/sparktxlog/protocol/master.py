@@ -319,7 +319,12 @@ class Master:
         self._succession.work(now)
         if self._is_following:
             self._following.work(
-                self._view, self._wanted, self._queue.base, now, joining=not self._is_member
+                self._view,
+                self._wanted,
+                self._queue.base,
+                self._queue.reach,
+                now,
+                joining=not self._is_member,
             )
         if not self._ordering.frozen and self._ordering.busy:
             others = [m for m in self._view.members if m != self._config.node_id]

@@ -184,7 +184,13 @@ class Proposer:
         if self.stage is not Stage.FLUSH:
             return frozenset()
         limit = now - self._patience_us
-        return frozenset(node for node in self.unanswered() if self._heard[node] <= limit)
+        # All stand still for a joiner: it gets only so long, whatever it says.
+        joining = now >= self._since + self._patience_us // 2
+        return frozenset(
+            node
+            for node in self.unanswered()
+            if self._heard[node] <= limit or (joining and node in self.intent.joiners)
+        )
 
     def failed(self, now: int) -> bool:
         """Return whether this attempt is to be given up."""
@@ -195,6 +201,8 @@ class Proposer:
     def next_deadline(self) -> int:
         """Return when to look again."""
         if self.stage is Stage.FLUSH:
-            heard = [self._heard[node] for node in self.unanswered()]
-            return min([self.repeat_at, *(at + self._patience_us for at in heard)])
+            heard = [self._heard[node] + self._patience_us for node in self.unanswered()]
+            if not self.intent.joiners.keys().isdisjoint(self.unanswered()):
+                heard.append(self._since + self._patience_us // 2)
+            return min([self.repeat_at, *heard])
         return min(self.repeat_at, self._since + self._patience_us)

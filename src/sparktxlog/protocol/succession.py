@@ -343,7 +343,9 @@ class Succession:
 
     def _ask(self, proposer: Proposer) -> None:
         """Send this stage's question to all that have not answered."""
-        for node in proposer.unanswered():
+        # A flush is repeated to those that are done, too: else they think that it got stuck.
+        flushing = proposer.stage is Stage.FLUSH
+        for node in proposer.asked() if flushing else proposer.unanswered():
             if node != self._config.node_id:
                 self.send(node, self._question(proposer))
 
