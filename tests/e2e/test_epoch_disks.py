@@ -49,6 +49,7 @@ def begin(cluster: Cluster) -> None:
     cluster.settle()
 
 
+@pytest.mark.privileged
 def test_a_full_disk_stops_one_node_until_there_is_room(tmp_path: Path) -> None:
     tried = subprocess.run([*_OWN_MOUNTS, "true"], capture_output=True, text=True, check=False)
     if tried.returncode:

@@ -22,7 +22,7 @@ from sparktxlog.model.receipt import Level, Receipt
 
 pytestmark = pytest.mark.e2e
 
-QUICK = ("suspect-timeout = 1", "start-timeout = 3")
+QUICK = ("suspect-timeout = 2", "start-timeout = 4")
 ROW = [{"id": 1, "v": "x"}]
 
 
