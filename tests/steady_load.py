@@ -117,14 +117,18 @@ class SteadyLoad:
         assert not any(promises.unclear for promises in self.promises.values())
         nodes = self._cluster.masters()
         found: dict[str, int] = {}
+        others: list[dict[str, Any]] = []
         for number, identity in enumerate(
             identity for promises in self.promises.values() for identity in promises.tried
         ):
             receipt = _receipt(nodes[number % len(nodes)], identity)
             if receipt.get("outcome") == "committed":
                 found[identity] = receipt["position"]
+            elif receipt:
+                others.append(receipt)
         assert len(set(found.values())) == len(found)
-        assert position - self.base == len(found), "the queue holds exactly what was submitted"
+        submitted = f"{len(found)} are committed of {position - self.base}; {others[:5]}"
+        assert position - self.base == len(found), submitted
         told: dict[str, int | None] = {}
         for promises in self.promises.values():
             told |= promises.acknowledged

@@ -18,10 +18,6 @@ from sparktxlog.protocol.view import View
 _SEATLESS_US = 30_000_000
 
 
-#: Entries are asked for so many positions ahead of what was appended.
-_AHEAD = 65_536
-
-
 class Following:
     """When to ask whom.
 
@@ -64,17 +60,18 @@ class Following:
         view: View,
         wanted: View | None,
         base: MergeBase,
-        reach: tuple[int, bytes],
         now: int,
         *,
         joining: bool,
+        witness: bool,
     ) -> None:
         """Ask for what is missing, and to be admitted.
 
         Args:
+            witness: Ask for no queue.
             wanted: View whose final queue is to be held: the members wait for it.
-            base: End of the own queue.
-            reach: Position and chain hash up to which entries were received.
+            base: End of the own queue.  It is asked for what follows there, not behind the tail
+                that came: members keep payloads for the position that a node shows.
         """
         known = (view, wanted, base.position)
         if known != self._known:
@@ -91,13 +88,13 @@ class Following:
             self._turn += 1
             if joining:
                 self._ask_admission(view, base)
-        if wanted is not None and reach[0] >= wanted.base.position:
+        if witness:
             return
-        # The next part is asked for while the payloads of the last one are on their way.
-        ahead = reach[0] - base.position <= _AHEAD and reach[0] > self._asked >= 0
-        if due or ahead:
-            self._asked = reach[0]
-            self._ask_tail(view, reach, due=due)
+        if wanted is not None and base.position >= wanted.base.position:
+            return
+        if due or base.position > self._asked >= 0:
+            self._asked = base.position
+            self._ask_tail(view, base, due=due)
 
     def _ask_admission(self, view: View, base: MergeBase) -> None:
         own = self._config
@@ -111,7 +108,7 @@ class Following:
                     ),
                 )  # fmt: skip
 
-    def _ask_tail(self, view: View, reach: tuple[int, bytes], *, due: bool) -> None:
+    def _ask_tail(self, view: View, base: MergeBase, *, due: bool) -> None:
         own = self._config
         others = [member for member in view.members if member != own.node_id]
         if not others:
@@ -125,6 +122,6 @@ class Following:
             node,
             TailRequest(
                 lineage=view.lineage, epoch=view.epoch, sender=own.node_id,
-                incarnation=own.incarnation, position=reach[0], chain_hash=reach[1],
+                incarnation=own.incarnation, position=base.position, chain_hash=base.chain_hash,
             ),
         )  # fmt: skip

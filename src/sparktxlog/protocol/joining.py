@@ -57,14 +57,18 @@ class Admission:
         found = {}
         for node, (at, request) in sorted(self._requests.items()):
             seat = view.seat(node)
-            if seat is None or seat.witness or now > at + 2 * self._patience_us:
+            if seat is None or now > at + 2 * self._patience_us:
                 continue
             if now < self._barred.get(node, (0, 0))[0]:
                 continue
             if (request.lineage, request.epoch) != (view.lineage, view.epoch):
                 continue
             member = node in view.members and request.incarnation == seat.incarnation
-            near = request.base.position + _NEAR >= position
+            if seat.witness:
+                # It has no queue to fetch; without its former votes it needs a new incarnation.
+                member, near = request.incarnation == seat.incarnation, True
+            else:
+                near = request.base.position + _NEAR >= position
             if near and not member and request.incarnation >= seat.incarnation:
                 found[node] = request.incarnation
         return found

@@ -322,9 +322,9 @@ class Master:
                 self._view,
                 self._wanted,
                 self._queue.base,
-                self._queue.reach,
                 now,
                 joining=not self._is_member,
+                witness=self._phase is Phase.WITNESS,
             )
         if not self._ordering.frozen and self._ordering.busy:
             others = [m for m in self._view.members if m != self._config.node_id]
@@ -337,8 +337,11 @@ class Master:
     @property
     def _is_following(self) -> bool:
         """Whether this node fetches the queue of others: to be admitted, or for a flush."""
-        if self._phase in (Phase.WITNESS, Phase.FAULT):
+        if self._phase is Phase.FAULT:
             return False
+        if self._phase is Phase.WITNESS:
+            # It votes again once the others have decided on its new incarnation (P21).
+            return not self._view.is_current(self._config.node_id, self.incarnation)
         return not self._is_member or self._wanted is not None
 
     @property

@@ -113,13 +113,6 @@ class SynchronizedQueue:
                     position=expected.position,
                 )
 
-    @property
-    def reach(self) -> tuple[int, bytes]:
-        """Position and chain hash of the last entry known, appended or in the tail."""
-        if self.tail and self.tail[-1].end > self.position:
-            return self.tail[-1].end, self.tail[-1].chain_hash
-        return self.position, self.hash
-
     def drain(self) -> tuple[tuple[QueueEntry, ...], tuple[tuple[int, TableDefinition], ...]]:
         """Return what was appended since the last call, and move the merge base behind it."""
         if not self._fresh:

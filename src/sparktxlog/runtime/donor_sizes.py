@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import structlog
 
-from sparktxlog.errors import InvalidNameError, TxLogError
+from sparktxlog.errors import InvalidNameError, TransportError, TxLogError
 from sparktxlog.model.copying import ReplicaSize
 from sparktxlog.model.ids import check_relative_path, check_table_name
 
@@ -86,13 +86,21 @@ class DonorSizes:
     async def _ask(self, donor: str) -> None:
         missing: int | None = None
         try:
-            size = await self._links[donor].replica_size()
-            missing = await self._run_blocking(missing_bytes, size, self._lake_dir)
+            missing = await self._missing_of(donor)
         except TxLogError as error:
             _log.info("no size", donor=donor, reason=str(error))
         finally:
             self._questions.pop(donor, None)
         self._known[donor] = (self._clock(), missing)
+
+    async def _missing_of(self, donor: str) -> int:
+        try:
+            size = await self._links[donor].replica_size()
+        except TransportError:
+            # A kept connection may have died with a link that is healed already: once more.
+            size = await self._links[donor].replica_size()
+        found: int = await self._run_blocking(missing_bytes, size, self._lake_dir)
+        return found
 
     def forget(self) -> None:
         """Let go of all answers: the lake has changed."""

@@ -63,12 +63,19 @@ class Faults:
 
     def _away(self) -> None:
         members = [node for node in self._world.nodes.values() if node.member]
-        if members:
+        spared = [node for node in members if self._can_spare(node)] or members
+        if spared:
             self._clients.burst()
-            node = self._world.random.choice(members)
+            node = self._world.random.choice(spared)
             self._world.after(self._seconds(0, 0.15), self._down, node, self._seconds(15, 40))
             if self._world.layout.forced:
                 self._world.after(self._seconds(4, 12), self._force, node)
+
+    def _can_spare(self, node: SimulatedNode) -> bool:
+        """Return whether the others can decide without a node."""
+        assert node.master is not None
+        view = node.master.view
+        return view.elects(seat.node_id for seat in view.roster if seat.node_id != node.name)
 
     def _force(self, dead: SimulatedNode) -> None:
         """An operator lets the survivor of two equal masters go on alone (P23)."""
@@ -241,8 +248,9 @@ class Faults:
     def _change_roster(self) -> None:
         world = self._world
         members = [n for n in world.nodes.values() if n.member]
-        if not members or world.layout.forced:
-            return
+        alone = len(world.layout.masters) == 2 and not world.layout.witnesses
+        if not members or alone:
+            return  # with equal votes two masters could not go on any more
         node = world.random.choice(members)
         assert node.master is not None
         roster = self._another(node.master.view)
