@@ -54,7 +54,7 @@ test: $(STAMP) lint types ## Check style and types, run all tests; with CI=true 
 
 test-long: $(STAMP) ## Run the kills of processes and the random histories, repeated more often
 	@$(PYTHON) tools/check_machine.py --java
-	JDK_JAVA_OPTIONS="$(TEST_JVM)" $(BIN)/python -m pytest --long -m "long or privileged" -rs $(PYTEST_ARGS)
+	JDK_JAVA_OPTIONS="$(TEST_JVM)" $(BIN)/python -m pytest --long -m "long or privileged or repeated" -rs $(PYTEST_ARGS)
 
 sim: $(STAMP) ## Simulate clusters under faults; SEEDS=10000 sets how many hours
 	@$(BIN)/python -m sparktxlog.testing.simulation --seeds $(SEEDS) $(SIM_ARGS)

@@ -31,9 +31,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Put the files with the longest tests first: two processes then end at nearly one time.
 
     What needs root runs in the long form only; there it is skipped, and said so, without root.
+    Cases that repeat others on a larger scale run there, too.
     """
     if not config.getoption("--long"):
-        left_out = [item for item in items if item.get_closest_marker("privileged")]
+        left_out = [
+            item
+            for item in items
+            if item.get_closest_marker("privileged") or item.get_closest_marker("repeated")
+        ]
         if left_out:
             config.hook.pytest_deselected(items=left_out)
             items[:] = [item for item in items if item not in left_out]

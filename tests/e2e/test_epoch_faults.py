@@ -61,7 +61,10 @@ def all_show(cluster: Cluster, members: str, names: str = "") -> None:
 
 
 @pytest.mark.parametrize("cut", [SiteLinks.refuse, SiteLinks.lose], ids=["refused", "lost"])
-@pytest.mark.parametrize(("names", "minority"), [("ABC", "C"), ("ABCDE", "AE")])
+@pytest.mark.parametrize(
+    ("names", "minority"),
+    [("ABC", "C"), pytest.param("ABCDE", "AE", marks=pytest.mark.repeated)],
+)
 def test_the_larger_side_goes_on(
     start: Start, names: str, minority: str, cut: Callable[..., None]
 ) -> None:
@@ -120,7 +123,14 @@ def test_a_one_way_cut_splits_nothing_and_is_shown(start: Start) -> None:
     load.check()
 
 
-@pytest.mark.parametrize(("names", "victims"), [("ABC", "A"), ("ABCDE", "BD"), ("ABC", "ABC")])
+@pytest.mark.parametrize(
+    ("names", "victims"),
+    [
+        pytest.param("ABC", "A", marks=pytest.mark.repeated),
+        pytest.param("ABCDE", "BD", marks=pytest.mark.repeated),
+        ("ABC", "ABC"),
+    ],
+)
 def test_killed_members_come_back(start: Start, names: str, victims: str) -> None:
     cluster = start(names)
     rest = "".join(name for name in names if name not in victims)
@@ -189,7 +199,7 @@ def test_of_two_masters_the_heavier_one_goes_on(start: Start) -> None:
     load.check()
 
 
-@pytest.mark.parametrize("alone", ["A", "B"])
+@pytest.mark.parametrize("alone", ["A", pytest.param("B", marks=pytest.mark.repeated)])
 def test_the_side_of_the_witness_goes_on(start: Start, alone: str) -> None:
     cluster = start("ABW", witnesses="W")
     other = "B" if alone == "A" else "A"
