@@ -307,3 +307,11 @@ class Cluster:
         for node in self.nodes.values():
             if node.process is not None:
                 node.stop()
+
+
+def restart_unheard(cluster: Cluster, node: NodeProcess) -> None:
+    """Restart a node with another secret: it accepts, and no peer links to it."""
+    node.stop()
+    node.write_config(cluster.ports[node.name], node.peers, secret="another secret of 16+")
+    node.start()
+    node.wait_ready()

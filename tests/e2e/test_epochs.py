@@ -23,6 +23,7 @@ from tests.node_processes import (
     append,
     call,
     free_ports,
+    restart_unheard,
     wait_until,
 )
 
@@ -68,10 +69,7 @@ def shows(node: NodeProcess, members: str) -> bool:
 def test_the_others_go_on_without_a_dead_member_and_it_comes_back(three: Cluster) -> None:
     a, b, c = three.nodes.values()
     # Only accepted: nobody links to a node with another secret, so nobody else has these.
-    c.stop()
-    c.write_config(three.ports["C"], c.peers, secret="another secret of 16+")
-    c.start()
-    c.wait_ready()
+    restart_unheard(three, c)
     lost = [str(uuid.uuid4()) for _ in range(3)]
     for number, identity in enumerate(lost):
         assert c.commit(append(number, identity), "accepted")["level"] == "accepted"

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from tests.node_processes import TABLE, Cluster, NodeProcess, call, wait_until
+from tests.node_processes import TABLE, Cluster, NodeProcess, call, restart_unheard, wait_until
 
 from sparktxlog import Client
 from sparktxlog.errors import CommitStateUnknownError, TxLogError
@@ -99,10 +99,7 @@ def test_a_submit_survives_the_kill_of_its_node(three: Cluster) -> None:
 def test_what_only_the_dead_node_had_is_the_second_one_when_it_returns(three: Cluster) -> None:
     a, b, c = three.nodes.values()
     # Nobody links to a node with another secret, so nobody else gets what it accepts.
-    c.stop()
-    c.write_config(three.ports["C"], c.peers, secret="another secret of 16+")
-    c.start()
-    c.wait_ready()
+    restart_unheard(three, c)
     identity = str(uuid.uuid4())
     with Client(urls(c, a, b), timeout_s=60) as client, ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(client.append, "t", ROW, transaction_id=identity)

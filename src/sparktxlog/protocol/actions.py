@@ -9,6 +9,7 @@ executor may make many `Persist…` actions durable with one fsync.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import get_args
 
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.table import TableDefinition
@@ -201,7 +202,8 @@ class Alarm:
     fatal: bool = False
 
 
-Action = (
+#: What must be durable before anything behind it is carried out.
+Persist = (
     PersistOwnRun
     | PersistForeignRun
     | PersistReservation
@@ -210,6 +212,11 @@ Action = (
     | PersistBallot
     | PersistView
     | PersistRestamp
+)
+PERSISTS = get_args(Persist)
+
+Action = (
+    Persist
     | SendEpochMessage
     | SendPost
     | SendPush

@@ -57,7 +57,7 @@ from sparktxlog.protocol.ordering import Ordering
 from sparktxlog.protocol.outbox import Outbox
 from sparktxlog.protocol.phases import TAKES_SUBMITS, TRANSITIONS, Phase
 from sparktxlog.protocol.recovery import MasterConfig, RecoveredRun, RecoveredState
-from sparktxlog.protocol.staging import Prefetching, Staging, recovered_submit
+from sparktxlog.protocol.staging import Prefetching, Staging, is_late, recovered_submit
 from sparktxlog.protocol.status import MasterStatus
 from sparktxlog.protocol.succession import Succession
 from sparktxlog.protocol.synchronized import SynchronizedQueue
@@ -107,10 +107,9 @@ class Master:
             keep_us=2 * config.stage_timeout_us,
         )
         self._staging = Staging(config.stage_timeout_us)
-        quorum = self._view.quorum
         for waiting in state.announcements:
             submit = recovered_submit(waiting)
-            late = submit.staged_bytes > config.inline_limit_bytes and quorum > 1
+            late = is_late(submit, config.inline_limit_bytes, self._view.quorum)
             self._staging.add(submit, now, late=late)
         voter = Voter(self._view.epoch, state.ballot)
         self._phase = self._first_phase(voter)
@@ -155,6 +154,11 @@ class Master:
     def phase(self) -> Phase:
         """What part this node takes."""
         return self._phase
+
+    @property
+    def is_member(self) -> bool:
+        """Whether this node, as it is, is a member of its epoch."""
+        return self._is_member
 
     @property
     def incarnation(self) -> int:
@@ -312,8 +316,7 @@ class Master:
         self._ordering.flush(now)
         if self._progress:
             self._progress = False
-            if self._flush is not None and self._ordering.want(self._flush.candidate, now) == 0:
-                self._continue_flush(now)
+            self._continue_flush(now, asked=False)
             if self._decided is not None:
                 self._take_into_force(now)
         self._succession.work(now)
@@ -379,13 +382,16 @@ class Master:
         """Get hold of a candidate's final queue and answer (P16); a repeated one is answered."""
         self._flush = flush
         self._following.holder = flush.holder
-        self._continue_flush(now)
+        self._continue_flush(now, asked=True)
 
-    def _continue_flush(self, now: int) -> None:
+    def _continue_flush(self, now: int, *, asked: bool) -> None:
+        """Get on with a flush; say how far it is when asked, and when it is done."""
         flush, own = self._flush, self._config.node_id
         if flush is None:
             return
         missing = self._ordering.want(flush.candidate, now)
+        if missing and not asked:
+            return
         if missing == 0:
             self._flush = None
         if flush.sender == own:

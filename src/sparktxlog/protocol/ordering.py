@@ -45,7 +45,7 @@ from sparktxlog.protocol.outbox import Outbox
 from sparktxlog.protocol.peers import Peer
 from sparktxlog.protocol.posting import OwnHeaders, Rounds, Snapshot
 from sparktxlog.protocol.recovery import MasterConfig, RecoveredRun
-from sparktxlog.protocol.staging import Prefetching, Staging
+from sparktxlog.protocol.staging import Prefetching, Staging, is_late
 from sparktxlog.protocol.status import MasterStatus, peer_status
 from sparktxlog.protocol.streams import Run, Stream, same_run
 from sparktxlog.protocol.synchronized import SynchronizedQueue
@@ -163,7 +163,7 @@ class Ordering:
                 "clock-skew",
                 f"this node's clock is {distance // 1_000_000} s off the members' median",
             )
-        late = self._is_late(submit)
+        late = is_late(submit, config.inline_limit_bytes, config.quorum)
         if not (late or self.frozen or staging.must_wait(submit.session)):
             return self._stamp(submit, now)
         self._outbox.persist(PersistAnnouncement(ticket=submit.ticket, digest=submit.digest))
@@ -171,10 +171,6 @@ class Ordering:
         staging.add(submit, now, late=late)
         self._stamp_check = True
         return None
-
-    def _is_late(self, submit: RunSubmitted) -> bool:
-        """Return whether the run is stamped only when a quorum holds its files (P1a)."""
-        return submit.staged_bytes > self._config.inline_limit_bytes and self._config.quorum > 1
 
     def reject(self, submit: RunSubmitted, code: str, text: str) -> None:
         """Tell that a submit changed nothing."""

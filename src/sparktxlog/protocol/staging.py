@@ -187,6 +187,11 @@ class Prefetching:
         return min(waiting) if waiting and busy < self._limit else None
 
 
+def is_late(submit: RunSubmitted, inline_limit_bytes: int, quorum: int) -> bool:
+    """Return whether a run is stamped only when a quorum holds its files (P1a)."""
+    return submit.staged_bytes > inline_limit_bytes and quorum > 1
+
+
 def recovered_submit(waiting: RecoveredAnnouncement) -> RunSubmitted:
     """Return the submit event a recovered announcement began with."""
     return RunSubmitted(

@@ -59,6 +59,10 @@ class Host(Protocol):
         """Incarnation of this node."""
 
     @property
+    def is_member(self) -> bool:
+        """Whether this node, as it is, is a member of its epoch."""
+
+    @property
     def base(self) -> MergeBase:
         """End of this node's queue."""
 
@@ -210,7 +214,7 @@ class Succession:
             case Flush():
                 self._on_flush(message, now)
             case Flushed():
-                self._on_flushed(message, now)
+                self.flushed(message.sender, message.ballot, message.missing, now)
             case Accept():
                 self._on_accept(message, now)
             case Accepted():
@@ -244,10 +248,6 @@ class Succession:
         """Whether this node has a place in its view: an amnesiac has none (P21)."""
         return self._host.view.is_current(self._config.node_id, self._host.incarnation)
 
-    @property
-    def _is_member(self) -> bool:
-        return self._eligible and self._config.node_id in self._host.view.members
-
     def _on_prepare(self, prepare: Prepare, now: int) -> None:
         if not self._eligible:
             return
@@ -260,7 +260,7 @@ class Succession:
 
     def _promised(self, before: Ballot, ballot: Ballot, now: int) -> Promise:
         """Make a promise durable, wedge, and return what to answer (P14)."""
-        view, member = self._host.view, self._is_member
+        view, member = self._host.view, self._host.is_member
         if member:
             self._host.wedge(now, f"{ballot.node} decides on the epoch behind {view.epoch}")
         if self.voter.promised != before:
@@ -319,7 +319,7 @@ class Succession:
         before = self.voter.state
         if not self.voter.accept(ballot, candidate):
             return False
-        if self._is_member:
+        if self._host.is_member:
             self._host.wedge(now, f"{ballot.node} decides on epoch {candidate.epoch}")
         if self.voter.state != before:
             self._outbox.persist(PersistBallot(state=self.voter.state))
@@ -389,9 +389,6 @@ class Succession:
         pause = self.patience_us // 4 * (1 + rank) * min(1 << self._attempts, _MAX_BACKOFF)
         self._retry_at = now + pause
 
-    def _on_flushed(self, flushed: Flushed, now: int) -> None:
-        self.flushed(flushed.sender, flushed.ballot, flushed.missing, now)
-
     def flushed(self, node: NodeId, ballot: Ballot, missing: int, now: int) -> None:
         """Note how far a member-to-be is with the final queue (P16)."""
         proposer = self.proposer
@@ -458,8 +455,8 @@ class Succession:
             self._drive(self.proposer, now)
         elif phase is Phase.WEDGED:
             if now >= self._retry_at:
-                members = self._host.view.members
-                self._propose(self._intent(self.suspicion.overdue(members, now), now), now)
+                overdue = self.suspicion.overdue(self._host.view.members, now)
+                self._propose(self._intent(overdue, self._ready(now), now), now)
         elif phase in (Phase.NORMAL, Phase.SUSPECT):
             self._consider(now)
 
@@ -468,7 +465,7 @@ class Succession:
         view, suspicion = self._host.view, self.suspicion
         suspects = suspicion.suspects(view.members, now)
         self._host.suspect(suspects)
-        ready = self.admission.ready(view, self._host.base.position, now)
+        ready = self._ready(now)
         if not (suspects or ready or self.changes.pending):
             self._need_at = None
             suspicion.calm(now)
@@ -479,7 +476,7 @@ class Succession:
                 if seat.node_id != self._config.node_id:
                     self._probe(seat.node_id, suspects)
         overdue = suspicion.overdue(view.members, now) if self._config.auto_evict else frozenset()
-        intent = self._intent(overdue, now)
+        intent = self._intent(overdue, ready, now)
         if not (overdue or intent.joiners or self.changes.pending):
             self._need_at = None
             return
@@ -504,11 +501,13 @@ class Succession:
             self.changes.fail(reason)
             self._need_at = None
 
-    def _intent(self, overdue: frozenset[NodeId], now: int) -> Intent:
-        view = self._host.view
-        ready = self.admission.ready(view, self._host.base.position, now)
+    def _ready(self, now: int) -> dict[NodeId, int]:
+        """Return who may be admitted: node → incarnation."""
+        return self.admission.ready(self._host.view, self._host.base.position, now)
+
+    def _intent(self, overdue: frozenset[NodeId], ready: dict[NodeId, int], now: int) -> Intent:
         # A member that asks to join returns without its memory: nothing of it is waited for.
-        present = set(view.members) - overdue - ready.keys()
+        present = set(self._host.view.members) - overdue - ready.keys()
         heard = self.suspicion.heard_by_all(present, now)
         return Intent(
             absent=frozenset(overdue | ready.keys()),
@@ -535,7 +534,7 @@ class Succession:
         if phase not in (Phase.NORMAL, Phase.SUSPECT):
             return None
         times = [self.suspicion.next_deadline(view.members, now)]
-        if self.changes.pending or self.admission.ready(view, self._host.base.position, now):
+        if self.changes.pending or self._ready(now):
             times.append(self.suspicion.probe_at)
         if self._need_at is not None:
             rank = view.rank(self._config.node_id)

@@ -14,14 +14,7 @@ from sparktxlog.protocol.actions import (
     Action,
     Alarm,
     FetchPayload,
-    PersistAnnouncement,
-    PersistBallot,
-    PersistForeignRun,
-    PersistOwnRun,
-    PersistQueue,
-    PersistReservation,
-    PersistRestamp,
-    PersistView,
+    Persist,
     PrefetchFiles,
     SendAnnouncement,
     SendEpochMessage,
@@ -121,13 +114,10 @@ class Delivery:
                 self._on_change(action)
             case Alarm():
                 pass  # the cycle has told it
-            case (
-                PersistOwnRun() | PersistForeignRun() | PersistReservation() | PersistRestamp()
-                | PersistAnnouncement() | PersistQueue() | PersistBallot() | PersistView()
-            ):  # fmt: skip
-                raise AssertionError("persisting is the executor's")
             case _:
-                assert_never(action)
+                if not isinstance(action, Persist):
+                    assert_never(action)
+                raise AssertionError("persisting is the executor's")
 
     def _send(
         self, link: PeerLink, action: SendPost | SendPush | SendAnnouncement | SendEpochMessage

@@ -28,6 +28,7 @@ import structlog
 from sparktxlog.errors import DiskFullError, TxLogError
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.actions import (
+    PERSISTS,
     Action,
     PersistAnnouncement,
     PersistBallot,
@@ -54,16 +55,6 @@ from sparktxlog.storage.interfaces import (
 
 _log = structlog.get_logger("sparktxlog.executor")
 
-_PERSISTS = (
-    PersistOwnRun,
-    PersistForeignRun,
-    PersistReservation,
-    PersistAnnouncement,
-    PersistQueue,
-    PersistBallot,
-    PersistView,
-    PersistRestamp,
-)
 _RETRY_S = 1.0
 #: Most items of one batch: bounds the time until the first of them is told.
 _MAX_BATCH = 4_096
@@ -169,7 +160,7 @@ class Executor:
     def _carry_out_leading(self) -> None:
         at = wall_us()
         queue = self._queue
-        while queue and not isinstance(queue[0], (*_PERSISTS, AsideWrite)):
+        while queue and not isinstance(queue[0], (*PERSISTS, AsideWrite)):
             self._deliver(queue.popleft(), at)  # type: ignore[arg-type]
 
     async def _work_batch(self) -> None:
@@ -180,7 +171,7 @@ class Executor:
         for item in batch:
             if isinstance(item, AsideWrite):
                 writes.extend(item.writes)
-            elif isinstance(item, _PERSISTS):
+            elif isinstance(item, PERSISTS):
                 writes.append(self._to_write(item, at))
         self.writing = True
         started = perf_counter()

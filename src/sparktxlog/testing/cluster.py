@@ -49,14 +49,14 @@ from sparktxlog.protocol.events import (
     Tick,
 )
 from sparktxlog.protocol.master import Master
-from sparktxlog.protocol.messages import Announcement, MergeBase, QueueEntry, RunHeader, Tail
+from sparktxlog.protocol.messages import Announcement, QueueEntry, RunHeader, Tail
 from sparktxlog.protocol.recovery import (
     MasterConfig,
-    RecoveredAnnouncement,
     RecoveredRun,
     RecoveredState,
 )
 from sparktxlog.protocol.view import View
+from sparktxlog.testing.recovered import announced, in_window, queue_end
 
 #: Entries of one simulated tail message.
 TAIL_LIMIT = 5
@@ -103,22 +103,7 @@ class SimulatedFront:
         watermarks: dict[str, int] = {}
         for entry in self.queue:
             watermarks[entry.header.origin] = entry.header.last
-        base, base_key = MergeBase(), (0, 0, "", 0)
-        if self.queue:
-            last = self.queue[-1]
-            base = MergeBase(
-                position=last.end,
-                chain_hash=last.chain_hash,
-                origin=last.header.origin,
-                seq=last.header.last,
-            )
-            base_key = last.header.key
-        recent: list[tuple[int, bytes]] = []
-        for entry in reversed(self.queue):
-            if entry.end <= base.position - id_window:
-                break
-            facts = self.runs[entry.header.origin, entry.header.seq][1]
-            recent.append((entry.position, facts.ids))
+        base, base_key = queue_end(self.queue)
         incoming = [
             RecoveredRun(header=header, facts=facts)
             for (origin, seq), (header, facts) in self.runs.items()
@@ -130,21 +115,14 @@ class SimulatedFront:
             reserved=self.reserved,
             watermarks=watermarks,
             incoming=incoming,
-            announcements=[
-                RecoveredAnnouncement(
-                    ticket=submit.ticket,
-                    digest=submit.digest,
-                    size_bytes=submit.size_bytes,
-                    staged_bytes=submit.staged_bytes,
-                    facts=submit.facts,
-                    session=submit.session,
-                )
-                for submit in self.announcements.values()
-            ],
+            announcements=announced(self.announcements.values()),
             tables=list(self.tables.values()),
             view=self.view,
             ballot=self.ballot,
-            recent_ids=recent[::-1],
+            recent_ids=[
+                (entry.position, self.runs[entry.header.origin, entry.header.seq][1].ids)
+                for entry in in_window(self.queue, id_window)
+            ],
         )
 
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from unittest.mock import patch
 
-from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol import proposer
-from sparktxlog.protocol.balloting import MemberState, Vote
 from sparktxlog.protocol.ordering import Ordering
-from sparktxlog.protocol.union import FinalQueue
-from sparktxlog.protocol.view import Ballot, View
+from sparktxlog.protocol.view import View
 from sparktxlog.protocol.voter import Voter
 from sparktxlog.testing.exploration.demanded import DemandedMaster
+from sparktxlog.testing.mutation import deciding
 from sparktxlog.testing.mutation.ordinary import ReusedCounter, Skipping, SmallerQuorum
+
+_Core = Callable[[], contextlib.AbstractContextManager[type[DemandedMaster]]]
 
 
 class SkippingMaster(DemandedMaster):
@@ -48,62 +48,28 @@ class UnwedgedMaster(DemandedMaster):
     ordering_class = _Unwedged
 
 
-@contextlib.contextmanager
-def no_vote_majority() -> Iterator[type[DemandedMaster]]:
-    """One vote decides (P12)."""
+def _patched(target: object, name: str, wrong: object) -> _Core:
+    """Return a core with one function of the protocol replaced, as `mutation` does it."""
 
-    def elects(self: View, voters: Iterable[str]) -> bool:
-        return bool(set(voters))
+    @contextlib.contextmanager
+    def core() -> Iterator[type[DemandedMaster]]:
+        with patch.object(target, name, wrong):
+            yield DemandedMaster
 
-    with patch.object(View, "elects", elects):
-        yield DemandedMaster
-
-
-@contextlib.contextmanager
-def longest_instead_of_union() -> Iterator[type[DemandedMaster]]:
-    """The final queue is the longest one that was answered, without what was acquired (P15)."""
-
-    def final_queue(states: Mapping[NodeId, MemberState]) -> FinalQueue:
-        node = max(states, key=lambda name: (states[name].base.position, name))
-        base = states[node].base
-        return FinalQueue(holder=node, base=base, tail=(), end=base)
-
-    with patch.object(proposer, "final_queue", final_queue):
-        yield DemandedMaster
+    return core
 
 
-@contextlib.contextmanager
-def accepted_ignored() -> Iterator[type[DemandedMaster]]:
-    """A ballot does not ask what was accepted before (P15)."""
-    with patch.object(proposer.Proposer, "_highest_vote", lambda self: None):
-        yield DemandedMaster
-
-
-@contextlib.contextmanager
-def promise_ignored() -> Iterator[type[DemandedMaster]]:
-    """A voter accepts below what it promised (P17)."""
-
-    def accept(self: Voter, ballot: Ballot, view: View) -> bool:
-        self.accepted = Vote(ballot=ballot, view=view)
-        return True
-
-    with patch.object(Voter, "accept", accept):
-        yield DemandedMaster
-
-
-def _plain(
-    core: type[DemandedMaster],
-) -> Callable[[], contextlib.AbstractContextManager[type[DemandedMaster]]]:
+def _plain(core: type[DemandedMaster]) -> _Core:
     return lambda: contextlib.nullcontext(core)
 
 
-MUTANTS: dict[str, Callable[[], contextlib.AbstractContextManager[type[DemandedMaster]]]] = {
+MUTANTS: dict[str, _Core] = {
     "skip-instead-of-stop": _plain(SkippingMaster),
     "counter-reused": _plain(ReusingMaster),
     "quorum-minus-one": _plain(SmallerQuorumMaster),
     "not-wedged": _plain(UnwedgedMaster),
-    "no-vote-majority": no_vote_majority,
-    "longest-instead-of-union": longest_instead_of_union,
-    "accepted-ignored": accepted_ignored,
-    "promise-ignored": promise_ignored,
+    "no-vote-majority": _patched(View, "elects", deciding.any_vote),
+    "longest-instead-of-union": _patched(proposer, "final_queue", deciding.longest_queue),
+    "accepted-ignored": _patched(proposer.Proposer, "_highest_vote", deciding.no_vote),
+    "promise-ignored": _patched(Voter, "accept", deciding.accept_anything),
 }

@@ -16,6 +16,7 @@ from typing import Any
 from sparktxlog.errors import InvariantViolation
 from sparktxlog.model.operation import RunFacts
 from sparktxlog.protocol.actions import (
+    PERSISTS,
     Action,
     Alarm,
     FetchPayload,
@@ -44,7 +45,7 @@ from sparktxlog.protocol.recovery import MasterConfig
 from sparktxlog.protocol.view import View
 from sparktxlog.testing.exploration.canonical import describe
 from sparktxlog.testing.exploration.demanded import PROPOSES, DemandedMaster
-from sparktxlog.testing.simulation.disk import PERSISTS, RunKey, SimulatedDisk, key_of
+from sparktxlog.testing.simulation.disk import RunKey, SimulatedDisk, key_of
 
 #: Steps a node takes by itself; deliveries have the message's number, from 0 on.
 SUBMIT, TICK, CRASH, PROPOSE, HURRY = -1, -2, -3, -4, -5

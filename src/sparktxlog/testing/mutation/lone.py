@@ -7,7 +7,13 @@ from typing import TypeVar
 
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import RunFacts
-from sparktxlog.protocol.actions import Action, PersistQueue, PersistView, SendEpochMessage
+from sparktxlog.protocol.actions import (
+    PERSISTS,
+    Action,
+    PersistQueue,
+    PersistView,
+    SendEpochMessage,
+)
 from sparktxlog.protocol.balloting import (
     Accept,
     Accepted,
@@ -35,7 +41,7 @@ from sparktxlog.protocol.master import Master, first_view
 from sparktxlog.protocol.messages import MergeBase, Post, QueueEntry, RunHeader, Tail
 from sparktxlog.protocol.recovery import MasterConfig
 from sparktxlog.protocol.view import Ballot, Seat, View
-from sparktxlog.testing.simulation.disk import PERSISTS, SimulatedDisk
+from sparktxlog.testing.simulation.disk import SimulatedDisk
 
 _Message = TypeVar("_Message")
 LINEAGE = "traced"

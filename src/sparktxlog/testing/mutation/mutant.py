@@ -9,12 +9,11 @@ from enum import StrEnum
 from typing import Any
 from unittest.mock import patch
 
-from sparktxlog.protocol.actions import Action
+from sparktxlog.protocol.actions import PERSISTS, Action
 from sparktxlog.protocol.events import Event
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.ordering import Ordering
 from sparktxlog.protocol.recovery import MasterConfig, RecoveredState
-from sparktxlog.testing.simulation.disk import PERSISTS
 
 #: A mutated core for as long as the context lasts.
 Core = Callable[[], contextlib.AbstractContextManager[type[Master]]]

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.actions import (
+    PERSISTS,
     PersistForeignRun,
     PersistOwnRun,
     PersistReservation,
@@ -30,7 +31,6 @@ from sparktxlog.testing.mutation.lone import (
     queued,
     tail_of,
 )
-from sparktxlog.testing.simulation.disk import PERSISTS
 
 
 def everything_is_durable_first(core: type[Master]) -> None:

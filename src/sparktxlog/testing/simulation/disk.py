@@ -19,20 +19,10 @@ from sparktxlog.protocol.actions import (
 )
 from sparktxlog.protocol.balloting import BallotState
 from sparktxlog.protocol.events import RunSubmitted
-from sparktxlog.protocol.messages import MergeBase, QueueEntry, RunHeader
-from sparktxlog.protocol.recovery import RecoveredAnnouncement, RecoveredRun, RecoveredState
+from sparktxlog.protocol.messages import QueueEntry, RunHeader
+from sparktxlog.protocol.recovery import RecoveredRun, RecoveredState
 from sparktxlog.protocol.view import View
-
-PERSISTS = (
-    PersistAnnouncement,
-    PersistBallot,
-    PersistForeignRun,
-    PersistOwnRun,
-    PersistQueue,
-    PersistReservation,
-    PersistRestamp,
-    PersistView,
-)
+from sparktxlog.testing.recovered import announced, in_window, queue_end
 
 #: (origin, incarnation, seq)
 RunKey = tuple[str, int, int]
@@ -115,19 +105,7 @@ class SimulatedDisk:
 
     def load(self, id_window: int) -> RecoveredState:
         """Return what a restarted node begins with."""
-        base, base_key = MergeBase(), (0, 0, "", 0)
-        if self.queue:
-            last = self.queue[-1]
-            header = last.header
-            base_key = header.key
-            base = MergeBase(
-                position=last.end, chain_hash=last.chain_hash, origin=header.origin, seq=header.last
-            )
-        recent: list[tuple[int, bytes]] = []
-        for entry in reversed(self.queue):
-            if entry.end <= base.position - id_window:
-                break
-            recent.append((entry.position, self._facts[entry.header.digest].ids))
+        base, base_key = queue_end(self.queue)
         return RecoveredState(
             base=base,
             base_key=base_key,
@@ -137,19 +115,12 @@ class SimulatedDisk:
                 RecoveredRun(header=header, facts=self._facts[header.digest])
                 for header in self.incoming.values()
             ],
-            announcements=[
-                RecoveredAnnouncement(
-                    ticket=submit.ticket,
-                    digest=submit.digest,
-                    size_bytes=submit.size_bytes,
-                    staged_bytes=submit.staged_bytes,
-                    facts=submit.facts,
-                    session=submit.session,
-                )
-                for submit in self.announcements.values()
-            ],
+            announcements=announced(self.announcements.values()),
             tables=list(self.tables.values()),
             view=self.view,
             ballot=self.ballot,
-            recent_ids=recent[::-1],
+            recent_ids=[
+                (entry.position, self._facts[entry.header.digest].ids)
+                for entry in in_window(self.queue, id_window)
+            ],
         )

@@ -8,12 +8,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sparktxlog.model.operation import RunFacts
-from sparktxlog.protocol.actions import Action, Alarm, TellPhase
+from sparktxlog.protocol.actions import PERSISTS, Action, Alarm, TellPhase
 from sparktxlog.protocol.events import Event, RunSubmitted, Tick
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.phases import Phase
 from sparktxlog.protocol.recovery import MasterConfig
-from sparktxlog.testing.simulation.disk import PERSISTS, SimulatedDisk
+from sparktxlog.testing.simulation.disk import SimulatedDisk
 
 if TYPE_CHECKING:
     from sparktxlog.testing.simulation.world import World
