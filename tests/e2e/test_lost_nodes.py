@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.node_processes import TABLE, Cluster, NodeProcess, call, restart_unheard, wait_until
@@ -109,7 +110,14 @@ def test_what_only_the_dead_node_had_is_the_second_one_when_it_returns(three: Cl
         assert receipt.run is not None and receipt.run.origin in ("A", "B")
         c.write_config(three.ports["C"], c.peers)
         come_back(three, receipt)
-    repeats = [e for e in call(f"{a.url}/v1/queue?limit=1000") if e["first_id"] == identity]
+
+    def repeated() -> list[dict[str, Any]]:
+        found = call(f"{a.url}/v1/queue?limit=1000")
+        return [entry for entry in found if entry["first_id"] == identity]
+
+    # C is a member before its own copy, stamped anew, is ordered.
+    wait_until(lambda: len(repeated()) == 2, what="both copies are in the queue")
+    repeats = repeated()
     assert [(e["origin"] == "C", len(e["rejected"])) for e in repeats] == [(False, 0), (True, 1)]
 
 

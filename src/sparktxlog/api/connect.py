@@ -459,10 +459,14 @@ class TxLog:
         return Snapshot.of(self.spark, self, answer)
 
     def apply(self, timeout: float | None = None) -> int:
-        """Apply what is published, with the worker of `apply="inline"`; return the position.
+        """Apply all that is ordered by now, with the worker of `apply="inline"`.
+
+        Returns:
+            The position that the replica has then; others' commits may have moved it on.
 
         Raises:
-            InvalidRequestError: The log was connected without it (definite).
+            InvalidRequestError: The log was connected without a worker (definite).
+            NotAppliedError: Not reached within the timeout; no commit is undone (definite).
         """
         if self.worker is None:
             raise InvalidRequestError(
@@ -470,8 +474,10 @@ class TxLog:
                 hint="connect(…, apply='inline'), or run a worker: "
                 f"./spark-submit.sh jobs/apply.py --url {self.url}",
             )
+        # What is ordered is published a moment later, and not only this log commits.
+        ordered = int(self._home.get("/v1/info")["position"])
         outcome = self.worker.apply(
-            self.last_position, self._timeout_s if timeout is None else timeout
+            max(ordered, self.last_position), self._timeout_s if timeout is None else timeout
         )
         return outcome.position
 

@@ -48,7 +48,7 @@ class InlineWorker:
             raise ApplyError(f"tables stand still: {shown}", tables=list(outcome.diverged))
         if outcome.position < at_least:
             raise NotAppliedError(
-                f"position {at_least} was committed and is not applied after {timeout_s:.0f} s, "
+                f"position {at_least} is ordered and not applied after {timeout_s:.0f} s, "
                 f"the replica stands at {outcome.position}",
                 hint=outcome.stopped or "Call log.apply() again.",
                 applied=outcome.position,
