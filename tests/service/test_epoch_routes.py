@@ -65,7 +65,8 @@ def test_a_joiner_asks_and_does_not_vote(tmp_path: Path, monkeypatch: pytest.Mon
             wish = JoinRequest(
                 **same,
                 incarnation=2,
-                base=MergeBase(position=7),  # type: ignore[arg-type]
+                base=MergeBase(position=7),
+                ts=1,  # type: ignore[arg-type]
             )
             await a.peering.on_epoch("B", wish)
             assert [event.message for event in told] == [wish]

@@ -72,14 +72,41 @@ class LeaseRequest:
     worker_id: str
 
 
-Message = Envelope | Hello | Announcement | Tail | RunHeader | LeaseRequest | Grant | ReplicaSize
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunsRequest:
+    """Asks for small runs; the answer is a `RunsAnswer`."""
+
+    #: Origin, incarnation and first sequence number of each.
+    runs: tuple[tuple[str, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunsAnswer:
+    """Payload containers in the order asked; None = not held here."""
+
+    payloads: tuple[bytes | None, ...]
+
+
+Message = (
+    Envelope
+    | Hello
+    | Announcement
+    | Tail
+    | RunHeader
+    | RunsRequest
+    | RunsAnswer
+    | LeaseRequest
+    | Grant
+    | ReplicaSize
+)
 _M = TypeVar("_M", bound=Message)
 
 _encoder = msgspec.msgpack.Encoder()
 _decoders: dict[type[Message], msgspec.msgpack.Decoder[Message]] = {
     kind: msgspec.msgpack.Decoder(kind)
     for kind in (
-        Envelope, Hello, Announcement, Tail, RunHeader, LeaseRequest, Grant, ReplicaSize,
+        Envelope, Hello, Announcement, Tail, RunHeader, RunsRequest, RunsAnswer, LeaseRequest,
+        Grant, ReplicaSize,
     )
 }  # fmt: skip
 _HEADER_LENGTH = struct.Struct("<I")

@@ -171,6 +171,8 @@ class JoinRequest:
     incarnation: int
     #: End of its queue.
     base: MergeBase
+    #: Stamp of the last run there.
+    ts: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,8 +28,8 @@ class Following:
     """
 
     __slots__ = (
-        "_asked", "_config", "_known", "_patience_us", "_pause_us", "_send", "_turn", "holder",
-        "request_at", "source",
+        "_asked", "_config", "_joined_at", "_joined_base", "_known", "_patience_us", "_pause_us",
+        "_send", "_turn", "holder", "request_at", "source",
     )  # fmt: skip
 
     def __init__(
@@ -52,6 +52,9 @@ class Following:
         #: Position asked for last.
         self._asked = -1
         self._pause_us = config.retry_us
+        #: When it asked to be admitted last, and the end of its queue then.
+        self._joined_at = now
+        self._joined_base = -1
         #: What was known when it asked last: news shorten the pause again.
         self._known: tuple[View, View | None, int] | None = None
 
@@ -60,6 +63,7 @@ class Following:
         view: View,
         wanted: View | None,
         base: MergeBase,
+        ts: int,
         now: int,
         *,
         joining: bool,
@@ -72,6 +76,7 @@ class Following:
             wanted: View whose final queue is to be held: the members wait for it.
             base: End of the own queue.  It is asked for what follows there, not behind the tail
                 that came: members keep payloads for the position that a node shows.
+            ts: Stamp of the last run there.
         """
         known = (view, wanted, base.position)
         if known != self._known:
@@ -86,8 +91,11 @@ class Following:
             most = self._patience_us if view.seat(self._config.node_id) else _SEATLESS_US
             self._pause_us = min(2 * self._pause_us, max(most, self._config.retry_us))
             self._turn += 1
-            if joining:
-                self._ask_admission(view, base)
+        # Progress is told soon: it may be near enough now.
+        soon = self._joined_at + self._config.retry_us // 8
+        if joining and (due or (base.position > self._joined_base and now >= soon)):
+            self._joined_at, self._joined_base = now, base.position
+            self._ask_admission(view, base, ts)
         if witness:
             return
         if wanted is not None and base.position >= wanted.base.position:
@@ -96,7 +104,7 @@ class Following:
             self._asked = base.position
             self._ask_tail(view, base, due=due)
 
-    def _ask_admission(self, view: View, base: MergeBase) -> None:
+    def _ask_admission(self, view: View, base: MergeBase, ts: int) -> None:
         own = self._config
         for seat in view.roster:
             if seat.node_id != own.node_id:
@@ -104,7 +112,7 @@ class Following:
                     seat.node_id,
                     JoinRequest(
                         lineage=view.lineage, epoch=view.epoch, sender=own.node_id,
-                        incarnation=own.incarnation, base=base,
+                        incarnation=own.incarnation, base=base, ts=ts,
                     ),
                 )  # fmt: skip
 

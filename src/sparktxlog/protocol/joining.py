@@ -3,16 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.balloting import JoinRequest
+from sparktxlog.protocol.messages import MergeBase
 from sparktxlog.protocol.view import View
 
-#: A joiner fetches the queue by itself until it is so near its end; the rest comes with the flush,
-#: for which the members stand still (V36, V41).
+#: A joiner fetches the queue by itself until what it lacks was stamped so short a time ago; the
+#: rest comes with the flush, for which the members stand still (V36, V41), microseconds.
+_NEAR_US = 100_000
+#: One that never gets so near is admitted when it has asked for so many times the patience, and
+#: lacks at most so many transactions: it cannot keep up, and somebody has to wait for it.
+_FOLLOWS = 10
 _NEAR = 16_384
 #: After so many failures in a row the bar does not double any more.
 _MAX_BAR = 6
+
+
+@dataclass(slots=True)
+class _Asking:
+    """What is known of a node that asks."""
+
+    request: JoinRequest
+    #: When the newest request came, and the first one of an unbroken row.
+    at: int
+    since: int
+    #: Whether it lacked little when it asked.
+    near: bool = False
 
 
 class Admission:
@@ -22,22 +40,36 @@ class Admission:
         patience_us: A request counts for twice so long.
     """
 
-    __slots__ = ("_barred", "_patience_us", "_requests")
+    __slots__ = ("_asking", "_barred", "_patience_us")
 
     def __init__(self, patience_us: int) -> None:
         self._patience_us = patience_us
-        self._requests: dict[NodeId, tuple[int, JoinRequest]] = {}
+        self._asking: dict[NodeId, _Asking] = {}
         #: Node → (until when it is not admitted, how often it failed).
         self._barred: dict[str, tuple[int, int]] = {}
 
-    def requested(self, request: JoinRequest, now: int) -> None:
-        """Note a request."""
-        self._requests[request.sender] = (now, request)
+    def requested(self, request: JoinRequest, end: MergeBase, ts: int, now: int) -> None:
+        """Note a request.
+
+        Args:
+            end: End of this node's queue.
+            ts: Stamp of the last run there.
+        """
+        asking = self._asking.get(request.sender)
+        if asking is None or self._is_old(asking, now):
+            asking = self._asking[request.sender] = _Asking(request, now, now)
+        asking.request, asking.at = request, now
+        lacks = end.position - request.base.position
+        tries = now - asking.since >= _FOLLOWS * self._patience_us
+        asking.near = request.ts + _NEAR_US >= ts or (tries and lacks <= _NEAR)
+
+    def _is_old(self, asking: _Asking, now: int) -> bool:
+        return now > asking.at + 2 * self._patience_us
 
     def entered(self, view: View) -> None:
         """Forget who is a member now."""
         for node in view.members:
-            self._requests.pop(node, None)
+            self._asking.pop(node, None)
             self._barred.pop(node, None)
 
     def bar(self, nodes: Iterable[str], now: int) -> None:
@@ -47,17 +79,17 @@ class Admission:
             pause = self._patience_us << min(failures, _MAX_BAR)
             self._barred[node] = (now + pause, failures)
 
-    def ready(self, view: View, position: int, now: int) -> dict[NodeId, int]:
+    def ready(self, view: View, now: int) -> dict[NodeId, int]:
         """Return who may be admitted: node → incarnation.
 
         A node has a place in the roster, and never returns under an incarnation before that.
         """
-        if not self._requests:
+        if not self._asking:
             return {}
         found = {}
-        for node, (at, request) in sorted(self._requests.items()):
-            seat = view.seat(node)
-            if seat is None or now > at + 2 * self._patience_us:
+        for node, asking in sorted(self._asking.items()):
+            request, near, seat = asking.request, asking.near, view.seat(node)
+            if seat is None or self._is_old(asking, now):
                 continue
             if now < self._barred.get(node, (0, 0))[0]:
                 continue
@@ -67,8 +99,6 @@ class Admission:
             if seat.witness:
                 # It has no queue to fetch; without its former votes it needs a new incarnation.
                 member, near = request.incarnation == seat.incarnation, True
-            else:
-                near = request.base.position + _NEAR >= position
             if near and not member and request.incarnation >= seat.incarnation:
                 found[node] = request.incarnation
         return found

@@ -146,6 +146,11 @@ class Master:
         return self._queue.base
 
     @property
+    def base_ts(self) -> int:
+        """Stamp of the last run in the synchronized queue."""
+        return self._queue.key[1]
+
+    @property
     def view(self) -> View:
         """View of this node's epoch."""
         return self._view
@@ -320,11 +325,13 @@ class Master:
             if self._decided is not None:
                 self._take_into_force(now)
         self._succession.work(now)
+        self._succession.send_tails(now)
         if self._is_following:
             self._following.work(
                 self._view,
                 self._wanted,
                 self._queue.base,
+                self.base_ts,
                 now,
                 joining=not self._is_member,
                 witness=self._phase is Phase.WITNESS,

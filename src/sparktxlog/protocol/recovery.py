@@ -46,7 +46,7 @@ class MasterConfig:
     max_incoming_runs: int = 65_536
     max_incoming_bytes: int = 512 << 20
     max_post_headers: int = 512
-    max_fetches: int = 64
+    max_fetches: int = 512
     #: C3.
     max_counter_lead_us: int = 24 * 3_600 * 1_000_000
     #: A member that owes an answer so long is missing (P13); 0 = nobody is ever suspected.

@@ -66,6 +66,10 @@ class Host(Protocol):
     def base(self) -> MergeBase:
         """End of this node's queue."""
 
+    @property
+    def base_ts(self) -> int:
+        """Stamp of the last run in this node's queue."""
+
     def wedge(self, now: int, reason: str) -> None:
         """Freeze, being a member (P14)."""
 
@@ -118,6 +122,8 @@ class Succession:
         self._need_at: int | None = None
         #: Node → when it was last told the view, or asked for its.
         self._answered_at: dict[str, int] = {}
+        #: Node → when it asked for the queue behind which position.
+        self._tail_requests: dict[NodeId, tuple[int, TailRequest]] = {}
 
     def entered(self, now: int) -> None:
         """Begin a new epoch."""
@@ -220,9 +226,9 @@ class Succession:
             case Accepted():
                 self._on_accepted(message, now)
             case JoinRequest():
-                self.admission.requested(message, now)
+                self.admission.requested(message, self._host.base, self._host.base_ts, now)
             case TailRequest():
-                self._on_tail_request(message)
+                self._tail_requests[message.sender] = (now, message)
             case Decide():
                 raise AssertionError("handled before")
             case _:
@@ -503,7 +509,7 @@ class Succession:
 
     def _ready(self, now: int) -> dict[NodeId, int]:
         """Return who may be admitted: node → incarnation."""
-        return self.admission.ready(self._host.view, self._host.base.position, now)
+        return self.admission.ready(self._host.view, now)
 
     def _intent(self, overdue: frozenset[NodeId], ready: dict[NodeId, int], now: int) -> Intent:
         # A member that asks to join returns without its memory: nothing of it is waited for.
@@ -516,13 +522,19 @@ class Succession:
             roster=self.changes.roster,
         )
 
-    def _on_tail_request(self, request: TailRequest) -> None:
-        if request.position < self._host.base.position:
-            self._outbox.tell(
-                SendTail(
-                    peer=request.sender, position=request.position, chain_hash=request.chain_hash
-                )
-            )
+    def send_tails(self, now: int) -> None:
+        """Answer requests for the queue; one from its end waits for what comes next (V38)."""
+        position = self._host.base.position
+        for node, (at, request) in tuple(self._tail_requests.items()):
+            if request.position < position:
+                self._outbox.tell(
+                    SendTail(
+                        peer=node, position=request.position, chain_hash=request.chain_hash
+                    )
+                )  # fmt: skip
+            elif now <= at + 2 * self.patience_us:
+                continue
+            del self._tail_requests[node]
 
     def next_deadline(self, now: int) -> int | None:
         """Return when something is due, None = nothing."""

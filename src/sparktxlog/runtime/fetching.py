@@ -10,23 +10,30 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any, TypeVar
 
 import structlog
 
 from sparktxlog.codec.payload import verify_payload
-from sparktxlog.errors import ManifestMismatchError, TransportError, TxLogError
+from sparktxlog.errors import (
+    ManifestMismatchError,
+    NotFoundError,
+    TransportError,
+    TxLogError,
+)
 from sparktxlog.model.operation import RunFacts, RunManifest, StagedFile
 from sparktxlog.protocol.events import Event, FetchFailed, FilesHeld, PayloadArrived
 from sparktxlog.protocol.messages import Announcement, RunHeader
 from sparktxlog.runtime.holdings import Holdings
 from sparktxlog.storage.interfaces import PayloadStore
 from sparktxlog.transport.peers import PeerLink
+from sparktxlog.transport.run_requests import SMALL_BYTES
 from sparktxlog.transport.signing import StaleSessionError
 
 _log = structlog.get_logger("sparktxlog.fetching")
 
-#: Runs, and staged files, that move at once.
+#: Large runs, and staged files, that move at once.
 _PARALLEL_RUNS = 16
 _PARALLEL_FILES = 4
 #: A file is tried so often at one source before the next source gets its turn.
@@ -34,6 +41,9 @@ _ATTEMPTS = 2
 #: Containers up to this size are verified on the event loop, larger ones in a thread.
 _SMALL_BYTES = 32 << 10
 _T = TypeVar("_T")
+_Turns = AbstractAsyncContextManager[None]
+#: Small runs need no turn: they travel together.
+_AT_ONCE: _Turns = nullcontext()
 
 
 def staged_files(manifest: RunManifest) -> list[StagedFile]:
@@ -68,6 +78,7 @@ class Fetcher:
         payloads: Where staged files go.
         holdings: Where containers wait for the core.
         tell: Puts an event into the core's queue.
+        missed: Called when the source asked last does not hold a run (any more).
     """
 
     def __init__(
@@ -76,25 +87,30 @@ class Fetcher:
         payloads: PayloadStore,
         holdings: Holdings,
         tell: Callable[[Event], None],
+        missed: Callable[[], None] = lambda: None,
     ) -> None:
         self._links = links
         self._payloads = payloads
         self._holdings = holdings
         self._tell = tell
+        self._missed = missed
         self._threads = ThreadPoolExecutor(
             max_workers=_PARALLEL_FILES, thread_name_prefix="fetching"
         )
-        self._runs = asyncio.Semaphore(_PARALLEL_RUNS)
+        self._turns: _Turns = asyncio.Semaphore(_PARALLEL_RUNS)
         #: By what is done and the digest: a prefetched run may be fetched meanwhile.
         self._tasks: dict[tuple[str, bytes], asyncio.Task[None]] = {}
 
     def fetch(self, header: RunHeader, sources: Iterable[str]) -> None:
         """Get a run's payload and files; `PayloadArrived` or `FetchFailed` follows."""
-        self._start("fetch", header.digest, self._fetch(header, tuple(sources)))
+        turns = _AT_ONCE
+        if header.size_bytes > SMALL_BYTES or header.staged_bytes:
+            turns = self._turns
+        self._start("fetch", header.digest, self._fetch(header, tuple(sources)), turns)
 
     def prefetch(self, announcement: Announcement) -> None:
         """Get manifest and files of an unstamped run; `FilesHeld` or `FetchFailed` follows."""
-        self._start("prefetch", announcement.digest, self._prefetch(announcement))
+        self._start("prefetch", announcement.digest, self._prefetch(announcement), self._turns)
 
     async def close(self) -> None:
         """Stop all transfers; what came is kept for resumption."""
@@ -107,18 +123,20 @@ class Fetcher:
     def __len__(self) -> int:
         return len(self._tasks)
 
-    def _start(self, kind: str, digest: bytes, work: Coroutine[Any, Any, None]) -> None:
+    def _start(
+        self, kind: str, digest: bytes, work: Coroutine[Any, Any, None], turns: _Turns
+    ) -> None:
         key = (kind, digest)
         if key in self._tasks:
             work.close()
             return
-        task = asyncio.create_task(self._guarded(digest, work))
+        task = asyncio.create_task(self._guarded(digest, work, turns))
         self._tasks[key] = task
         task.add_done_callback(lambda _: self._tasks.pop(key, None))
 
-    async def _guarded(self, digest: bytes, work: Coroutine[Any, Any, None]) -> None:
+    async def _guarded(self, digest: bytes, work: Coroutine[Any, Any, None], turns: _Turns) -> None:
         try:
-            async with self._runs:
+            async with turns:
                 await work
         except TxLogError as error:
             _log.info("fetch failed", run=digest.hex()[:12], reason=str(error))
@@ -145,6 +163,8 @@ class Fetcher:
                 raise TransportError("too many payloads wait for the core")
             self._tell(PayloadArrived(header=header, facts=RunFacts.of(manifest)))
             return
+        if failure.fields.get("status") == NotFoundError.http_status:
+            self._missed()
         raise failure
 
     async def _prefetch(self, announcement: Announcement) -> None:

@@ -7,7 +7,7 @@ meant for this start (see `transport.signing`).  What is refused changes nothing
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import msgspec
@@ -44,6 +44,7 @@ from sparktxlog.protocol.messages import Announcement, Tail
 from sparktxlog.runtime.fetching import check_run
 from sparktxlog.runtime.parts import Parts
 from sparktxlog.transport import signing
+from sparktxlog.transport.run_requests import MAX_RUNS
 
 _log = structlog.get_logger("sparktxlog.peering")
 
@@ -226,6 +227,19 @@ class Peering:
         if payload is None:
             raise NotFoundError(f"run {origin}/{incarnation}/{seq} is not held here")
         return payload
+
+    async def run_payloads(self, runs: Sequence[tuple[str, int, int]]) -> tuple[bytes | None, ...]:
+        """Return durable runs' containers for a peer, None for what is not held here.
+
+        Raises:
+            RemoteProtocolError: Too many at once (definite).
+        """
+        if len(runs) > MAX_RUNS:
+            raise RemoteProtocolError(f"{len(runs)} runs asked for, at most {MAX_RUNS}")
+        parts = self._parts
+        return await asyncio.get_running_loop().run_in_executor(
+            parts.readers, lambda: tuple(parts.front.read_payload(*run) for run in runs)
+        )
 
     async def announced_payload(self, digest: bytes) -> bytes:
         """Return an own unstamped run's container for a peer; NotFoundError as `run_payload`."""

@@ -17,7 +17,7 @@ from sparktxlog.config import NodeConfig
 from sparktxlog.errors import BusyError, CommitStateUnknownError, StorageError, TxLogError
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.actions import Action, Alarm
-from sparktxlog.protocol.events import Event, FetchFailed, LinkChanged, PayloadArrived
+from sparktxlog.protocol.events import Event, LinkChanged, PayloadArrived
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.phases import Phase
 from sparktxlog.protocol.view import View
@@ -292,7 +292,9 @@ class _Builder:
             start_again=self._start_again,
         )
         self.membership = self._build_membership(greeter, signer)
-        self.fetcher = Fetcher(self.links, self.payloads, self.holdings, self._tell_fetched)
+        self.fetcher = Fetcher(
+            self.links, self.payloads, self.holdings, self._tell_fetched, self._missed
+        )
         self.publisher = self._build_publisher()
         self.publisher.pruning = self._build_pruning(self.publisher)
         self.settings = RunTimeSettings(config, self.state.values)
@@ -496,13 +498,11 @@ class _Builder:
     def _tell_fetched(self, event: Event) -> None:
         if isinstance(event, PayloadArrived):
             self.joining.found()
-        elif (
-            isinstance(event, FetchFailed)
-            and self.master.phase is Phase.JOINING
-            and "is not held here" in event.reason
-        ):
-            self.joining.missed(self.config.lineage, self.core.incarnation)
         self.cycle.tell_always(event)
+
+    def _missed(self) -> None:
+        if self.master.phase is Phase.JOINING:
+            self.joining.missed(self.config.lineage, self.core.incarnation)
 
     def _is_fresh(self) -> bool:
         """Whether this node keeps nothing of the log: no queue, no runs, no decided view."""

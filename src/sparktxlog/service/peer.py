@@ -55,6 +55,7 @@ class PeerRoutes:
             self._route("/peer/v1/epochs", "POST", self._epochs),
             self._route("/peer/v1/snapshot", "GET", self._snapshot),
             self._route("/peer/v1/runs/{origin}/{incarnation:int}/{seq:int}", "GET", self._run),
+            self._route("/peer/v1/runs", "POST", self._runs),
             self._route("/peer/v1/announced/{digest}", "GET", self._announced),
             self._route("/peer/v1/files/{path:path}", "GET", self._file),
             self._route("/peer/v1/leases", "POST", self._lease),
@@ -129,6 +130,11 @@ class PeerRoutes:
             params["origin"], params["incarnation"], params["seq"]
         )
         return Response(payload, media_type=_RUN)
+
+    async def _runs(self, sender: str, request: Request, body: bytes) -> Response:
+        wanted = wire.decode(wire.RunsRequest, body)
+        payloads = await self._peering.run_payloads(wanted.runs)
+        return Response(wire.encode(wire.RunsAnswer(payloads=payloads)), media_type=_BINARY)
 
     async def _announced(self, sender: str, request: Request, body: bytes) -> Response:
         text = request.path_params["digest"]

@@ -15,7 +15,7 @@ import hmac
 import io
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import quote
 
@@ -38,6 +38,7 @@ from sparktxlog.protocol.messages import Announcement, Post, RunHeader, Tail
 from sparktxlog.transport import signing
 from sparktxlog.transport.files import stream_file
 from sparktxlog.transport.greeting import Greeter
+from sparktxlog.transport.run_requests import SMALL_BYTES, RunRequests
 from sparktxlog.transport.signing import Signer, StaleSessionError
 
 _log = structlog.get_logger("sparktxlog.transport")
@@ -135,6 +136,7 @@ class PeerLink:
         #: Set when nothing waits to be pushed.
         self._drained = asyncio.Event()
         self._session: aiohttp.ClientSession | None = None
+        self._small_runs = RunRequests(self._ask_runs)
         self._tasks: list[asyncio.Task[None]] = []
         self._verifying: asyncio.Task[None] | None = None
 
@@ -217,6 +219,7 @@ class PeerLink:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self._small_runs.close()
 
     async def _greeting(self) -> None:
         delay = _BACKOFF_MIN_S
@@ -358,12 +361,22 @@ class PeerLink:
     # -- fetching ----------------------------------------------------------------------------------
 
     async def get_run(self, header: RunHeader) -> bytes:
-        """Return a run's payload container, unverified.
+        """Return a run's payload container, unverified; small ones travel together.
 
         Raises:
             TransportError: The peer cannot be reached or does not hold it.
         """
+        if header.size_bytes <= SMALL_BYTES:
+            return await self._small_runs.get(header)
         return await self._get(f"/peer/v1/runs/{header.origin}/{header.incarnation}/{header.seq}")
+
+    async def _ask_runs(self, headers: Sequence[RunHeader]) -> list[bytes | None]:
+        runs = tuple((header.origin, header.incarnation, header.seq) for header in headers)
+        body = wire.encode(wire.RunsRequest(runs=runs))
+        await self._wait_greeted()
+        answer = await self._request("POST", "/peer/v1/runs", body, _GET_TIMEOUT)
+        self.traffic.fetched_bytes += len(answer)
+        return list(wire.decode(wire.RunsAnswer, answer).payloads)
 
     async def get_announced(self, digest: bytes) -> bytes:
         """Return the payload container of an announced run, unverified; errors as `get_run`."""

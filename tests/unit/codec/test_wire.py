@@ -133,7 +133,7 @@ EPOCH_MESSAGES: list[EpochMessage] = [
     Accept(**_BY_VIEW, candidate=_VIEW),  # type: ignore[arg-type]
     Accepted(**_BY_EPOCH, ballot=_BALLOT),  # type: ignore[arg-type]
     Decide(sender=_A, view=_VIEW),
-    JoinRequest(**_BY_EPOCH, base=MergeBase(position=9)),  # type: ignore[arg-type]
+    JoinRequest(**_BY_EPOCH, base=MergeBase(position=9), ts=7),  # type: ignore[arg-type]
     TailRequest(**_BY_EPOCH, position=9, chain_hash=b"h" * 32),  # type: ignore[arg-type]
 ]
 

@@ -36,7 +36,7 @@ class DemandedSuccession(Succession):
 
     def _demanded(self, hurry: bool, now: int) -> Intent:
         host = self._host
-        ready = self.admission.ready(host.view, host.base.position, now)
+        ready = self.admission.ready(host.view, now)
         others = set(host.view.members) - {self._config.node_id}
         return Intent(
             absent=frozenset(others if hurry else ready.keys()),

@@ -55,7 +55,7 @@ def joiner_flushes_too(core: type[Master]) -> None:
     """P21: a joiner is admitted when it holds the final queue, not before."""
     node = Lone(core, votes={"a": 1, "b": 1, "c": 1}, suspect_us=10 * SECOND_US)
     asks = JoinRequest(
-        lineage=LINEAGE, epoch=1, sender=NodeId("c"), incarnation=2, base=MergeBase()
+        lineage=LINEAGE, epoch=1, sender=NodeId("c"), incarnation=2, base=MergeBase(), ts=0
     )
     probes = sent(node.hear(asks) + node.wait(SECOND_US), Probe)
     answers = [node.answer(peer, probes[-1].number, ("a", "b", "c")) for peer in "bc"]
