@@ -280,6 +280,31 @@ def test_what_does_not_fit_the_own_log_is_refused_and_given_back(
     asyncio.run(main())
 
 
+def test_a_copy_goes_to_the_address_that_is_in_use(tmp_path: Path) -> None:
+    """V59: the donor names its first address, which may be the one that fails."""
+
+    async def main() -> None:
+        async with cluster(tmp_path, "AB", **SETTINGS) as nodes:
+            a, b = nodes["A"], nodes["B"]
+            await create(a)
+            await give_replica(a)
+            link = b.parts.links["A"]
+            first = link.url
+            second = first.replace("127.0.0.1", "localhost")
+            link.move((first, second))
+            link.url = second
+            link.greet_again()
+            await until(lambda: link.up)
+            grant = (await b.parts.copies.ticket(DECISION, ["A"])).grants[0]
+            assert (grant.url, link.url) == (second, second)
+            where = f"{grant.url}/replica/v1/leases/{grant.lease_id}"
+            token = {"Authorization": f"Bearer {grant.token}"}
+            async with aiohttp.ClientSession() as session, session.get(where, headers=token) as got:
+                assert got.status == 200
+
+    asyncio.run(main())
+
+
 def test_a_donor_ahead_of_the_own_queue_is_waited_for(tmp_path: Path) -> None:
     async def main() -> None:
         async with cluster(tmp_path, "AB", **SETTINGS) as nodes:

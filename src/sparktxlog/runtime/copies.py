@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 import structlog
@@ -142,13 +143,14 @@ class Copies:
             raise LocalProtocolError(f"node {donor[:80]!r} is no peer of this one", donor=donor)
         grant = await link.request_lease(worker_id)
         try:
-            await self._check(grant, donor, link.url)
+            await self._check(grant, donor, link.urls)
         except BaseException:
             await self._give_back(link, grant)
             raise
-        return grant
+        # The donor names its first address; the one in use leads there for sure (V59).
+        return replace(grant, url=link.url)
 
-    async def _check(self, grant: Grant, donor: str, url: str) -> None:
+    async def _check(self, grant: Grant, donor: str, urls: Sequence[str]) -> None:
         """Compare a grant with what this node knows itself.
 
         Raises:
@@ -158,7 +160,7 @@ class Copies:
         compression = "zstd" if config.replication_compression else "none"
         for what, theirs, ours in (
             ("node", grant.node_id, donor),
-            ("URL", grant.url, url),
+            ("URL", grant.url, grant.url if grant.url in urls else " or ".join(urls)),
             ("lineage", grant.lineage, config.lineage),
             ("replication.compression", grant.compression, compression),
             (

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.stand_in_donor import StandInDonor
+from tests.node_processes import wait_until
+from tests.stand_in_donor import Fault, StandInDonor
 from tests.unit.copying.conftest import CHUNK, FILES, assert_staged, tasks_of
 
 from sparktxlog.copying.fetch import fetch_files
@@ -40,25 +41,42 @@ def test_a_torn_line_swallows_no_other(workspace: CopyWorkspace) -> None:
     assert workspace.chunk_records() == {("t", "p"): {3: {"ab"}, 4: {"cd"}}}
 
 
+def break_off(donor: StandInDonor, older: CopyWorkspace, fault: Fault) -> None:
+    """Fetch into an older workspace until a fault ends it."""
+    donor.fault = fault
+    grant = donor.grant()
+    with pytest.raises(TransportError):
+        fetch_files(older, [grant], tasks_of(grant), streams=1)
+    donor.fault = lambda path, offset: ""
+
+
+def change_a_file(donor: StandInDonor) -> None:
+    """Give a file other bytes, of the same number, and begin another lease."""
+    changed = donor.lake / "t" / "a" / "exact.parquet"
+    changed.write_bytes(b"n" * changed.stat().st_size)
+    donor.lease_id = "another"
+    donor.chunks.clear()
+
+
 def test_adopting_an_older_copy(
     new_donor: Callable[..., StandInDonor], workspace: CopyWorkspace
 ) -> None:
     """Whole files and parts serve a new lease; a file that changed since is fetched."""
     donor = new_donor()
     older = CopyWorkspace(workspace.lake, "older")
-    donor.fault = lambda path, offset: (
-        "500 x" if path == "big.parquet" and offset >= 9 * CHUNK else ""
-    )
+    others = [older.staged("t", path) for path in FILES if path != "big.parquet"]
+
+    def once_the_others_are_proved(path: str, offset: int) -> str:
+        if (path, offset) != ("big.parquet", 9 * CHUNK):
+            return ""
+        # Chunks in place are no file yet: which files are whole would be a matter of luck.
+        wait_until(lambda: all(file.exists() for file in others), what="the others are staged")
+        return "500 x"
+
+    break_off(donor, older, once_the_others_are_proved)
+    change_a_file(donor)
     grant = donor.grant()
-    with pytest.raises(TransportError):
-        fetch_files(older, [grant], tasks_of(grant), streams=1)
-    changed = donor.lake / "t" / "a" / "exact.parquet"
-    changed.write_bytes(b"n" * changed.stat().st_size)
-    donor.fault = lambda path, offset: ""
-    donor.lease_id = "another"
-    donor.chunks.clear()
-    grant = donor.grant()
-    assert workspace.adopt(older, tasks_of(grant)) >= 3
+    assert workspace.adopt(older, tasks_of(grant)) == len(FILES)
     assert not older.part("t", "big.parquet").exists()
     assert workspace.adopt(older, tasks_of(grant)) == 0
     older.remove()
@@ -66,9 +84,30 @@ def test_adopting_an_older_copy(
     assert_staged(workspace, donor.lake)
     assert ("big.parquet", 0) not in donor.chunks
     assert ("a/exact.parquet", 0) in donor.chunks
-    # More if the changed file was here in parts: they counted as found until they were refuted.
-    assert stats.fetched_bytes + stats.resumed_bytes >= SIZE
-    assert stats.resumed_bytes >= 9 * CHUNK
+    # A whole file that is another one by now was never counted as found.
+    assert stats.fetched_bytes + stats.resumed_bytes == SIZE
+    assert stats.fetched_bytes == 2 * CHUNK + FILES["big.parquet"][0] - 9 * CHUNK
+
+
+def test_a_part_of_a_file_that_changed_is_fetched_twice(
+    new_donor: Callable[..., StandInDonor], workspace: CopyWorkspace
+) -> None:
+    """Chunks fit or not only as a whole file: what was taken for found is asked for again."""
+    donor = new_donor()
+    older = CopyWorkspace(workspace.lake, "older")
+    break_off(
+        donor, older, lambda path, at: "500 x" if (path, at) == ("a/exact.parquet", CHUNK) else ""
+    )
+    change_a_file(donor)
+    grant = donor.grant()
+    assert workspace.adopt(older, tasks_of(grant)) >= 1
+    older.remove()
+    stats = fetch_files(workspace, [grant], tasks_of(grant))
+    assert_staged(workspace, donor.lake)
+    asked = [offset for path, offset in donor.chunks if path == "a/exact.parquet"]
+    assert sorted(asked) == [0, CHUNK, CHUNK]
+    # The chunk that seemed to be here, and the one fetched beside it.
+    assert stats.fetched_bytes + stats.resumed_bytes == SIZE + 2 * CHUNK
 
 
 def test_cleanup(workspace: CopyWorkspace) -> None:
