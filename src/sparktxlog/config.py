@@ -131,6 +131,9 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(key="eviction", read=one_of("auto", "manual"), default="auto",
             description="auto: the others go on without a member that is missing; manual: they "
             "wait for it, until an operator removes it."),
+    Setting(key="paused", read=read_switch, default=False,
+            description="The node takes no transactions, and does all the rest; set at run time "
+            "by `sparktxlog peer pause` and `continue`."),
     Setting(key="cluster-secret", read=read_text, default=None, secret=True,
             description="Secret that signs requests between peers, 16 characters or more; "
             "required with peers."),
@@ -227,6 +230,7 @@ class NodeConfig:
     suspect_timeout: float
     start_timeout: float
     eviction: str
+    paused: bool
     cluster_secret: str | None = field(repr=False)
     cluster_secret_file: Path | None
     client_token: str | None = field(repr=False)

@@ -11,7 +11,7 @@ that HTTP (RFC 9457), the CLI and Python show the same text.
       CommitRejectedError  definite    UnknownTableError, SchemaMismatchError, InvalidRowsError,
                                        InvalidNameError, DuplicateTransactionError, OversizeError,
                                        ManifestMismatchError, PayloadStoreError, BusyError,
-                                       NotMemberError
+                                       NotMemberError, PausedError
       CommitStateUnknownError          may have happened; carries the transaction id
       StorageError                     CorruptLogError, ExpiredError, LockedError, DiskFullError,
                                        LeaseGoneError, FileChangedError
@@ -195,6 +195,14 @@ class NotMemberError(CommitRejectedError):
     def __init__(self, message: str, *, hint: str = "", **fields: Any) -> None:
         way_out = "Submit at another site; `sparktxlog status` says why this one has no part."
         super().__init__(message, hint=hint or way_out, **fields)
+
+
+class PausedError(CommitRejectedError):
+    """An operator paused the node: it takes no transactions (B42)."""
+
+    code = "paused"
+    retryable = True
+    http_status = 503
 
 
 class CommitStateUnknownError(TxLogError):

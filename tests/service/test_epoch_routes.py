@@ -9,11 +9,17 @@ from typing import Any
 import aiohttp
 import pytest
 from tests.service.local_nodes import cluster, config_of, until
-from tests.service.test_peer_routes import Stranger, create
+from tests.service.test_peer_routes import Stranger, create, delete
 
+from sparktxlog import Client
 from sparktxlog.codec import wire
 from sparktxlog.config import load_config
-from sparktxlog.errors import CommitStateUnknownError, InvalidRequestError, LocalProtocolError
+from sparktxlog.errors import (
+    CommitStateUnknownError,
+    InvalidRequestError,
+    LocalProtocolError,
+    PausedError,
+)
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.receipt import Level
 from sparktxlog.protocol.balloting import Accepted, JoinRequest, Probe
@@ -21,6 +27,7 @@ from sparktxlog.protocol.messages import MergeBase
 from sparktxlog.protocol.view import Ballot, Seat
 from sparktxlog.runtime.founding import core_config
 from sparktxlog.runtime.joining import JoinOrder
+from sparktxlog.runtime.settings import RunTimeSettings
 from sparktxlog.runtime.wiring import RunningNode
 
 
@@ -158,6 +165,43 @@ def test_wishes_that_cannot_be(tmp_path: Path) -> None:
             a.parts.epochs._tell = lambda event: None
             with pytest.raises(CommitStateUnknownError, match="not decided"):
                 await a.parts.epochs.change(lambda roster: roster[:1], 0.05)
+
+    asyncio.run(main())
+
+
+def test_a_paused_node_takes_no_transactions_and_does_all_the_rest(tmp_path: Path) -> None:
+    """B41, B42: over a restart, too; a client that knows several nodes submits elsewhere."""
+
+    async def pause(node: RunningNode, paused: bool) -> None:
+        where = node.node.config.master_url + "/v1/settings"
+        async with (
+            aiohttp.ClientSession() as session,
+            session.patch(where, json={"paused": paused}) as response,
+        ):
+            assert (await response.json())["paused"]["value"] is paused
+
+    async def main() -> None:
+        async with cluster(tmp_path, "AB") as nodes:
+            a, b = nodes["A"], nodes["B"]
+            await pause(a, True)
+            with pytest.raises(PausedError, match="peer continue") as caught:
+                await a.node.submit(create(), level=Level.ORDERED, timeout=60)
+            assert (caught.value.definite, caught.value.http_status) == (True, 503)
+            assert not {name: good for name, good, _ in a.node.ready()}["submits"]
+            # It goes on promising: else nothing could be ordered at B.
+            receipt = await b.node.submit(create(), level=Level.ORDERED, timeout=60)
+            await until(lambda: a.node.status()["position"] == receipt.position)
+            urls = [a.node.config.master_url, b.node.config.master_url]
+
+            def commit() -> str | None:
+                with Client(urls) as client:
+                    return client.append("t", [{"id": 1}]).outcome
+
+            assert await asyncio.to_thread(commit) == "committed"
+            assert RunTimeSettings(a.node.config, a.parts.front.load(1_000).values).paused
+            await pause(a, False)
+            again = await a.node.submit(delete(), level=Level.ORDERED, timeout=60)
+            assert again.run is not None and again.run.origin == "A"
 
     asyncio.run(main())
 

@@ -88,6 +88,33 @@ def peer_demote(node: Node, url: Url = DEFAULT_URL, as_json: AsJson = False) -> 
     _print(_api(url).send("POST", _path(node, "/demote"), {}), as_json)
 
 
+@peer_app.command("pause", epilog="Example: sparktxlog peer pause --url http://10.0.0.3:7070")
+def peer_pause(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Let the asked node take no transactions; all else goes on, also after its restart.
+
+    Clients that know several nodes submit elsewhere.  Pause a node before its maintenance.
+    """
+    _pause(url, True, as_json)
+
+
+@peer_app.command("continue", epilog="Example: sparktxlog peer continue")
+def peer_continue(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Let the asked node take transactions again."""
+    _pause(url, False, as_json)
+
+
+def _pause(url: str, paused: bool, as_json: bool) -> None:
+    api = _api(url)
+    api.send("PATCH", "/v1/settings", {"paused": paused})
+    found = api.get("/v1/status")
+    if as_json:
+        print_json({name: found[name] for name in ("node_id", "phase", "paused", "position")})
+        return
+    does = "takes no transactions" if found["paused"] else "takes transactions"
+    typer.echo(f"{found['node_id']} ({found['phase']}) {does}; its queue ends at "
+               f"{found['position']:,}.")  # fmt: skip
+
+
 @peer_app.command("force", epilog="Example: sparktxlog peer force --confirm 'A 3'")
 def peer_force(
     confirm: Annotated[

@@ -27,6 +27,7 @@ from sparktxlog.errors import (
     NotAppliedError,
     NotFoundError,
     NotMemberError,
+    PausedError,
 )
 from sparktxlog.model.copying import CopyTicket, Decision, Transfer
 from sparktxlog.model.ids import transaction_id_to_text
@@ -120,6 +121,11 @@ class Node:
                 f"this node takes no more part: {parts.cycle.halted.text}",
                 hint="Submit at another site; see `sparktxlog status`.",
                 reason=parts.cycle.halted.code,
+            )
+        if parts.settings.paused:
+            raise PausedError(
+                f"node {self.config.node_id!r} is paused: it takes no transactions",
+                hint="Submit at another site, or end it with `sparktxlog peer continue`.",
             )
         if not parts.joining.settled.is_set():
             raise NotMemberError("this node has no queue yet: it is about to join the log")
@@ -309,6 +315,7 @@ class Node:
         failure = parts.publisher.failure
         checks = [
             ("membership", *parts.epochs.takes_part()),
+            ("submits", not parts.settings.paused, "paused" if parts.settings.paused else "taken"),
             ("protocol", halted is None, "takes part" if halted is None else halted.text),
             ("front", not parts.executor.disk_full, "disk full" if parts.executor.disk_full
              else "writable"),

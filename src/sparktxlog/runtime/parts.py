@@ -190,6 +190,7 @@ class Parts:
             halted = self.cycle.halted.text
         return {
             "node_id": status.node_id,
+            "paused": self.settings.paused,
             **self.epochs.view(),
             "reachability": self.epochs.reachability(),
             "position": self.ordered.value,

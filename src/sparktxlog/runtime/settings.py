@@ -18,7 +18,8 @@ from sparktxlog.storage.interfaces import PutValue, Write
 
 _log = structlog.get_logger("sparktxlog.settings")
 
-#: Keys that can be set at run time: the planner's three (R15–R17) and how much log is kept.
+#: Keys that can be set at run time: the planner's three (R15–R17), how much log is kept, and
+#: whether the node takes transactions (B42).
 RUN_TIME_KEYS = (
     "NetSpeedBitsPerSec",
     "FullReplicationTimeFactor",
@@ -26,6 +27,7 @@ RUN_TIME_KEYS = (
     "tx-log-max-size",
     "tx-log-max-depth",
     "tx-log-max-bytes",
+    "paused",
 )
 #: Origin of a value that was set at run time.
 SET_AT_RUN_TIME = "set at run time"
@@ -88,6 +90,11 @@ class RunTimeSettings:
     def tx_log_max_bytes(self) -> int:
         """Bytes of log beyond which a laggard is not waited for."""
         return int(self.value("tx-log-max-bytes"))
+
+    @property
+    def paused(self) -> bool:
+        """Whether the node takes no transactions (B42)."""
+        return bool(self.value("paused"))
 
     def show(self) -> dict[str, dict[str, Any]]:
         """Return name → value and origin: default, where it was configured, or set at run time."""

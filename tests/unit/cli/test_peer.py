@@ -37,6 +37,9 @@ class CannedNode:
         self.url = url
 
     def get(self, path: str, **query: Any) -> Any:
+        if path == "/v1/status":
+            paused = bool(self.asked) and self.asked[-1][2] == {"paused": True}
+            return {"node_id": "A", "phase": "NORMAL", "paused": paused, "position": 1_234}
         assert path == "/v1/epochs"
         return EPOCHS
 
@@ -83,6 +86,28 @@ def test_each_command_asks_for_its_change(
     assert "The nodes differ about B" in text
     assert invoke(monkeypatch, *arguments, "--json") == asked
     assert json.loads(capsys.readouterr().out)["epoch"] == 3
+
+
+@pytest.mark.parametrize(
+    ("act", "paused", "text"),
+    [
+        ("pause", True, "A (NORMAL) takes no transactions; its queue ends at 1,234."),
+        ("continue", False, "A (NORMAL) takes transactions; its queue ends at 1,234."),
+    ],
+)
+def test_a_node_is_paused_and_says_its_position(
+    act: str,
+    paused: bool,
+    text: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    asked = [("PATCH", "/v1/settings", {"paused": paused})]
+    assert invoke(monkeypatch, act) == asked
+    assert capsys.readouterr().out.strip() == text
+    assert invoke(monkeypatch, act, "--json") == asked
+    shown = {"node_id": "A", "phase": "NORMAL", "paused": paused, "position": 1_234}
+    assert json.loads(capsys.readouterr().out) == shown
 
 
 def test_force_shows_what_may_be_lost_before_it_asks(
