@@ -22,6 +22,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+# Tests have few rows: Spark interprets their queries.
+os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parent / "spark" / "quick"))
+
 #: Markers of tests that take long, the longest first.
 _HEAVY = ("slow", "spark", "e2e")
 

@@ -9,12 +9,8 @@ from pyspark.sql import SparkSession
 
 from sparktxlog.api.session import build_session
 
-#: For a few rows: compiling a query costs more than interpreting it.  The processes that tests
-#: start (jobs, demo, quickstart) run as users run them.
+#: For a few rows; see also quick/spark-defaults.conf.
 _QUICK = {
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    "spark.sql.adaptive.enabled": "false",
     "spark.sql.shuffle.partitions": "1",
     "spark.databricks.delta.snapshotPartitions": "1",
 }
