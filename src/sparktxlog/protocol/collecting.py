@@ -179,7 +179,7 @@ class Collecting:
         peer = self.peers.get(header.origin)
         if peer is not None and not frozen:
             self._check_promise(peer, header)
-        self._register(stream, header, now)
+        self._register(stream, header, now, pushed=False)
 
     def learn_final(self, header: RunHeader, now: int) -> Run:
         """Register a run of the final queue, unless it is known, and return it (P16)."""
@@ -208,12 +208,17 @@ class Collecting:
             self.stream_list = tuple(self.streams.values())
         return stream
 
-    def _register(self, stream: Stream, header: RunHeader, now: int) -> Run:
+    def _register(self, stream: Stream, header: RunHeader, now: int, *, pushed: bool = True) -> Run:
+        """Register a header, and want its payload.
+
+        Args:
+            pushed: A small one may be on its way (P3a).  What others have in their queues is not.
+        """
         acquired = stream.acquired
         run = stream.register(header, now)
         if run.facts is None:
-            pushed = header.staged_bytes == 0 and header.size_bytes <= self._config.push_limit_bytes
-            self._fetching.want(run, now + self._config.retry_us if pushed else now)
+            small = header.staged_bytes == 0 and header.size_bytes <= self._config.push_limit_bytes
+            self._fetching.want(run, now + self._config.retry_us if pushed and small else now)
         # Runs that were pushed ahead of this one bring their headers along.
         while (follower := stream.early.get(stream.known + 1)) is not None:
             header = stream.register(follower.header, now).header
@@ -285,12 +290,12 @@ class Collecting:
 
     def clock_distance(self, now: int) -> int:
         """Return this node's clock against the members' median, from recent posts (C3)."""
-        limit = 2 * self._config.idle_round_max_us
+        since = now - 2 * self._config.idle_round_max_us
         offsets = [
-            offset
+            peer.clock_offset_us
             for peer in self.peer_list
-            if (offset := peer.clock_offset_us) is not None
+            if peer.clock_offset_us is not None
             and peer.last_post_at is not None
-            and now - peer.last_post_at <= limit
+            and peer.last_post_at >= since
         ]
         return distance_from_median(offsets) if offsets else 0

@@ -35,6 +35,9 @@ class RunRequests:
         self._ask = ask
         self._waiting: deque[_Asked] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
+        #: Tasks that will still look for what waits.
+        self._working = 0
+        self._closed = False
 
     async def get(self, header: RunHeader) -> bytes:
         """Return a run's payload container, unverified.
@@ -42,9 +45,12 @@ class RunRequests:
         Raises:
             TransportError: The peer cannot be reached or does not hold it.
         """
+        if self._closed:
+            raise TransportError("the link is closed")
         future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._waiting.append((header, future))
-        if len(self._tasks) < _PARALLEL:
+        if self._working < _PARALLEL:
+            self._working += 1
             task = asyncio.create_task(self._work())
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -52,6 +58,7 @@ class RunRequests:
 
     async def close(self) -> None:
         """Stop; whoever waits is told that the peer cannot be reached."""
+        self._closed = True
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -60,21 +67,28 @@ class RunRequests:
         self._waiting.clear()
 
     async def _work(self) -> None:
-        while batch := self._take():
-            try:
-                answers = await self._ask([header for header, _ in batch])
-                if len(answers) != len(batch):
-                    raise RemoteProtocolError(f"{len(answers)} runs for {len(batch)} asked")
-            except TxLogError as error:
-                for _, future in batch:
-                    _fail(future, error)
-            except BaseException:
-                for header, future in batch:
-                    _fail(future, TransportError(f"nobody waits for {header.digest.hex()[:12]}"))
-                raise
-            else:
-                for (header, future), payload in zip(batch, answers, strict=True):
-                    _answer(header, future, payload)
+        try:
+            while batch := self._take():
+                await self._carry_out(batch)
+        finally:
+            # At once, not when the task is seen to be done: what comes in between would wait.
+            self._working -= 1
+
+    async def _carry_out(self, batch: list[_Asked]) -> None:
+        try:
+            answers = await self._ask([header for header, _ in batch])
+            if len(answers) != len(batch):
+                raise RemoteProtocolError(f"{len(answers)} runs for {len(batch)} asked")
+        except TxLogError as error:
+            for _, future in batch:
+                _fail(future, error)
+        except BaseException:
+            for _, future in batch:
+                _fail(future, TransportError("the link closes"))
+            raise
+        else:
+            for (header, future), payload in zip(batch, answers, strict=True):
+                _answer(header, future, payload)
 
     def _take(self) -> list[_Asked]:
         batch: list[_Asked] = []

@@ -103,3 +103,33 @@ def test_who_waits_is_told_when_the_link_closes() -> None:
         return await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 10)
 
     assert [type(error) for error in asyncio.run(main())] == 4 * [TransportError]
+
+
+def test_what_is_asked_while_a_request_ends_is_not_forgotten() -> None:
+    async def main() -> int:
+        async def answering(headers: Sequence[RunHeader]) -> list[bytes | None]:
+            await asyncio.sleep(0)
+            return [content(run) for run in headers]
+
+        requests = RunRequests(answering)
+
+        async def one_after_the_other() -> int:
+            return len([await requests.get(header(seq, 2 << 20)) for seq in range(20)])
+
+        each = (one_after_the_other() for _ in range(3))
+        return sum(await asyncio.wait_for(asyncio.gather(*each), 10))
+
+    assert asyncio.run(main()) == 60
+
+
+def test_a_closed_link_is_asked_nothing() -> None:
+    async def main() -> None:
+        async def answering(headers: Sequence[RunHeader]) -> list[bytes | None]:
+            raise AssertionError("it is closed")
+
+        requests = RunRequests(answering)
+        await requests.close()
+        with pytest.raises(TransportError, match="closed"):
+            await requests.get(header(1))
+
+    asyncio.run(main())
