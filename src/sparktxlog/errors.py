@@ -367,3 +367,10 @@ class InvariantViolation(TxLogError):
 
     code = "invariant"
     definite = False
+
+
+#: The way out for a node whose history is another one than that of the log which goes on (P28).
+QUARANTINE_HINT = (
+    "The side that gives way: stop its node, then `sparktxlog peer quarantine --config FILE --from "
+    "URL` (URL of a node that goes on) keeps what only it has, and lets it join anew."
+)

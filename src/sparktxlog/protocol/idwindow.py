@@ -15,6 +15,7 @@ Cost: 24 bytes per id of the window; numpy for runs, plain integers for a few id
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable
 from typing import Any
 
@@ -101,7 +102,9 @@ class IdWindow:
         """
         n = len(ids) // 16
         if n <= _FEW:
-            return [index for index in range(n) if self._add_one(ids, 16 * index)]
+            words = struct.unpack(f"<{2 * n}Q", ids)
+            pairs = enumerate(zip(words[::2], words[1::2], strict=True))
+            return [index for index, (a, b) in pairs if self._add_one(a, b)]
         first = self.end + 1
         a, b, links = self._insert(ids)
         return self._repeats(first, a, b, links)
@@ -137,9 +140,7 @@ class IdWindow:
                 found = at
             before, link = at, self._older_view[slot]
 
-    def _add_one(self, ids: bytes, offset: int) -> bool:
-        a = int.from_bytes(ids[offset : offset + 8], "little")
-        b = int.from_bytes(ids[offset + 8 : offset + 16], "little")
+    def _add_one(self, a: int, b: int) -> bool:
         bucket = self._bucket(a, b)
         link = self._head_view[bucket]
         position = self.end + 1

@@ -35,6 +35,7 @@ from sparktxlog.protocol.actions import (
 )
 from sparktxlog.protocol.balloting import Flush, Flushed, MemberState
 from sparktxlog.protocol.counter import TimestampCounter
+from sparktxlog.protocol.deadlines import earliest
 from sparktxlog.protocol.events import (
     AnnouncementReceived,
     ChangeRequested,
@@ -185,7 +186,9 @@ class Master:
             events: Authenticated and decoded; at most one batch of a busy moment.
             now: Shell's time, microseconds; a value below the last one counts as the last one.
         """
-        self._now = now = max(now, self._now)
+        if now < self._now:
+            now = self._now
+        self._now = now
         try:
             for event in events:
                 if self._halted:
@@ -205,7 +208,7 @@ class Master:
         times = [self._ordering.next_deadline(), self._succession.next_deadline(self._now)]
         if self._is_following:
             times.append(self._following.request_at)
-        return min((time for time in times if time is not None), default=None)
+        return earliest(times)
 
     def status(self) -> MasterStatus:
         """Return the state for display; costs O(members + unstamped runs)."""
@@ -269,7 +272,7 @@ class Master:
         view = self._view
         if post.lineage == view.lineage and post.epoch > view.epoch:
             self._succession.ask_view(post.sender, now)
-        elif post.lineage in self._lineages and post.epoch < view.epoch:
+        elif post.epoch < view.epoch and post.lineage in self._lineages:
             self._succession.tell_view(post.sender, now)
         elif post.lineage == view.lineage and post.sender in view.members:
             self._succession.suspicion.heard(post.sender, now)
@@ -337,8 +340,7 @@ class Master:
                 witness=self._phase is Phase.WITNESS,
             )
         if not self._ordering.frozen and self._ordering.busy:
-            others = [m for m in self._view.members if m != self._config.node_id]
-            self._succession.suspicion.expect(others, now)
+            self._succession.suspicion.expect(self._view.members, now)
         reserved = self._counter.reservation()
         if reserved is not None:
             # In front of all: the batch's queue entries and posts show the counter (P2).
@@ -347,12 +349,14 @@ class Master:
     @property
     def _is_following(self) -> bool:
         """Whether this node fetches the queue of others: to be admitted, or for a flush."""
+        if self._is_member and self._wanted is None:
+            return False
         if self._phase is Phase.FAULT:
             return False
         if self._phase is Phase.WITNESS:
             # It votes again once the others have decided on its new incarnation (P21).
             return not self._view.is_current(self._config.node_id, self.incarnation)
-        return not self._is_member or self._wanted is not None
+        return True
 
     @property
     def _wanted(self) -> View | None:
@@ -413,9 +417,14 @@ class Master:
         )  # fmt: skip
 
     def learn(self, view: View, now: int) -> None:
-        """Take in a decided view of a later epoch: as a member, or as one that is none."""
+        """Take in a decided view of a later epoch: as a member, or as one that is none.
+
+        Raises:
+            InvariantViolation: This node's queue is no beginning of what it continues (I4, P28).
+        """
         if self._phase is Phase.FAULT:
             return
+        self._queue.check_final(view)
         self._flush = None
         if self._counts_me(view):
             self._decided = view

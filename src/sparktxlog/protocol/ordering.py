@@ -15,7 +15,7 @@ import heapq
 from collections.abc import Mapping, Sequence
 from itertools import islice
 
-from sparktxlog.errors import InvariantViolation
+from sparktxlog.errors import QUARANTINE_HINT, InvariantViolation
 from sparktxlog.model.operation import RunFacts
 from sparktxlog.protocol.actions import (
     Alarm,
@@ -38,6 +38,7 @@ from sparktxlog.protocol.addition import head_of, least_promise, may_add
 from sparktxlog.protocol.balloting import MemberState
 from sparktxlog.protocol.collecting import Collecting
 from sparktxlog.protocol.counter import TimestampCounter
+from sparktxlog.protocol.deadlines import earliest
 from sparktxlog.protocol.events import RunSubmitted
 from sparktxlog.protocol.fetching import Fetching
 from sparktxlog.protocol.messages import Announcement, Post, RunHeader, Tail
@@ -367,7 +368,7 @@ class Ordering:
             queue.append_tail(streams)
             # The forerunner sends the next part when it learns the new base.
             self._collecting.news = self._collecting.news or not queue.tail
-        if not queue.tail:
+        if self.busy and not queue.tail:
             own = max(self._counter.value, self._counter.log_time(now))
             least = least_promise(self._peers, own)
             while (run := self._next_addable(least)) is not None:
@@ -385,7 +386,7 @@ class Ordering:
 
     def _next_addable(self, least: int) -> Run | None:
         """Return the next run of the agreed order if ADD may take it now: stop, never skip."""
-        head = head_of(self._streams)
+        head = head_of(self._collecting.stream_list)
         if head is None or not may_add(head, self._peers, least, self._config.quorum):
             return None
         return head
@@ -395,7 +396,7 @@ class Ordering:
     @property
     def busy(self) -> bool:
         """Whether unsynchronized transactions wait."""
-        return any(stream.runs for stream in self._streams)
+        return head_of(self._collecting.stream_list) is not None
 
     def _post(self, now: int) -> None:
         """Post to all if there is news or the heartbeat is due, to single peers if owed (P8)."""
@@ -431,7 +432,7 @@ class Ordering:
             peer.more = left_out is not None
             post = snapshot.post(config, self._start, headers, left_out)
             self._outbox.tell(SendPost(peer=peer.node_id, post=post))
-        reported = min((peer.known_of_me or 0 for peer in self._peers), default=self._own.known)
+        reported = min([peer.known_of_me or 0 for peer in self._peers], default=self._own.known)
         own_headers.trim(self._own.watermark, reported)
 
     def _snapshot(self, now: int) -> Snapshot:
@@ -525,6 +526,7 @@ class Ordering:
             raise InvariantViolation(
                 f"the queue ends at {queue.position}, the final queue of epoch {view.epoch - 1} at "
                 f"{view.end.position} (I4)",
+                hint=QUARANTINE_HINT,
                 position=queue.position,
             )
         return self.own_incoming()
@@ -546,7 +548,7 @@ class Ordering:
             times.append(self._rounds.heartbeat_at)
             if self._staging.runs:
                 times.append(self._staging.next_deadline())
-        return min((time for time in times if time is not None), default=None)
+        return earliest(times)
 
     def status(self, now: int) -> MasterStatus:
         """Return the state for display; costs O(members + unstamped runs)."""

@@ -86,7 +86,9 @@ class OwnHeaders:
 class Snapshot:
     """What all posts of one round have in common."""
 
-    __slots__ = ("acquired", "base", "busy", "counter", "held", "known", "last_seq", "now", "round")
+    __slots__ = (
+        "_bare", "acquired", "base", "busy", "counter", "held", "known", "last_seq", "now", "round",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -110,6 +112,8 @@ class Snapshot:
         self.held = held
         self.now = now
         self.busy = busy
+        #: The post without headers, the same for every peer.
+        self._bare: Post | None = None
 
     def post(
         self,
@@ -119,6 +123,19 @@ class Snapshot:
         left_out: RunHeader | None,
     ) -> Post:
         """Return the post for one peer; `left_out` is the first header it has no room for."""
+        if headers or left_out is not None:
+            return self._make(config, start, headers, left_out)
+        if self._bare is None:
+            self._bare = self._make(config, start, (), None)
+        return self._bare
+
+    def _make(
+        self,
+        config: MasterConfig,
+        start: int,
+        headers: tuple[RunHeader, ...],
+        left_out: RunHeader | None,
+    ) -> Post:
         cut = None if left_out is None else (left_out.ts - 1, left_out.seq - 1)
         return Post(
             lineage=config.lineage,

@@ -182,6 +182,8 @@ class Prefetching:
 
     def next_deadline(self) -> int | None:
         """Return when the next prefetch may start, None if none waits or all slots are busy."""
+        if not self._coming:
+            return None
         waiting = [c.next_at for c in self._coming.values() if c.held_at is None and not c.fetching]
         busy = sum(coming.fetching for coming in self._coming.values())
         return min(waiting) if waiting and busy < self._limit else None

@@ -133,10 +133,10 @@ class Stream:
                 break
             if run.header.ts <= counter:
                 return run.header
-        return next(
-            (r.header for s, r in self.early.items() if s > last_seq and r.header.ts <= counter),
-            None,
-        )
+        for seq, run in self.early.items():
+            if seq > last_seq and run.header.ts <= counter:
+                return run.header
+        return None
 
 
 def same_run(mine: RunHeader, theirs: RunHeader) -> None:

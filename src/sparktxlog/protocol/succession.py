@@ -28,6 +28,7 @@ from sparktxlog.protocol.balloting import (
     epoch_of,
 )
 from sparktxlog.protocol.changes import Changes
+from sparktxlog.protocol.deadlines import earliest
 from sparktxlog.protocol.joining import Admission
 from sparktxlog.protocol.messages import MergeBase
 from sparktxlog.protocol.outbox import Outbox
@@ -41,6 +42,8 @@ from sparktxlog.protocol.voter import Voter
 #: Patience when nobody is ever suspected, microseconds.
 _PATIENCE_US = 1_000_000
 _MAX_BACKOFF = 8
+#: Phases in which a node looks whether an epoch change is needed.
+_AT_WORK = (Phase.NORMAL, Phase.SUSPECT)
 
 
 class Host(Protocol):
@@ -237,7 +240,7 @@ class Succession:
     def _on_probe(self, probe: Probe, now: int) -> None:
         view = self._host.view
         # A complaint: this node tries the suspects itself (V18, V21).
-        self.suspicion.expect((n for n in probe.suspects if n != self._config.node_id), now)
+        self.suspicion.expect(probe.suspects, now)
         self.send(
             probe.sender,
             ProbeAnswer(
@@ -462,8 +465,9 @@ class Succession:
         elif phase is Phase.WEDGED:
             if now >= self._retry_at:
                 overdue = self.suspicion.overdue(self._host.view.members, now)
-                self._propose(self._intent(overdue, self._ready(now), now), now)
-        elif phase in (Phase.NORMAL, Phase.SUSPECT):
+                ready = self.admission.ready(self._host.view, now)
+                self._propose(self._intent(overdue, ready, now), now)
+        elif phase in _AT_WORK:
             self._consider(now)
 
     def _consider(self, now: int) -> None:
@@ -471,7 +475,7 @@ class Succession:
         view, suspicion = self._host.view, self.suspicion
         suspects = suspicion.suspects(view.members, now)
         self._host.suspect(suspects)
-        ready = self._ready(now)
+        ready = self.admission.ready(view, now)
         if not (suspects or ready or self.changes.pending):
             self._need_at = None
             suspicion.calm(now)
@@ -507,14 +511,10 @@ class Succession:
             self.changes.fail(reason)
             self._need_at = None
 
-    def _ready(self, now: int) -> dict[NodeId, int]:
-        """Return who may be admitted: node → incarnation."""
-        return self.admission.ready(self._host.view, now)
-
     def _intent(self, overdue: frozenset[NodeId], ready: dict[NodeId, int], now: int) -> Intent:
         # A member that asks to join returns without its memory: nothing of it is waited for.
         present = set(self._host.view.members) - overdue - ready.keys()
-        heard = self.suspicion.heard_by_all(present, now)
+        heard = self.suspicion.heard_by_all(present, now) if ready else set[str]()
         return Intent(
             absent=frozenset(overdue | ready.keys()),
             excluded=self._excluded,
@@ -524,6 +524,8 @@ class Succession:
 
     def send_tails(self, now: int) -> None:
         """Answer requests for the queue; one from its end waits for what comes next (V38)."""
+        if not self._tail_requests:
+            return
         position = self._host.base.position
         for node, (at, request) in tuple(self._tail_requests.items()):
             if request.position < position:
@@ -543,13 +545,12 @@ class Succession:
         phase, view = self._host.phase, self._host.view
         if phase is Phase.WEDGED:
             return self._retry_at
-        if phase not in (Phase.NORMAL, Phase.SUSPECT):
+        if phase not in _AT_WORK:
             return None
         times = [self.suspicion.next_deadline(view.members, now)]
-        if self.changes.pending or self._ready(now):
+        if self.changes.pending or self.admission.ready(view, now):
             times.append(self.suspicion.probe_at)
         if self._need_at is not None:
             rank = view.rank(self._config.node_id)
             times.append(self._need_at + rank * self.patience_us // 4)
-        later = [time for time in times if time is not None and time > now]
-        return min(later, default=None)
+        return earliest(times, after=now)

@@ -7,9 +7,11 @@ a data quorum answering probes, an epoch change is started: starting wedges.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 
 from sparktxlog.model.ids import NodeId
+from sparktxlog.protocol.deadlines import earliest
 from sparktxlog.protocol.view import View
 
 #: A suspect that others still hear is a broken link, not a dead node: it gets this many timeouts.
@@ -17,7 +19,7 @@ _HEARD_ELSEWHERE = 4
 
 
 class _Watched:
-    __slots__ = ("down_at", "expected_at", "heard_at")
+    __slots__ = ("down_at", "expected_at", "heard_at", "missed_since")
 
     def __init__(self) -> None:
         self.heard_at: int | None = None
@@ -25,6 +27,35 @@ class _Watched:
         self.expected_at: int | None = None
         #: Since when its link is down.
         self.down_at: int | None = None
+        #: Since when it is missed, None = it is not; follows from the others.
+        self.missed_since: int | None = None
+
+    def heard(self, now: int) -> None:
+        """Note a sign of life."""
+        self.heard_at = now
+        self.expected_at = self.down_at = self.missed_since = None
+
+    def expect(self, now: int) -> None:
+        """Note that an answer is owed."""
+        self.expected_at = now
+        self._update()
+
+    def link(self, *, up: bool, now: int) -> None:
+        """Note that its link came up or broke."""
+        if up:
+            self.down_at = None
+            self.heard_at = now
+        elif self.down_at is None:
+            self.down_at = now
+        self._update()
+
+    def _update(self) -> None:
+        if self.down_at is not None:
+            self.missed_since = self.down_at
+        elif self.expected_at is not None:
+            self.missed_since = max(self.expected_at, self.heard_at or 0)
+        else:
+            self.missed_since = None
 
 
 class Suspicion:
@@ -39,8 +70,8 @@ class Suspicion:
     """
 
     __slots__ = (
-        "_answers", "_own", "_patience_us", "_pause_us", "_start_us", "_timeout_us", "_watched",
-        "number", "probe_at",
+        "_answers", "_heard", "_own", "_patience_us", "_pause_us", "_start_us", "_timeout_us",
+        "_watched", "number", "probe_at",
     )  # fmt: skip
 
     def __init__(
@@ -50,68 +81,49 @@ class Suspicion:
         self._timeout_us = timeout_us
         self._start_us = start_us
         self._patience_us = patience_us
-        self._watched: dict[str, _Watched] = {}
+        self._watched: defaultdict[str, _Watched] = defaultdict(_Watched)
         #: Node → (when it answered the last probe, whom it hears).
         self._answers: dict[str, tuple[int, frozenset[str]]] = {}
+        #: All that those who answered hear.
+        self._heard: frozenset[str] = frozenset()
         #: Number of the last probe, and the pause behind it; grows while nothing comes of it.
         self.number = 0
         self._pause_us = patience_us // 4
         self.probe_at = now
 
-    def _of(self, node: str) -> _Watched:
-        watched = self._watched.get(node)
-        if watched is None:
-            watched = self._watched[node] = _Watched()
-        return watched
-
     # -- what is seen ------------------------------------------------------------------------------
 
     def heard(self, node: str, now: int) -> None:
         """Note any sign of life that came from the node itself."""
-        watched = self._of(node)
-        watched.heard_at = now
-        watched.expected_at = None
-        watched.down_at = None
+        self._watched[node].heard(now)
 
     def expect(self, nodes: Iterable[str], now: int) -> None:
-        """Note that the nodes owe an answer from now on."""
+        """Note that the nodes, but for this one, owe an answer from now on."""
         for node in nodes:
-            watched = self._of(node)
-            if watched.expected_at is None:
-                watched.expected_at = now
+            if node != self._own:
+                watched = self._watched[node]
+                if watched.expected_at is None:
+                    watched.expect(now)
 
     def link(self, node: str, *, up: bool, now: int) -> None:
         """Note that the connection to a node came up or broke (D11)."""
-        watched = self._of(node)
-        if up:
-            watched.down_at = None
-            watched.heard_at = now
-        elif watched.down_at is None:
-            watched.down_at = now
+        self._watched[node].link(up=up, now=now)
 
     def answered(self, node: str, number: int, hears: Iterable[str], now: int) -> None:
         """Note an answer to the newest probe."""
         if number == self.number:
             self._answers[node] = (now, frozenset(hears))
+            self._heard = frozenset().union(*(heard for _, heard in self._answers.values()))
 
     def forget(self) -> None:
         """Forget answers: they belong to another epoch."""
         self._answers.clear()
+        self._heard = frozenset()
 
     # -- what follows ------------------------------------------------------------------------------
 
-    def _silent_since(self, node: str) -> int | None:
-        """Return since when a node is missed, None if it is not."""
-        watched = self._of(node)
-        if watched.down_at is not None:
-            return watched.down_at
-        if watched.expected_at is None:
-            return None
-        return max(watched.expected_at, watched.heard_at or 0)
-
-    def _limit(self, node: str) -> int:
+    def _limit(self, watched: _Watched) -> int:
         """Return how long a node may be missed until it is overdue."""
-        watched = self._of(node)
         if watched.heard_at is None:
             return max(self._start_us, self._timeout_us)
         if watched.down_at is not None:
@@ -119,44 +131,43 @@ class Suspicion:
         return self._timeout_us + self._timeout_us // 2
 
     def suspects(self, members: Iterable[NodeId], now: int) -> tuple[NodeId, ...]:
-        """Return the members that are missed."""
-        return tuple(
-            node
-            for node in members
-            if self._timeout_us
-            and node != self._own
-            and (at := self._suspect_at(node)) is not None
-            and now >= at
-        )
-
-    def _suspect_at(self, node: str) -> int | None:
-        since = self._silent_since(node)
-        if since is None:
-            return None
-        watched = self._of(node)
-        if watched.heard_at is None:
-            return since + self._limit(node) // 2
-        return since if watched.down_at is not None else since + self._timeout_us
+        """Return the members that are suspected."""
+        missed = self._missed(members)
+        return tuple([n for n, watched, since in missed if now >= self._suspect_at(watched, since)])
 
     def overdue(self, members: Iterable[NodeId], now: int) -> frozenset[NodeId]:
         """Return the suspects that were tried long enough, others' word considered (V21, V61)."""
         found = set()
-        for node in self.suspects(members, now):
-            due = self._overdue_at(node)
-            if due is not None and now >= due:
+        for node, watched, since in self._missed(members):
+            suspected = now >= self._suspect_at(watched, since)
+            if suspected and now >= self._overdue_at(node, watched, since):
                 found.add(node)
         return frozenset(found)
 
-    def _overdue_at(self, node: str) -> int | None:
-        since = self._silent_since(node)
-        if since is None:
-            return None
+    def _missed(self, members: Iterable[NodeId]) -> list[tuple[NodeId, _Watched, int]]:
+        """Return the members that are missed, and since when."""
+        found: list[tuple[NodeId, _Watched, int]] = []
+        if not self._timeout_us:
+            return found
+        for node in members:
+            if node != self._own:
+                watched = self._watched[node]
+                if watched.missed_since is not None:
+                    found.append((node, watched, watched.missed_since))
+        return found
+
+    def _suspect_at(self, watched: _Watched, since: int) -> int:
+        if watched.heard_at is None:
+            return since + self._limit(watched) // 2
+        return since if watched.down_at is not None else since + self._timeout_us
+
+    def _overdue_at(self, node: str, watched: _Watched, since: int) -> int:
         factor = _HEARD_ELSEWHERE if self.heard_elsewhere(node) else 1
-        return since + factor * self._limit(node)
+        return since + factor * self._limit(watched)
 
     def heard_elsewhere(self, node: str) -> bool:
         """Return whether another node hears this one: then the network is broken, not the node."""
-        return any(node in hears for _, hears in self._answers.values())
+        return node in self._heard
 
     def hears(self, now: int) -> tuple[NodeId, ...]:
         """Return whom this node heard a short while ago, for answers to probes."""
@@ -199,7 +210,8 @@ class Suspicion:
     def calm(self, now: int) -> None:
         """Nothing is to be probed: begin swiftly next time."""
         self._pause_us = self._patience_us // 4
-        self.probe_at = min(self.probe_at, now)
+        if now < self.probe_at:
+            self.probe_at = now
 
     @property
     def _window_us(self) -> int:
@@ -209,11 +221,10 @@ class Suspicion:
     def next_deadline(self, members: Iterable[NodeId], now: int) -> int | None:
         """Return when a suspicion or a verdict may begin, None if nobody is missed."""
         times: list[int] = []
-        for node in members:
-            at = self._suspect_at(node) if self._timeout_us and node != self._own else None
-            if at is not None:
-                times.append(at if now < at else self.probe_at)
-                due = self._overdue_at(node)
-                if due is not None and due > now:
-                    times.append(due)
-        return min(times, default=None)
+        for node, watched, since in self._missed(members):
+            at = self._suspect_at(watched, since)
+            times.append(at if now < at else self.probe_at)
+            due = self._overdue_at(node, watched, since)
+            if due > now:
+                times.append(due)
+        return earliest(times)

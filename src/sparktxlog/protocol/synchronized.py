@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from sparktxlog.errors import InvariantViolation
+from sparktxlog.errors import QUARANTINE_HINT, InvariantViolation
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.protocol.catalog import Catalog
 from sparktxlog.protocol.chain import chain_hash
@@ -17,6 +17,7 @@ from sparktxlog.protocol.idwindow import IdWindow
 from sparktxlog.protocol.messages import MergeBase, QueueEntry, Tail
 from sparktxlog.protocol.recovery import MasterConfig, RecoveredState
 from sparktxlog.protocol.streams import Run, Stream, same_run
+from sparktxlog.protocol.view import View
 
 #: Chain hashes of the last run ends kept to compare with peers' merge bases.
 _RECENT_HASHES = 1_024
@@ -135,8 +136,23 @@ class SynchronizedQueue:
         if mine is not None and mine != base.chain_hash:
             raise InvariantViolation(
                 f"{sender} has another queue up to position {base.position} (I1)",
+                hint=QUARANTINE_HINT,
                 peer=sender,
                 position=base.position,
+            )
+
+    def check_final(self, view: View) -> None:
+        """Compare this queue with what a decided view says of the final one before it.
+
+        Raises:
+            InvariantViolation: Runs of earlier epochs stand here behind its end (I4, P28).
+        """
+        if self.position > view.end.position and self.key[0] < view.epoch:
+            raise InvariantViolation(
+                f"this node's queue ends at {self.position}, and {view.lineage} went on from "
+                f"{view.end.position} as epoch {view.epoch} (I4, P28)",
+                hint=QUARANTINE_HINT,
+                position=view.end.position,
             )
 
     def continue_tail(self, tail: Tail) -> list[QueueEntry]:
@@ -160,6 +176,7 @@ class SynchronizedQueue:
             if not linked or entry.chain_hash != chain_hash(previous, entry.header):
                 raise InvariantViolation(
                     f"{tail.sender} has another queue behind position {end} (P9, P28)",
+                    hint=QUARANTINE_HINT,
                     peer=tail.sender,
                     position=end,
                 )

@@ -130,6 +130,10 @@ def _requests(value: dict[str, tuple[int, Any]], now: int) -> Hashable:
     return tuple(sorted((node, describe(request, now)) for node, (_, request) in value.items()))
 
 
+def _asking(value: dict[str, Any], now: int) -> Hashable:
+    return tuple(sorted((n, describe(a.request, now), a.near) for n, a in value.items()))
+
+
 def _bars(value: dict[str, tuple[int, int]], now: int) -> Hashable:
     return tuple(sorted((node, _due(until, now), n) for node, (until, n) in value.items()))
 
@@ -175,10 +179,10 @@ _RULES: dict[type, dict[str, Rule]] = {
     Peer: {
         # Clock offsets are microseconds here, and matter from a second on.
         "_offsets": _no, "acquired": describe, "base": describe, "base_since": _since,
-        "busy": _no, "counter": describe, "held": describe, "known_of_me": describe,
-        "last_post_at": _no, "last_seq": describe, "linked": describe, "more": describe,
-        "newest": describe, "node_id": describe, "owed": describe, "pending": _distinct,
-        "refused": describe, "tail_at": _since, "tail_position": describe,
+        "busy": _no, "clock_offset_us": _no, "counter": describe, "held": describe,
+        "known_of_me": describe, "last_post_at": _no, "last_seq": describe, "linked": describe,
+        "more": describe, "newest": describe, "node_id": describe, "owed": describe,
+        "pending": _distinct, "refused": describe, "tail_at": _since, "tail_position": describe,
     },
     Stream: {
         "_by_seq": _no, "_last_ts": describe, "acquired": describe, "early": describe,
@@ -213,17 +217,17 @@ _RULES: dict[type, dict[str, Rule]] = {
     Following: {
         "_asked": describe, "_config": _no, "_known": describe, "_patience_us": _no,
         "_pause_us": describe, "_send": _no, "_turn": _parity, "holder": describe,
-        "request_at": _due, "source": describe,
+        "request_at": _due, "source": describe, "_joined_at": _no, "_joined_base": describe,
     },
     # Ballots are started on demand here, so nothing depends on suspicion and patience.
     Succession: {
         "_host": _no, "_config": _no, "_outbox": _no, "patience_us": _no, "suspicion": _no,
         "voter": describe, "proposer": describe, "admission": describe, "changes": describe,
         "_seen": describe, "_excluded": describe, "_attempts": _no, "_retry_at": _no,
-        "_need_at": _no, "_answered_at": _no, "wish": describe,
+        "_need_at": _no, "_answered_at": _no, "_tail_requests": _requests, "wish": describe,
     },
     Voter: {"accepted": describe, "epoch": describe, "promised": describe},
-    Admission: {"_barred": _bars, "_patience_us": _no, "_requests": _requests},
+    Admission: {"_asking": _asking, "_barred": _bars, "_patience_us": _no},
     Changes: {"_outbox": _no, "_request": describe},
     Proposer: {
         "_accepted": describe, "_heard": _ages, "_patience_us": _no, "_promises": describe,

@@ -78,7 +78,7 @@ class Checks:
 
     def handled(self, node: SimulatedNode, actions: Sequence[Action]) -> None:
         """See what a core wants done."""
-        names = ",".join(type(action).__name__ for action in actions)
+        names = ",".join([type(action).__name__ for action in actions])
         self._trace.update(f"{self._world.now} {node.name} {names};".encode())
         for action in actions:
             if isinstance(action, PersistRestamp):
@@ -221,9 +221,6 @@ class Checks:
                 self.fail(f"P1a: {node.name} stamps {ticket} behind {self._stamped[line]}, which "
                           f"came later in {submit.session}")  # fmt: skip
             self._stamped[line] = ticket
-
-    def check(self) -> None:
-        """Look at what belongs to no single step."""
 
     # -- the end -----------------------------------------------------------------------------------
 

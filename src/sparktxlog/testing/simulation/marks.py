@@ -50,7 +50,8 @@ class Marks:
     def message(self, message: EpochMessage) -> None:
         """Count a message of an epoch decision, and what is special about it."""
         counts = self.counts
-        counts[_NAMES.get(type(message).__name__, type(message).__name__.lower())] += 1
+        name = type(message).__name__
+        counts[_NAMES.get(name) or name.lower()] += 1
         match message:
             case Promise():
                 if message.accepted is not None:

@@ -18,6 +18,9 @@ from sparktxlog.testing.simulation.disk import SimulatedDisk
 if TYPE_CHECKING:
     from sparktxlog.testing.simulation.world import World
 
+#: As a set: asked for every action.
+_PERSISTS = frozenset(PERSISTS)
+
 
 class SimulatedNode:
     """One node; `master` is None while it is down.
@@ -84,7 +87,7 @@ class SimulatedNode:
         writing, self._writing = self._writing, None
         if writing is not None and random.random() < 0.5:
             self._write(writing)
-            told = [action for action in writing if not isinstance(action, PERSISTS)]
+            told = [action for action in writing if type(action) not in _PERSISTS]
             for action in told[: random.randrange(len(told) + 1)]:
                 self.world.carry_out(self, action)
         self.master = None
@@ -118,20 +121,21 @@ class SimulatedNode:
         if self.paused:
             self._inbox.extend(events)
             return
-        actions = self.master.handle_all(events, self.clock())
+        clock = self.clock()
+        actions = self.master.handle_all(events, clock)
         self.world.steps += len(events)
         if actions:
             self.world.checks.handled(self, actions)
             self._stream.extend(actions)
             self._pump()
         if self.master is not None:
-            self._set_timer()
+            self._set_timer(clock)
 
     def _pump(self) -> None:
         stream = self._stream
         if self._writing is not None:
             return
-        while stream and not isinstance(stream[0], PERSISTS):
+        while stream and type(stream[0]) not in _PERSISTS:
             self._carry_out(stream.popleft())
         if stream:
             self._writing = list(stream)
@@ -148,14 +152,14 @@ class SimulatedNode:
         batch, self._writing = self._writing, None
         self._write(batch)
         for action in batch:
-            if not isinstance(action, PERSISTS):
+            if type(action) not in _PERSISTS:
                 self._carry_out(action)
                 if life != self.life:
                     return
         self._pump()
 
     def _write(self, batch: list[Action]) -> None:
-        persists = [action for action in batch if isinstance(action, PERSISTS)]
+        persists = [action for action in batch if type(action) in _PERSISTS]
         self.disk.write(persists, self.submits)
         self.world.checks.wrote(self, persists)
 
@@ -167,13 +171,14 @@ class SimulatedNode:
         else:
             self.world.carry_out(self, action)
 
-    def _set_timer(self) -> None:
+    def _set_timer(self, clock: int) -> None:
         assert self.master is not None
         deadline = self.master.next_deadline()
         if deadline is None:
             return
-        at = max(self.world.now + deadline - self.clock(), self.world.now + 1)
-        if self._timer_at <= self.world.now or at < self._timer_at:
+        now = self.world.now
+        at = max(now + deadline - clock, now + 1)
+        if self._timer_at <= now or at < self._timer_at:
             self._timer_at = at
             self.world.at(at, self._ring, self.life, at)
 

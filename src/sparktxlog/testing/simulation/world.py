@@ -134,15 +134,15 @@ class World:
 
     def after(self, delay: int, work: Callable[..., None], *arguments: Any) -> None:
         """Do something after a delay, microseconds."""
-        self.at(self.now + delay, work, *arguments)
+        self._count += 1
+        heapq.heappush(self._queue, (self.now + delay, self._count, work, arguments))
 
     def run_until(self, end: int) -> None:
         """Let time pass."""
-        queue, checks = self._queue, self.checks
+        queue = self._queue
         while queue and queue[0][0] <= end:
             self.now, _, work, arguments = heapq.heappop(queue)
             work(*arguments)
-            checks.check()
         self.now = end
 
     # -- clients -----------------------------------------------------------------------------------
