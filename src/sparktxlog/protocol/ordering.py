@@ -15,7 +15,6 @@ import heapq
 from collections.abc import Mapping, Sequence
 from itertools import islice
 
-from sparktxlog.errors import QUARANTINE_HINT, InvariantViolation
 from sparktxlog.model.operation import RunFacts
 from sparktxlog.protocol.actions import (
     Alarm,
@@ -41,6 +40,7 @@ from sparktxlog.protocol.counter import TimestampCounter
 from sparktxlog.protocol.deadlines import earliest
 from sparktxlog.protocol.events import RunSubmitted
 from sparktxlog.protocol.fetching import Fetching
+from sparktxlog.protocol.final_queue import append_final, check_end, member_state, want
 from sparktxlog.protocol.messages import Announcement, Post, RunHeader, Tail
 from sparktxlog.protocol.outbox import Outbox
 from sparktxlog.protocol.peers import Peer
@@ -48,7 +48,7 @@ from sparktxlog.protocol.posting import OwnHeaders, Rounds, Snapshot
 from sparktxlog.protocol.recovery import MasterConfig, RecoveredRun
 from sparktxlog.protocol.staging import Prefetching, Staging, is_late
 from sparktxlog.protocol.status import MasterStatus, peer_status
-from sparktxlog.protocol.streams import Run, Stream, same_run
+from sparktxlog.protocol.streams import Run, Stream
 from sparktxlog.protocol.synchronized import SynchronizedQueue
 from sparktxlog.protocol.view import View
 from sparktxlog.protocol.waiting import awaited
@@ -476,37 +476,11 @@ class Ordering:
 
     def member_state(self) -> MemberState:
         """Return what a PROMISE says (P14)."""
-        queue = self._queue
-        return MemberState(
-            base=queue.base,
-            key=queue.key,
-            watermarks=dict(queue.watermarks),
-            acquired=tuple(
-                run.header
-                for stream in self._streams
-                for run in stream.runs
-                if run.last <= stream.acquired
-            ),
-        )
+        return member_state(self._queue, self._streams)
 
     def want(self, view: View, now: int) -> int:
-        """Ask for what the final queue holds beyond this node's (P16).
-
-        Returns:
-            Number of runs that are not durable here; -1 = the queue does not reach the base yet.
-
-        Raises:
-            InvariantViolation: This node's queue is another one (P28).
-        """
-        queue, missing = self._queue, 0
-        if queue.position < view.base.position:
-            return -1
-        queue.check_base("the decided view", view.base)
-        for header in view.tail:
-            if header.last > queue.watermarks.get(header.origin, 0):
-                run = self._collecting.learn_final(header, now)
-                missing += run.facts is None
-        return missing
+        """Ask for what the final queue holds beyond this node's; errors and result as `want`."""
+        return want(self._queue, self._collecting, view, now)
 
     def finish(self, view: View, now: int) -> list[RecoveredRun]:
         """Append the final queue's tail; return the own runs that are not in it, in order (P18).
@@ -514,21 +488,9 @@ class Ordering:
         Raises:
             InvariantViolation: This node's queue is no prefix of the final one (I4).
         """
-        queue, streams = self._queue, self._collecting.streams
-        queue.tail.clear()
-        for header in view.tail:
-            if header.last > queue.watermarks.get(header.origin, 0):
-                run = streams[header.origin].runs[0]
-                same_run(run.header, header)
-                queue.append(run, streams[header.origin])
+        append_final(self._queue, self._collecting.streams, view)
         self._drain(now)
-        if (queue.position, queue.hash) != (view.end.position, view.end.chain_hash):
-            raise InvariantViolation(
-                f"the queue ends at {queue.position}, the final queue of epoch {view.epoch - 1} at "
-                f"{view.end.position} (I4)",
-                hint=QUARANTINE_HINT,
-                position=queue.position,
-            )
+        check_end(self._queue, view)
         return self.own_incoming()
 
     def own_incoming(self) -> list[RecoveredRun]:

@@ -1,0 +1,80 @@
+"""The final queue of an epoch: what a node holds of it, lacks, and appends (protocol P14–P18).
+
+A decided view names where the queue of the epoch before it ends.  Every member-to-be gets hold of
+that before the decision, and appends it when the view comes into force.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from sparktxlog.errors import QUARANTINE_HINT, InvariantViolation
+from sparktxlog.protocol.balloting import MemberState
+from sparktxlog.protocol.collecting import Collecting
+from sparktxlog.protocol.messages import RunHeader
+from sparktxlog.protocol.streams import Stream, same_run
+from sparktxlog.protocol.synchronized import SynchronizedQueue
+from sparktxlog.protocol.view import View
+
+
+def member_state(queue: SynchronizedQueue, streams: Sequence[Stream]) -> MemberState:
+    """Return what a PROMISE says (P14)."""
+    return MemberState(
+        base=queue.base,
+        key=queue.key,
+        watermarks=dict(queue.watermarks),
+        acquired=tuple(
+            run.header for stream in streams for run in stream.runs if run.last <= stream.acquired
+        ),
+    )
+
+
+def want(queue: SynchronizedQueue, collecting: Collecting, view: View, now: int) -> int:
+    """Ask for what the final queue holds beyond this node's (P16).
+
+    Returns:
+        Number of runs that are not durable here; -1 = the queue does not reach the base yet.
+
+    Raises:
+        InvariantViolation: This node's queue is another one (P28).
+    """
+    if queue.position < view.base.position:
+        return -1
+    queue.check_base("the decided view", view.base)
+    runs = [collecting.learn_final(header, now) for header in _beyond(queue, view)]
+    return sum(run.facts is None for run in runs)
+
+
+def append_final(queue: SynchronizedQueue, streams: Mapping[str, Stream], view: View) -> None:
+    """Append the final queue's tail, all of which is durable here (P18).
+
+    Raises:
+        InvariantViolation: The runs are others than the view's.
+    """
+    queue.tail.clear()
+    for header in _beyond(queue, view):
+        stream = streams[header.origin]
+        run = stream.runs[0]
+        same_run(run.header, header)
+        queue.append(run, stream)
+
+
+def check_end(queue: SynchronizedQueue, view: View) -> None:
+    """Compare the queue with the end that the view names.
+
+    Raises:
+        InvariantViolation: This node's queue is no prefix of the final one (I4).
+    """
+    if (queue.position, queue.hash) != (view.end.position, view.end.chain_hash):
+        raise InvariantViolation(
+            f"the queue ends at {queue.position}, the final queue of epoch {view.epoch - 1} at "
+            f"{view.end.position} (I4)",
+            hint=QUARANTINE_HINT,
+            position=queue.position,
+        )
+
+
+def _beyond(queue: SynchronizedQueue, view: View) -> list[RunHeader]:
+    """Return the headers of the view's tail that the queue does not hold."""
+    marks = queue.watermarks
+    return [header for header in view.tail if header.last > marks.get(header.origin, 0)]
