@@ -78,8 +78,9 @@ class Following:
                 that came: members keep payloads for the position that a node shows.
             ts: Stamp of the last run there.
         """
-        known = (view, wanted, base.position)
+        known, urgent = (view, wanted, base.position), False
         if known != self._known:
+            # The members stand still until this node has it.
             urgent = wanted is not None and (self._known is None or self._known[1] != wanted)
             self._known = known
             self._pause_us = self._config.retry_us
@@ -102,7 +103,7 @@ class Following:
             return
         if due or base.position > self._asked >= 0:
             self._asked = base.position
-            self._ask_tail(view, base, due=due)
+            self._ask_tail(view, base, due=due, urgent=urgent)
 
     def _ask_admission(self, view: View, base: MergeBase, ts: int) -> None:
         own = self._config
@@ -116,7 +117,7 @@ class Following:
                     ),
                 )  # fmt: skip
 
-    def _ask_tail(self, view: View, base: MergeBase, *, due: bool) -> None:
+    def _ask_tail(self, view: View, base: MergeBase, *, due: bool, urgent: bool) -> None:
         own = self._config
         others = [member for member in view.members if member != own.node_id]
         if not others:
@@ -124,7 +125,7 @@ class Following:
         # On schedule another one each time, the known holder first; on progress the one it is from.
         turn = others[self._turn % len(others)]
         node = self.source if not due and self.source in others else turn
-        if due and self.holder in others and self._turn % 2:
+        if due and self.holder in others and (urgent or self._turn % 2):
             node = self.holder
         self._send(
             node,
