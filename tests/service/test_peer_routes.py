@@ -6,6 +6,7 @@ import asyncio
 import io
 import json
 import uuid
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -190,13 +191,13 @@ def test_a_slow_payload_endpoint_leaves_rounds_running(
             a, b, c = nodes.values()
             await a.node.submit(create(), level=Level.ORDERED, timeout=20)
             gate = asyncio.Event()
-            read = a.peering.run_payload
+            read = a.peering.run_payloads
 
-            async def slow(origin: str, incarnation: int, seq: int) -> bytes:
+            async def slow(runs: Sequence[tuple[str, int, int]]) -> tuple[bytes | None, ...]:
                 await gate.wait()
-                return await read(origin, incarnation, seq)
+                return await read(runs)
 
-            monkeypatch.setattr(a.peering, "run_payload", slow)
+            monkeypatch.setattr(a.peering, "run_payloads", slow)
             for link in a.parts.links.values():  # nothing is pushed: peers must fetch
                 monkeypatch.setattr(link, "push", lambda header, payload: None)
             slow_one = asyncio.create_task(

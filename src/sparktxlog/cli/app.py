@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from sparktxlog import __version__
-from sparktxlog.cli import backup, catchup, maintenance, peer
+from sparktxlog.cli import backup, catchup, maintenance, peer, quarantine
 from sparktxlog.cli.node_api import DEFAULT_URL, TOKEN_VARIABLE, NodeApi
 from sparktxlog.cli.options import AsJson, Url
 from sparktxlog.cli.output import (
@@ -41,6 +41,10 @@ app.add_typer(config_app, name="config")
 app.add_typer(tx_app, name="tx")
 app.add_typer(catchup.settings_app, name="settings")
 app.add_typer(peer.peer_app, name="peer")
+peer.peer_app.command(
+    "quarantine",
+    epilog="Example: sparktxlog peer quarantine --config conf/site-c.toml --from http://a:7070",
+)(quarantine.quarantine)
 app.add_typer(backup.backup_app, name="backup")
 app.command(epilog="Example: sparktxlog restore /backups/site-a --lake data/a/lake")(backup.restore)
 app.command(epilog="Example: sparktxlog plan --json")(catchup.plan)

@@ -56,6 +56,9 @@ class Hello:
     founding_hash: str = ""
     #: Lineages that `lineage` continues by `force` (P23).
     ancestors: tuple[str, ...] = ()
+    #: Epoch of the node, 0 = not said; and the last one of each ancestor.
+    epoch: int = 0
+    ancestor_epochs: tuple[int, ...] = ()
     #: Incarnation under which the node takes part (P21).
     incarnation: int = 1
     #: True: the node keeps nothing of the log yet.

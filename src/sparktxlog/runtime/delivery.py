@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import assert_never
 
 import structlog
 
-from sparktxlog.errors import TxLogError
+from sparktxlog.errors import QUARANTINE_HINT, TxLogError
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.actions import (
     Action,
@@ -34,13 +35,22 @@ from sparktxlog.runtime.fetching import Fetcher
 from sparktxlog.runtime.holdings import Holdings
 from sparktxlog.runtime.progress import Progress
 from sparktxlog.runtime.receipts import Receipts
-from sparktxlog.storage.interfaces import Front
+from sparktxlog.storage.interfaces import Front, StoredEntry
 from sparktxlog.transport.peers import PeerLink
 
 _log = structlog.get_logger("sparktxlog.delivery")
 
 #: Runs of one tail message; the next ones follow once the peer's base has moved (P9).
 _TAIL_RUNS = 2_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _OtherHistory:
+    """What was found for a peer whose queue is not the beginning of this one."""
+
+    alarm: Alarm
+    #: The run here that holds the position behind the peer's end, if the queue reaches so far.
+    proof: Tail
 
 
 class Delivery:
@@ -155,19 +165,27 @@ class Delivery:
                 "no tail for peer", peer=action.peer, position=action.position, error=str(error)
             )
             return
-        if isinstance(tail, Alarm):
+        if isinstance(tail, _OtherHistory):
             self._tell_diverged(action, tail)
-        elif isinstance(tail, Tail) and tail.entries and (link := self._links.get(action.peer)):
+        elif isinstance(tail, Tail):
+            self._send_entries(action, tail)
+
+    def _send_entries(self, action: SendTail, tail: Tail) -> None:
+        link = self._links.get(action.peer)
+        if tail.entries and link is not None:
             link.tail(tail)
 
-    def _tell_diverged(self, action: SendTail, alarm: Alarm) -> None:
-        """Stop if a member has another history; one that only wants to join is refused."""
+    def _tell_diverged(self, action: SendTail, found: _OtherHistory) -> None:
+        """Stop if a member has another history; one that only wants to join learns of it."""
         if action.peer in self._view().members:
-            self._on_diverged(alarm)
-        else:
-            _log.error("no tail for a node of another history", peer=action.peer, text=alarm.text)
+            self._on_diverged(found.alarm)
+            return
+        text = found.alarm.text
+        _log.error("no tail for a node of another history", peer=action.peer, text=text)
+        # The run that does not follow its queue is the proof: it stops, and tells its operator.
+        self._send_entries(action, found.proof)
 
-    def _read_tail(self, action: SendTail) -> Tail | Alarm:
+    def _read_tail(self, action: SendTail) -> Tail | _OtherHistory:
         """Read a bounded piece of the queue; in a thread."""
         stored = self._front.read_queue(action.position, _TAIL_RUNS, payloads=False)
         if stored and stored[0].entry.position == action.position + 1:
@@ -175,18 +193,24 @@ class Delivery:
         else:
             here = self._front.read_hash_at(action.position) or b""
         if here != action.chain_hash:
-            return Alarm(
+            behind = self._front.read_entry_at(action.position + 1)
+            alarm = Alarm(
                 code="diverged",
                 text=f"peer {action.peer!r} has another history at position {action.position}: "
-                f"hash {action.chain_hash.hex()[:12]}, here {here.hex()[:12] or 'no run end'}",
+                f"hash {action.chain_hash.hex()[:12]}, here {here.hex()[:12] or 'no run end'}.  "
+                f"{QUARANTINE_HINT}",
                 fatal=True,
             )
+            return _OtherHistory(alarm=alarm, proof=self._tail(() if behind is None else (behind,)))
+        return self._tail(stored)
+
+    def _tail(self, stored: Sequence[StoredEntry]) -> Tail:
         view = self._view()
         return Tail(
             lineage=view.lineage,
             epoch=view.epoch,
             sender=self._node_id,
-            previous_hash=here,
+            previous_hash=stored[0].entry.previous_hash if stored else b"",
             entries=tuple(item.entry for item in stored),
         )
 

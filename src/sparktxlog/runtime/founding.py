@@ -38,7 +38,7 @@ def core_config(
         node_id=config.node_id,
         members=members,
         quorum=min(config.acquisition_quorum, max(1, len(members))),
-        lineage=config.lineage,
+        lineage=config.lineage if order is None else order.lineage,
         epoch=1 if order is None else 0,
         incarnation=incarnation,
         suspect_timeout_us=int(config.suspect_timeout * _US),
@@ -66,4 +66,4 @@ def with_lineage(config: NodeConfig, view: View | None, order: JoinOrder | None)
     """
     if view is not None:
         return replace(config, log_lineage=view.ancestors[0][0] if view.ancestors else view.lineage)
-    return config if order is None else replace(config, log_lineage=order.lineage)
+    return config if order is None else replace(config, log_lineage=order.log or order.lineage)

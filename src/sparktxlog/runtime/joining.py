@@ -49,12 +49,19 @@ class JoinOrder:
     incarnation: int
     #: True: the queue that this node has is too old to be continued run by run.
     behind: bool = False
+    #: Name that workers and tables know the log by, its first lineage; empty = `lineage`.
+    log: str = ""
 
 
 def join_order(values: Mapping[str, bytes]) -> JoinOrder | None:
     """Return what is kept of an order to join, None if there is none."""
     value = values.get(_NAME)
     return None if value is None else msgspec.msgpack.decode(value, type=JoinOrder)
+
+
+def keep_order(order: JoinOrder) -> PutValue:
+    """Return the write that makes an order to join durable."""
+    return PutValue(name=_NAME, value=msgspec.msgpack.encode(order))
 
 
 class Joining:
@@ -94,7 +101,8 @@ class Joining:
 
     def told(self, hello: Hello) -> None:
         """Take an order to join, once, and start anew with it."""
-        order = JoinOrder(lineage=hello.lineage, incarnation=hello.join_as)
+        log = hello.ancestors[0] if hello.ancestors else ""
+        order = JoinOrder(lineage=hello.lineage, incarnation=hello.join_as, log=log)
         if self._task is None and self._is_fresh() and order != self._order:
             _log.warning(
                 "this node joins", lineage=order.lineage, incarnation=order.incarnation,
@@ -103,8 +111,7 @@ class Joining:
             self._task = asyncio.create_task(self._keep(order))
 
     async def _keep(self, order: JoinOrder) -> None:
-        value = msgspec.msgpack.encode(order)
-        await self._executor.write([PutValue(name=_NAME, value=value)])
+        await self._executor.write([keep_order(order)])
         self._start_again(StartAgainError(f"joins {order.lineage} as {order.incarnation}"))
 
     def missed(self, lineage: str, incarnation: int) -> None:
@@ -140,7 +147,7 @@ class Joining:
         await self._executor.write(
             [
                 ResetFront(snapshot=snapshot, node_id=self._node_id, incarnation=order.incarnation),
-                PutValue(name=_NAME, value=msgspec.msgpack.encode(replace(order, behind=False))),
+                keep_order(replace(order, behind=False)),
             ]
         )
         _log.warning("snapshot taken over", peer=link.node_id, position=snapshot.position)

@@ -87,7 +87,10 @@ class Membership:
     def enter(self, view: View) -> None:
         """Take a decided and durable view into force."""
         places = places_of(self._config, view.roster)
-        self._greeter.enter(places, view.lineage, [lineage for lineage, _ in view.ancestors])
+        self._greeter.enter(
+            places, view.lineage, [lineage for lineage, _ in view.ancestors],
+            epoch=view.epoch, ancestor_epochs=[epoch for _, epoch in view.ancestors],
+        )  # fmt: skip
         self._holders.set_members(seat.node_id for seat in view.roster if not seat.witness)
         for node_id in [node_id for node_id in self._links if node_id not in places]:
             self._drop(node_id)

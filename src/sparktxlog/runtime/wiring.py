@@ -335,6 +335,8 @@ class _Builder:
             software=__version__,
             founding_hash=config.founding_hash() if configured else "",
             ancestors=tuple(lineage for lineage, _ in view.ancestors),
+            epoch=view.epoch,
+            ancestor_epochs=tuple(epoch for _, epoch in view.ancestors),
             incarnation=self.core.incarnation,
         )
         greeter = Greeter(

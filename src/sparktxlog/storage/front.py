@@ -49,6 +49,7 @@ from sparktxlog.storage.front_schema import (
     translate,
     view_of,
 )
+from sparktxlog.storage.front_swap import swap_front
 from sparktxlog.storage.interfaces import (
     AppendQueue,
     DropExpired,
@@ -514,6 +515,27 @@ class SqliteFront:
             self._readers.get_nowait().close()
         self._db.close()
         self._lock.release()
+
+    def replace_by(self, other: Path, kept: Path) -> None:
+        """Close the file, keep it under the name `kept`, and put a closed front into its place.
+
+        Its name stands for the old or for the new one at any moment; the lock is released last.
+
+        Args:
+            other: A front that was closed, on the same file system.
+            kept: A free name, or one that this file has already.
+
+        Raises:
+            StorageError: The old one is in its place still; do it again.
+        """
+        self._closed = True
+        try:
+            while not self._readers.empty():
+                self._readers.get_nowait().close()
+            self._db.close()
+            swap_front(self._path, other, kept)
+        finally:
+            self._lock.release()
 
 
 def _first_value(db: sqlite3.Connection, statement: str, arguments: tuple[Any, ...]) -> Any:

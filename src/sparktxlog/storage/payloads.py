@@ -166,6 +166,8 @@ class LocalPayloadStore:
         path = Path(self.path(relative))
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            # What a former life of the node published under that name may be linked elsewhere.
+            path.unlink(missing_ok=True)
             with path.open("wb", buffering=0) as target:
                 view = memoryview(content)
                 while view:

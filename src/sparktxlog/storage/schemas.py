@@ -141,10 +141,44 @@ TRANSFERS = pa.schema(
     ]
 )
 
+#: Columns of `log/synchronized_queue` that an accepted transaction has not got.
+_ORDERED_ONLY = {"run_seq", "epoch", "timestamp", "sequence", "outcome", "chain_hash", "ordered_at"}
+
+#: `log/quarantine`: one row per transaction that a node gave up to follow another history.
+QUARANTINE = pa.schema(
+    [
+        #: Names the act, and its directory below `quarantine/`.
+        pa.field("quarantine_id", pa.string(), nullable=False),
+        pa.field("quarantined_at", _TIMESTAMP, nullable=False),
+        #: `ordered`, `accepted` (own) or `acquired` (of another origin).
+        pa.field("why", pa.string(), nullable=False),
+        #: Log that it was ordered or accepted in.
+        pa.field("lineage", pa.string(), nullable=False),
+        #: True: the run is in the queue of the node that is followed as well.
+        pa.field("survives", pa.bool_(), nullable=False),
+        #: As in `log/synchronized_queue`; `position` in the queue that was given up, those that
+        #: were never ordered numbered on behind its end.
+        *(
+            field.with_nullable(field.nullable or field.name in _ORDERED_ONLY)
+            for field in SYNCHRONIZED_QUEUE
+        ),
+        #: Absolute directory that the names in `operations` and `inline` are relative to.
+        pa.field("files_root", pa.string(), nullable=False),
+        #: JSON: file → partition column → value as Delta writes it, of files that lack these
+        #: columns; NULL = none does.
+        pa.field("partitions", pa.string()),
+        #: JSON: definitions of the tables that the transaction creates, NULL = it creates none.
+        pa.field("creates", pa.string()),
+        #: What of the transaction could not be kept, NULL = nothing is missing.
+        pa.field("remark", pa.string()),
+    ]
+)
+
 #: Table directory below `log/` → schema.
 LOG_TABLES = {
     "synchronized_queue": SYNCHRONIZED_QUEUE,
     "workers": WORKERS,
     "signatures": SIGNATURES,
     "transfers": TRANSFERS,
+    "quarantine": QUARANTINE,
 }

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from sparktxlog.codec.wire import WIRE_VERSION, Hello
-from sparktxlog.errors import ForbiddenPeerError
+from sparktxlog.errors import QUARANTINE_HINT, ForbiddenPeerError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,13 +91,20 @@ class Greeter:
         }
 
     def enter(
-        self, places: Mapping[str, Place | str], lineage: str, ancestors: Iterable[str]
+        self,
+        places: Mapping[str, Place | str],
+        lineage: str,
+        ancestors: Iterable[str],
+        *,
+        epoch: int = 0,
+        ancestor_epochs: Iterable[int] = (),
     ) -> None:
         """Take a decided view into force; joiners that it has are known from now on."""
         self.set_places(places)
         self._own = replace(
-            self._own, lineage=lineage, ancestors=tuple(ancestors), founding_hash=""
-        )
+            self._own, lineage=lineage, ancestors=tuple(ancestors), founding_hash="", epoch=epoch,
+            ancestor_epochs=tuple(ancestor_epochs),
+        )  # fmt: skip
         for node_id, joiner in list(self._joiners.items()):
             place = self._places.get(node_id)
             if place is None or place.incarnation > joiner.incarnation:
@@ -136,6 +143,12 @@ class Greeter:
         known = self._instances.get(expected)
         same = known is None or hmac.compare_digest(known, hello.instance)
         joins = hello.fresh and not own.fresh
+        if are_forks(hello, own) and not joins:
+            # In the message: of a refusal that travels nothing else is shown.
+            raise self._refusal(
+                hello, f"the log has forked: node {expected!r} went on as lineage "
+                f"{hello.lineage[:120]!r}, this one as {own.lineage!r}.  {QUARANTINE_HINT}", "",
+            )  # fmt: skip
         if not continues(hello, own):
             if joins and not own.founding_hash:
                 return place.incarnation if same else self._next_incarnation(hello, place)
@@ -217,3 +230,20 @@ def continues(theirs: Hello, ours: Hello) -> bool:
         or theirs.lineage in ours.ancestors
         or ours.lineage in theirs.ancestors
     )
+
+
+def are_forks(theirs: Hello, ours: Hello) -> bool:
+    """Return whether two nodes went on with one log side by side (P23).
+
+    Either under lineages of which neither continues the other, or one of them in epochs of an
+    ancestor that the other does not know of.
+    """
+    if continues(theirs, ours):
+        return _outran(theirs, ours) or _outran(ours, theirs)
+    return bool({*theirs.ancestors} & {*ours.ancestors})
+
+
+def _outran(one: Hello, other: Hello) -> bool:
+    """Return whether a node is in a later epoch of its lineage than the other one left it in."""
+    left = dict(zip(other.ancestors, other.ancestor_epochs, strict=False))
+    return one.lineage != other.lineage and one.epoch > left.get(one.lineage, one.epoch)

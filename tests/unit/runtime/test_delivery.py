@@ -5,11 +5,16 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from sparktxlog.codec.payload import digest_of, encode_payload
+from sparktxlog.errors import InvariantViolation
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import RunManifest
 from sparktxlog.protocol.actions import Alarm, SendTail
-from sparktxlog.protocol.messages import QueueEntry, RunHeader, Tail
+from sparktxlog.protocol.messages import MergeBase, QueueEntry, RunHeader, Tail
+from sparktxlog.protocol.recovery import MasterConfig, RecoveredState
+from sparktxlog.protocol.synchronized import SynchronizedQueue
 from sparktxlog.protocol.view import View
 from sparktxlog.runtime.delivery import Delivery
 from sparktxlog.runtime.progress import Progress
@@ -40,6 +45,11 @@ def filled(runs: int) -> tuple[MemoryFront, list[QueueEntry]]:
 
 
 VIEW = View(lineage="l", epoch=3, roster=(), members=(NodeId("A"), NodeId("B")))
+CONFIG = MasterConfig(
+    node_id=NodeId("B"), members=(NodeId("A"), NodeId("B")), quorum=2, lineage="l"
+)
+#: B goes on no more, and asks for the queue to come back.
+ALONE = View(lineage="l", epoch=3, roster=(), members=(NodeId("A"),))
 
 
 class Link:
@@ -50,7 +60,9 @@ class Link:
         self.tails.append(tail)
 
 
-def deliver(position: int, chain_hash: bytes, runs: int = 5) -> tuple[list[Tail], list[Alarm]]:
+def deliver(
+    position: int, chain_hash: bytes, runs: int = 5, view: View = VIEW
+) -> tuple[list[Tail], list[Alarm]]:
     """Return what is sent and raised for a peer that stands at a position."""
     front, _ = filled(runs)
     link, alarms = Link(), list[Alarm]()
@@ -58,7 +70,7 @@ def deliver(position: int, chain_hash: bytes, runs: int = 5) -> tuple[list[Tail]
     async def main() -> None:
         nothing: Any = None
         delivery = Delivery(
-            node_id=NodeId("A"), view=lambda: VIEW, front=front, holdings=nothing,
+            node_id=NodeId("A"), view=lambda: view, front=front, holdings=nothing,
             receipts=nothing, links={"B": link},  # type: ignore[dict-item]
             fetcher=nothing, ordered=Progress(), on_ordered=lambda position: None,
             on_diverged=alarms.append,
@@ -90,3 +102,23 @@ def test_another_history_halts_this_node_and_sends_nothing() -> None:
         tails, alarms = deliver(position, chain_hash)
         assert tails == []
         assert [(alarm.code, alarm.fatal) for alarm in alarms] == [("diverged", True)]
+        assert "sparktxlog peer quarantine" in alarms[0].text
+
+
+def test_a_node_that_asks_with_another_history_gets_the_run_that_proves_it() -> None:
+    _, entries = filled(5)
+    for position, chain_hash, proof in (
+        (4, b"x" * 32, entries[2:3]), (3, entries[1].chain_hash, entries[1:2]),
+        (0, b"x" * 32, entries[:1]), (10, b"x" * 32, []),
+    ):  # fmt: skip
+        tails, alarms = deliver(position, chain_hash, view=ALONE)
+        assert alarms == []
+        assert [tail.entries for tail in tails] == [(entry,) for entry in proof]
+        for tail in tails:
+            recovered = RecoveredState(
+                base=MergeBase(position=position, chain_hash=chain_hash, origin="B", seq=1)
+            )
+            asking = SynchronizedQueue(CONFIG, recovered)
+            with pytest.raises(InvariantViolation, match="A has another queue") as caught:
+                asking.continue_tail(tail)
+            assert "sparktxlog peer quarantine" in str(caught.value)

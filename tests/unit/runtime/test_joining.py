@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 
 from sparktxlog.codec.wire import Hello
+from sparktxlog.config import load_config
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.messages import QueueEntry, RunHeader
+from sparktxlog.runtime.founding import core_config, with_lineage
 from sparktxlog.runtime.joining import Joining, JoinOrder, StartAgainError, join_order
 from sparktxlog.storage.interfaces import FrontSnapshot, PutValue, ResetFront, StoredEntry, Write
 
 HELLO = Hello(
     node_id="A", url="http://a", instance="i", boot="b", lineage="l", config_hash="c", join_as=3
+)
+CONFIG = load_config(
+    None,
+    {"node-id": "B", "master-url": "http://127.0.0.1:7002", "data-dir": "unused"},
+    {},
 )
 
 
@@ -79,6 +87,21 @@ def test_an_order_is_kept_once_and_by_a_fresh_node_only() -> None:
         again.joining.told(HELLO)
         await settle()
         assert not again.started
+
+    asyncio.run(main())
+
+
+def test_workers_know_a_forced_log_by_its_first_name_from_the_beginning() -> None:
+    async def main() -> None:
+        bench = Bench()
+        bench.joining.told(replace(HELLO, ancestors=("first", "second")))
+        await settle()
+        order = JoinOrder(lineage="l", incarnation=3, log="first")
+        assert bench.order == order
+        joins = with_lineage(CONFIG, None, order)
+        assert joins.lineage == "first"
+        # To its peers it is of the lineage that goes on.
+        assert core_config(joins, order=order).lineage == "l"
 
     asyncio.run(main())
 

@@ -135,3 +135,14 @@ def test_a_received_file_replaces_a_wrong_one(store: LocalPayloadStore) -> None:
     store.write_file(NAME, b"rubbish")
     store.receive(staged_of(NAME, content), [content])
     store.verify(staged_of(NAME, content))
+
+
+def test_a_file_written_again_leaves_its_other_names_alone(
+    store: LocalPayloadStore, tmp_path: Path
+) -> None:
+    """A worker or a quarantine may have linked what a former life of the node published."""
+    store.write_file("inline/7-7/t-append.parquet", b"former")
+    os.link(store.path("inline/7-7/t-append.parquet"), tmp_path / "linked")
+    store.write_file("inline/7-7/t-append.parquet", b"new")
+    assert (tmp_path / "linked").read_bytes() == b"former"
+    assert Path(store.path("inline/7-7/t-append.parquet")).read_bytes() == b"new"

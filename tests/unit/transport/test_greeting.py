@@ -66,8 +66,27 @@ def test_places_follow_the_view_and_lineages_their_ancestors() -> None:
     judge.check(c, "C")  # it has yet to learn of the fork
     judge.check(replace(c, lineage="forked"), "C")
     judge.check(replace(c, lineage="again", ancestors=("l", "forked")), "C")
-    with pytest.raises(ForbiddenPeerError, match="lineage"):
+    with pytest.raises(ForbiddenPeerError, match=r"forked: .* 'other'.* peer quarantine"):
         judge.check(replace(c, lineage="other", ancestors=("l",)), "C")
+
+
+def test_a_node_that_went_on_in_an_epoch_unknown_to_a_forced_one_is_a_fork() -> None:
+    """The forced node was cut off from a majority that lived: neither can follow the other."""
+    judge, _ = greeter(B="ib")
+    judge.enter({"B": "http://b"}, "forced", ["l"], epoch=4, ancestor_epochs=[3])
+    for epoch in (1, 2, 3):
+        judge.check(replace(B, epoch=epoch), "B")
+    with pytest.raises(ForbiddenPeerError, match=r"forked: .* 'l'.* peer quarantine"):
+        judge.check(replace(B, epoch=4), "B")
+    # The same seen from the other side.
+    other, _ = greeter(B="ib")
+    other.enter({"B": "http://b"}, "l", [], epoch=4)
+    forced = replace(B, lineage="forced", ancestors=("l",), epoch=9, ancestor_epochs=(3,))
+    with pytest.raises(ForbiddenPeerError, match="forked"):
+        other.check(forced, "B")
+    other.check(replace(forced, ancestor_epochs=(4,)), "B")
+    # One that keeps nothing of any log joins.
+    judge.check(replace(B, epoch=4, fresh=True), "B")
 
 
 def test_founders_of_other_places_do_not_begin_a_log_together() -> None:

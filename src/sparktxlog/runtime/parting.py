@@ -1,0 +1,205 @@
+"""Where a node's queue parts from that of a node that goes on (protocol S1, P28, D17).
+
+The other node is asked over its client API, and every question is small: whether it goes on and
+under which lineage, single runs for their chain hashes, single transactions for whether it has
+them.  What is pruned at either side cannot be compared; then the best bound that is certainly
+common is found, and everything behind it counts as parted: more is kept than differs, never less.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, Protocol
+
+from sparktxlog.catchup.forks import QueueRun, last_common
+from sparktxlog.errors import (
+    CorruptLogError,
+    ExpiredError,
+    NotFoundError,
+    RemoteProtocolError,
+)
+from sparktxlog.model.ids import NodeId, transaction_id_to_text
+from sparktxlog.protocol.messages import RunHeader
+from sparktxlog.protocol.view import View
+from sparktxlog.storage.interfaces import Front, StoredEntry
+
+#: Names a run: origin, incarnation, sequence number.
+RunKey = tuple[NodeId, int, int]
+
+
+class ClientApi(Protocol):
+    """Asks another node over its client API."""
+
+    url: str
+
+    def get(self, path: str, **query: Any) -> Any:
+        """Return the decoded JSON answer of `GET path`.
+
+        Raises:
+            TransportError: The node cannot be reached, or refuses the token.
+            TxLogError: The node's own error.
+        """
+
+
+class Followed:
+    """The node that goes on, as far as it matters here.
+
+    Raises:
+        RemoteProtocolError: It does not answer as a node (definite).
+        TransportError: It cannot be reached, or refuses the token.
+    """
+
+    def __init__(self, api: ClientApi) -> None:
+        self._api = api
+        status, info = api.get("/v1/status"), api.get("/v1/info")
+        try:
+            self.node_id = str(status["node_id"])
+            self.phase = str(status["phase"])
+            self.halted = str(status["halted"] or "")
+            self.lineage = str(status["lineage"])
+            self.epoch = int(status["epoch"])
+            self.ancestors = {(str(a["lineage"]), int(a["epoch"])) for a in status["ancestors"]}
+            self.logs = {str(info["lineage"]), self.lineage, *(name for name, _ in self.ancestors)}
+            begins = status["begins_after"]
+            self.end = int(status["chain_position"])
+            #: Positions whose chain hash it tells without keeping the runs there.
+            self.known = {
+                int(begins["position"]): bytes.fromhex(begins["chain_hash"]),
+                self.end: bytes.fromhex(status["chain_hash"]),
+            }
+            self.seats = {str(s["id"]): int(s["incarnation"]) for s in status["roster"]}
+        except (KeyError, TypeError, ValueError) as error:
+            raise RemoteProtocolError(
+                f"{api.url} does not answer as a node that has a queue: {error!r}",
+                hint="Name a member that goes on, no witness, of the same release.",
+                url=api.url,
+            ) from error
+
+    def run_behind(self, position: int) -> QueueRun | None:
+        """Return its first run that starts behind a position.
+
+        Raises:
+            ExpiredError: It does not keep its queue back to there (definite).
+        """
+        found = self._api.get("/v1/queue", after=position, limit=1)
+        if not found:
+            return None
+        first, n = int(found[0]["position"]), int(found[0]["n"])
+        chain_hash = bytes.fromhex(found[0]["chain_hash"])
+        return QueueRun(first=first, last=first + n - 1, chain_hash=chain_hash)
+
+    def floor(self) -> int:
+        """Return the position behind which it keeps its queue."""
+        try:
+            self.run_behind(0)
+        except ExpiredError as error:
+            return int(error.fields["kept_after"])
+        return 0
+
+    def holds(self, stored: StoredEntry) -> bool:
+        """Return whether a run is in its queue."""
+        header = stored.entry.header
+        text = transaction_id_to_text(stored.ids[:16])
+        try:
+            receipt = self._api.get(f"/v1/transactions/{text}")
+        except NotFoundError:
+            return False
+        run = receipt.get("run") or {}
+        same = (run.get("origin"), run.get("incarnation"), run.get("seq"))
+        return receipt.get("position") is not None and same == (
+            header.origin, header.incarnation, header.seq,
+        )  # fmt: skip
+
+    def can_be_followed(self, view: View) -> bool:
+        """Return whether a node of that view takes this one's view over by itself."""
+        if view.lineage == self.lineage:
+            return view.epoch <= self.epoch
+        return (view.lineage, view.epoch) in self.ancestors
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parting:
+    """Where two queues part."""
+
+    #: They are equal up to here.
+    common: int
+    #: False: they may be equal further, but nobody keeps enough to tell.
+    exact: bool
+    #: True: both reach further, and differ there.  False: one may be the beginning of the other.
+    proven: bool
+    #: Own positions up to here are pruned.
+    floor: int
+
+
+def part(front: Front, end: int, followed: Followed) -> Parting:
+    """Find the last common position, or the best bound that both sides still know.
+
+    Args:
+        front: Of the node that gives way.
+        end: End of its queue.
+
+    Raises:
+        CorruptLogError: The front lacks a run of its queue.
+        TransportError: The other node does not answer any more (definite).
+    """
+
+    def own(position: int) -> QueueRun:
+        stored = front.read_entry_at(position)
+        if stored is None:
+            raise CorruptLogError(
+                f"the front lacks position {position} of its queue, which ends at {end}",
+                position=position,
+            )
+        entry = stored.entry
+        return QueueRun(first=entry.position, last=entry.end, chain_hash=entry.chain_hash)
+
+    floor = _floor(front, end)
+    known = [
+        position
+        for position, chain_hash in followed.known.items()
+        if position <= end and front.read_hash_at(position) == chain_hash
+    ]
+    low, least = max(known, default=0), max(floor, followed.floor())
+    if low < least:
+        # Is the first run that both still keep a common one?
+        run = followed.run_behind(least)
+        if run is None or run.first > end:
+            return Parting(common=low, exact=low == followed.end, proven=False, floor=floor)
+        if own(run.first) != run:
+            return Parting(common=low, exact=low == run.first - 1, proven=True, floor=floor)
+        low = run.last
+    high = min(end, followed.end)
+    common = last_common(own, followed.run_behind, low, high)
+    return Parting(common=common, exact=True, proven=common < high, floor=floor)
+
+
+def _floor(front: Front, end: int) -> int:
+    """Return the position behind which a front keeps its queue: rows go from the beginning."""
+    return bisect.bisect_left(
+        range(1, end + 1), True, key=lambda at: front.read_entry_at(at) is not None
+    )
+
+
+def run_key(header: RunHeader) -> RunKey:
+    """Return what names a run."""
+    return header.origin, header.incarnation, header.seq
+
+
+def surviving_runs(followed: Followed, runs: Sequence[StoredEntry]) -> set[RunKey]:
+    """Return which runs the followed queue has as well.
+
+    A queue has no gap in an origin's runs: of each origin it has the first ones, so few are asked.
+    """
+    stamped = sorted(
+        (stored for stored in runs if stored.entry.header.seq),
+        key=lambda stored: run_key(stored.entry.header),
+    )
+    found: set[RunKey] = set()
+    for _, group in groupby(stamped, lambda stored: run_key(stored.entry.header)[:2]):
+        line = list(group)
+        count = bisect.bisect_left(line, True, key=lambda stored: not followed.holds(stored))
+        found.update(run_key(stored.entry.header) for stored in line[:count])
+    return found

@@ -1,0 +1,408 @@
+"""A node of another history gives way: what only it has is kept, then it joins anew (P28, D17).
+
+After `force` (P23) a stopped node may hold transactions that the log which goes on does not have.
+It cannot follow with them, and nothing of them is ever truncated silently.  In this order, each
+step durable before the next, and all of it harmless when done again after a kill:
+
+1. the last common position is found by chain hashes (`catchup.forks`), from the client API of a
+   node that goes on: O(log n) small questions;
+2. everything behind it goes to the Delta table `log/quarantine`, with its rows, and with what was
+   accepted and never ordered (`storage.quarantine`);
+3. the queue's Delta table, and tables set aside earlier, move to `quarantine/<id>`;
+4. the front gives its place to an empty one that only holds the order to join under the next
+   incarnation: the node starts as one that lost its disk, and founds no log of its own meanwhile.
+
+Nothing is deleted.  The front that is kept holds every payload as it was.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from sparktxlog.codec.payload import read_manifest
+from sparktxlog.config import NodeConfig
+from sparktxlog.errors import (
+    CorruptLogError,
+    ExpiredError,
+    LocalProtocolError,
+    ManifestMismatchError,
+    NotFoundError,
+)
+from sparktxlog.model.table import TableDefinition
+from sparktxlog.protocol.master import first_view
+from sparktxlog.protocol.messages import QueueEntry, RunHeader
+from sparktxlog.runtime.founding import core_config, with_lineage
+from sparktxlog.runtime.joining import JoinOrder, join_order, keep_order
+from sparktxlog.runtime.parting import (
+    ClientApi,
+    Followed,
+    Parting,
+    part,
+    run_key,
+    surviving_runs,
+)
+from sparktxlog.storage.durability import storage_error, sync_directory, sync_parents
+from sparktxlog.storage.front import FRONT_NAME, SqliteFront
+from sparktxlog.storage.interfaces import FrontState, StoredEntry
+from sparktxlog.storage.payloads import LocalPayloadStore
+from sparktxlog.storage.quarantine import QUARANTINE_NAME, GivenUp, Quarantine, QuarantineFiles
+from sparktxlog.storage.queue_table import ASIDE, QUEUE_NAME
+
+#: Bounds of what is written with one commit.
+_PAGE_RUNS = 256
+_PAGE_TRANSACTIONS = 30_000
+_PAGE_BYTES = 64 << 20
+#: Queue rows read at once, without payloads.
+_ROWS = 1_000
+_GOES_ON = ("NORMAL", "SUSPECT", "WEDGED")
+_NEXT = "next"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GaveWay:
+    """What was done."""
+
+    quarantine_id: str
+    node_id: str
+    #: Node that is followed, and the lineage and incarnation under which this one joins.
+    followed: str
+    lineage: str
+    incarnation: int
+    #: The queues are equal up to here.
+    common: int
+    #: False: they may be equal further, but nobody keeps enough to tell.
+    exact: bool
+    #: Transactions that were kept: ordered here, accepted here, acquired from others.
+    ordered: int
+    accepted: int
+    acquired: int
+    #: Those of them that the followed queue has as well, and those that lack something.
+    surviving: int
+    incomplete: int
+    #: Positions behind `common` that this front had pruned: they are in no table.
+    pruned: int
+    #: Delta table of what was kept, and where front, queue table and files are.
+    table: Path
+    directory: Path
+    #: Whether the followed log has a place for this node.
+    has_place: bool
+
+
+def quarantine_node(
+    config: NodeConfig, api: ClientApi, tell: Callable[[str], None] = lambda text: None
+) -> GaveWay:
+    """Keep what only this stopped node has, and let it join the asked node's log anew.
+
+    Args:
+        config: Of the node that gives way.
+        api: Of a node that goes on.
+        tell: Called with what is being done.
+
+    Raises:
+        LockedError: The node runs (definite).
+        NotFoundError: It has no front (definite).
+        CorruptLogError: The front cannot be read (definite).
+        TransportError: The other node cannot be reached, or refuses the token (definite).
+        LocalProtocolError: The queues do not part, or the other node is none to follow (definite).
+        StorageError: Do it again: what was done stays done, and nothing is kept twice.
+    """
+    if config.is_witness:
+        raise LocalProtocolError(
+            f"{config.node_id} is a witness: it has no queue that could differ",
+            hint="A witness without a front is admitted again: move its data-dir away.",
+        )
+    if not (config.data_dir / FRONT_NAME).is_file():
+        raise NotFoundError(
+            f"{config.data_dir} holds no {FRONT_NAME}: no node ran there",
+            hint="Check data-dir in the configuration.",
+            directory=str(config.data_dir),
+        )
+    front = SqliteFront(config.data_dir, id_window=config.id_window)
+    try:
+        return _Act(config, front, api, tell).run()
+    finally:
+        front.close()
+
+
+class _Act:
+    """One act of quarantine, under the lock of the data directory."""
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        front: SqliteFront,
+        api: ClientApi,
+        tell: Callable[[str], None],
+    ) -> None:
+        self._front = front
+        self._api = api
+        self._tell = tell
+        self._state: FrontState = front.load(config.id_window)
+        order = join_order(self._state.values)
+        self._config = with_lineage(config, self._state.core.view, order)
+        self._view = self._state.core.view or first_view(
+            core_config(self._config, order=order, incarnation=self._state.incarnation)
+        )
+        self._end = self._state.core.base.position
+
+    def run(self) -> GaveWay:
+        """Do all steps."""
+        state, config = self._state, self._config
+        if not (self._end or state.core.incoming or state.core.announcements):
+            raise LocalProtocolError(
+                f"node {config.node_id} keeps nothing of the log: there is nothing to quarantine",
+                hint="Start it: it joins by itself.",
+            )
+        followed = self._followed()
+        self._tell(f"comparing chain hashes with {followed.node_id}")
+        parting = part(self._front, self._end, followed)
+        ordered = list(self._ordered(max(parting.common, parting.floor)))
+        self._check_differs(followed, parting, ordered)
+        waiting = list(self._waiting())
+        runs = self._given_up(followed, ordered, waiting)
+        quarantine_id = self._id(waiting)
+        directory = config.data_dir / QUARANTINE_NAME / quarantine_id
+        quarantine = self._export(quarantine_id, directory, runs)
+        incomplete = quarantine.incomplete()
+        order = self._order(followed)
+        self._tell("setting the front aside")
+        self._set_aside(directory, order)
+        counts = {why: _transactions(runs, why) for why in ("ordered", "accepted", "acquired")}
+        return GaveWay(
+            quarantine_id=quarantine_id,
+            node_id=config.node_id,
+            followed=followed.node_id,
+            lineage=order.lineage,
+            incarnation=order.incarnation,
+            common=parting.common,
+            exact=parting.exact,
+            ordered=counts["ordered"],
+            accepted=counts["accepted"],
+            acquired=counts["acquired"],
+            surviving=sum(run.stored.entry.header.n for run in runs if run.survives),
+            incomplete=incomplete,
+            pruned=max(0, parting.floor - parting.common),
+            table=quarantine.path,
+            directory=directory,
+            has_place=config.node_id in followed.seats,
+        )
+
+    # -- who is followed, and from where -----------------------------------------------------------
+
+    def _followed(self) -> Followed:
+        found, config = Followed(self._api), self._config
+        refusal = ""
+        if found.node_id == config.node_id:
+            refusal = "that is this node itself"
+        elif config.lineage not in found.logs:
+            refusal = f"node {found.node_id} is of another log, {min(found.logs)!r}"
+        elif found.halted or found.phase not in _GOES_ON:
+            refusal = f"node {found.node_id} is {found.phase}: it does not go on itself"
+        if refusal:
+            raise LocalProtocolError(
+                f"{self._api.url} cannot be followed: {refusal}",
+                hint="Name the client API of a member of the side that goes on.",
+                url=self._api.url,
+            )
+        return found
+
+    def _check_differs(
+        self, followed: Followed, parting: Parting, ordered: Sequence[StoredEntry]
+    ) -> None:
+        """Refuse where the node only has to be started, or the other one is the one behind."""
+        view = self._view
+        if not ordered and followed.can_be_followed(view):
+            raise LocalProtocolError(
+                f"nothing to quarantine: the queue here ends at {self._end:,} and is the beginning "
+                f"of {followed.node_id}'s",
+                hint="Start the node: it follows, and stamps anew what it accepted.",
+                common=parting.common,
+            )
+        if ordered and not parting.proven and followed.end <= self._end:
+            # What may still follow its end there is of its epoch or a later one of its lineage.
+            epoch = ordered[0 if parting.exact else -1].entry.header.epoch
+            if self._lineage_of(epoch) == followed.lineage and epoch >= followed.epoch:
+                raise LocalProtocolError(
+                    f"nothing to quarantine: {followed.node_id} is behind, its queue ends at "
+                    f"{followed.end:,}, the one here at {self._end:,}",
+                    hint="Start the node: the other one follows.",
+                    common=parting.common,
+                )
+
+    # -- what is given up --------------------------------------------------------------------------
+
+    def _ordered(self, after: int) -> Iterator[StoredEntry]:
+        """Yield the queue behind a position, without payloads, also where it is expired."""
+        while after < self._end:
+            try:
+                page = self._front.read_queue(after, _ROWS, payloads=False)
+            except ExpiredError:
+                stored = self._front.read_entry_at(after + 1)
+                page = [] if stored is None else [stored]
+            if not page:
+                raise CorruptLogError(f"the front lacks position {after + 1} of its queue")
+            yield from page
+            after = page[-1].entry.end
+
+    def _waiting(self) -> Iterator[StoredEntry]:
+        """Yield what was never ordered, without payloads, numbered on behind the queue's end."""
+        core, own = self._state.core, self._config.node_id
+        end = self._end
+        headers = [
+            (run.header, run.facts.ids)
+            for run in sorted(core.incoming, key=lambda run: run.header.key)
+        ]
+        for one in core.announcements:
+            unstamped = RunHeader(
+                epoch=self._view.epoch, ts=0, origin=own, incarnation=self._state.incarnation,
+                seq=0, n=one.facts.n, digest=one.digest, size_bytes=one.size_bytes,
+                staged_bytes=one.staged_bytes,
+            )  # fmt: skip
+            headers.append((unstamped, one.facts.ids))
+        for header, ids in headers:
+            entry = QueueEntry(
+                position=end + 1, header=header, previous_hash=bytes(32), chain_hash=bytes(32)
+            )
+            yield StoredEntry(entry=entry, ids=ids, ordered_at=0)
+            end = entry.end
+
+    def _given_up(
+        self, followed: Followed, ordered: Sequence[StoredEntry], waiting: Sequence[StoredEntry]
+    ) -> list[GivenUp]:
+        surviving = surviving_runs(followed, [*ordered, *waiting])
+        own = self._config.node_id
+        runs = []
+        for stored in (*ordered, *waiting):
+            header = stored.entry.header
+            why = "accepted" if header.origin == own else "acquired"
+            runs.append(
+                GivenUp(
+                    stored=stored,
+                    why="ordered" if stored.entry.position <= self._end else why,
+                    lineage=self._lineage_of(header.epoch),
+                    survives=run_key(header) in surviving,
+                )
+            )
+        return runs
+
+    def _lineage_of(self, epoch: int) -> str:
+        for lineage, last in self._view.ancestors:
+            if epoch <= last:
+                return lineage
+        return self._view.lineage
+
+    def _id(self, waiting: Sequence[StoredEntry]) -> str:
+        """Return the name of the act: the same as long as nothing was added to what is given up."""
+        hashed = hashlib.sha256(self._state.values.get("instance", b""))
+        hashed.update(self._state.core.base.chain_hash)
+        for stored in waiting:
+            hashed.update(stored.entry.header.digest)
+        return hashed.hexdigest()[:12]
+
+    # -- keeping it --------------------------------------------------------------------------------
+
+    def _export(self, quarantine_id: str, directory: Path, runs: Sequence[GivenUp]) -> Quarantine:
+        config = self._config
+        files = QuarantineFiles(directory, LocalPayloadStore(config.payload_dir))
+        quarantine = Quarantine(
+            config.data_dir / "log", quarantine_id, files, self._front, self._tables(runs)
+        )
+        done, total = quarantine.position, sum(run.stored.entry.header.n for run in runs)
+        left = [run for run in runs if run.stored.entry.end > done]
+        kept = total - sum(run.stored.entry.header.n for run in left)
+        for page in _pages(left):
+            quarantine.append([self._with_payload(run) for run in page])
+            kept += sum(run.stored.entry.header.n for run in page)
+            self._tell(f"kept {kept:,} of {total:,} transactions")
+        return quarantine
+
+    def _with_payload(self, run: GivenUp) -> GivenUp:
+        header = run.stored.entry.header
+        if header.seq:
+            payload = self._front.read_payload(header.origin, header.incarnation, header.seq)
+        else:
+            payload = self._front.read_announced(header.digest)
+        return replace(run, stored=replace(run.stored, payload=payload))
+
+    def _tables(self, runs: Sequence[GivenUp]) -> Mapping[str, TableDefinition]:
+        """Return the catalog, with the tables that runs create which were never ordered."""
+        tables = {table.name: table for table in self._state.core.tables}
+        for run in runs:
+            payload = None if run.why == "ordered" else self._with_payload(run).stored.payload
+            if payload is None:
+                continue
+            with suppress(ManifestMismatchError):  # told in the table, where its rows should be
+                for block in read_manifest(payload).blocks:
+                    if block.definition is not None:
+                        tables.setdefault(block.table, block.definition)
+        return tables
+
+    # -- giving way --------------------------------------------------------------------------------
+
+    def _order(self, followed: Followed) -> JoinOrder:
+        seat = followed.seats.get(self._config.node_id, 0)
+        incarnation = max(seat, self._state.incarnation) + 1
+        return JoinOrder(
+            lineage=followed.lineage, incarnation=incarnation, log=self._config.lineage
+        )
+
+    def _set_aside(self, directory: Path, order: JoinOrder) -> None:
+        data_dir = self._config.data_dir
+        prepared = directory / _NEXT
+        try:
+            sync_parents([prepared], data_dir)
+            # Under the names of a later life they would pass for what that one set aside.
+            for old in (data_dir / "log" / QUEUE_NAME, data_dir / ASIDE):
+                if old.exists():
+                    old.rename(_free(directory / old.name))
+                    sync_directory(old.parent)
+            sync_directory(directory)
+            if prepared.exists():
+                shutil.rmtree(prepared)
+        except OSError as error:
+            raise storage_error(error, directory) from error
+        fresh = SqliteFront(prepared, id_window=self._config.id_window)
+        try:
+            fresh.write([keep_order(order)])
+        finally:
+            fresh.close()
+        self._front.replace_by(prepared / FRONT_NAME, directory / FRONT_NAME)
+        shutil.rmtree(prepared, ignore_errors=True)
+
+
+def _pages(runs: Sequence[GivenUp]) -> Iterator[list[GivenUp]]:
+    page: list[GivenUp] = []
+    transactions = size = 0
+    for run in runs:
+        header = run.stored.entry.header
+        full = (
+            len(page) >= _PAGE_RUNS
+            or transactions + header.n > _PAGE_TRANSACTIONS
+            or size + header.size_bytes > _PAGE_BYTES
+        )
+        if page and full:
+            yield page
+            page, transactions, size = [], 0, 0
+        page.append(run)
+        transactions += header.n
+        size += header.size_bytes
+    if page:
+        yield page
+
+
+def _transactions(runs: Sequence[GivenUp], why: str) -> int:
+    return sum(run.stored.entry.header.n for run in runs if run.why == why)
+
+
+def _free(path: Path) -> Path:
+    """Return a name that nothing has: that one, or with a number behind it."""
+    found, number = path, 1
+    while found.exists():
+        number += 1
+        found = path.with_name(f"{path.name}-{number}")
+    return found

@@ -1,0 +1,310 @@
+"""A node of another history gives way: `sparktxlog peer quarantine` (protocol P23, P28, D17)."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+from tests.node_processes import (
+    TABLE,
+    Cluster,
+    HttpProblem,
+    NodeProcess,
+    append,
+    call,
+    restart_unheard,
+    wait_until,
+)
+
+from sparktxlog import Client
+from sparktxlog.model.operation import OP_COLUMN, POSITION_COLUMN
+
+pytestmark = pytest.mark.e2e
+
+QUICK = ("suspect-timeout = 2", "start-timeout = 4")
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Iterator[Cluster]:
+    """Two masters: each waits for the other until it is forced."""
+    cluster = Cluster(tmp_path, "AB", settings=QUICK)
+    try:
+        cluster.start()
+        cluster.nodes["A"].commit(TABLE)
+        for number in range(5):
+            cluster.nodes["AB"[number % 2]].commit(append(number))
+        cluster.settle()
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+def sparktxlog(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a command of the command line."""
+    source = Path(__file__).parents[2] / "src"
+    return subprocess.run(
+        [sys.executable, "-m", "sparktxlog.cli", *arguments],
+        capture_output=True, text=True, timeout=120, check=False,
+        env={**os.environ, "PYTHONPATH": str(source)},
+    )  # fmt: skip
+
+
+def quarantine(node: NodeProcess, followed: NodeProcess) -> subprocess.CompletedProcess[str]:
+    """Let a node give way."""
+    return sparktxlog(
+        "peer", "quarantine", "--config", str(node.config), "--from", followed.url, "--json"
+    )
+
+
+def shows(node: NodeProcess, members: str) -> bool:
+    """Return whether a node takes part in an epoch of these members."""
+    status = node.status()
+    return status["phase"] == "NORMAL" and "".join(status["members"]) == members
+
+
+def force(node: NodeProcess) -> str:
+    """Let a node go on alone; return its lineage."""
+    return str(call(f"{node.url}/v1/force", {"confirm": f"{node.name} 1"})["lineage"])
+
+
+def kept(node: NodeProcess) -> list[dict[str, Any]]:
+    """Return what a node keeps in quarantine, ascending by position."""
+    table = DeltaTable(node.directory / node.name / "log" / "quarantine")
+    rows = pa.table(table.to_pyarrow_table()).to_pylist()
+    return sorted(rows, key=lambda row: row["position"])
+
+
+def rows_of(transaction: dict[str, Any]) -> pa.Table:
+    """Return the inline rows of a quarantined transaction, as docs/epochs.md reads them."""
+    (name,) = transaction["inline"]
+    mine = [(POSITION_COLUMN, "=", transaction["position"])]
+    rows = pq.read_table(f"{transaction['files_root']}/{name}", filters=mine)
+    return rows.drop_columns([POSITION_COLUMN, OP_COLUMN])
+
+
+def gave_way(node: NodeProcess, followed: NodeProcess) -> dict[str, Any]:
+    """Let a node give way; return what the command says, checked against the directory."""
+    before = {path.name for path in (node.directory / node.name).iterdir()}
+    done = quarantine(node, followed)
+    assert done.returncode == 0, done.stderr
+    told: dict[str, Any] = json.loads(done.stdout)
+    directory = Path(told["directory"])
+    assert (directory / "front.sqlite").is_file()
+    assert (directory / "synchronized_queue" / "_delta_log").is_dir()
+    assert before <= {path.name for path in (node.directory / node.name).iterdir()}
+    again = quarantine(node, followed)
+    assert again.returncode == 1
+    assert "nothing" in json.loads(again.stdout)["detail"]
+    return told
+
+
+def judged(node: NodeProcess, position: int, chain_hash: str) -> tuple[str, str]:
+    """Report a worker's state as of before; return verdict and plan."""
+    info = call(f"{node.url}/v1/info")
+    report = {
+        "worker_id": "w", "node_id": node.name, "lineage": info["lineage"], "epoch": 2,
+        "position": position, "chain_hash": chain_hash,
+    }  # fmt: skip
+    answer = call(f"{node.url}/v1/worker/reports", report)
+    return answer["verdict"], answer["plan"]
+
+
+def fork(two: Cluster, lost: list[str]) -> tuple[str, list[dict[str, Any]]]:
+    """Force A, which commits three transactions, then B, which commits the lost ones.
+
+    Returns:
+        Lineage of A, and the receipts of its transactions.
+    """
+    a, b = two.nodes.values()
+    b.stop()
+    survivor = force(a)
+    acknowledged = [a.commit(append(number)) for number in (100, 101, 102)]
+    a.stop()
+    b.start()
+    b.wait_ready()
+    # The first one is accepted before: it is ordered in the fork.
+    b.commit(append(200, lost[0]), "accepted")
+    force(b)
+    for number, identity in enumerate(lost[1:], start=201):
+        b.commit(append(number, identity))
+    a.start()
+    a.wait_ready()
+    return survivor, acknowledged
+
+
+def test_of_two_forced_masters_one_gives_way(two: Cluster) -> None:
+    a, b = two.nodes.values()
+    common = two.settle()
+    lost = [str(uuid.uuid4()) for _ in range(5)]
+    survivor, acknowledged = fork(two, lost)
+    # Neither follows the other, and both say what to do.
+    wait_until(lambda: "peer quarantine" in link_of(a, b)["reason"])
+    wait_until(lambda: "peer quarantine" in link_of(b, a)["reason"])
+    running = quarantine(b, a)
+    assert (running.returncode, json.loads(running.stdout)["title"]) == (1, "locked")
+    ended = b.status()
+    log = call(f"{b.url}/v1/info")["lineage"]
+    b.stop()
+    a.stop()
+    assert quarantine(b, a).returncode == 5
+    a.start()
+    a.wait_ready()
+
+    told = gave_way(b, a)
+    assert (told["common"], told["exact"], told["lineage"]) == (common, True, survivor)
+    assert (told["ordered"], told["accepted"], told["surviving"]) == (5, 0, 0)
+    assert (told["incomplete"], told["incarnation"]) == (0, 2)
+    transactions = kept(b)
+    assert [row["transaction_id"] for row in transactions] == lost
+    assert {row["why"] for row in transactions} == {"ordered"}
+    assert [rows_of(row).to_pylist() for row in transactions] == [
+        [{"id": number, "v": "x"}] for number in range(200, 205)
+    ]
+
+    b.start()
+    wait_until(lambda: shows(a, "AB") and shows(b, "AB"), what="B joins what A went on with")
+    assert (b.status()["lineage"], call(f"{b.url}/v1/info")["lineage"]) == (survivor, log)
+    two.agree(common + 3)
+    # What its worker had applied is never replayed upon.
+    assert judged(b, ended["position"], ended["chain_hash"]) == ("AHEAD", "stop")
+    assert judged(b, common + 3, ended["chain_hash"])[0] == "DIVERGED"
+    for receipt in acknowledged:
+        found = [call(f"{n.url}/v1/transactions/{receipt['transaction_id']}") for n in (a, b)]
+        assert {item["position"] for item in found} == {receipt["position"]}
+        assert found[0]["outcome"] == receipt["outcome"] == "committed"
+    with Client(b.url) as client:
+        for transaction in transactions:
+            identity = transaction["transaction_id"]
+            again = client.append("t", rows_of(transaction), transaction_id=identity)
+            assert again.outcome == "committed"
+    two.agree(common + 3 + len(lost))
+    assert judged(b, ended["position"], ended["chain_hash"])[0] == "DIVERGED"
+    # A restart finds the same, and what was given up stays given up.
+    b.kill()
+    b.start()
+    wait_until(lambda: shows(a, "AB") and shows(b, "AB"), what="B is back")
+    b.commit(append(300))
+    two.agree(common + 4 + len(lost))
+
+
+@pytest.mark.parametrize("longer", [True, pytest.param(False, marks=pytest.mark.repeated)])
+def test_a_node_with_more_than_a_restored_and_forced_one_stops_and_gives_way(
+    two: Cluster, longer: bool
+) -> None:
+    a, b = two.nodes.values()
+    common = two.settle()
+    two.stop()
+    image = a.directory / "image"
+    shutil.copytree(a.directory / "A", image)
+    two.start()
+    ordered = [a.commit(append(number))["transaction_id"] for number in range(10, 14)]
+    assert two.settle() == common + 4
+    restart_unheard(two, b)
+    accepted = str(uuid.uuid4())
+    assert b.commit(append(20, accepted), "accepted")["level"] == "accepted"
+    two.stop()
+
+    # An old image of A goes on alone: what came after it is at B only.
+    shutil.rmtree(a.directory / "A")
+    image.rename(a.directory / "A")
+    a.start()
+    a.wait_ready()
+    survivor = force(a)
+    for number in range(30, 36 if longer else 31):
+        position = a.commit(append(number))["position"]
+    b.write_config(two.ports["B"], b.peers)
+    b.start()
+    wait_until(lambda: b.status()["halted"], what="B stops")
+    assert a.status()["members"] == ["A"]
+    assert "sparktxlog peer quarantine" in b.status()["halted"]
+    assert b.status()["phase"] == "FAULT"
+    assert "sparktxlog peer quarantine" in b.log_text()
+    with pytest.raises(HttpProblem):
+        b.commit(append(40), "accepted", 5)
+    b.stop()
+    assert a.status()["epoch"] == 2
+    position = a.commit(append(50))["position"]
+
+    told = gave_way(b, a)
+    assert (told["common"], told["ordered"], told["accepted"]) == (common, 4, 1)
+    transactions = kept(b)
+    assert [row["transaction_id"] for row in transactions] == [*ordered, accepted]
+    assert [row["why"] for row in transactions] == ["ordered"] * 4 + ["accepted"]
+    assert rows_of(transactions[-1]).to_pylist() == [{"id": 20, "v": "x"}]
+    b.start()
+    wait_until(lambda: shows(a, "AB") and shows(b, "AB"), what="B joins what A went on with")
+    assert b.status()["lineage"] == survivor
+    two.agree(position)
+    with Client(b.url) as client:
+        assert client.append("t", rows_of(transactions[-1]), transaction_id=accepted).outcome
+    two.agree(position + 1)
+
+
+@pytest.mark.repeated
+def test_two_that_give_way_found_no_log_of_their_own(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, "ABC", settings=QUICK)
+    a, b, c = cluster.nodes.values()
+    try:
+        cluster.start()
+        a.commit(TABLE)
+        common = cluster.settle()
+        b.stop()
+        c.stop()
+        survivor = force(a)
+        for number in range(3):
+            a.commit(append(number))
+        a.stop()
+        # The majority lived: it evicts A and goes on, too.
+        b.start()
+        c.start()
+        b.wait_ready()
+        lost = [b.commit(append(10), timeout=60)["transaction_id"]]
+        lost += [c.commit(append(11), timeout=60)["transaction_id"]]
+        wait_until(lambda: shows(b, "BC") and b.status()["position"] == common + 2)
+        a.start()
+        a.wait_ready()
+        ways = ((a, b), (b, a), (c, a))
+        wait_until(
+            lambda: all("peer quarantine" in link_of(one, other)["reason"] for one, other in ways),
+            what="both sides say that the log has forked",
+        )
+        b.stop()
+        c.stop()
+        for node in (b, c):
+            assert gave_way(node, a)["ordered"] == 2
+            assert [row["transaction_id"] for row in kept(node)] == lost
+        a.stop()
+
+        b.start()
+        c.start()
+        wait_until(lambda: all(link_of(x, y)["linked"] for x, y in ((b, c), (c, b))))
+        for node in (b, c):
+            with pytest.raises(HttpProblem) as problem:
+                node.commit(TABLE, "accepted", 5)
+            assert problem.value.document["title"] == "not-a-member"
+            assert node.status()["position"] == 0
+        a.start()
+        wait_until(lambda: all(shows(node, "ABC") for node in cluster.nodes.values()), 150)
+        assert {node.status()["lineage"] for node in cluster.nodes.values()} == {survivor}
+        cluster.agree(common + 3)
+        cluster.agree(c.commit(append(30))["position"])
+    finally:
+        cluster.stop()
+
+
+def link_of(node: NodeProcess, peer: NodeProcess) -> dict[str, Any]:
+    """Return what a node shows of a peer."""
+    found: dict[str, Any]
+    (found,) = [item for item in node.status()["peers"] if item["id"] == peer.name]
+    return found
