@@ -14,12 +14,14 @@ from sparktxlog.protocol.chain import chain_hash
 from sparktxlog.protocol.counter import TimestampCounter
 from sparktxlog.protocol.events import RunSubmitted
 from sparktxlog.protocol.fetching import Fetching
-from sparktxlog.protocol.messages import Announcement, RunHeader
+from sparktxlog.protocol.messages import Announcement, MergeBase, RunHeader
 from sparktxlog.protocol.peers import Peer, distance_from_median
 from sparktxlog.protocol.posting import OwnHeaders, Rounds
-from sparktxlog.protocol.recovery import MasterConfig
+from sparktxlog.protocol.recovery import MasterConfig, RecoveredState
 from sparktxlog.protocol.staging import Prefetching, Staging
 from sparktxlog.protocol.streams import Run, Stream, same_run
+from sparktxlog.protocol.synchronized import SynchronizedQueue
+from sparktxlog.protocol.view import View
 
 FACTS = RunFacts(n=1, ids=bytes(16))
 
@@ -305,3 +307,31 @@ class TestPosting:
         rounds.plan(0, news=False, busy=False)
         rounds.wake(0)
         assert rounds.heartbeat_at == 500_000
+
+
+@pytest.mark.parametrize(
+    ("epoch", "end", "continues"),
+    [
+        (1, 9, True),
+        (1, 12, True),
+        # What stands behind the end was stamped before: the decided log goes on from there.
+        (1, 8, False),
+        # It was fetched from members that are in the view's epoch already.
+        (2, 8, True),
+    ],
+)
+def test_runs_of_earlier_epochs_behind_a_final_queue_are_another_history(
+    epoch: int, end: int, continues: bool
+) -> None:
+    base = MergeBase(position=9, chain_hash=b"h" * 32, origin="a", seq=9)
+    config = MasterConfig(node_id=NodeId("b"), members=(NodeId("b"),), quorum=1, lineage="l")
+    queue = SynchronizedQueue(config, RecoveredState(base=base, base_key=(epoch, 5, "a", 9)))
+    view = View(
+        lineage="forced", epoch=2, roster=(), members=(NodeId("a"),), end=MergeBase(position=end)
+    )
+    if continues:
+        queue.check_final(view)
+        return
+    with pytest.raises(InvariantViolation, match="went on from 8 as epoch 2") as caught:
+        queue.check_final(view)
+    assert "sparktxlog peer quarantine" in str(caught.value)
