@@ -14,14 +14,14 @@ from typing import Any
 
 from sparktxlog.api import job
 from sparktxlog.worker.apply import Applier, ApplyOutcome
-from sparktxlog.worker.copying import CopyOptions
+from sparktxlog.worker.copy_terms import CopyOptions
 from sparktxlog.worker.state import ReplicaDirectory
 
 
 def main(argv: Sequence[str]) -> int:
     parser = job.parser("Apply the published log to the site's Delta tables.")
     mode = parser.add_mutually_exclusive_group()
-    mode.add_argument("--once", action="store_true", help="apply what is published, then end")
+    mode.add_argument("--once", action="store_true", help="apply what is ordered by now, then end")
     mode.add_argument("--follow", action="store_true", help="go on until SIGTERM")
     parser.add_argument("--no-copy", action="store_true", help="end where the node says copy")
     parser.add_argument("--at-least", type=int, default=0, metavar="POSITION")

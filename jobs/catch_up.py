@@ -13,7 +13,7 @@ from typing import Any
 
 from sparktxlog.api import job
 from sparktxlog.worker.apply import Applier
-from sparktxlog.worker.copying import CopyOptions
+from sparktxlog.worker.copy_terms import CopyOptions
 from sparktxlog.worker.state import ReplicaDirectory
 
 

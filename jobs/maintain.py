@@ -1,7 +1,8 @@
 """Shorten the site's log to its limits, then compact and vacuum the tables of its replica.
 
 ./spark-submit.sh jobs/maintain.py --url http://127.0.0.1:7070 [--tables NAME …] [--json]
-Only one at a time runs on a lake; for schedulers see docs/scheduling.md.
+Only one at a time runs on a lake; for schedulers see docs/scheduling.md.  Backup images, and what
+copies put aside, are removed where an option says so, never by default.
 """
 
 from __future__ import annotations
@@ -9,17 +10,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import asdict
 from typing import Any
 
-from sparktxlog.api import job
-from sparktxlog.worker.maintenance import (
-    MANY_FILES,
-    WAIT_S,
-    Upkeep,
-    maintain_replica,
-    single_flight,
-)
+from sparktxlog.api import job, upkeep
+from sparktxlog.worker.maintenance import MANY_FILES, WAIT_S, Upkeep, maintain_replica
+from sparktxlog.worker.single_flight import single_flight
 
 
 def main(argv: Sequence[str]) -> int:
@@ -32,6 +27,7 @@ def main(argv: Sequence[str]) -> int:
                         help="compact tables of N small files or more")  # fmt: skip
     parser.add_argument("--wait", type=float, default=WAIT_S, metavar="SECONDS",
                         help="wait so long for a running worker")  # fmt: skip
+    upkeep.add_leftover_arguments(parser)
     return job.run_job(parser.parse_args(argv), maintain)
 
 
@@ -42,6 +38,7 @@ def maintain(context: job.JobContext) -> tuple[int, dict[str, Any]]:
         many_files=a.min_files, wait_s=a.wait,
     )  # fmt: skip
     with closing(context.open_source()) as source:
+        unwanted = upkeep.unwanted_of(a, source)
         lake = a.lake or source.info().lake_root
         with single_flight(lake):
             log = {} if a.dry_run else source.maintain_log()
@@ -49,9 +46,8 @@ def maintain(context: job.JobContext) -> tuple[int, dict[str, Any]]:
             found = maintain_replica(
                 context.spark, lake, wanted, lambda line: print(line, file=sys.stderr, flush=True)
             )
-    failed, skipped = any(t.failed for t in found), any(t.skipped for t in found)
-    code = job.ERROR if failed else job.LAGGING if skipped and not a.dry_run else job.OK
-    return code, {"log": log, "tables": [asdict(table) for table in found]}
+            removed = upkeep.remove_unwanted(lake, unwanted, source)
+    return upkeep.result_of(log, found, removed, dry_run=a.dry_run)
 
 
 if __name__ == "__main__":

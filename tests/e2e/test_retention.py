@@ -27,6 +27,7 @@ from tests.node_processes import (
 
 from sparktxlog.codec.assembly import assemble_rows
 from sparktxlog.model.operation import OperationKind
+from sparktxlog.worker.image_store import Image, ImageStore
 
 pytestmark = pytest.mark.e2e
 
@@ -160,6 +161,8 @@ def test_a_lowered_limit_shortens_the_log_once_all_applied(cluster: Cluster) -> 
     assert (told.returncode, "expired" in told.stderr) == (1, True), told.stderr
     assert call(f"{node.url}/v1/queue?after={kept_after}")[0]["position"] == kept_after + 1
 
+    images_go_that_the_log_has_outlived(node, kept_after, position)
+
     # The other sites keep theirs; this one starts again from what is left, and goes on.
     assert nodes[1].status()["kept_after"] == 0
     node.stop()
@@ -173,6 +176,31 @@ def test_a_lowered_limit_shortens_the_log_once_all_applied(cluster: Cluster) -> 
     cluster.agree(position + 2_500)
     # The restart forgot no worker: they have not applied what came since.
     assert maintain(node)["pruned_to"] <= position
+
+
+def images_go_that_the_log_has_outlived(node: NodeProcess, kept_after: int, end: int) -> None:
+    """Have the command remove what no replay can begin from."""
+    store = ImageStore(node.directory / "images")
+    lineage = call(f"{node.url}/v1/info")["lineage"]
+    with store.writing():
+        for position in (1, kept_after - 1, kept_after, end):
+            store.add(
+                Image(
+                    name=f"at{position}", created_at=position, worker_id="w", lineage=lineage,
+                    epoch=1, position=position, chain_hash="00", site=node.name,
+                )
+            )  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-m", "sparktxlog.cli", "maintain", "--url", node.url, "--json",
+         "--no-optimize", "--no-vacuum", "--images", str(store.root), "--keep-images", "1",
+         "--drop-quarantine-older-than", "30"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    images, quarantine = json.loads(done.stdout)["removed"]
+    assert images["removed"] == ["at1", f"at{kept_after - 1}"] and images["kept"] == 2
+    assert (quarantine["kind"], quarantine["removed"]) == ("quarantine", [])
+    assert sorted(store.names()) == sorted([f"at{kept_after}", f"at{end}"])
 
 
 def test_beyond_the_hard_cap_a_laggard_needs_a_copy(cluster: Cluster) -> None:

@@ -1,9 +1,11 @@
-"""Command `maintain`: shorten the log, then compact and vacuum the replica's tables by Spark."""
+"""Command `maintain`: shorten the log, compact and vacuum tables by Spark, drop what is old."""
 
 from __future__ import annotations
 
 import sys
+import time
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,10 +15,38 @@ from sparktxlog.cli.options import AsJson, Url
 from sparktxlog.cli.output import ExitCode, print_json, print_rows
 
 if TYPE_CHECKING:
+    from sparktxlog.worker.leftovers import Unwanted
     from sparktxlog.worker.maintenance import Upkeep
 
 #: Seconds in which a node can remove the files of a long log.
 _SHORTEN_TIME_S = 600.0
+_TABLE_COLUMNS = (
+    "table", "files_before", "files", "disk_before", "disk", "optimized", "vacuumed", "seconds",
+    "skipped", "failed",
+)  # fmt: skip
+_REMOVAL_COLUMNS = ("kind", "removed", "kept", "files", "size_bytes", "skipped", "failed")
+
+Images = Annotated[
+    Path | None,
+    typer.Option(help="Remove backup images of this site there that the log has outlived."),
+]
+KeepImages = Annotated[
+    int, typer.Option("--keep-images", min=1, help="But keep so many newest ones.")
+]
+QuarantineDays = Annotated[
+    int | None,
+    typer.Option(
+        "--drop-quarantine-older-than", min=1, metavar="DAYS",
+        help="Remove rows and tables that copies put aside.",
+    ),
+]  # fmt: skip
+BackupDays = Annotated[
+    int | None,
+    typer.Option(
+        "--drop-backups-older-than", min=1, metavar="DAYS",
+        help="Remove old files that copies kept in backup-dir.",
+    ),
+]  # fmt: skip
 
 
 def maintain(
@@ -35,14 +65,26 @@ def maintain(
     wait: Annotated[
         float, typer.Option("--wait", min=0, help="Seconds to wait for a running worker.")
     ] = 30.0,
+    images: Images = None,
+    keep_images: KeepImages = 3,
+    quarantine_days: QuarantineDays = None,
+    backup_days: BackupDays = None,
     as_json: AsJson = False,
 ) -> None:
     """Shorten the log to its limits now; compact and vacuum the replica's tables.
 
-    With both --no-optimize and --no-vacuum no Spark is started.
+    With both --no-optimize and --no-vacuum no Spark is started.  Images, quarantine and old files
+    are left alone unless an option names them.
     """
+    from sparktxlog.worker.leftovers import Unwanted
+
+    unwanted = Unwanted(
+        images=images, keep_images=keep_images, quarantine_days=quarantine_days,
+        backup_days=backup_days, dry_run=dry_run,
+    )  # fmt: skip
     api = NodeApi(url, timeout_s=_SHORTEN_TIME_S)
-    lake = api.get("/v1/info")["lake_root"]
+    info = api.get("/v1/info")
+    unwanted.check(old_files=bool(info["backup_dir"]))
     log = {} if dry_run else api.send("POST", "/v1/maintenance", {})
     if not as_json:
         _print_log(log)
@@ -54,22 +96,39 @@ def maintain(
             tables=table or [], optimize=not no_optimize, vacuum=not no_vacuum, dry_run=dry_run,
             many_files=min_files, wait_s=wait,
         )  # fmt: skip
-        found = _maintain_tables(lake, wanted)
+        found = _maintain_tables(info["lake_root"], wanted)
+    # Asked again: what the log has outlived is known after its shortening.
+    removed = _remove(api.get("/v1/info"), unwanted) if unwanted.anything else []
     if as_json:
-        print_json({"log": log, "tables": found})
-    elif found:
-        names = ("table", "files_before", "files", "disk_before", "disk", "optimized", "vacuumed",
-                 "seconds", "skipped", "failed")  # fmt: skip
-        print_rows("tables", names, [[line[name] for name in names] for line in found])
-    if any(line["failed"] for line in found):
+        print_json({"log": log, "tables": found, "removed": removed})
+    else:
+        _print_rows("tables", _TABLE_COLUMNS, found)
+        _print_rows("removed", _REMOVAL_COLUMNS, removed)
+    if any(line["failed"] for line in (*found, *removed)):
         raise typer.Exit(int(ExitCode.ERROR))
-    if any(line["skipped"] for line in found) and not dry_run:
+    if any(line["skipped"] for line in (*found, *removed)) and not dry_run:
         raise typer.Exit(int(ExitCode.LAGGING))
+
+
+def _print_rows(title: str, names: tuple[str, ...], lines: list[dict[str, Any]]) -> None:
+    if lines:
+        print_rows(title, names, [[line[name] for name in names] for line in lines])
+
+
+def _remove(info: dict[str, Any], unwanted: Unwanted) -> list[dict[str, Any]]:
+    from sparktxlog.worker.leftovers import SiteLog, remove_leftovers
+    from sparktxlog.worker.single_flight import single_flight
+
+    lake = info["lake_root"]
+    with single_flight(lake):
+        done = remove_leftovers(lake, unwanted, SiteLog.of(info), now_us=time.time_ns() // 1000)
+    return [asdict(removal) for removal in done]
 
 
 def _maintain_tables(lake: str, wanted: Upkeep) -> list[dict[str, Any]]:
     from sparktxlog.api.session import build_session
-    from sparktxlog.worker.maintenance import maintain_replica, single_flight
+    from sparktxlog.worker.maintenance import maintain_replica
+    from sparktxlog.worker.single_flight import single_flight
 
     with single_flight(lake):
         spark = build_session("local[*]", app_name="sparktxlog-maintain")

@@ -9,10 +9,13 @@
     steps       the commits of one table, each once
     tables      table logs: creation, own and foreign commits
     state       the replica's durable state and lock
+    replica     one batch brought to all tables, once
     apply       the loop
     reports     reports and heartbeats
     verify      recount, compare, name what differs
-    copying     a replica copied from a donor: journal, stage, recount, swap, report
+    copying     a replica copied from a donor: journal, ticket, swap, report
+    staging     a donor's tables fetched and recounted beside the replica's
+    copy_terms  options and outcome of a copy, and who brings files
     recovery    carries out the machine's orders: batches, ranges, copies
     fetching    files from donors, by threads or by executors
     deltalog    a table's log as Spark's Delta reads and writes it
@@ -20,6 +23,7 @@
     swap        staged files put in the table's place
     quarantine  what a copy would make disappear
     backup      the old files, before a copy
+    leftovers   images, quarantine and old files, removed where somebody asks for it
 
 Rows are processed in Spark only.  The room knows nothing of the sync protocol: it sees segments.
 """

@@ -1,50 +1,33 @@
-"""The worker: takes published segments in batches and applies them to the replica's tables.
+"""The worker: takes what its node publishes, once or for ever, and heeds what the node answers.
 
-    segments → batch → plan for each table → steps, each one Delta commit → state → report
+    report → plan → segments → machine → batch, range or copy → report
 
-Exactly once: the batch is journaled before its first commit, each commit carries a rising `txn`
-version with the step's number, and after a crash the batch is done again with the same end, table
-by table from the last step that is in the table's own log.  A table that somebody else wrote to
-stands still as diverged; the others go on.
+Batches are `replica`'s work, copies are `copying`'s; the machine behind `recovery` says which comes
+next.  Before anything is applied the node has seen the worker, and may have it copy or stop.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
 
-import pyarrow.parquet as pq
-
 from sparktxlog.copying.workspace import remove_others
 from sparktxlog.errors import ApplyError, DivergedError, TransportError, TxLogError
-from sparktxlog.model.operation import OP_COLUMN, POSITION_COLUMN
 from sparktxlog.model.report import ReplayCost
-from sparktxlog.storage.interfaces import TableEffect
-from sparktxlog.worker.batches import (
-    Batch,
-    Extent,
-    Piece,
-    Place,
-    TablePlan,
-    batch_segments,
-    check_chain,
-    plan_batch,
-)
-from sparktxlog.worker.copying import CopyOptions, CopyOutcome, FetcherOf, ReplicaCopy
+from sparktxlog.worker.copy_terms import CopyOptions, CopyOutcome, FetcherOf
+from sparktxlog.worker.copying import ReplicaCopy
 from sparktxlog.worker.driver_lock import lock_by_driver
 from sparktxlog.worker.fetching import DonorFetcher
 from sparktxlog.worker.merging import applier_session
 from sparktxlog.worker.recovery import ReplicaDriver
+from sparktxlog.worker.replica import Replica, cost_of
 from sparktxlog.worker.reports import Heartbeat, Reporter
 from sparktxlog.worker.source import LogSource, Tail
-from sparktxlog.worker.state import PendingBatch, ReplicaDirectory, ReplicaState, ReplicaTable
-from sparktxlog.worker.steps import TableProgress, TableSteps
+from sparktxlog.worker.state import ReplicaDirectory, ReplicaState
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -111,13 +94,10 @@ class Applier:
     ) -> None:
         self.source = source
         self.directory = directory
-        self.lake = directory.lake
         self.info = source.info()
-        self.payload_root = Path(self.info.payload_root)
-        self.state: ReplicaState = directory.load()
         self.published = self.info.published
         self._session = applier_session(spark)
-        self._steps: TableSteps | None = None
+        self._replica = Replica(self._session, directory, self.info)
         self._reporter = Reporter(reporting or source, self.info.node_id)
         self._beats = reporting is not None
         self._batches = 0
@@ -134,14 +114,23 @@ class Applier:
         # A copy that somebody asked for may replace a replica of another log.
         replaces = copies is not None and copies.forced and bool(self.state.lineage)
         if self.state.copying is None and not replaces:
-            self._check_lineage(self.info.lineage)
-            self.state = replace(self.state, lineage=self.info.lineage)
+            self._replica.check_lineage(self.info.lineage)
+            self._replica.state = replace(self.state, lineage=self.info.lineage)
         directory.on_close(lock_by_driver(spark, directory.own / "lock.driver"))
+
+    @property
+    def state(self) -> ReplicaState:
+        """Where the replica stands."""
+        return self._replica.state
 
     # --- the loop -----------------------------------------------------------------------------
 
     def run_once(self, at_least: int = 0, timeout_s: float = 0.0) -> ApplyOutcome:
-        """Apply what is published now, or wait until position `at_least` is applied.
+        """Apply what is published now, and what is ordered or asked for within a time.
+
+        Args:
+            at_least: Position to reach, besides all that was ordered when the node was asked last.
+            timeout_s: Longest wait for what is not published yet, seconds.
 
         Raises:
             TransportError: The node cannot be reached (definite for the batch under way: a
@@ -159,6 +148,7 @@ class Applier:
         self._report()
         self._heed()
         tail = self._tail(wait_s=0.0)
+        at_least = max(at_least, self.info.position)
         target = max(tail.position, at_least)
         while True:
             while tail.segments and not self._is_stopped():
@@ -176,7 +166,7 @@ class Applier:
             tail = self._tail(wait_s=min(POLL_S, left_s))
 
     def catch_up(self, timeout_s: float = 0.0) -> ApplyOutcome:
-        """Replay or copy until the replica holds what is published now.
+        """Replay or copy until the replica holds what is ordered now, or the time is over.
 
         Raises:
             TxLogError: As `run_once`, and the last failure of a copy.
@@ -186,7 +176,7 @@ class Applier:
             if self._copies is not None and self._copies.forced:
                 self._drive(threading.Event())
                 self._copy("a copy was asked for")
-            self._apply_published(self.info.published, timeout_s)
+            self._apply_published(0, timeout_s)
         return self.outcome()
 
     def follow(self, stop: threading.Event) -> ApplyOutcome:
@@ -232,26 +222,18 @@ class Applier:
 
     def _tail(self, *, wait_s: float) -> Tail:
         tail = self.source.segments(self.state.position, wait_s=wait_s, limit=SEGMENTS_LIMIT)
-        self._check_lineage(tail.lineage)
+        self._replica.check_lineage(tail.lineage)
         self.published = tail.position
         return tail
 
     def _apply_tail(self, tail: Tail) -> None:
         if self.state.copying is not None and not self.state.copying.swapped:
             # Nothing was replaced yet, and the node prefers a replay by now.
-            self.state = replace(self.state, copying=None)
-            remove_others(self.lake)
+            self._replica.state = replace(self.state, copying=None)
+            remove_others(self.directory.lake)
         self._at_hand, self._pace = tail, None
-        self._driver.take(*self._range_of(tail))
+        self._driver.take(*self._replica.range_of(tail))
         self._report(self._pace)
-
-    def _range_of(self, tail: Tail) -> tuple[int, int]:
-        """Return first and last position of the next batch of a tail."""
-        pending = self.state.pending
-        segments = batch_segments(
-            tail.segments, self.info.signature_interval, end=pending.last if pending else None
-        )
-        return segments[0].first, segments[-1].last
 
     # --- what the machine orders ----------------------------------------------------------------
 
@@ -269,13 +251,15 @@ class Applier:
         return self._copies is not None
 
     def apply_to(self, last: int) -> None:
-        """Apply batches up to a position; errors as `apply_batch`."""
+        """Apply batches up to a position; errors as `Replica.apply_batch`."""
         while self.state.position < last:
             tail = self._at_hand
             if not tail.segments or not _continues(tail, self.state.position):
                 tail = self._at_hand = self._tail(wait_s=0.0)
             began = monotonic()
-            batch = self.apply_batch(tail)
+            batch = self._replica.apply_batch(tail)
+            self._batches += 1
+            self._transactions += batch.transactions
             self._pace = cost_of(batch, monotonic() - began)
 
     def request(self, first: int, last: int) -> tuple[int, int] | None:
@@ -284,7 +268,7 @@ class Applier:
         if not tail.segments or not _continues(tail, self.state.position):
             return None
         self._at_hand = tail
-        return self._range_of(tail)
+        return self._replica.range_of(tail)
 
     def give_up(self, reason: str) -> None:
         """Tell the node that a batch fails again and again: only a copy helps (D5, R19)."""
@@ -314,7 +298,7 @@ class Applier:
     def close_copy(self, copy: ReplicaCopy, outcome: CopyOutcome | None) -> None:
         """Take over the state that a copy ended in."""
         copy.close()
-        self.state, self._steps = copy.state, None
+        self._replica.take_over(copy.state)
         if outcome is not None:
             self._copied.append(outcome)
 
@@ -375,170 +359,6 @@ class Applier:
             return False
         return True
 
-    def _check_lineage(self, lineage: str) -> None:
-        """Refuse the log of another cluster (protocol P24)."""
-        if self.state.lineage and lineage != self.state.lineage:
-            raise DivergedError(
-                f"the node's log is of lineage {lineage!r}, this replica of {self.state.lineage!r}",
-                hint="Give the worker an empty lake, or its own cluster's node.",
-            )
-
-    # --- one batch ----------------------------------------------------------------------------
-
-    def apply_batch(self, tail: Tail) -> Batch:
-        """Apply the next batch of a tail durably; the state is behind it afterwards.
-
-        Raises:
-            DivergedError: The log does not continue this replica (protocol P24, definite).
-            ApplyError: A table could not be brought on; the batch is begun and is done again.
-        """
-        pending = self.state.pending
-        segments = batch_segments(
-            tail.segments,
-            self.info.signature_interval,
-            end=pending.last if pending else None,
-        )
-        if self.state.copying is not None:
-            raise ApplyError(
-                f"copy {self.state.copying.copy_id} was begun and is not finished",
-                hint="Run jobs/catch_up.py, which goes on with it.",
-                copy_id=self.state.copying.copy_id,
-            )
-        position, chain_hash = self.state.position, self.state.chain_hash
-        check_chain(segments, position, chain_hash, copied=bool(self.state.copied_from))
-        batch = plan_batch(
-            segments,
-            inline_extent(self.payload_root),
-            position=position,
-            chain_hash=chain_hash,
-        )
-        if batch.epoch < self.state.epoch:
-            raise DivergedError(
-                f"segment {batch.first}-{batch.last} is of epoch {batch.epoch}, "
-                f"this replica of {self.state.epoch}"
-            )
-        self._check_pending(batch, pending)
-        if pending is None and batch.tables:
-            self.state = self.state.begin(batch, tail.lineage)
-            self.directory.save(self.state)
-        tables = self._apply_tables(batch, tail.lineage, resumed=pending is not None)
-        self.directory.record_snapshot(batch.last, tables)
-        self.state = replace(self.state.finish(batch, tables), lineage=tail.lineage)
-        self.directory.save(self.state)
-        self._batches += 1
-        self._transactions += batch.transactions
-        return batch
-
-    def _check_pending(self, batch: Batch, pending: PendingBatch | None) -> None:
-        if pending is not None and pending.to_hash != batch.to_hash:
-            raise DivergedError(
-                f"the batch up to {pending.last} was begun with hash {pending.to_hash}, "
-                f"the log now has {batch.to_hash}",
-                position=pending.last,
-            )
-
-    def _apply_tables(self, batch: Batch, lineage: str, *, resumed: bool) -> Tables:
-        steps = self.table_steps(lineage)
-        tables = dict(self.state.tables)
-        working: dict[str, TableProgress] = {}
-        for name in sorted({*tables, *batch.tables}):
-            known = tables.get(name)
-            if known is not None and known.diverged:
-                continue
-            progress = _progress_of(name, known, batch.tables.get(name))
-            try:
-                steps.find_progress(progress, batch if resumed else None)
-            except DivergedError as error:
-                _logger.error("%s", error)
-                tables[name] = _recorded(progress, diverged=str(error))
-            else:
-                working[name] = progress
-        counted = steps.count_unclaimed(batch, working)
-        for name, progress in working.items():
-            plan = batch.tables.get(name)
-            if plan is not None:
-                try:
-                    steps.apply(batch, plan, progress, counted)
-                except DivergedError as error:
-                    _logger.error("%s", error)
-                    known = self.state.tables.get(name)
-                    tables[name] = _recorded(_progress_of(name, known, plan), diverged=str(error))
-                    continue
-            tables[name] = _recorded(progress)
-        return tables
-
-    def table_steps(self, lineage: str) -> TableSteps:
-        """Return what does the commits; kept, as it keeps tables open."""
-        if self._steps is None:
-            self._steps = TableSteps(self._session, self.lake, self.payload_root, lineage)
-        return self._steps
-
 
 def _continues(tail: Tail, position: int) -> bool:
     return tail.segments[0].first <= position + 1 <= tail.segments[-1].last
-
-
-Tables = dict[str, ReplicaTable]
-
-
-def cost_of(batch: Batch, seconds: float) -> ReplayCost:
-    """Return what a batch consisted of, for the node's estimates (R12)."""
-    stages = [stage for plan in batch.tables.values() for stage in plan.stages]
-
-    def size_of(pieces: Iterable[Piece]) -> int:
-        return sum(file.size_bytes for piece in pieces for file in piece.effect.files)
-
-    return ReplayCost(
-        batches=1,
-        merges=sum(1 for stage in stages if stage.keyed or stage.partial),
-        transactions=batch.transactions,
-        appended_bytes=sum(size_of(stage.whole) for stage in stages),
-        merged_bytes=sum(size_of((*stage.keyed, *stage.partial)) for stage in stages),
-        seconds=seconds,
-    )
-
-
-def _progress_of(name: str, known: ReplicaTable | None, plan: TablePlan | None) -> TableProgress:
-    if known is not None:
-        return TableProgress(
-            definition=known.definition,
-            recorded=known.version,
-            version=known.version,
-            signature=known.signature,
-        )
-    if plan is not None and plan.create is not None:
-        return TableProgress(definition=plan.create)
-    raise DivergedError(
-        f"table {name!r} is written to before it is created",
-        hint="The log begins after this replica's position; it needs a copy.",
-        table=name,
-    )
-
-
-def _recorded(progress: TableProgress, *, diverged: str = "") -> ReplicaTable:
-    return ReplicaTable(
-        definition=progress.definition,
-        version=progress.version,
-        signature=progress.signature,
-        diverged=diverged,
-    )
-
-
-def inline_extent(payload_root: Path) -> Extent:
-    """Return a reader of the places of an inline effect's first and last row."""
-
-    def read(effect: TableEffect) -> tuple[Place, Place]:
-        places: list[Place] = []
-        for file in effect.files:
-            rows = pq.read_table(payload_root / file.path, columns=[POSITION_COLUMN, OP_COLUMN])
-            pairs = zip(
-                rows.column(POSITION_COLUMN).to_pylist(),
-                rows.column(OP_COLUMN).to_pylist(),
-                strict=True,
-            )
-            places += [Place(position, op) for position, op in pairs]
-        if not places:
-            raise ApplyError(f"inline files of table {effect.table!r} hold no rows")
-        return min(places), max(places)
-
-    return read

@@ -22,7 +22,7 @@ from sparktxlog.copying.selection import require_space, select_files, wanted_fil
 from sparktxlog.copying.tasks import ChunkRecord, FetchPlan, FetchStats, FileTask
 from sparktxlog.copying.workspace import CopyWorkspace, remove_others
 from sparktxlog.model.copying import CopyTicket, Grant, OfferedFile, OfferedTable
-from sparktxlog.worker.copying import Fetched, FetcherOf
+from sparktxlog.worker.copy_terms import Fetched, FetcherOf
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -5,9 +5,10 @@
     images/<name>.json        manifest; written last, so whatever has one is whole
     known.jsonl               which files of a lake were read already: path, size, time → digest
 
-What is stored is never changed.  A file gets its name only after its bytes were synced, so a backup
-killed at any moment leaves nothing but a temporary file, and the next one goes on behind it.
-`known.jsonl` only saves reading: losing it costs time.
+What is stored is never changed; what no image needs any more can be swept out.  A file gets its
+name only after its bytes were synced, so a backup killed at any moment leaves nothing but a
+temporary file, and the next one goes on behind it.  `known.jsonl` only saves reading: losing it
+costs time.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import json
 import os
 import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -117,6 +118,14 @@ class Stored:
     added_bytes: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Swept:
+    """Stored files that no image needs, and their bytes on the disk."""
+
+    files: int
+    size_bytes: int
+
+
 def check_image_name(name: str) -> str:
     """Return the name of an image.
 
@@ -133,7 +142,10 @@ def check_image_name(name: str) -> str:
 
 
 class ImageStore:
-    """The images of one directory.  Reading needs no lock; one process writes at a time."""
+    """The images of one directory.  Reading needs no lock; one process writes at a time.
+
+    Who reads an image while it is removed finds files missing: a clear error, nothing wrong.
+    """
 
     def __init__(self, root: str | Path, *, compress: bool = True) -> None:
         self.root = Path(root).absolute()
@@ -168,11 +180,7 @@ class ImageStore:
             envelope = msgspec.json.decode(path.read_bytes(), type=_Envelope)
             image = msgspec.json.decode(envelope.image, type=Image)
         except FileNotFoundError:
-            raise NotFoundError(
-                f"there is no image {name!r} in {self.root}",
-                hint=f"Images: {', '.join(self.names()[-10:]) or 'none'}.",
-                name=name,
-            ) from None
+            raise self._no_image(name) from None
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise _damaged(path, str(error)) from error
         if hashlib.sha256(envelope.image).hexdigest() != envelope.digest:
@@ -180,6 +188,13 @@ class ImageStore:
         if image.format_version != FORMAT_VERSION:
             raise _damaged(path, f"format {image.format_version} is not known here")
         return image
+
+    def _no_image(self, name: str) -> NotFoundError:
+        return NotFoundError(
+            f"there is no image {name!r} in {self.root}",
+            hint=f"Images: {', '.join(self.names()[-10:]) or 'none'}.",
+            name=name,
+        )
 
     def add(self, image: Image) -> None:
         """Make an image exist, durably, after all its files.
@@ -214,6 +229,51 @@ class ImageStore:
                 hint="Choose another name, or none: the time is taken then.",
                 name=name,
             )
+
+    def remove(self, name: str) -> None:
+        """Make an image cease to exist, durably; its files stay until `sweep`.  Hold `writing`.
+
+        Raises:
+            NotFoundError: There is none of that name (definite).
+        """
+        path = self._images / f"{check_image_name(name)}.json"
+        try:
+            path.unlink()
+        except FileNotFoundError:
+            raise self._no_image(name) from None
+        sync_directory(self._images)
+
+    def sweep(self, *, without: Collection[str] = (), dry_run: bool = False) -> Swept:
+        """Remove stored files that no image needs.  Hold `writing`.
+
+        Files of a broken-off backup are among them: the next one reads them anew.
+
+        Args:
+            without: Images to be taken for removed.
+            dry_run: Only count.
+
+        Raises:
+            CorruptLogError: A manifest is damaged: nobody knows what it needs (nothing removed).
+        """
+        images = [image for image in self.images() if image.name not in without]
+        needed = {
+            file.digest
+            for image in images
+            for table in image.tables.values()
+            for file in table.files
+        }
+        unneeded = [
+            path for path in sorted(self._files.glob("??/*")) if path.name[:64] not in needed
+        ]
+        size_bytes = sum(path.stat().st_size for path in unneeded)
+        if not dry_run:
+            if unneeded:
+                known = self.read_known()
+                kept = {key: digest for key, digest in known.items() if digest in needed}
+                self.note_known(kept, anew=True)
+            for path in unneeded:
+                path.unlink()
+        return Swept(files=len(unneeded), size_bytes=size_bytes)
 
     @contextmanager
     def writing(self) -> Iterator[None]:

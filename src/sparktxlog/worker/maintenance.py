@@ -12,11 +12,9 @@ links there: VACUUM takes only the table's names of them.
 
 from __future__ import annotations
 
-import fcntl
-import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
@@ -31,13 +29,12 @@ from pyspark.errors import PySparkException
 from sparktxlog.errors import InvalidRequestError, LockedError, NotAppliedError
 from sparktxlog.worker.driver_lock import lock_by_driver
 from sparktxlog.worker.merging import applier_session
-from sparktxlog.worker.state import STATE_DIRECTORY, ReplicaDirectory, ReplicaState, read_state
+from sparktxlog.worker.state import ReplicaDirectory, ReplicaState, read_state
 from sparktxlog.worker.tables import newest_version, settle
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-LOCK_NAME = "maintenance.lock"
 #: Files below this are small; so many of them make a table worth compacting.
 SMALL_BYTES = 32 << 20
 MANY_FILES = 20
@@ -84,34 +81,6 @@ class TableUpkeep:
     skipped: str = ""
     #: What went wrong.
     failed: str = ""
-
-
-@contextmanager
-def single_flight(lake: str | Path) -> Iterator[None]:
-    """Hold the lock of maintenance on a lake; it dies with the process.
-
-    Raises:
-        LockedError: Another maintenance of the lake is running (definite).
-    """
-    own = Path(lake).absolute() / STATE_DIRECTORY
-    own.mkdir(parents=True, exist_ok=True)
-    path = own / LOCK_NAME
-    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            holder = os.pread(handle, 32, 0).decode("ascii", "replace").strip() or "unknown"
-            raise LockedError(
-                f"maintenance of {own.parent} is running already (process {holder})",
-                hint="Let that one finish; a scheduler may simply try again at its next time.",
-                path=str(path),
-            ) from error
-        os.truncate(handle, 0)
-        os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
-        yield
-    finally:
-        os.close(handle)
 
 
 def maintain_replica(

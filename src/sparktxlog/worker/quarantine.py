@@ -4,7 +4,8 @@
     lake/_sparktxlog/quarantine/<table>-<copy id>.files  the whole old directory of a table
     lake/_sparktxlog/quarantine.jsonl                    one line for each of them
 
-Nothing here is removed by the project; resubmitting rows is a decision of people.
+Nothing here goes by itself: `leftovers` removes what people name by its age.  Resubmitting rows is
+a decision of people, too.
 """
 
 from __future__ import annotations
@@ -96,6 +97,8 @@ class Quarantine:
         donor_version: int,
         foreign: tuple[ForeignCommit, ...],
         reason: str,
+        *,
+        anew: bool = False,
     ) -> Quarantined:
         """Save the rows of the old table that the donor's version lacks, duplicates counted.
 
@@ -103,12 +106,13 @@ class Quarantine:
 
         Args:
             donor: The staged table.
+            anew: The old table has changed since it was saved; it is still the old one.
 
         Raises:
             OSError: The files cannot be kept either; the table must not be replaced.
         """
         name, old = definition.name, self._lake / definition.name
-        saved = self._find(name)
+        saved = None if anew else self._find(name)
         if saved is not None:
             # The table may be the donor's by now: what it lacked was saved before.
             return saved

@@ -48,7 +48,8 @@ from sparktxlog.errors import (
     TransportError,
     TxLogError,
 )
-from sparktxlog.worker.copying import CopyOutcome, ReplicaCopy
+from sparktxlog.worker.copy_terms import CopyOutcome
+from sparktxlog.worker.copying import ReplicaCopy
 
 _logger = logging.getLogger(__name__)
 

@@ -127,7 +127,8 @@ class Heartbeat:
 
     def __exit__(self, *exception: object) -> None:
         self._stop.set()
-        self._thread.join(timeout=self._interval_s)
+        # A beat under way may hang for as long as a request may: nobody waits for that.
+        self._thread.join(timeout=HEARTBEAT_S)
 
     def _run(self) -> None:
         while not self._stop.wait(self._interval_s):

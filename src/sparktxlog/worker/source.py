@@ -45,7 +45,8 @@ class NodeInfo:
     payload_root: str
     lake_root: str
     signature_interval: int
-    #: Last published position.
+    #: Last ordered position, and last published one.
+    position: int = 0
     published: int = 0
     #: Where old files are kept before a copy replaces them (B31), None = nowhere.
     backup_dir: str | None = None

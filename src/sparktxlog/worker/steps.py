@@ -33,6 +33,8 @@ from sparktxlog.worker.signatures import signature_of
 from sparktxlog.worker.tables import (
     OwnCommit,
     app_id,
+    check_recorded,
+    commit_path,
     create_table,
     newest_version,
     own_progress,
@@ -83,6 +85,8 @@ class TableSteps:
         self._payload_root = payload_root
         self._lineage = lineage
         self._placer = Placer(lake, payload_root)
+        #: Table → version, inode and time of the newest commit that was examined.
+        self._examined: dict[str, tuple[int, int, int]] = {}
 
     def find_progress(self, progress: TableProgress, batch: Batch | None) -> None:
         """Examine commits after the recorded version: own ones of `batch`, or foreign ones.
@@ -126,8 +130,13 @@ class TableSteps:
     def _examine(
         self, progress: TableProgress, batch: Batch | None
     ) -> tuple[int, OwnCommit | None]:
-        table = self._lake / progress.name
-        return own_progress(table, progress.recorded, self._lineage, batch, progress.name)
+        name, recorded = progress.name, progress.recorded
+        table = self._lake / name
+        if self._examined.get(name) != _identity(table, recorded):
+            check_recorded(table, recorded, self._lineage, name)
+        newest, own = own_progress(table, recorded, self._lineage, batch, name)
+        self._examined[name] = _identity(table, newest)
+        return newest, own
 
     def _do_steps(
         self, batch: Batch, plan: TablePlan, progress: TableProgress, counted: Counted
@@ -223,6 +232,15 @@ class TableSteps:
                 )
         progress.version = newest_version(table, version)
         progress.signature, progress.done, progress.finished = after, step.number, step.last
+
+
+def _identity(table: Path, version: int) -> tuple[int, int, int]:
+    """Return what tells a version's commit from that of a table in its place."""
+    try:
+        status = commit_path(table, version).stat()
+    except FileNotFoundError:
+        return version, 0, 0
+    return version, status.st_ino, status.st_mtime_ns
 
 
 @contextmanager

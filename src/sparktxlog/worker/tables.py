@@ -228,6 +228,29 @@ def own_progress(
     return newest, progress
 
 
+def check_recorded(table: Path, recorded: int, lineage: str, name: str) -> None:
+    """Refuse a table that took another one's place: its recorded version must be this log's.
+
+    A version that Delta's cleanup removed, or that changed nothing, tells nothing.
+
+    Raises:
+        DivergedError: Somebody else wrote the recorded version (definite).
+    """
+    if recorded < 0 or not commit_path(table, recorded).exists():
+        return
+    commit = read_commit(table, recorded)
+    if commit.changes and not _is_own(commit.own, lineage, name):
+        raise DivergedError(
+            f"table {name!r}: version {recorded} was written by {commit.author} "
+            f"({commit.operation}), not by this log",
+            hint="Somebody replaced the table.  It stands still until it is copied anew.",
+            table=name,
+            version=recorded,
+            author=commit.author,
+            operation=commit.operation,
+        )
+
+
 def _is_own(own: OwnCommit | None, lineage: str, name: str) -> TypeGuard[OwnCommit]:
     return own is not None and own.lineage == lineage and own.table == name
 

@@ -23,7 +23,7 @@ from sparktxlog.model.copying import (
 from sparktxlog.model.signature import TableSignature
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.worker.apply import Applier
-from sparktxlog.worker.copying import Fetched
+from sparktxlog.worker.copy_terms import Fetched
 from sparktxlog.worker.source import Answer
 from sparktxlog.worker.state import STATE_DIRECTORY, ReplicaDirectory, read_state
 

@@ -19,7 +19,7 @@ from tests.spark.copying.donor import CopyLog, FolderFetcher
 from sparktxlog.api.session import build_session
 from sparktxlog.worker import swap
 from sparktxlog.worker.apply import Applier
-from sparktxlog.worker.copying import CopyOptions
+from sparktxlog.worker.copy_terms import CopyOptions
 from sparktxlog.worker.state import ReplicaDirectory
 
 POINTS = {"placed": "_place_files", "committed": "_commit", "renamed": "_rename"}

@@ -20,7 +20,7 @@ from tests.worker_log import LogBuilder, Row, expected, table
 
 from sparktxlog.errors import ApplyError
 from sparktxlog.worker.apply import Applier, ApplyOutcome
-from sparktxlog.worker.copying import CopyOptions
+from sparktxlog.worker.copy_terms import CopyOptions
 from sparktxlog.worker.source import Answer
 from sparktxlog.worker.state import ReplicaDirectory, read_snapshots, read_state
 from sparktxlog.worker.tables import read_commit

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from tests.node_processes import TABLE, Cluster, call, wait_until
 
 from sparktxlog.worker.apply import Applier, ApplyOutcome
-from sparktxlog.worker.copying import CopyOptions
+from sparktxlog.worker.copy_terms import CopyOptions
 from sparktxlog.worker.fetching import executor_fetcher
 from sparktxlog.worker.source import HttpLogSource
 from sparktxlog.worker.state import ReplicaDirectory

@@ -15,7 +15,7 @@ from tests.worker_log import LogBuilder, table
 
 from sparktxlog.errors import ApplyError
 from sparktxlog.worker.apply import Applier, ApplyOutcome
-from sparktxlog.worker.copying import CopyOptions
+from sparktxlog.worker.copy_terms import CopyOptions
 from sparktxlog.worker.deltalog import LogVersion
 from sparktxlog.worker.layout import Way, check_copyable, swap_way
 from sparktxlog.worker.signatures import signature_of

@@ -22,6 +22,8 @@ from tests.node_processes import TABLE, Cluster, append, call, wait_until
 
 from sparktxlog.api import job
 from sparktxlog.worker.apply import Applier
+from sparktxlog.worker.image_store import ImageStore
+from sparktxlog.worker.imaging import back_up_replica
 from sparktxlog.worker.source import HttpLogSource
 from sparktxlog.worker.state import ReplicaDirectory
 
@@ -209,9 +211,21 @@ def test_replicate_copies_by_executors(sites: Sites, run_job: RunJob) -> None:
     assert copy["wire_bytes"] > 0 and sites.rows("B") == sites.rows("A")
 
 
-def test_maintain_tells_of_the_log_and_of_each_table(sites: Sites, run_job: RunJob) -> None:
-    code, found = run_job("maintain", "--url", sites.url("A"), "--no-vacuum")
+def test_maintain_tells_of_the_log_and_of_each_table(
+    sites: Sites, run_job: RunJob, tmp_path: Path
+) -> None:
+    store = ImageStore(tmp_path / "images")
+    for name in ("older", "newer"):
+        back_up_replica(sites.lake("A"), store, name=name, site="A")
+    code, found = run_job(
+        "maintain", "--url", sites.url("A"), "--no-vacuum", "--images", str(store.root),
+        "--keep-images", "1", "--drop-quarantine-older-than", "1",
+    )  # fmt: skip
     assert code == 0
+    # The log still begins before both images, and there is no quarantine.
+    images, quarantine = found["removed"]
+    assert (images["removed"], images["kept"], images["files"]) == ([], 2, 0)
+    assert (quarantine["removed"], quarantine["failed"]) == ([], "")
     log, (table,) = found["log"], found["tables"]
     position = sites.replica("A", seen_by="A")["position"]
     assert 0 <= log["pruned_to"] <= position

@@ -7,13 +7,8 @@ from pathlib import Path
 import pytest
 
 from sparktxlog.errors import LockedError, NotAppliedError
-from sparktxlog.worker.maintenance import (
-    TableUpkeep,
-    Upkeep,
-    describe,
-    maintain_replica,
-    single_flight,
-)
+from sparktxlog.worker.maintenance import TableUpkeep, Upkeep, describe, maintain_replica
+from sparktxlog.worker.single_flight import single_flight
 
 
 def test_only_one_maintenance_runs_on_a_lake(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ import pytest
 
 from sparktxlog.catchup.replica import Phase
 from sparktxlog.errors import ApplyError, DivergedError, LeaseGoneError, TransportError, TxLogError
-from sparktxlog.worker.copying import CopyOutcome, ReplicaCopy
+from sparktxlog.worker.copy_terms import CopyOutcome
+from sparktxlog.worker.copying import ReplicaCopy
 from sparktxlog.worker.recovery import ReplicaDriver
 
 

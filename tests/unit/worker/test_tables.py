@@ -16,6 +16,7 @@ from sparktxlog.model.table import Column, TableDefinition
 from sparktxlog.worker.batches import Batch, Step, StepKind, plan_batch
 from sparktxlog.worker.tables import (
     OwnCommit,
+    check_recorded,
     commit_path,
     create_table,
     own_progress,
@@ -95,6 +96,19 @@ def test_a_table_that_went_back_is_noticed(tmp_path: Path) -> None:
     # Delta's own log cleanup leaves a checkpoint at or after it.
     (tmp_path / "_delta_log" / f"{5:020}.checkpoint.parquet").touch()
     assert own_progress(tmp_path, 4, "l", None, "t") == (4, None)
+
+
+def test_a_table_in_the_place_of_another_is_noticed(tmp_path: Path) -> None:
+    write(tmp_path, 0, ADD, userMetadata=metadata(2))
+    # Maintenance, and a version that Delta's cleanup removed, tell nothing.
+    write(tmp_path, 1, {"add": {"path": "n", "dataChange": False}})
+    for version in (-1, 0, 1, 2):
+        check_recorded(tmp_path, version, "l", "t")
+    for version, mark in ((0, ""), (1, metadata(2, "other lineage"))):
+        write(tmp_path, version, ADD, engineInfo="E/1", userMetadata=mark)
+        with pytest.raises(DivergedError, match=f"version {version} .* with E/1") as caught:
+            check_recorded(tmp_path, version, "l", "t")
+        assert "replaced" in caught.value.hint
 
 
 def test_deletion_vectors_are_found_by_name(tmp_path: Path) -> None:
