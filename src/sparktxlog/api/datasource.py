@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import re
 import shutil
+import socket
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -43,6 +44,7 @@ from sparktxlog.errors import (
     InvalidRowsError,
     MissingDependencyError,
     NotAppliedError,
+    PayloadStoreError,
     TxLogError,
 )
 from sparktxlog.model.ids import (
@@ -225,6 +227,14 @@ class TxLogWriter(DataSourceArrowWriter):
         self._folder = (
             f"{transaction_id_to_text(self._id)}/0-{definition.name}-{uuid.uuid4().hex[:8]}"
         )
+        if not self._root.is_dir():
+            raise PayloadStoreError(
+                f"the node keeps its payload store at {self._root}; the driver on "
+                f"{socket.gethostname()} has no such directory",
+                hint="Mount it there, and on the executors.",
+                path=payload_root,
+            )
+        (self._root / self._folder).mkdir(parents=True)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write one task's rows; runs on an executor."""
@@ -290,9 +300,15 @@ class TxLogWriter(DataSourceArrowWriter):
         return self._root / self._folder / "_submitted"
 
     def _remove(self) -> None:
-        """Remove this write's own directory: tasks that Spark killed told nobody of their files."""
+        """Remove this write's own directory: tasks that Spark killed told nobody of their files.
+
+        One that is still at work finds no directory any more under the name that it knows.
+        """
         folder = self._root / self._folder
-        shutil.rmtree(folder, ignore_errors=True)
+        gone = folder.with_name(f"{folder.name}-gone")
+        with contextlib.suppress(FileNotFoundError):  # a commit that failed has removed it
+            folder.rename(gone)
+        shutil.rmtree(gone, ignore_errors=True)
         with contextlib.suppress(OSError):  # another write under the same id has files there
             folder.parent.rmdir()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -15,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from sparktxlog.codec.validation import align_rows, check_rows
-from sparktxlog.errors import InvalidRowsError
+from sparktxlog.errors import InvalidRowsError, PayloadStoreError
 from sparktxlog.model.operation import OperationKind, StagedFile
 from sparktxlog.model.table import TableDefinition
 
@@ -43,7 +44,8 @@ class FileStage:
 
     Args:
         root: The payload store.
-        folder: Directory of the operation, relative to the root.
+        folder: Directory of the operation, relative to the root.  It must be there: a task that
+            goes on after the write was aborted leaves nothing behind.
         name: Start of the file names, different for each attempt.
         definition: The table.
     """
@@ -60,6 +62,7 @@ class FileStage:
 
         Raises:
             SchemaMismatchError, InvalidRowsError: They do not fit the table (definite).
+            PayloadStoreError: The operation's directory is not there (definite).
         """
         if not batch.num_rows:
             return
@@ -87,11 +90,20 @@ class FileStage:
                 table=self._definition.name,
             )
         folder = self._folder
-        for name, value in zip(self._definition.partition_by, values, strict=True):
-            folder /= f"{name}={'__HIVE_DEFAULT_PARTITION__' if value is None else _quoted(value)}"
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"{self._name}-{len(self._open):03d}.parquet"
-        return _Open(path=path, writer=pq.ParquetWriter(path, schema), waiting=[])
+        try:
+            for name, value in zip(self._definition.partition_by, values, strict=True):
+                part = "__HIVE_DEFAULT_PARTITION__" if value is None else _quoted(value)
+                folder /= f"{name}={part}"
+                folder.mkdir(exist_ok=True)
+            path = folder / f"{self._name}-{len(self._open):03d}.parquet"
+            return _Open(path=path, writer=pq.ParquetWriter(path, schema), waiting=[])
+        except FileNotFoundError as error:
+            raise PayloadStoreError(
+                f"there is no {self._folder} on {socket.gethostname()}",
+                hint="Either the write was aborted, or executors do not share the node's payload "
+                "store with the driver.",
+                path=str(self._folder),
+            ) from error
 
     def close(self) -> tuple[StagedFile, ...]:
         """Finish the files and describe them."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -12,9 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from sparktxlog.api.datasource import TxLogWriter
 from sparktxlog.api.files import FileStage
 from sparktxlog.api.staging import list_files
-from sparktxlog.errors import InvalidRowsError, SchemaMismatchError
+from sparktxlog.errors import InvalidRowsError, PayloadStoreError, SchemaMismatchError
 from sparktxlog.model.table import Column, TableDefinition
 
 
@@ -35,8 +37,13 @@ def _batch(kind: pa.DataType, values: list[Any]) -> pa.RecordBatch:
     )
 
 
+def _stage(root: Path, definition: TableDefinition, name: str = "part") -> FileStage:
+    (root / "tx" / "0-t").mkdir(parents=True)
+    return FileStage(root, "tx/0-t", name, definition)
+
+
 def test_rows_are_split_by_partition_and_described(tmp_path: Path) -> None:
-    stage = FileStage(tmp_path, "tx/0-t", "part-0-7", _definition("string"))
+    stage = _stage(tmp_path, _definition("string"), "part-0-7")
     stage.write(_batch(pa.string(), ["a/b", "", None, "a/b"]))
     stage.write(_batch(pa.string(), ["a/b"]))
     files = {(file.partition or {})["p"]: file for file in stage.close()}
@@ -66,14 +73,14 @@ def test_rows_are_split_by_partition_and_described(tmp_path: Path) -> None:
 def test_partition_values_are_written_as_delta_does(
     tmp_path: Path, ddl: str, kind: pa.DataType, value: Any, text: str
 ) -> None:
-    stage = FileStage(tmp_path, "tx/0-t", "part", _definition(ddl))
+    stage = _stage(tmp_path, _definition(ddl))
     stage.write(_batch(kind, [value]))
     (file,) = stage.close()
     assert file.partition == {"p": text}
 
 
 def test_what_does_not_fit_is_refused_and_discarded(tmp_path: Path) -> None:
-    stage = FileStage(tmp_path, "tx/0-t", "part", _definition("string", nullable=False))
+    stage = _stage(tmp_path, _definition("string", nullable=False))
     stage.write(_batch(pa.string(), ["a"]))
     broken = pa.RecordBatch.from_pydict({"p": ["a"], "id": pa.array([None], pa.int64())})
     with pytest.raises(InvalidRowsError):
@@ -82,6 +89,25 @@ def test_what_does_not_fit_is_refused_and_discarded(tmp_path: Path) -> None:
         stage.write(pa.RecordBatch.from_pydict({"p": ["a"], "id": ["text"]}))
     stage.discard()
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.parametrize("partitioned", [True, False])
+def test_a_task_that_goes_on_after_an_abort_leaves_nothing(
+    tmp_path: Path, partitioned: bool
+) -> None:
+    definition = _definition("string")
+    if not partitioned:
+        definition = replace(definition, partition_by=())
+    writer = TxLogWriter({}, definition, str(tmp_path))
+    stage = FileStage(tmp_path, writer._folder, "part", definition)
+    writer.abort([])
+    with pytest.raises(PayloadStoreError, match="aborted"):
+        stage.write(_batch(pa.string(), ["a"]))
+    stage.discard()
+    assert list(tmp_path.iterdir()) == []
+    writer.abort([])  # Spark does so after a commit that failed, too
+    with pytest.raises(PayloadStoreError, match="has no such directory"):
+        TxLogWriter({}, definition, str(tmp_path / "elsewhere"))
 
 
 def test_listing_reads_partitions_and_removes_spark_s_checksums(tmp_path: Path) -> None:
