@@ -31,7 +31,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.e2e, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).parents[3]
 CHUNK_BYTES = 65_536
-ROWS = 2_000_000
+#: Few and long: only the bytes matter.
+ROWS = 30_000
 #: Chunks after which a copy counts as in the middle; the table has over 200.
 MIDDLE = 20
 
@@ -59,8 +60,9 @@ class Sites:
             )
         self.cluster.start()
         log = connect(self.spark, self.cluster.nodes["A"].url)
-        log.create_table("big", "id bigint, x double")
-        receipt = log.append("big", self.spark.range(ROWS).withColumn("x", F.rand(5)))
+        log.create_table("big", "id bigint, x string")
+        noise = [F.sha2(F.concat_ws("-", "id", F.lit(part)), 512) for part in range(4)]
+        receipt = log.append("big", self.spark.range(ROWS).withColumn("x", F.concat(*noise)))
         self.cluster.agree(receipt.position)
         for name in "AB":
             # What is ordered and not published yet is not asked for: the replica would be KNOWN.
