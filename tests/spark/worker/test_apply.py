@@ -162,7 +162,9 @@ def random_log(root: Path, seed: int, *, segments: int) -> LogBuilder:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize(
+    "seed", [1, *(pytest.param(seed, marks=pytest.mark.repeated) for seed in (2, 3))]
+)
 def test_random_histories_are_the_same_in_any_batches(
     spark: SparkSession, tmp_path: Path, seed: int, long_form: bool
 ) -> None:
