@@ -1,7 +1,7 @@
 """What a copy from each donor would have to fetch: asked of donors, weighed against the own lake.
 
 A question goes on in the background if its donor is slow; the answer serves the next decision.
-Answers are good for some seconds, failures for one.
+Answers are good for some seconds, failures for one, and only as long as the link is the same.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ class DonorLink(Protocol):
     """The way to a possible donor."""
 
     up: bool
+    #: How often it came up.
+    ups: int
     round_trip_s: float | None
 
     async def replica_size(self) -> ReplicaSize:
@@ -62,8 +64,8 @@ class DonorSizes:
         self._run_blocking = run_blocking
         self._clock = clock
         self._ask_s = ask_s
-        #: Donor → (steady time, bytes the target lacks of it or None).
-        self._known: dict[str, tuple[float, int | None]] = {}
+        #: Donor → (steady time, bytes the target lacks of it or None, `ups` of its link).
+        self._known: dict[str, tuple[float, int | None, int]] = {}
         self._questions: dict[str, asyncio.Task[None]] = {}
 
     async def missing(self, donors: Sequence[str]) -> dict[str, int | None]:
@@ -77,21 +79,28 @@ class DonorSizes:
         questions = [self._questions[donor] for donor in donors if donor not in self._known]
         if questions:
             await asyncio.wait(questions, timeout=self._ask_s)
-        return {donor: self._known.get(donor, (0.0, None))[1] for donor in donors}
+        return {donor: self._known.get(donor, (0.0, None, 0))[1] for donor in donors}
 
     def _is_old(self, donor: str) -> bool:
-        at, missing = self._known[donor]
+        at, missing, ups = self._known[donor]
+        if missing is None and ups != self._ups(donor):
+            return True  # the link was mended since
         return self._clock() - at >= (FAILURES_S if missing is None else SIZES_S)
+
+    def _ups(self, donor: str) -> int:
+        link = self._links.get(donor)
+        return 0 if link is None else link.ups
 
     async def _ask(self, donor: str) -> None:
         missing: int | None = None
+        ups = self._ups(donor)
         try:
             missing = await self._missing_of(donor)
         except TxLogError as error:
             _log.info("no size", donor=donor, reason=str(error))
         finally:
             self._questions.pop(donor, None)
-        self._known[donor] = (self._clock(), missing)
+        self._known[donor] = (self._clock(), missing, ups)
 
     async def _missing_of(self, donor: str) -> int:
         try:

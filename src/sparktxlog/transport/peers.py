@@ -115,6 +115,8 @@ class PeerLink:
         self.url = self.urls[0]
         self.traffic = Traffic()
         self.up = False
+        #: How often it came up.
+        self.ups = 0
         #: Why the link is down, for status; empty while up.
         self.reason = "not greeted yet"
         #: Smoothed seconds from a post to its answer; None before the first.
@@ -253,6 +255,7 @@ class PeerLink:
         self._broken.clear()
         self._greeted.set()
         self.up, self.reason = True, ""
+        self.ups += 1
         _log.info("link up", peer=self.node_id, url=self.url)
         self._on_link(self.node_id, True)
 

@@ -53,6 +53,7 @@ class Link:
     node_id: str
     size_bytes: int | None = 1_000
     up: bool = True
+    ups: int = 1
     round_trip_s: float | None = None
     asked: int = 0
     #: Questions wait until it is set.
@@ -184,6 +185,21 @@ def test_a_long_backlog_is_copied_once_the_donors_have_said_their_size(tmp_path:
         assert decision.replay is not None
         assert decision.copy is not None
         assert decision.replay.seconds > 600 > decision.copy.seconds
+
+    run(main())
+
+
+def test_a_donor_is_asked_again_when_its_link_is_mended(tmp_path: Path) -> None:
+    async def main() -> None:
+        link = Link("B", size_bytes=None)
+        sizes = Site(tmp_path, {"B": link}).sizes
+        assert await sizes.missing(["B"]) == {"B": None}
+        asked = link.asked
+        link.size_bytes = 1_000
+        assert await sizes.missing(["B"]) == {"B": None}, "a failure is good for a second"
+        assert link.asked == asked
+        link.ups += 1
+        assert await sizes.missing(["B"]) == {"B": 1_000}
 
     run(main())
 
