@@ -42,7 +42,8 @@ def main() -> int:
         figures += found
     print(markdown(figures))
     if not arguments.short:
-        write(arguments.output, figures)
+        keep = arguments.only is not None and arguments.output.exists()
+        write(arguments.output, figures, keep=keep)
     return 0
 
 

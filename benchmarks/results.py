@@ -91,6 +91,12 @@ def _optional(value: float | None) -> str:
     return "" if value is None else f"{value:,g}"
 
 
-def write(path: Path, figures: Sequence[Figure]) -> None:
-    """Write the figures as a JSON list."""
-    path.write_text(json.dumps([asdict(figure) for figure in figures], indent=1) + "\n")
+def write(path: Path, figures: Sequence[Figure], *, keep: bool = False) -> None:
+    """Write the figures as a JSON list.
+
+    Args:
+        keep: Figures of other measurements that stand in the file stay.
+    """
+    rows = {row["name"]: row for row in json.loads(path.read_text())} if keep else {}
+    rows |= {figure.name: asdict(figure) for figure in figures}
+    path.write_text(json.dumps(list(rows.values()), indent=1) + "\n")
