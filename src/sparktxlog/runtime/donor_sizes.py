@@ -68,10 +68,14 @@ class DonorSizes:
         self._known: dict[str, tuple[float, int | None, int]] = {}
         self._questions: dict[str, asyncio.Task[None]] = {}
 
-    async def missing(self, donors: Sequence[str]) -> dict[str, int | None]:
-        """Return donor → plain bytes the target lacks of it; None where the donor could not say."""
+    async def missing(self, donors: Sequence[str], *, again: bool = False) -> dict[str, int | None]:
+        """Return donor → plain bytes the target lacks of it; None where the donor could not say.
+
+        Args:
+            again: Somebody waits for it: who could not say a moment ago is asked once more.
+        """
         for donor in donors:
-            if donor in self._known and self._is_old(donor):
+            if donor in self._known and self._is_old(donor, again=again):
                 del self._known[donor]
             if donor not in self._known and donor not in self._questions:
                 task = asyncio.create_task(self._ask(donor), name=f"size of {donor}")
@@ -81,10 +85,10 @@ class DonorSizes:
             await asyncio.wait(questions, timeout=self._ask_s)
         return {donor: self._known.get(donor, (0.0, None, 0))[1] for donor in donors}
 
-    def _is_old(self, donor: str) -> bool:
+    def _is_old(self, donor: str, *, again: bool) -> bool:
         at, missing, ups = self._known[donor]
-        if missing is None and ups != self._ups(donor):
-            return True  # the link was mended since
+        if missing is None and (again or ups != self._ups(donor)):
+            return True  # the link may have been mended, or was
         return self._clock() - at >= (FAILURES_S if missing is None else SIZES_S)
 
     def _ups(self, donor: str) -> int:

@@ -261,7 +261,7 @@ class Planning:
             asked_for=forced,
         )
         if wants_sizes(known):
-            known = replace(known, missing_bytes=await self._sizes.missing(donors))
+            known = replace(known, missing_bytes=await self._sizes.missing(donors, again=forced))
         decision = decide(known)
         silent = [donor for donor in donors if known.missing_bytes.get(donor) is None]
         return decision, [donor for donor in donors if donor not in silent] + silent

@@ -200,6 +200,12 @@ def test_a_donor_is_asked_again_when_its_link_is_mended(tmp_path: Path) -> None:
         assert link.asked == asked
         link.ups += 1
         assert await sizes.missing(["B"]) == {"B": 1_000}
+        # Who asks for a copy is not told an old failure.
+        sizes = Site(tmp_path, {"B": link}).sizes
+        link.size_bytes = None
+        assert await sizes.missing(["B"]) == {"B": None}
+        link.size_bytes = 2_000
+        assert await sizes.missing(["B"], again=True) == {"B": 2_000}
 
     run(main())
 
