@@ -38,8 +38,8 @@ def maintain(context: job.JobContext) -> tuple[int, dict[str, Any]]:
         many_files=a.min_files, wait_s=a.wait,
     )  # fmt: skip
     with closing(context.open_source()) as source:
-        unwanted = upkeep.unwanted_of(a, source)
-        lake = a.lake or source.info().lake_root
+        info = source.info()
+        unwanted, lake = upkeep.unwanted_of(a, info), a.lake or info.lake_root
         with single_flight(lake):
             log = {} if a.dry_run else source.maintain_log()
             sys.stderr.write(f"log: {log or 'untouched'}\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import itertools
 import json
 import os
@@ -81,7 +82,7 @@ class HttpProblem(Exception):
 
 
 def call(url: str, body: Any = None, *, raw: bytes | None = None, timeout: float = 60) -> Any:
-    """Call a node and return its JSON."""
+    """Call a node and return its JSON; half an answer of a killed node is a broken connection."""
     data = raw if raw is not None else (json.dumps(body).encode() if body is not None else None)
     headers = {"content-type": "application/json"}
     if raw is not None:
@@ -93,6 +94,8 @@ def call(url: str, body: Any = None, *, raw: bytes | None = None, timeout: float
     except urllib.error.HTTPError as error:
         with error:
             raise HttpProblem(error.code, json.loads(error.read())) from error
+    except http.client.IncompleteRead as error:
+        raise ConnectionError(f"{url}: the answer was cut off") from error
 
 
 def wait_until(condition: Callable[[], Any], timeout: float = 90.0, what: str = "") -> Any:

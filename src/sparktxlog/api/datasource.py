@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import re
 import shutil
-import socket
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -35,6 +34,7 @@ from pyspark.sql.types import StructType
 from sparktxlog.api.files import FileStage
 from sparktxlog.api.http import ERROR_CLASSES, Http
 from sparktxlog.api.nodes import Nodes
+from sparktxlog.api.probe import check_directory
 from sparktxlog.api.schema import check_fit, definition_from
 from sparktxlog.api.submission import Submission
 from sparktxlog.api.views import VIEWS, view
@@ -44,7 +44,6 @@ from sparktxlog.errors import (
     InvalidRowsError,
     MissingDependencyError,
     NotAppliedError,
-    PayloadStoreError,
     TxLogError,
 )
 from sparktxlog.model.ids import (
@@ -227,13 +226,7 @@ class TxLogWriter(DataSourceArrowWriter):
         self._folder = (
             f"{transaction_id_to_text(self._id)}/0-{definition.name}-{uuid.uuid4().hex[:8]}"
         )
-        if not self._root.is_dir():
-            raise PayloadStoreError(
-                f"the node keeps its payload store at {self._root}; the driver on "
-                f"{socket.gethostname()} has no such directory",
-                hint="Mount it there, and on the executors.",
-                path=payload_root,
-            )
+        check_directory(self._root, options["url"])
         (self._root / self._folder).mkdir(parents=True)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:

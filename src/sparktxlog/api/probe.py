@@ -38,14 +38,8 @@ def check_store(spark: SparkSession, root: Path, get: Callable[..., Any], url: s
         PayloadStoreError: One of the three sees another store; both names are in the text
             (definite).
     """
-    uri = root.as_uri()
-    here = f"the driver on {socket.gethostname()}"
-    if not root.is_dir():
-        raise PayloadStoreError(
-            f"the node at {url} keeps its payload store at {uri}; {here} has no such directory",
-            hint=_HINT,
-            node_uri=uri,
-        )
+    check_directory(root, url)
+    uri, here = root.as_uri(), _driver()
     name = str(uuid.uuid4())
     folder, file = root / PROBES / f"{name}.d", root / PROBES / name
     try:
@@ -64,6 +58,26 @@ def check_store(spark: SparkSession, root: Path, get: Callable[..., Any], url: s
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         file.unlink(missing_ok=True)
+
+
+def check_directory(root: Path, url: str) -> None:
+    """Look whether the driver has the node's payload store at all.
+
+    Raises:
+        PayloadStoreError: It has not (definite).
+    """
+    if not root.is_dir():
+        uri = root.as_uri()
+        raise PayloadStoreError(
+            f"the node at {url} keeps its payload store at {uri}; {_driver()} has no such "
+            "directory",
+            hint=_HINT,
+            node_uri=uri,
+        )
+
+
+def _driver() -> str:
+    return f"the driver on {socket.gethostname()}"
 
 
 def _ask(file: Path, get: Callable[..., Any], url: str, uri: str) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from sparktxlog.api import job
 from sparktxlog.worker.leftovers import KEEP_IMAGES, Removal, SiteLog, Unwanted, remove_leftovers
 from sparktxlog.worker.maintenance import TableUpkeep
-from sparktxlog.worker.source import HttpLogSource
+from sparktxlog.worker.source import HttpLogSource, NodeInfo
 
 
 def add_leftover_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,7 +36,7 @@ def add_leftover_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def unwanted_of(arguments: argparse.Namespace, source: HttpLogSource) -> Unwanted:
+def unwanted_of(arguments: argparse.Namespace, info: NodeInfo) -> Unwanted:
     """Return what the arguments say may go.
 
     Raises:
@@ -49,7 +49,7 @@ def unwanted_of(arguments: argparse.Namespace, source: HttpLogSource) -> Unwante
         backup_days=arguments.drop_backups_older_than,
         dry_run=arguments.dry_run,
     )
-    unwanted.check(old_files=source.info().backup_dir is not None)
+    unwanted.check(old_files=info.backup_dir is not None)
     return unwanted
 
 

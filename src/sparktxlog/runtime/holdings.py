@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from sparktxlog.errors import InvariantViolation
 from sparktxlog.protocol.messages import RunHeader
+from sparktxlog.storage.waiting import RunKey, run_key
 
 _MAX_ENDS = 8_192
 
@@ -37,9 +38,9 @@ class Holdings:
     def __init__(self, *, foreign_limit_bytes: int, cache_limit_bytes: int) -> None:
         self._own: dict[int, OwnRun] = {}
         #: By (origin, incarnation, seq): one content may have been submitted at two nodes.
-        self._foreign: dict[tuple[str, int, int], bytes] = {}
+        self._foreign: dict[RunKey, bytes] = {}
         #: Those of them that the core wants kept and that are on their way to the disk.
-        self._wanted: dict[tuple[str, int, int], bytes] = {}
+        self._wanted: dict[RunKey, bytes] = {}
         self._foreign_bytes = 0
         self._foreign_limit = foreign_limit_bytes
         self._cache: OrderedDict[bytes, bytes] = OrderedDict()
@@ -82,7 +83,7 @@ class Holdings:
 
     def put_foreign(self, header: RunHeader, payload: bytes) -> bool:
         """Keep a peer's verified payload for the core; False if there is no room for it now."""
-        key = _key(header)
+        key = run_key(header)
         if key in self._foreign or key in self._wanted:
             return True
         if self._foreign_bytes + len(payload) > self._foreign_limit and self._foreign:
@@ -93,27 +94,27 @@ class Holdings:
 
     def foreign(self, header: RunHeader) -> bytes:
         """Return a peer's payload that the core asked to keep."""
-        payload = self._wanted.get(_key(header)) or self._cache.get(header.digest)
+        payload = self._wanted.get(run_key(header)) or self._cache.get(header.digest)
         if payload is None:
-            raise InvariantViolation(f"the payload of run {_key(header)} is not at hand")
+            raise InvariantViolation(f"the payload of run {run_key(header)} is not at hand")
         return payload
 
     def foreign_persisted(self, header: RunHeader) -> None:
         """Move the payload of a durable foreign run to the cache."""
-        payload = self._wanted.pop(_key(header), None)
+        payload = self._wanted.pop(run_key(header), None)
         if payload is not None:
             self._foreign_bytes -= len(payload)
             self.cache(header.digest, payload)
 
     def foreign_wanted(self, header: RunHeader) -> None:
         """Note that the core asked to keep a payload."""
-        payload = self._foreign.pop(_key(header), None)
+        payload = self._foreign.pop(run_key(header), None)
         if payload is not None:
-            self._wanted[_key(header)] = payload
+            self._wanted[run_key(header)] = payload
 
     def foreign_refused(self, header: RunHeader) -> None:
         """Let a payload go that the core has no use for."""
-        payload = self._foreign.pop(_key(header), None)
+        payload = self._foreign.pop(run_key(header), None)
         if payload is not None:
             self._foreign_bytes -= len(payload)
 
@@ -148,7 +149,3 @@ class Holdings:
         """Bytes held."""
         own = sum(len(run.payload or b"") for run in self._own.values())
         return own + self._foreign_bytes + self._cache_bytes
-
-
-def _key(header: RunHeader) -> tuple[str, int, int]:
-    return (header.origin, header.incarnation, header.seq)

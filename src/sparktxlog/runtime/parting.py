@@ -21,13 +21,10 @@ from sparktxlog.errors import (
     NotFoundError,
     RemoteProtocolError,
 )
-from sparktxlog.model.ids import NodeId, transaction_id_to_text
-from sparktxlog.protocol.messages import RunHeader
+from sparktxlog.model.ids import transaction_id_to_text
 from sparktxlog.protocol.view import View
 from sparktxlog.storage.interfaces import Front, StoredEntry
-
-#: Names a run: origin, incarnation, sequence number.
-RunKey = tuple[NodeId, int, int]
+from sparktxlog.storage.waiting import RunKey, run_key
 
 
 class ClientApi(Protocol):
@@ -181,11 +178,6 @@ def _floor(front: Front, end: int) -> int:
     return bisect.bisect_left(
         range(1, end + 1), True, key=lambda at: front.read_entry_at(at) is not None
     )
-
-
-def run_key(header: RunHeader) -> RunKey:
-    """Return what names a run."""
-    return header.origin, header.incarnation, header.seq
 
 
 def surviving_runs(followed: Followed, runs: Sequence[StoredEntry]) -> set[RunKey]:

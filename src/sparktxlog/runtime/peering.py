@@ -220,10 +220,7 @@ class Peering:
         Raises:
             NotFoundError: Not held here, or forgotten (definite).
         """
-        parts = self._parts
-        payload = await asyncio.get_running_loop().run_in_executor(
-            parts.readers, parts.front.read_payload, origin, incarnation, seq
-        )
+        (payload,) = await self.run_payloads([(origin, incarnation, seq)])
         if payload is None:
             raise NotFoundError(f"run {origin}/{incarnation}/{seq} is not held here")
         return payload

@@ -43,7 +43,6 @@ from sparktxlog.runtime.parting import (
     Followed,
     Parting,
     part,
-    run_key,
     surviving_runs,
 )
 from sparktxlog.storage.durability import storage_error, sync_directory, sync_parents
@@ -52,6 +51,7 @@ from sparktxlog.storage.interfaces import FrontState, StoredEntry
 from sparktxlog.storage.payloads import LocalPayloadStore
 from sparktxlog.storage.quarantine import QUARANTINE_NAME, GivenUp, Quarantine, QuarantineFiles
 from sparktxlog.storage.queue_table import ASIDE, QUEUE_NAME
+from sparktxlog.storage.waiting import run_key
 
 #: Bounds of what is written with one commit.
 _PAGE_RUNS = 256

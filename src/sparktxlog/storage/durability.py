@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -41,6 +42,27 @@ def sync_parents(paths: Iterable[str | Path], root: str | Path) -> None:
                 break
     for directory in sorted(directories, reverse=True):
         sync_directory(directory)
+
+
+def link_or_copy(source: Path, target: Path) -> None:
+    """Give a file a second name; whatever had that name is replaced in one step.
+
+    **After calling** sync the directory of `target`; the bytes of a copy are synced.
+
+    Raises:
+        OSError: The file can neither be linked nor copied.
+    """
+    fresh = target.with_name(f".{target.name}.new")
+    fresh.unlink(missing_ok=True)
+    try:
+        os.link(source, fresh)
+    except OSError:
+        # Another file system, one without hard links, or too many links.
+        shutil.copy2(source, fresh)
+        sync_file(fresh)
+    fresh.replace(target)
+    # Of two names of one file `rename` keeps both.
+    fresh.unlink(missing_ok=True)
 
 
 def storage_error(error: OSError, path: str | Path) -> StorageError:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from pathlib import Path
 
 from sparktxlog.errors import StorageError
-from sparktxlog.storage.durability import storage_error, sync_directory, sync_file
+from sparktxlog.storage.durability import link_or_copy, storage_error, sync_directory
 
 
 def swap_front(path: Path, other: Path, kept: Path) -> None:
@@ -24,20 +22,10 @@ def swap_front(path: Path, other: Path, kept: Path) -> None:
                 hint="Close that program.",
                 path=str(log),
             )
-        if not (kept.exists() and kept.samefile(path)):
-            _keep(path, kept)
+        link_or_copy(path, kept)
         for directory in (kept.parent, other.parent):
             sync_directory(directory)
         other.replace(path)
         sync_directory(path.parent)
     except OSError as error:
         raise storage_error(error, path) from error
-
-
-def _keep(path: Path, kept: Path) -> None:
-    """Give a file a second name, by a copy where the file system has no hard links."""
-    try:
-        os.link(path, kept)
-    except OSError:
-        shutil.copy2(path, kept)
-        sync_file(kept)

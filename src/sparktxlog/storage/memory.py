@@ -55,9 +55,7 @@ from sparktxlog.storage.interfaces import (
     StoredEntry,
     Write,
 )
-from sparktxlog.storage.waiting import WaitingIds, run_key
-
-_RunKey = tuple[str, int, int]
+from sparktxlog.storage.waiting import RunKey, WaitingIds, run_key
 
 
 class MemoryFront:
@@ -66,8 +64,8 @@ class MemoryFront:
     def __init__(self, *, id_window: int = 1_000_000) -> None:
         self._id_window = id_window
         self._reserved = 0
-        self._incoming: dict[_RunKey, tuple[RunHeader, bytes, RunFacts]] = {}
-        self._payloads: dict[_RunKey, bytes] = {}
+        self._incoming: dict[RunKey, tuple[RunHeader, bytes, RunFacts]] = {}
+        self._payloads: dict[RunKey, bytes] = {}
         self._announced: dict[bytes, PutAnnouncement] = {}
         self._queue: list[StoredEntry] = []
         #: Run ends, parallel to the queue.

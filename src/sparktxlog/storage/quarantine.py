@@ -14,8 +14,6 @@ position that it has written, so that an act that was killed goes on there and w
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -40,7 +38,7 @@ from sparktxlog.errors import (
 )
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.storage.delta_table import LogTable
-from sparktxlog.storage.durability import storage_error, sync_file, sync_parents
+from sparktxlog.storage.durability import link_or_copy, storage_error, sync_file, sync_parents
 from sparktxlog.storage.interfaces import Front, StoredEntry
 from sparktxlog.storage.payloads import LocalPayloadStore
 from sparktxlog.storage.publishing import build_segment, restored_rows
@@ -112,9 +110,7 @@ class QuarantineFiles:
             if not source.is_file():
                 return target.is_file()  # kept by an act that was killed
             target.parent.mkdir(parents=True, exist_ok=True)
-            if not (target.exists() and target.samefile(source)):
-                target.unlink(missing_ok=True)
-                _link_or_copy(source, target)
+            link_or_copy(source, target)
         except OSError as error:
             raise storage_error(error, target) from error
         self._fresh.append(target)
@@ -129,13 +125,6 @@ class QuarantineFiles:
         except OSError as error:
             raise storage_error(error, self.root) from error
         self._fresh.clear()
-
-
-def _link_or_copy(source: Path, target: Path) -> None:
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copyfile(source, target)
 
 
 @dataclass(slots=True)

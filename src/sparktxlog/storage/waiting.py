@@ -10,10 +10,11 @@ from sparktxlog.protocol.messages import RunHeader
 #: so that a big batch costs no object per transaction.
 _DICT_LIMIT = 64
 
-_RunKey = tuple[str, int, int]
+#: Origin, incarnation, first sequence number.
+RunKey = tuple[str, int, int]
 
 
-def run_key(header: RunHeader) -> _RunKey:
+def run_key(header: RunHeader) -> RunKey:
     """Return what names a run for ever: origin, incarnation, first sequence number."""
     return (header.origin, header.incarnation, header.seq)
 
@@ -31,7 +32,7 @@ class WaitingIds:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._long: dict[_RunKey, tuple[RunHeader, bytes]] = {}
+        self._long: dict[RunKey, tuple[RunHeader, bytes]] = {}
         self._short: dict[bytes, tuple[RunHeader, int]] = {}
 
     def add(self, header: RunHeader, ids: bytes) -> None:

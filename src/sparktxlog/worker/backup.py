@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
 from sparktxlog.errors import ApplyError
-from sparktxlog.storage.durability import sync_directory
+from sparktxlog.storage.durability import link_or_copy, sync_directory
 
 
 def back_up(lake: Path, backup_dir: Path, copy_id: str, tables: Iterable[str]) -> None:
@@ -68,23 +67,3 @@ def link_tree(source: Path, target: Path) -> list[dict[str, object]]:
             )
         sync_directory(target / inside)
     return listed
-
-
-def link_or_copy(source: Path, target: Path) -> None:
-    """Give a file a second name; whatever had that name is replaced in one step.
-
-    Raises:
-        OSError: The file can neither be linked nor copied.
-    """
-    fresh = target.with_name(f".{target.name}.new")
-    fresh.unlink(missing_ok=True)
-    try:
-        os.link(source, fresh)
-    except OSError:
-        # Another file system, one without hard links, or too many links.
-        shutil.copy2(source, fresh)
-        with open(fresh, "rb") as file:
-            os.fsync(file.fileno())
-    fresh.replace(target)
-    # Of two names of one file `rename` keeps both.
-    fresh.unlink(missing_ok=True)

@@ -20,8 +20,7 @@ from time import time_ns
 from typing import TYPE_CHECKING
 
 from sparktxlog.model.copying import Grant, OfferedTable
-from sparktxlog.storage.durability import sync_directory, sync_file
-from sparktxlog.worker.backup import link_or_copy
+from sparktxlog.storage.durability import link_or_copy, sync_directory, sync_file
 from sparktxlog.worker.batches import STEPS
 from sparktxlog.worker.deltalog import Action, LogTransaction, LogVersion, forget_log
 from sparktxlog.worker.layout import LOG, Way, live_paths

@@ -214,15 +214,7 @@ def own_progress(
                 )
             progress = commit.own
         elif commit.changes:
-            raise DivergedError(
-                f"table {name!r}: version {version} was written by {commit.author} "
-                f"({commit.operation}), not by this log",
-                hint="Write through the log only.  The table stands still until it is copied anew.",
-                table=name,
-                version=version,
-                author=commit.author,
-                operation=commit.operation,
-            )
+            raise _foreign(commit, version, name, "Write through the log only.  The table")
     if recorded >= 0 and newest == recorded and not commit_path(table, recorded).exists():
         _check_not_gone(table, recorded, name)
     return newest, progress
@@ -240,15 +232,19 @@ def check_recorded(table: Path, recorded: int, lineage: str, name: str) -> None:
         return
     commit = read_commit(table, recorded)
     if commit.changes and not _is_own(commit.own, lineage, name):
-        raise DivergedError(
-            f"table {name!r}: version {recorded} was written by {commit.author} "
-            f"({commit.operation}), not by this log",
-            hint="Somebody replaced the table.  It stands still until it is copied anew.",
-            table=name,
-            version=recorded,
-            author=commit.author,
-            operation=commit.operation,
-        )
+        raise _foreign(commit, recorded, name, "Somebody replaced the table.  It")
+
+
+def _foreign(commit: TableCommit, version: int, name: str, advice: str) -> DivergedError:
+    return DivergedError(
+        f"table {name!r}: version {version} was written by {commit.author} "
+        f"({commit.operation}), not by this log",
+        hint=f"{advice} stands still until it is copied anew.",
+        table=name,
+        version=version,
+        author=commit.author,
+        operation=commit.operation,
+    )
 
 
 def _is_own(own: OwnCommit | None, lineage: str, name: str) -> TypeGuard[OwnCommit]:

@@ -263,8 +263,9 @@ def _patch(
         (Path, "rename", 1),
         (acting, "keep_order", 1),
         (SqliteFront, "replace_by", 1),
-        (front_swap, "_keep", 1),
-        (Path, "replace", 1),
+        (front_swap, "link_or_copy", 1),
+        # A kept staged file and the kept front take their names by `replace` too.
+        (Path, "replace", 3),
     ],
 )
 def test_a_kill_between_any_two_steps_keeps_everything_once(
