@@ -16,10 +16,8 @@ SEEDS ?= 500
 # Processes that share the tests, file by file; each has at most one Spark session.
 TEST_PROCESSES ?= 2
 SHARED := -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
-# Tests start many short-lived JVMs: compiling hot code a second time costs more than it gives, and
-# so does verifying the classes of Spark again.
-TEST_JVM := -XX:TieredStopAtLevel=1 -XX:+UseSerialGC \
-	-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote
+# Classes of Spark for the many short-lived JVMs of tests; see tests/spark/jvm.py.
+TEST_CLASSES := $(VENV)/test-jvm/spark.jsa
 
 .PHONY: help setup check-machine lint types test test-long test-fast test-spark sim explore demo bench docs clean mutants
 
@@ -47,14 +45,18 @@ lint: $(STAMP) ## Check style
 types: $(STAMP) ## Check types
 	$(BIN)/mypy
 
-test: $(STAMP) lint types ## Check style and types, run all tests; with CI=true a skip fails
+$(TEST_CLASSES): $(STAMP) tests/spark/jvm.py
 	@$(PYTHON) tools/check_machine.py --java
-	JDK_JAVA_OPTIONS="$(TEST_JVM)" CI=$${CI:-} $(BIN)/python -m pytest -rs --durations=12 \
-		$(SHARED) $(PYTEST_ARGS)
+	@echo "Keeping the classes that Spark loads for the JVMs of tests (once, about a minute) …"
+	@$(BIN)/python -m tests.spark.jvm || echo "That failed; tests run without, only slower."
 
-test-long: $(STAMP) ## Run the kills of processes and the random histories, repeated more often
+test: $(STAMP) $(TEST_CLASSES) lint types ## Check style and types, run all tests; with CI=true a skip fails
 	@$(PYTHON) tools/check_machine.py --java
-	JDK_JAVA_OPTIONS="$(TEST_JVM)" $(BIN)/python -m pytest --long -m "long or privileged or repeated" -rs $(PYTEST_ARGS)
+	CI=$${CI:-} $(BIN)/python -m pytest -rs --durations=12 $(SHARED) $(PYTEST_ARGS)
+
+test-long: $(STAMP) $(TEST_CLASSES) ## Run the kills of processes and the random histories, repeated more often
+	@$(PYTHON) tools/check_machine.py --java
+	$(BIN)/python -m pytest --long -m "long or privileged or repeated" -rs $(PYTEST_ARGS)
 
 sim: $(STAMP) ## Simulate clusters under faults; SEEDS=10000 sets how many hours
 	@$(BIN)/python -m sparktxlog.testing.simulation --seeds $(SEEDS) $(SIM_ARGS)
@@ -65,9 +67,9 @@ explore: $(STAMP) ## Visit every state of small clusters, and write docs/explora
 test-fast: $(STAMP) ## Run the tests that start neither a JVM nor a node
 	$(BIN)/python -m pytest -m "not spark and not e2e and not slow" $(PYTEST_ARGS)
 
-test-spark: $(STAMP) ## Run the tests that start a JVM
+test-spark: $(STAMP) $(TEST_CLASSES) ## Run the tests that start a JVM
 	@$(PYTHON) tools/check_machine.py --java
-	JDK_JAVA_OPTIONS="$(TEST_JVM)" $(BIN)/python -m pytest -m spark -rs $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m spark -rs $(PYTEST_ARGS)
 
 demo: $(STAMP) ## Run three sites with real flights; DEMO_ARGS="--scale 1 --keep" passes arguments
 	@$(PYTHON) tools/check_machine.py --java

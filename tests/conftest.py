@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from tests.spark.jvm import environment
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -22,8 +23,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-# Tests have few rows: Spark interprets their queries.
-os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parent / "spark" / "quick"))
+# Set before anything of Spark is imported; what the caller has set stays.
+os.environ.update(environment() | os.environ)
 
 #: Markers of tests that take long, the longest first.
 _HEAVY = ("slow", "spark", "e2e")

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from sparktxlog.api.session import build_session
 
-#: For a few rows; see also quick/spark-defaults.conf.
+#: For a few rows; see also jvm.py.
 _QUICK = {
     "spark.sql.shuffle.partitions": "1",
     "spark.databricks.delta.snapshotPartitions": "1",

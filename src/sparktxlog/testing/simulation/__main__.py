@@ -1,7 +1,7 @@
 """`python -m sparktxlog.testing.simulation --seeds 500`: many seeds, or one again.
 
 The last line is `seeds N, events N, epochs N, transactions N, violations N`.  Exit code 1: a seed
-violated an invariant, or a rare branch was never taken.
+violated an invariant or had too little in it, or a rare branch was never taken.
 """
 
 from __future__ import annotations
@@ -42,10 +42,20 @@ def main() -> int:
     for outcome in outcomes:
         marks += outcome.marks
     missing = [m for m in EXPECTED if not marks[m]] if len(seeds) >= _ENOUGH_FOR_MARKS else []
+    small = [
+        outcome
+        for outcome in outcomes
+        if outcome.transactions < _LEAST_TRANSACTIONS or outcome.epochs < _LEAST_EPOCHS
+    ]
     _report(outcomes, marks, perf_counter() - started)
     for outcome in violations[:20]:
         print(f"seed {outcome.seed} ({outcome.layout}): {outcome.violation}")
         print(f"  again: python -m sparktxlog.testing.simulation --seed {outcome.seed}")
+    for outcome in small[:20]:
+        print(
+            f"seed {outcome.seed} ({outcome.layout}): only {outcome.transactions} transactions "
+            f"and {outcome.epochs} epochs; {_LEAST_TRANSACTIONS} and {_LEAST_EPOCHS} are needed"
+        )
     for mark in missing:
         print(f"never happened: {mark}")
     totals = {
@@ -59,7 +69,7 @@ def main() -> int:
         print(json.dumps({**totals, "marks": dict(marks), "missing": missing}))
     else:
         print(", ".join(f"{name} {number}" for name, number in totals.items()))
-    return 1 if violations or missing else 0
+    return 1 if violations or missing or small else 0
 
 
 def _arguments() -> argparse.Namespace:
@@ -94,9 +104,6 @@ def _report(outcomes: list[Outcome], marks: Counter[str], seconds: float) -> Non
         values.sort()
         low, middle, high = values[0], values[len(values) // 2], values[-1]
         print(f"{title}: least {low}, median {middle}, most {high}")
-    small = sum(o.transactions < _LEAST_TRANSACTIONS or o.epochs < _LEAST_EPOCHS for o in outcomes)
-    print(f"seeds with fewer than {_LEAST_TRANSACTIONS} transactions or {_LEAST_EPOCHS} epochs: "
-          f"{small}")  # fmt: skip
     simulated, spent = sum(o.simulated_s for o in outcomes), sum(o.seconds for o in outcomes)
     print(f"{simulated / 3_600:.0f} simulated hours in {seconds:.0f} s; "
           f"{simulated / max(spent, 1e-9):.0f} x real time a core")  # fmt: skip
