@@ -26,6 +26,8 @@ _OPTIONS = (
     "-XX:+UseSerialGC",
     "-XX:+UnlockDiagnosticVMOptions",
     "-XX:-BytecodeVerificationRemote",
+    # At the address it was made for the archive need not be rewritten, and is shared.
+    "-XX:ArchiveRelocationMode=0",
     # Tables of a few rows: interpreting a query costs less than compiling it.
     "-Dspark.sql.codegen.wholeStage=false",
     "-Dspark.sql.codegen.factoryMode=NO_CODEGEN",

@@ -6,6 +6,7 @@
     selection   which files travel and which are here already; is there room
     chunks      one connection to a donor: chunks, digests, lease
     leases      kept alive, given back
+    placing     chunks into files, past the page cache
     schedule    which chunk comes next, from which donor
     streams     the threads that fetch chunks
     matching    which files other donors have alike

@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from sparktxlog.copying.placing import PartWriter
 from sparktxlog.copying.tasks import FileTask, chunk_count
 from sparktxlog.errors import (
     DamagedChunkError,
@@ -48,7 +49,7 @@ class FileWork:
     expected: str | None = None
     rounds: int = 1
     #: Of the `.part` file, while chunks are written.
-    descriptor: int | None = None
+    writer: PartWriter | None = None
 
     @classmethod
     def of(
@@ -188,7 +189,7 @@ class Schedule:
         Args:
             sizes: Bytes of the chunk, plain and as they travelled.
 
-        **After calling**: if it is, close its descriptor, then `hand_over`.
+        **After calling**: if it is, close its writer, then `hand_over`.
         """
         with self._changed:
             state = self.donors[donor]

@@ -10,7 +10,6 @@ place: the next fetch into the same workspace goes on from there.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -19,6 +18,7 @@ from pathlib import Path
 
 from sparktxlog.copying.chunks import DonorLink
 from sparktxlog.copying.leases import LeaseKeeper
+from sparktxlog.copying.placing import PartWriter, chunk_buffer
 from sparktxlog.copying.schedule import FileWork, Schedule
 from sparktxlog.copying.tasks import ChunkRecord, FetchStats
 from sparktxlog.copying.workspace import CopyWorkspace, Journal, disk_error
@@ -59,7 +59,6 @@ class Streams:
         self._silence_s = silence_s
         self._links: list[DonorLink] = []
         self._opened: set[FileWork] = set()
-        self._folders: set[Path] = set()
         self._records: list[ChunkRecord] | None = None
         self._lock = threading.Lock()
 
@@ -174,7 +173,7 @@ class Streams:
 
     def _stream(self, schedule: Schedule, name: str) -> None:
         """Fetch one chunk after the other."""
-        buffer = memoryview(bytearray(self.chunk_bytes))
+        buffer = chunk_buffer(self.chunk_bytes)
         links: dict[int, DonorLink] = {}
         with self._workspace.journal(name) as journal:
             try:
@@ -210,10 +209,7 @@ class Streams:
         """Write a chunk, then its line: a line without bytes would be a lie after kill -9."""
         part = self._workspace.part(*file.task.key)
         try:
-            descriptor = self._open(file)
-            done = 0
-            while done < len(view):
-                done += os.pwrite(descriptor, view[done:], offset + done)
+            self._open(file, part).write(view, offset)
         except OSError as error:
             raise disk_error(error, part) from error
         record = ChunkRecord(
@@ -225,20 +221,16 @@ class Streams:
             with self._lock:
                 self._records.append(record)
 
-    def _open(self, file: FileWork) -> int:
+    def _open(self, file: FileWork, part: Path) -> PartWriter:
         with self._lock:
-            if file.descriptor is None:
-                part = self._workspace.part(*file.task.key)
-                if part.parent not in self._folders:
-                    part.parent.mkdir(parents=True, exist_ok=True)
-                    self._folders.add(part.parent)
-                file.descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            if file.writer is None:
+                file.writer = PartWriter(part)
                 self._opened.add(file)
-            return file.descriptor
+            return file.writer
 
     def _close(self, file: FileWork) -> None:
         with self._lock:
-            if file.descriptor is not None:
-                os.close(file.descriptor)
-                file.descriptor = None
+            if file.writer is not None:
+                file.writer.close()
+                file.writer = None
                 self._opened.discard(file)

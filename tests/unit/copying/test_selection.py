@@ -13,7 +13,7 @@ import pytest
 from tests.stand_in_donor import StandInDonor
 from tests.unit.copying.conftest import CHUNK, FILES, assert_staged, tasks_of
 
-from sparktxlog.copying import streams
+from sparktxlog.copying import placing
 from sparktxlog.copying.fetch import fetch_files
 from sparktxlog.copying.selection import (
     digest_batches,
@@ -134,7 +134,7 @@ def test_the_disk_fills_up_meanwhile(
 
     grant = donor.grant()
     with monkeypatch.context() as patch:
-        patch.setattr(streams.os, "pwrite", full)
+        patch.setattr(placing.os, "pwrite", full)
         with pytest.raises(DiskFullError, match="no space left"):
             fetch_files(workspace, [grant], tasks_of(grant), streams=2)
     stats = fetch_files(workspace, [grant], tasks_of(grant), streams=2)
