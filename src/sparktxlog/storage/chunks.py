@@ -1,8 +1,9 @@
 """Chunks of pinned files: read, hashed, compressed where a sample says that it pays (R24, B22).
 
-A file's digest is a tree: SHA-256 over the concatenated SHA-256 of its chunks.  Chunks that were
-served are not hashed again for it.  A file that is no longer what it was when it was pinned is
-refused, before and after reading.
+A file's digest is a tree: SHA-256 over the concatenated SHA-256 of its chunks.  A chunk is hashed
+once: what it was then is what later copies and the tree are told, so that bytes which went bad on
+the disk meanwhile are noticed by whoever receives them.  A file that is no longer what it was when
+it was pinned is refused, before and after reading.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ SIMILAR = 1.05
 #: A file travels compressed if the sample, the begin of its first chunk, shrinks to this part or
 #: less.
 WORTH = 0.9
-SAMPLE_BYTES = 1 << 20
+SAMPLE_BYTES = 256 << 10
 #: Chunk digests remembered, about 170 bytes each in memory.
 _MAX_DIGESTS = 200_000
 
@@ -115,15 +116,13 @@ class ChunkReader:
         # What travels as it is needs memory of its own until it is sent.
         plain = memoryview(bytearray(length)) if level is None else self._scratch.buffer(length)
         self._fill(file, offset, plain)
-        digest = hashlib.sha256(plain)
-        if length == min(self._chunk_bytes, file.identity.size_bytes - offset):
-            self._remember(file.identity, offset // self._chunk_bytes, digest.digest())
+        digest = self._digest_of(file, offset, plain)
         data, codec = plain, IDENTITY
         if level is not None:
             packed = memoryview(self._scratch.compress(plain, level))
             shrunk = len(packed) < length
             data, codec = (packed, ZSTD) if shrunk else (memoryview(bytearray(plain)), IDENTITY)
-        return Chunk(data=data, digest=digest.hexdigest(), codec=codec, plain_bytes=length)
+        return Chunk(data=data, digest=digest.hex(), codec=codec, plain_bytes=length)
 
     def file_digest(self, file: PinnedFile) -> str:
         """Return a file's digest, hexadecimal; only chunks not hashed before are read.
@@ -139,8 +138,7 @@ class ChunkReader:
             if digest is None:
                 plain = self._scratch.buffer(min(self._chunk_bytes, size - offset))
                 self._fill(file, offset, plain)
-                digest = hashlib.sha256(plain).digest()
-                self._remember(file.identity, number, digest)
+                digest = self._digest_of(file, offset, plain)
             tree.update(digest)
         return tree.hexdigest()
 
@@ -206,6 +204,19 @@ class ChunkReader:
             known = self._entry(file.identity)
             known.level, known.sampled = level, True
         return level
+
+    # -- digests -----------------------------------------------------------------------------------
+
+    def _digest_of(self, file: PinnedFile, offset: int, plain: memoryview) -> bytes:
+        """Return the SHA-256 of bytes just read: a whole chunk's from memory where it is known."""
+        if len(plain) < min(self._chunk_bytes, file.identity.size_bytes - offset):
+            return hashlib.sha256(plain).digest()
+        number = offset // self._chunk_bytes
+        digest = self._recall(file.identity, number)
+        if digest is None:
+            digest = hashlib.sha256(plain).digest()
+            self._remember(file.identity, number, digest)
+        return digest
 
     # -- memory ------------------------------------------------------------------------------------
 
