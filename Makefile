@@ -19,7 +19,7 @@ SHARED := -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 # Classes of Spark for the many short-lived JVMs of tests; see tests/spark/jvm.py.
 TEST_CLASSES := $(VENV)/test-jvm/spark.jsa
 
-.PHONY: help setup check-machine lint types test test-long test-fast test-spark sim explore demo bench docs clean mutants
+.PHONY: help setup check-machine lint types test test-faults test-long test-fast test-spark sim explore demo bench docs clean mutants
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
@@ -50,9 +50,13 @@ $(TEST_CLASSES): $(STAMP) tests/spark/jvm.py
 	@echo "Keeping the classes that Spark loads for the JVMs of tests (once, about a minute) …"
 	@$(BIN)/python -m tests.spark.jvm || echo "That failed; tests run without, only slower."
 
-test: $(STAMP) $(TEST_CLASSES) lint types ## Check style and types, run all tests; with CI=true a skip fails
+test: $(STAMP) $(TEST_CLASSES) lint types ## Check style and types, run the tests; with CI=true a skip fails
 	@$(PYTHON) tools/check_machine.py --java
-	CI=$${CI:-} $(BIN)/python -m pytest -rs --durations=12 $(SHARED) $(PYTEST_ARGS)
+	CI=$${CI:-} $(BIN)/python -m pytest -m "not faults" -rs --durations=12 $(SHARED) $(PYTEST_ARGS)
+
+test-faults: $(STAMP) $(TEST_CLASSES) ## Run the tests that kill, cut or fill real processes, links and disks
+	@$(PYTHON) tools/check_machine.py --java
+	CI=$${CI:-} $(BIN)/python -m pytest -m faults -rs --durations=12 $(SHARED) $(PYTEST_ARGS)
 
 test-long: $(STAMP) $(TEST_CLASSES) ## Run the kills of processes and the random histories, repeated more often
 	@$(PYTHON) tools/check_machine.py --java

@@ -12,7 +12,7 @@ import psutil
 import pytest
 from tests.architecture.source_tree import ROOT
 
-pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.slow, pytest.mark.faults]
 
 
 @pytest.mark.timeout(800)

@@ -15,7 +15,7 @@ import pytest
 from tests.node_processes import TABLE, Cluster, HttpProblem, NodeProcess, append, wait_until
 from tests.steady_load import SteadyLoad
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.faults]
 
 QUICK = ("suspect-timeout = 2", "start-timeout = 4")
 #: In a user namespace of its own a process may mount without being root.

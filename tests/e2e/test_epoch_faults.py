@@ -22,7 +22,7 @@ from tests.node_processes import (
 from tests.site_links import LinkedCluster, SiteLinks, ways_between
 from tests.steady_load import SteadyLoad
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.faults]
 
 #: Ready to go on without a member soon, and patient with a busy machine.
 QUICK = ("suspect-timeout = 2", "start-timeout = 4")

@@ -21,7 +21,7 @@ from sparktxlog import Client
 from sparktxlog.errors import CommitStateUnknownError, TxLogError
 from sparktxlog.model.receipt import Level, Receipt
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.faults]
 
 QUICK = ("suspect-timeout = 2", "start-timeout = 4")
 ROW = [{"id": 1, "v": "x"}]

@@ -30,7 +30,7 @@ from tests.node_processes import (
 from sparktxlog import Client
 from sparktxlog.model.operation import OP_COLUMN, POSITION_COLUMN
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.faults]
 
 QUICK = ("suspect-timeout = 2", "start-timeout = 4")
 

@@ -227,6 +227,7 @@ def test_beyond_the_hard_cap_a_laggard_needs_a_copy(cluster: Cluster) -> None:
     assert node.log_text().count("worker needs a copy") == 1
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize("point", ["expired", "files", "dropped", "commit", "vacuumed", "shrunk"])
 def test_a_kill_while_shortening_is_repaired_by_the_next_start(tmp_path: Path, point: str) -> None:
     cluster = Cluster(tmp_path, "A")

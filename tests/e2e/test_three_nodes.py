@@ -76,6 +76,7 @@ def test_singles_and_runs_of_all_sites_get_one_order(cluster: Cluster) -> None:
     assert [e["chain_hash"] for e in queues[0]] == [e["chain_hash"] for e in queues[2]]
 
 
+@pytest.mark.faults
 def test_kill_9_in_the_middle_loses_nothing_that_was_accepted(cluster: Cluster) -> None:
     a, b, c = cluster.nodes.values()
     base = cluster.settle()

@@ -7,7 +7,7 @@ import pytest
 from sparktxlog.testing.simulation.run import run_seed
 
 #: CI runs `make sim SEEDS=500` beside the tests.
-SEEDS = 40
+SEEDS = 12
 
 
 def test_one_seed_is_one_history() -> None:

@@ -25,7 +25,7 @@ from sparktxlog.worker.apply import Applier
 from sparktxlog.worker.source import HttpLogSource
 from sparktxlog.worker.state import ReplicaDirectory
 
-pytestmark = [pytest.mark.spark, pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.e2e, pytest.mark.faults, pytest.mark.timeout(900)]
 
 ROOT = Path(__file__).parents[2]
 PUBLISHING = ("files", "rows", "mark", "rows")

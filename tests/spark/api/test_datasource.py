@@ -99,6 +99,16 @@ def test_transfers_show_expected_and_measured_times(
         assert (row["estimated_s"], row["actual_s"]) == (None, 2.5)
 
 
+def test_epochs_are_read_as_they_are_told(spark: SparkSession, log: TxLog) -> None:
+    for frame in (log.epochs(), spark.read.format("txlog").load("epochs")):
+        (row,) = frame.where("phase = 'NORMAL'").collect()
+        assert (row["epoch"], row["members"], row["joined"]) == (1, ["A"], None)
+        assert [(seat["id"], seat["witness"]) for seat in row["roster"]] == [("A", False)]
+        assert row["begins_after"]["position"] == 0
+        (age,) = frame.select(F.expr("current_timestamp() - taken_up_at")).first()  # type: ignore[misc]
+        assert 0 <= age.total_seconds() < 3_600
+
+
 def test_refusals_keep_their_codes_and_leave_no_files(
     spark: SparkSession, log: TxLog, node: RunningNode
 ) -> None:

@@ -203,6 +203,7 @@ def test_a_wrong_donor_replaces_nothing(site: Site) -> None:
     site.check()
 
 
+@pytest.mark.faults
 def test_a_copy_killed_during_the_swap_is_brought_to_its_end(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -27,7 +27,7 @@ from sparktxlog.worker.fetching import DonorFetcher
 from sparktxlog.worker.source import HttpLogSource
 from sparktxlog.worker.state import ReplicaDirectory, read_state
 
-pytestmark = [pytest.mark.spark, pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.e2e, pytest.mark.faults, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).parents[3]
 CHUNK_BYTES = 65_536

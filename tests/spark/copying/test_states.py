@@ -41,6 +41,7 @@ from sparktxlog.worker import swap
 from sparktxlog.worker.apply import Applier, ApplyOutcome
 from sparktxlog.worker.copy_terms import CopyOptions
 from sparktxlog.worker.placing import Placer
+from sparktxlog.worker.quarantine import Quarantine
 from sparktxlog.worker.reports import report_of
 from sparktxlog.worker.source import HttpLogSource
 from sparktxlog.worker.state import ReplicaDirectory, read_state
@@ -251,6 +252,10 @@ def test_a_lost_update_is_found_at_the_next_signature_and_repaired(
     said.lines(OUT_OF_SYNC_FORCED)
 
 
+class Killed(BaseException):
+    """The worker ended here."""
+
+
 def write_foreign(lake: Path, number: int) -> None:
     """Append a row to a replica's table behind the log's back."""
     rows = pa.table({"id": pa.array([number], pa.int64()), "v": ["foreign"]})
@@ -263,6 +268,7 @@ def test_lost_commit_races_are_noticed_and_nothing_foreign_is_lost(
     sites.commit()
     sites.apply_at_a()
     lake, handle, actions = sites.lake(sites.b), Placer._handle, swap.swap_actions
+    save_rows = Quarantine.save_rows
 
     def lose_the_batch(self: Placer, name: str) -> DeltaTable:
         """Let somebody commit between the worker's look at the table and its own commit."""
@@ -274,11 +280,22 @@ def test_lost_commit_races_are_noticed_and_nothing_foreign_is_lost(
     def lose_the_swap(*arguments: Any, **named: Any) -> Any:
         monkeypatch.setattr(swap, "swap_actions", actions)
         write_foreign(lake, 667)
+        monkeypatch.setattr(Quarantine, "save_rows", killed)
         return actions(*arguments, **named)
+
+    def killed(*arguments: Any) -> Any:
+        """End between the conflict and the second export."""
+        monkeypatch.setattr(Quarantine, "save_rows", save_rows)
+        raise Killed
 
     monkeypatch.setattr(Placer, "_handle", lose_the_batch)
     monkeypatch.setattr(swap, "swap_actions", lose_the_swap)
     said = Said(sites.b)
+    with pytest.raises(Killed):
+        sites.work(sites.b, copies=CopyOptions())
+    begun = read_state(lake)
+    assert begun is not None and begun.copying is not None
+    assert sites.quarantined(begun.copying.copy_id) == [666]
     outcome = sites.work(sites.b, copies=CopyOptions())
     (copy,) = outcome.copies
     sites.check(outcome, "commit")

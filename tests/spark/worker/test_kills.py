@@ -19,7 +19,7 @@ from sparktxlog.worker.apply import Applier
 from sparktxlog.worker.signatures import signature_of
 from sparktxlog.worker.state import ReplicaDirectory, read_state
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.faults]
 
 ROOT = Path(__file__).parents[3]
 

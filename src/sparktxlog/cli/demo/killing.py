@@ -1,8 +1,9 @@
 """The demo's kill: a node dies in the middle of its work, the others go on, and it comes back.
 
-The site's job goes on too: it has the other nodes' addresses and submits there.  Part of its
-transactions were accepted by the dead node only; that brings them along when it returns, and what
-was submitted again meanwhile takes effect once.
+The site's job goes on too: it has the other nodes' addresses and submits there.  A flight's changes
+build upon each other, so the job commits at `acquired`: what it was told of is at another node when
+its own dies, and is ordered before what it submits there.  Transactions that only the dead node had
+accepted would be ordered when it returns, behind later ones.
 """
 
 from __future__ import annotations
@@ -58,10 +59,10 @@ class Killing:
         with reporter.waiting("restarting"):
             cluster.restart_evicting()
         reporter.heading(
-            f"Site {victim} commits at level [bold]accepted[/bold]; in the middle its node is "
+            f"Site {victim} commits at level [bold]acquired[/bold]; in the middle its node is "
             "killed (SIGKILL)"
         )
-        story.commit({victim: (2 * self._part, 2 * self._parts, "accepted")})
+        story.commit({victim: (2 * self._part, 2 * self._parts, "acquired")})
         status = cluster.status(self._others[0])
         mark = _Mark(epoch=int(status["epoch"]), position=int(status["position"]))
         killed_at = monotonic()
