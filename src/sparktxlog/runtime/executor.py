@@ -1,14 +1,8 @@
 """The executor: works the core's actions off in order, grouping what must be durable.
 
-One first-in-first-out stream.  Actions before the first `Persist…` are carried out at once; from
-there on everything queued becomes one batch: its `Persist…` are made durable together, with one
-fsync in the single writer thread, and then its other actions are carried out in their order.  So
-every `Persist…` is durable before any action behind it ("persist before you speak", protocol §3),
-and while the disk works the next batch gathers (group commit, protocol P1b).
-
-A batch is bounded, so it may end between any two `Persist…` of the core.  A kill there is harmless
-because they stand in this order (P18): the final queue's entries first, as part of the old epoch,
-then the view, then the new stamps; a start with the view and old stamps stamps anew.
+The order is that of `protocol/stream.py` ("persist before you speak", protocol §3): the writes of a
+batch are made durable together, with one fsync in the single writer thread, and while the disk
+works the next batch gathers (group commit, protocol P1b).
 
 A full disk stops the stream without losing anything: the batch is tried again until it fits.
 Any other failure of the storage leaves its state unknown: the node must stop.
@@ -17,7 +11,6 @@ Any other failure of the storage leaves its state unknown: the node must stop.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -28,7 +21,6 @@ import structlog
 from sparktxlog.errors import DiskFullError, TxLogError
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.actions import (
-    PERSISTS,
     Action,
     PersistAnnouncement,
     PersistBallot,
@@ -39,6 +31,7 @@ from sparktxlog.protocol.actions import (
     PersistRestamp,
     PersistView,
 )
+from sparktxlog.protocol.stream import MAX_BATCH, ActionStream
 from sparktxlog.runtime.clock import wall_us
 from sparktxlog.runtime.holdings import Holdings
 from sparktxlog.storage.interfaces import (
@@ -56,8 +49,6 @@ from sparktxlog.storage.interfaces import (
 _log = structlog.get_logger("sparktxlog.executor")
 
 _RETRY_S = 1.0
-#: Most items of one batch: bounds the time until the first of them is told.
-_MAX_BATCH = 4_096
 
 
 @dataclass(slots=True, kw_only=True)
@@ -79,6 +70,7 @@ class Executor:
             must not block.
         wrote: Called after each batch with the seconds it took; the writer is free again.
         node_id: This node: its own runs outlive the end of an epoch.
+        max_batch: Most items that are written together.
     """
 
     def __init__(
@@ -89,13 +81,16 @@ class Executor:
         wrote: Callable[[float], None],
         *,
         node_id: NodeId,
+        max_batch: int = MAX_BATCH,
     ) -> None:
         self._front = front
         self._holdings = holdings
         self._deliver = deliver
         self._wrote = wrote
         self._node_id = node_id
-        self._queue: deque[Action | AsideWrite] = deque()
+        self._stream: ActionStream[Action | AsideWrite] = ActionStream(
+            durable=(AsideWrite,), max_batch=max_batch
+        )
         self._ready = asyncio.Event()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="front-writer")
         #: The batch being worked on.
@@ -109,7 +104,7 @@ class Executor:
 
     def put(self, items: Iterable[Action | AsideWrite]) -> None:
         """Queue actions behind all earlier ones."""
-        self._queue.extend(items)
+        self._stream.put(items)
         self._ready.set()
 
     def write(self, writes: Sequence[Write]) -> asyncio.Future[None]:
@@ -124,7 +119,7 @@ class Executor:
     @property
     def depth(self) -> int:
         """Number of items that wait."""
-        return len(self._queue)
+        return len(self._stream)
 
     async def run(self) -> None:
         """Work until cancelled.
@@ -137,10 +132,9 @@ class Executor:
             while True:
                 await self._ready.wait()
                 self._ready.clear()
-                while self._queue:
+                while self._stream:
                     self._carry_out_leading()
-                    if self._queue:
-                        await self._work_batch()
+                    await self._work_batch()
         except TxLogError as error:
             self._fail(error)
             raise
@@ -148,10 +142,10 @@ class Executor:
     def _fail(self, error: TxLogError) -> None:
         """Let nobody wait for a write that never comes."""
         self._failed = error
-        for item in (*self._batch, *self._queue):
+        for item in (*self._batch, *self._stream):
             if isinstance(item, AsideWrite) and item.done is not None and not item.done.done():
                 item.done.set_exception(error)
-        self._queue.clear()
+        self._stream.clear()
 
     def close(self) -> None:
         """Wait for the write in flight and stop the thread."""
@@ -159,19 +153,20 @@ class Executor:
 
     def _carry_out_leading(self) -> None:
         at = wall_us()
-        queue = self._queue
-        while queue and not isinstance(queue[0], (*PERSISTS, AsideWrite)):
-            self._deliver(queue.popleft(), at)  # type: ignore[arg-type]
+        for item in self._stream.leading():
+            assert not isinstance(item, AsideWrite), "those must be durable"
+            self._deliver(item, at)
 
     async def _work_batch(self) -> None:
-        count = min(len(self._queue), _MAX_BATCH)
-        batch = self._batch = [self._queue.popleft() for _ in range(count)]
+        batch = self._batch = self._stream.take()
+        if not batch:
+            return
         at = wall_us()
         writes: list[Write] = []
         for item in batch:
             if isinstance(item, AsideWrite):
                 writes.extend(item.writes)
-            elif isinstance(item, PERSISTS):
+            elif self._stream.must_be_durable(item):
                 writes.append(self._to_write(item, at))
         self.writing = True
         started = perf_counter()

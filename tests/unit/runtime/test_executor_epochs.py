@@ -25,9 +25,9 @@ from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.messages import MergeBase
 from sparktxlog.protocol.phases import Phase
 from sparktxlog.protocol.recovery import MasterConfig
+from sparktxlog.protocol.stream import MAX_BATCH
 from sparktxlog.protocol.union import end_of
 from sparktxlog.protocol.view import Ballot, Seat, View
-from sparktxlog.runtime import executor as module
 from sparktxlog.runtime.executor import Executor
 from sparktxlog.runtime.holdings import Holdings
 from sparktxlog.storage.interfaces import PutBallot, PutRestamp, PutView, Write
@@ -80,12 +80,19 @@ def decide(front: MemoryFront, now: int = 1_000) -> list[Action]:
     return master.handle_all([event], now)
 
 
-async def work(front: MemoryFront, actions: Sequence[Action]) -> list[Action]:
+async def work(
+    front: MemoryFront, actions: Sequence[Action], *, max_batch: int = MAX_BATCH
+) -> list[Action]:
     """Carry actions out until all is done, or the front dies; return what was told."""
     told: list[Action] = []
     holdings = Holdings(foreign_limit_bytes=1 << 20, cache_limit_bytes=1 << 20)
     executor = Executor(
-        front, holdings, lambda action, at: told.append(action), lambda seconds: None, node_id=A
+        front,
+        holdings,
+        lambda action, at: told.append(action),
+        lambda seconds: None,
+        node_id=A,
+        max_batch=max_batch,
     )
     task = asyncio.create_task(executor.run())
     executor.put(actions)
@@ -112,17 +119,14 @@ def test_the_core_asks_for_queue_then_view_then_stamps() -> None:
 
 
 @pytest.mark.parametrize("killed_after", [0, 1, 2, 3, 4, 5, 6, 100])
-def test_a_kill_between_any_two_writes_costs_nothing(
-    killed_after: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "_MAX_BATCH", 1)
+def test_a_kill_between_any_two_writes_costs_nothing(killed_after: int) -> None:
     front = front_of_a_wedged_node()
     front.left = killed_after
-    told = asyncio.run(work(front, decide(front)))
+    told = asyncio.run(work(front, decide(front), max_batch=1))
     if killed_after < 6:
         assert not [a for a in told if isinstance(a, TellPhase)]
     front.left = 1_000
-    asyncio.run(work(front, decide(front, now=5_000)))
+    asyncio.run(work(front, decide(front, now=5_000), max_batch=1))
     # Once more, with nothing left to be done.
     again = decide(front, now=9_000)
     assert not [a for a in again if isinstance(a, (PersistView, PersistRestamp, PersistQueue))]

@@ -26,7 +26,7 @@ EXPECTED = (
     "member evicted", "member admitted", "roster changed", "two ballots for one epoch",
     "nobody evicted", "one member alone", "forced",
     "partition", "one-way cut", "crash", "pause", "slow disk", "clock far off", "rival changes",
-    "stale messages",
+    "stale messages", "batch cut short",
 )  # fmt: skip
 
 

@@ -1,36 +1,38 @@
-"""A simulated node: a real core, a disk, a clock, and the executor's one stream of actions."""
+"""A simulated node: a real core, the real stream of actions, a disk and a clock."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sparktxlog.model.operation import RunFacts
-from sparktxlog.protocol.actions import PERSISTS, Action, Alarm, TellPhase
+from sparktxlog.protocol.actions import Action, Alarm, TellPhase
 from sparktxlog.protocol.events import Event, RunSubmitted, Tick
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.phases import Phase
 from sparktxlog.protocol.recovery import MasterConfig
+from sparktxlog.protocol.stream import MAX_BATCH, ActionStream
 from sparktxlog.testing.simulation.disk import SimulatedDisk
 
 if TYPE_CHECKING:
     from sparktxlog.testing.simulation.world import World
 
-#: As a set: asked for every action.
-_PERSISTS = frozenset(PERSISTS)
-
 
 class SimulatedNode:
     """One node; `master` is None while it is down.
 
-    Like the real executor it carries actions out in order: those in front of the first `Persist…`
-    at once; the rest of what has gathered waits for one write, which a crash keeps or loses as a
-    whole.
+    A write takes time, and a crash keeps or loses it as a whole.
     """
 
-    def __init__(self, world: World, config: MasterConfig, facts: dict[bytes, RunFacts]) -> None:
+    def __init__(
+        self,
+        world: World,
+        config: MasterConfig,
+        facts: dict[bytes, RunFacts],
+        *,
+        max_batch: int = MAX_BATCH,
+    ) -> None:
         self.world = world
         self.config = config
         self.name = config.node_id
@@ -47,7 +49,7 @@ class SimulatedNode:
         self.submits: dict[int, RunSubmitted] = {}
         #: Counts starts and crashes: what was scheduled before one is void.
         self.life = 0
-        self._stream: deque[Action] = deque()
+        self._stream: ActionStream[Action] = ActionStream(max_batch=max_batch)
         self._writing: list[Action] | None = None
         self._inbox: list[Event] = []
         self._timer_at = -1
@@ -87,7 +89,7 @@ class SimulatedNode:
         writing, self._writing = self._writing, None
         if writing is not None and random.random() < 0.5:
             self._write(writing)
-            told = [action for action in writing if type(action) not in _PERSISTS]
+            told = [a for a in writing if not self._stream.must_be_durable(a)]
             for action in told[: random.randrange(len(told) + 1)]:
                 self.world.carry_out(self, action)
         self.master = None
@@ -126,7 +128,7 @@ class SimulatedNode:
         self.world.steps += len(events)
         if actions:
             self.world.checks.handled(self, actions)
-            self._stream.extend(actions)
+            self._stream.put(actions)
             self._pump()
         if self.master is not None:
             self._set_timer(clock)
@@ -135,11 +137,12 @@ class SimulatedNode:
         stream = self._stream
         if self._writing is not None:
             return
-        while stream and type(stream[0]) not in _PERSISTS:
-            self._carry_out(stream.popleft())
+        for action in stream.leading():
+            self._carry_out(action)
         if stream:
-            self._writing = list(stream)
-            stream.clear()
+            self._writing = stream.take()
+            if stream:
+                self.world.marks.hit("batch cut short")
             delay = 50 + int(self.world.random.random() * self.slow_us)
             self.world.after(delay, self._written, self.life)
 
@@ -152,14 +155,14 @@ class SimulatedNode:
         batch, self._writing = self._writing, None
         self._write(batch)
         for action in batch:
-            if type(action) not in _PERSISTS:
+            if not self._stream.must_be_durable(action):
                 self._carry_out(action)
                 if life != self.life:
                     return
         self._pump()
 
     def _write(self, batch: list[Action]) -> None:
-        persists = [action for action in batch if type(action) in _PERSISTS]
+        persists = [action for action in batch if self._stream.must_be_durable(action)]
         self.disk.write(persists, self.submits)
         self.world.checks.wrote(self, persists)
 

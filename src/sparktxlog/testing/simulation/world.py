@@ -37,6 +37,7 @@ from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.messages import RunHeader, Tail
 from sparktxlog.protocol.phases import Phase
 from sparktxlog.protocol.recovery import MasterConfig
+from sparktxlog.protocol.stream import MAX_BATCH
 from sparktxlog.protocol.view import Seat
 from sparktxlog.testing.simulation.checks import Checks
 from sparktxlog.testing.simulation.marks import Marks
@@ -67,6 +68,11 @@ class Layout:
     settings: dict[str, Any] = field(default_factory=dict)
     #: Kind of fault → its weight, instead of the usual one.
     faults: dict[str, int] = field(default_factory=dict)
+
+
+#: In every fourth seed of a layout a batch of the executor ends after so many actions: a crash then
+#: falls between any two persists of the core.
+_SMALL_BATCH, _SMALL_EVERY = 3, 28
 
 
 class World:
@@ -104,6 +110,7 @@ class World:
             Seat(node_id=NodeId(name), weight=weight) for name, weight in layout.masters.items()
         ) + tuple(Seat(node_id=NodeId(name), witness=True) for name in layout.witnesses)
         members = tuple(NodeId(name) for name in layout.masters)
+        small = self.seed % _SMALL_EVERY >= _SMALL_EVERY * 3 // 4
         nodes = {}
         for name in (*layout.masters, *layout.witnesses, *layout.spares):
             config = MasterConfig(
@@ -122,7 +129,9 @@ class World:
                     **layout.settings,
                 },
             )
-            nodes[name] = SimulatedNode(self, config, self.facts)
+            nodes[name] = SimulatedNode(
+                self, config, self.facts, max_batch=_SMALL_BATCH if small else MAX_BATCH
+            )
         return nodes
 
     # -- time --------------------------------------------------------------------------------------
