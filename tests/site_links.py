@@ -61,7 +61,11 @@ class LinkedCluster(Cluster):
             node.write_config(self.links.ports[name], others)
             listen = f'listen = "127.0.0.1:{self.ports[name]}"\n'
             node.config.write_text(listen + node.config.read_text())
+        self.configure()
         super().start()
+
+    def configure(self) -> None:
+        """Change the nodes' configurations before the first start."""
 
     def stop(self) -> None:
         """Stop all nodes and the relays."""
@@ -70,3 +74,34 @@ class LinkedCluster(Cluster):
         super().stop()
         if hasattr(self, "links"):
             self.links.close()
+
+
+class TwoSwitchCluster(LinkedCluster):
+    """Node processes with an address each at two switches: `links` and `second` (V59)."""
+
+    second: SiteLinks
+
+    def configure(self) -> None:
+        """Give all peers their address at the second switch."""
+        self.second = SiteLinks(self.ports)
+        for name, node in self.nodes.items():
+            text = node.config.read_text()
+            for other in self.peers_of(name):
+                first, second = self.addresses(other)
+                text = text.replace(f'url = "{first}"', f'url = "{first},{second}"')
+            node.config.write_text(text)
+
+    def addresses(self, name: str) -> tuple[str, str]:
+        """Return a node's addresses at the first and the second switch."""
+        first, second = (
+            f"http://127.0.0.1:{links.ports[name]}" for links in (self.links, self.second)
+        )
+        return first, second
+
+    def stop(self) -> None:
+        """Stop all nodes and both switches."""
+        if hasattr(self, "second"):
+            self.second.heal()
+        super().stop()
+        if hasattr(self, "second"):
+            self.second.close()

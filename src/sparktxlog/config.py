@@ -131,6 +131,9 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(key="eviction", read=one_of("auto", "manual"), default="auto",
             description="auto: the others go on without a member that is missing; manual: they "
             "wait for it, until an operator removes it."),
+    Setting(key="check-addresses", read=one_of("all", "first", "second", "none"), default="all",
+            description="Which of a peer's several addresses are tried every suspect-timeout (1 to "
+            "60 s) while its link is at another one: all, only the first or second, or none."),
     Setting(key="paused", read=read_switch, default=False,
             description="The node takes no transactions, and does all the rest; set at run time "
             "by `sparktxlog peer pause` and `continue`."),
@@ -230,6 +233,7 @@ class NodeConfig:
     suspect_timeout: float
     start_timeout: float
     eviction: str
+    check_addresses: str
     paused: bool
     cluster_secret: str | None = field(repr=False)
     cluster_secret_file: Path | None

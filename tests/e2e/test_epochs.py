@@ -43,6 +43,15 @@ def send(method: str, url: str, body: dict[str, Any]) -> Any:
         return json.loads(response.read())
 
 
+def history(node: NodeProcess) -> list[tuple[str, ...]]:
+    """Return the members of each epoch that a node took up, and who joined and left; in order."""
+    found = reversed(call(f"{node.url}/v1/epochs/history"))
+    return [
+        tuple("".join(epoch[name] or ()) for name in ("members", "joined", "left"))
+        for epoch in found
+    ]
+
+
 def started(cluster: Cluster) -> Cluster:
     cluster.start()
     cluster.nodes["A"].commit(TABLE)
@@ -97,6 +106,7 @@ def test_the_others_go_on_without_a_dead_member_and_it_comes_back(three: Cluster
     three.agree(position + 1)
 
 
+@pytest.mark.faults
 def test_a_stopped_member_is_evicted_and_returns_without_a_loss(three: Cluster) -> None:
     a, b, c = three.nodes.values()
     acknowledged: list[str] = []
@@ -136,6 +146,7 @@ def test_a_stopped_member_is_evicted_and_returns_without_a_loss(three: Cluster) 
         assert {receipt["outcome"] for receipt in receipts} == {"committed"}
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize("victim", ["A", "B"])
 def test_two_masters_and_a_witness(tmp_path: Path, victim: str) -> None:
     cluster = Cluster(tmp_path, "ABW", settings=QUICK, witnesses="W")
@@ -157,6 +168,7 @@ def test_two_masters_and_a_witness(tmp_path: Path, victim: str) -> None:
         cluster.stop()
 
 
+@pytest.mark.faults
 def test_of_two_masters_one_waits_until_it_is_forced(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path, "AB", settings=QUICK)
     try:
@@ -231,9 +243,17 @@ def test_a_fourth_node_joins_and_leaves_at_run_time(three: Cluster) -> None:
     a.start()
     wait_until(lambda: all(shows(node, "ABC") for node in three.nodes.values()))
     three.agree(a.commit(append(103))["position"])
+    for node in three.nodes.values():
+        epochs = history(node)
+        assert epochs[0] == ("ABC", "", "")
+        assert epochs.index(("ABCD", "D", "")) < epochs.index(("ABC", "", "D"))
+    # D knows the epochs in which it was a member, and those that went on without it.
+    assert ("ABCD", "D", "") in history(d)
+    assert history(d)[-1][2] == "D"
     d.stop()
 
 
+@pytest.mark.faults
 def test_a_node_that_lost_its_disk_comes_back_under_a_new_incarnation(three: Cluster) -> None:
     a, b, c = three.nodes.values()
     for number in range(20):
@@ -254,6 +274,7 @@ def test_a_node_that_lost_its_disk_comes_back_under_a_new_incarnation(three: Clu
     wait_until(lambda: "two nodes with one id" in a.log_text())
 
 
+@pytest.mark.faults
 def test_a_node_that_was_away_too_long_takes_over_a_snapshot(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path, "ABC", settings=(*QUICK, "rejoin-keep-bytes = 0"))
     try:

@@ -24,11 +24,14 @@ from tests.node_processes import (
     append,
     call,
     restart_unheard,
+    run_payload,
     wait_until,
 )
 
 from sparktxlog import Client
 from sparktxlog.model.operation import OP_COLUMN, POSITION_COLUMN
+from sparktxlog.runtime.joining import JoinOrder, keep_order
+from sparktxlog.storage.front import SqliteFront
 
 pytestmark = [pytest.mark.e2e, pytest.mark.faults]
 
@@ -301,6 +304,110 @@ def test_two_that_give_way_found_no_log_of_their_own(tmp_path: Path) -> None:
         cluster.agree(c.commit(append(30))["position"])
     finally:
         cluster.stop()
+
+
+def test_a_node_of_another_history_stops_before_a_snapshot_replaces_it(two: Cluster) -> None:
+    a, b = two.nodes.values()
+    common = two.settle()
+    two.stop()
+    image = a.directory / "image"
+    shutil.copytree(a.directory / "A", image)
+    two.start()
+    # All of A: under the numbers that B has of them, A has others by then.
+    ordered = [a.commit(append(number))["transaction_id"] for number in range(10, 13)]
+    assert two.settle() == common + 3
+    ended, log = b.status(), call(f"{b.url}/v1/info")["lineage"]
+    two.stop()
+    # B was told that it is too far behind, and then A lost what B has.
+    told_to = JoinOrder(lineage=ended["lineage"], incarnation=1, behind=True, log=log)
+    front = SqliteFront(b.directory / "B")
+    front.write([keep_order(told_to)])
+    front.close()
+    shutil.rmtree(a.directory / "A")
+    image.rename(a.directory / "A")
+    a.start()
+    a.wait_ready()
+    survivor = force(a)
+    for number in range(30, 36):
+        position = a.commit(append(number))["position"]
+    call(f"{a.url}/v1/published?at_least={position}&timeout=20")
+
+    for restart in (False, True):
+        if restart:
+            b.stop()
+        b.start()
+        stopped = wait_until(lambda: halted(b), what="B stops")
+        assert "A has another queue up to position" in stopped["halted"]
+        assert "sparktxlog peer quarantine" in stopped["halted"]
+        assert (stopped["phase"], stopped["position"]) == ("FAULT", common + 3)
+        assert stopped["chain_hash"] == ended["chain_hash"]
+    assert "snapshot taken over" not in b.log_text()
+    b.stop()
+    told = gave_way(b, a)
+    assert (told["common"], told["exact"], told["ordered"]) == (common, True, 3)
+    assert [row["transaction_id"] for row in kept(b)] == ordered
+    b.start()
+    wait_until(lambda: shows(a, "AB") and shows(b, "AB"), what="B joins what A went on with")
+    assert b.status()["lineage"] == survivor
+    two.agree(position)
+
+
+def test_a_node_that_nobody_can_compare_any_more_keeps_its_own_and_says_so(tmp_path: Path) -> None:
+    settings = (*QUICK, "rejoin-keep-bytes = 0", "id-window = 1000")
+    cluster = Cluster(tmp_path, "ABC", settings=settings)
+    a, b, c = cluster.nodes.values()
+    try:
+        cluster.start()
+        a.commit(TABLE)
+        end = cluster.settle()
+        c.stop()
+        image = c.directory / "image"
+        shutil.copytree(c.directory / "C", image)
+        c.start()
+        c.wait_ready()
+        a.commit(append(0))
+        cluster.settle()
+        c.stop()
+        # C comes back as it was: nobody keeps the hash at the end of this queue.
+        shutil.rmtree(c.directory / "C")
+        image.rename(c.directory / "C")
+        c.write_config(cluster.ports["C"], c.peers, secret="another secret of 16+")
+        c.start()
+        c.wait_ready()
+        accepted = str(uuid.uuid4())
+        assert c.commit(append(20, accepted), "accepted")["level"] == "accepted"
+        c.stop()
+        wait_until(lambda: shows(a, "AB") and shows(b, "AB"), what="C is missed")
+        for seed in range(1, 5):
+            a.commit_run(run_payload(1_000, seed))
+            position = a.commit(append(seed))["position"]
+            for node in (a, b):
+                call(f"{node.url}/v1/published?at_least={position}&timeout=20")
+        c.write_config(cluster.ports["C"], c.peers)
+        c.start()
+        wait_until(
+            lambda: all(shows(node, "ABC") for node in cluster.nodes.values()), 150, "C is back"
+        )
+        told = c.status()["uncompared"]
+        assert (told["position"], told["kept"]) == (end, 0)
+        assert told["snapshot_position"] >= position and told["peer"] in "AB"
+        assert "could not be compared" in c.log_text()
+        assert f"not compared: the history up to position {end}" in sparktxlog(
+            "status", "--url", c.url
+        ).stdout.replace("\n", " ")
+        # Its own transaction stayed, and takes effect now.
+        cluster.agree(cluster.settle())
+        found = call(f"{a.url}/v1/transactions/{accepted}")
+        assert found["position"] > position and found["outcome"] == "committed"
+        assert a.status()["uncompared"] is None
+    finally:
+        cluster.stop()
+
+
+def halted(node: NodeProcess) -> dict[str, Any]:
+    """Return a node's status once it takes no more part."""
+    status = node.status()
+    return status if status["halted"] else {}
 
 
 def link_of(node: NodeProcess, peer: NodeProcess) -> dict[str, Any]:

@@ -122,7 +122,9 @@ def test_status_shows_the_epoch_and_who_reaches_whom(tmp_path: Path) -> None:
             assert (status["phase"], status["epoch"], status["duty"]) == ("NORMAL", 1, "A")
             assert [seat["id"] for seat in status["roster"]] == ["A", "B"]
             linked = {"A": {"B": True}, "B": {"A": True}}
-            assert status["reachability"] == {"linked": linked, "differing": []}
+            assert status["reachability"] == {
+                "linked": linked, "differing": [], "addresses": {}, "differing_addresses": {},
+            }  # fmt: skip
             assert a.node.info()["phase"] == "NORMAL"
             metrics = a.parts.metrics.text().decode()
             assert 'sparktxlog_phase{phase="NORMAL"} 1.0' in metrics

@@ -17,6 +17,7 @@ from tests.service.local_nodes import SECRET, cluster, until
 
 from sparktxlog.codec import wire
 from sparktxlog.codec.transactions import PreparedOperation, PreparedTransaction
+from sparktxlog.errors import ExpiredError, TransportError
 from sparktxlog.model.operation import OperationKind
 from sparktxlog.model.receipt import Level
 from sparktxlog.model.table import Column, TableDefinition
@@ -103,7 +104,8 @@ def test_strangers_wrong_secrets_and_replays_change_nothing(tmp_path: Path) -> N
                              "/peer/v1/pushes", "/peer/v1/announcements"):  # fmt: skip
                     status, document = await stranger.send(path, post)
                     assert (status, document["title"]) == (403, "forbidden-peer")
-                for path in ("/peer/v1/runs/A/1/1", "/peer/v1/files/x", "/peer/v1/announced/00"):
+                for path in ("/peer/v1/runs/A/1/1", "/peer/v1/files/x", "/peer/v1/announced/00",
+                             "/peer/v1/queue/0"):  # fmt: skip
                     assert (await stranger.send(path, method="GET"))[0] == 403
             async with Stranger(a, "B", "not the secret of it") as liar:
                 assert (await liar.greet(hello))[0] == 401
@@ -115,7 +117,7 @@ def test_strangers_wrong_secrets_and_replays_change_nothing(tmp_path: Path) -> N
                 assert status == 401
             assert state_of(a) == before
             text = a.parts.metrics.text().decode()
-            assert 'sparktxlog_refused_peer_requests_total{code="forbidden-peer"} 8.0' in text
+            assert 'sparktxlog_refused_peer_requests_total{code="forbidden-peer"} 9.0' in text
 
     asyncio.run(main())
 
@@ -275,5 +277,29 @@ def test_reports_travel_with_or_without_posts(tmp_path: Path) -> None:
             assert c.node.accept_report(wrong)["verdict"] == "DIVERGED"
             snapshot = await a.node.snapshot(None, 2, 1)
             assert snapshot["tables"]["t"]["version"] == 0
+
+    asyncio.run(main())
+
+
+def test_the_run_behind_a_position_tells_whether_a_queue_is_its_beginning(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster(tmp_path, "AB") as nodes:
+            a, b = nodes["A"], nodes["B"]
+            for transaction in (create(), delete(), delete("id = 2")):
+                await a.node.submit(transaction, level=Level.ORDERED, timeout=20)
+            await until(lambda: b.parts.ordered.value == a.parts.ordered.value == 3)
+            link = b.parts.links["A"]
+            stored = a.parts.front.read_queue(0, 10, payloads=False)
+            for item in stored:
+                tail = await link.get_run_behind(item.entry.position - 1)
+                assert tail.entries == (item.entry,)
+                assert (tail.sender, tail.previous_hash) == ("A", item.entry.previous_hash)
+            # Behind the end there is nothing; of what is pruned nothing is known any more.
+            for position in (3, 1 << 70):
+                assert (await link.get_run_behind(position)).entries == ()
+            a.parts.front.read_entry_at = lambda position: None  # type: ignore[method-assign]
+            with pytest.raises(TransportError) as caught:
+                await link.get_run_behind(1)
+            assert caught.value.fields["status"] == ExpiredError.http_status
 
     asyncio.run(main())

@@ -414,6 +414,10 @@ class TxLog:
         """Return the latest catch-ups of this site's replica; see `views.TRANSFERS`."""
         return self._view("transfers")
 
+    def epochs(self) -> DataFrame:
+        """Return the latest epochs that this node has taken up; see `views.EPOCHS`."""
+        return self._view("epochs")
+
     def _view(self, name: str) -> DataFrame:
         return self.spark.createDataFrame(view(name, self._link.get))
 

@@ -65,7 +65,7 @@ class TxLogDataSource(DataSource):
 
     Options: `url` and `token` of the node (known after `connect`); to write `table`,
     `transaction_id`, `level`, `timeout`; to read, `load("queue" | "masters" | "workers" |
-    "signatures" | "tables" | "transfers")`.
+    "signatures" | "tables" | "transfers" | "epochs")`.
     """
 
     #: Set by `register`: what `connect` knows.

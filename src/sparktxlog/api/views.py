@@ -114,6 +114,48 @@ TRANSFERS = pa.schema(
     ]
 )
 
+#: One row for each of the latest epochs that the asked node has taken up, newest first; the whole
+#: history stands in the table `log/epochs`, with the same columns.
+EPOCHS = pa.schema(
+    [
+        ("lineage", pa.string()),
+        ("epoch", pa.int64()),
+        #: In precedence order.
+        ("members", pa.list_(pa.field("element", pa.string()))),
+        ("quorum", pa.int64()),
+        ("quorum_rule", pa.string()),
+        #: All places, in precedence order.
+        (
+            "roster",
+            pa.list_(
+                pa.field(
+                    "element",
+                    pa.struct(
+                        [
+                            ("id", pa.string()),
+                            ("url", pa.string()),
+                            ("weight", pa.int64()),
+                            ("witness", pa.bool_()),
+                            ("incarnation", pa.int64()),
+                        ]
+                    ),
+                )
+            ),
+        ),
+        #: End of the queue of the epoch before.
+        ("begins_after", pa.struct([("position", pa.int64()), ("chain_hash", pa.string())])),
+        #: Members, against the epoch that the node took up before; NULL = none is remembered.
+        ("joined", pa.list_(pa.field("element", pa.string()))),
+        ("left", pa.list_(pa.field("element", pa.string()))),
+        #: Other nodes whose seat is new, gone or altered.
+        ("changed", pa.list_(pa.field("element", pa.string()))),
+        #: Phase of the asked node when it took the epoch up.
+        ("phase", pa.string()),
+        #: Clock of the asked node.
+        ("taken_up_at", pa.timestamp("us", tz="UTC")),
+    ]
+)
+
 Json = Mapping[str, Any]
 
 
@@ -187,6 +229,11 @@ def transfers_rows(transfers: Sequence[Json]) -> list[dict[str, Any]]:
     return [_known(transfer, TRANSFERS) for transfer in transfers]
 
 
+def epochs_rows(epochs: Sequence[Json]) -> list[dict[str, Any]]:
+    """Return the rows of `EPOCHS` from `/v1/epochs/history`."""
+    return [_known(epoch, EPOCHS) for epoch in epochs]
+
+
 def _known(found: Json, schema: pa.Schema) -> dict[str, Any]:
     return {name: found[name] for name in schema.names if name in found}
 
@@ -205,6 +252,7 @@ VIEWS: dict[str, tuple[pa.Schema, Callable[[Get], list[dict[str, Any]]]]] = {
     "signatures": (SIGNATURES, lambda get: signatures_rows(get("/v1/status"))),
     "tables": (TABLES, lambda get: tables_rows(get("/v1/tables"))),
     "transfers": (TRANSFERS, lambda get: transfers_rows(get("/v1/transfers", limit=1_000))),
+    "epochs": (EPOCHS, lambda get: epochs_rows(get("/v1/epochs/history", limit=1_000))),
 }
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from sparktxlog import __version__
-from sparktxlog.cli import backup, catchup, maintenance, peer, quarantine
+from sparktxlog.cli import backup, catchup, epochs, maintenance, peer, quarantine
 from sparktxlog.cli.node_api import DEFAULT_URL, TOKEN_VARIABLE, NodeApi
 from sparktxlog.cli.options import AsJson, Url
 from sparktxlog.cli.output import (
@@ -22,7 +22,13 @@ from sparktxlog.cli.output import (
     print_rows,
     time_text,
 )
-from sparktxlog.cli.state import awaited_text, judge_status, latest_runs, state_word
+from sparktxlog.cli.state import (
+    awaited_text,
+    judge_status,
+    latest_runs,
+    state_word,
+    uncompared_text,
+)
 from sparktxlog.errors import ConfigError, InvalidRequestError, TxLogError
 
 app = typer.Typer(
@@ -49,6 +55,7 @@ app.add_typer(backup.backup_app, name="backup")
 app.command(epilog="Example: sparktxlog restore /backups/site-a --lake data/a/lake")(backup.restore)
 app.command(epilog="Example: sparktxlog plan --json")(catchup.plan)
 app.command(epilog="Example: sparktxlog transfers --limit 5")(catchup.transfers)
+app.command(epilog="Example: sparktxlog epochs --limit 5")(epochs.epochs)
 app.command(epilog="Example: sparktxlog maintain --dry-run --json")(maintenance.maintain)
 
 ConfigFile = Annotated[
@@ -202,6 +209,8 @@ def _print_status(found: Mapping[str, Any], word: str) -> None:
         typer.echo(f"awaited {awaited_text(waiting)}")
     if found.get("halted"):
         typer.echo(f"halted: {found['halted']}")
+    if found.get("uncompared"):
+        typer.echo(uncompared_text(found["uncompared"]))
     _print_peers(found)
     _print_replicas(found)
 

@@ -153,6 +153,7 @@ def _print(found: Mapping[str, Any], as_json: bool) -> None:
     linked = found.get("reachability", {}).get("linked")
     if linked:
         _print_matrix(linked, found["reachability"]["differing"])
+        _print_addresses(found["reachability"])
     if found.get("may_be_lost") is not None:
         _print_losses(found["may_be_lost"])
 
@@ -164,6 +165,26 @@ def _print_matrix(linked: Mapping[str, Mapping[str, bool]], differing: list[str]
         ("node", *names),
         [[node, *(row.get(name, "-") for name in names)] for node, row in linked.items()],
     )
+    if differing:
+        typer.echo(f"The nodes differ about {', '.join(differing)}: look at the network.")
+
+
+def _print_addresses(reachability: Mapping[str, Any]) -> None:
+    """Print which of several addresses answer which node, if a node has several."""
+    matrix = reachability.get("addresses")
+    if not matrix:
+        return
+    found = ((node, url) for row in matrix.values() for node in row for url in row[node])
+    lines = sorted(dict.fromkeys(found), key=lambda line: line[0])
+    print_rows(
+        "which addresses answer whom",
+        ("node", "address", *matrix),
+        [
+            [node, address, *(row.get(node, {}).get(address) for row in matrix.values())]
+            for node, address in lines
+        ],
+    )
+    differing = [name for names in reachability["differing_addresses"].values() for name in names]
     if differing:
         typer.echo(f"The nodes differ about {', '.join(differing)}: look at the network.")
 

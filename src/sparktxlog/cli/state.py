@@ -55,6 +55,18 @@ def awaited_text(waiting: Mapping[str, Any]) -> str:
     return text
 
 
+def uncompared_text(found: Mapping[str, Any]) -> str:
+    """Return what a node says of a history that it could not compare, in one sentence."""
+    kept = int(found.get("kept") or 0)
+    text = (
+        f"not compared: the history up to position {int(found['position']):,}, replaced by a "
+        f"snapshot of {found['peer']} at {int(found['snapshot_position']):,}"
+    )
+    if kept:
+        text += f"; {kept:,} transactions are kept in log/quarantine as {found['quarantine_id']}"
+    return text
+
+
 def _age_text(since_us: float) -> str:
     return f"{since_us / 1e6:,.1f} s"
 

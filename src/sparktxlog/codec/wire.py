@@ -26,6 +26,9 @@ from sparktxlog.protocol.messages import Announcement, Post, RunHeader, Tail
 
 WIRE_VERSION = 2
 
+#: Node id, one of its several addresses, whether it answers.
+FoundAddresses = tuple[tuple[str, str, bool], ...]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Envelope:
@@ -35,6 +38,8 @@ class Envelope:
     reports: tuple[WorkerReport, ...] = ()
     #: Whom the sender is linked to (V61).
     hears: tuple[str, ...] = ()
+    #: Which addresses of peers with several answer the sender (V62); None = nothing new.
+    addresses: FoundAddresses | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

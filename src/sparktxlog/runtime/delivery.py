@@ -9,7 +9,7 @@ from typing import assert_never
 
 import structlog
 
-from sparktxlog.errors import QUARANTINE_HINT, TxLogError
+from sparktxlog.errors import QUARANTINE_HINT, ExpiredError, TxLogError
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.actions import (
     Action,
@@ -29,6 +29,7 @@ from sparktxlog.protocol.actions import (
     TellPhase,
     TellRejected,
 )
+from sparktxlog.protocol.balloting import TailRequest
 from sparktxlog.protocol.messages import Tail
 from sparktxlog.protocol.view import View
 from sparktxlog.runtime.fetching import Fetcher
@@ -63,6 +64,7 @@ class Delivery:
         on_diverged: Called with an alarm if a peer's history is not this node's (P28).
         run_blocking: Runs blocking reads of the front.
         on_phase, on_change: Called with what the core tells of epochs.
+        on_tail_request: Called with the peer asked for its queue, and the position behind which.
     """
 
     def __init__(
@@ -81,7 +83,9 @@ class Delivery:
         run_blocking: Callable[..., asyncio.Future[object]],
         on_phase: Callable[[TellPhase], None] = lambda told: None,
         on_change: Callable[[TellChange], None] = lambda told: None,
+        on_tail_request: Callable[[PeerLink, int], None] = lambda link, position: None,
     ) -> None:
+        self._on_tail_request = on_tail_request
         self._node_id = node_id
         self._view = view
         self._on_phase = on_phase
@@ -143,6 +147,8 @@ class Delivery:
                 link.announce(action.announcement)
             case SendEpochMessage():
                 link.epoch(action.message)
+                if isinstance(action.message, TailRequest):
+                    self._on_tail_request(link, action.message.position)
 
     def _tell_ordered(self, action: TellOrdered, at: int) -> None:
         for entry in action.entries:
@@ -186,8 +192,18 @@ class Delivery:
         self._send_entries(action, found.proof)
 
     def _read_tail(self, action: SendTail) -> Tail | _OtherHistory:
-        """Read a bounded piece of the queue; in a thread."""
-        stored = self._front.read_queue(action.position, _TAIL_RUNS, payloads=False)
+        """Read a bounded piece of the queue; in a thread.
+
+        Of what has expired one run is enough, as long as its row is there: it shows whether the
+        peer's queue is the beginning of this one, and that its data is gone.
+        """
+        try:
+            stored = self._front.read_queue(action.position, _TAIL_RUNS, payloads=False)
+        except ExpiredError:
+            expired = self._front.read_entry_at(action.position + 1)
+            if expired is None:
+                raise
+            stored = [expired]
         if stored and stored[0].entry.position == action.position + 1:
             here = stored[0].entry.previous_hash
         else:

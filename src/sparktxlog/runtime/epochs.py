@@ -21,6 +21,13 @@ from sparktxlog.protocol.events import ChangeRequested, Event, ForceRequested
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.phases import Phase
 from sparktxlog.protocol.view import Seat, View
+from sparktxlog.runtime.epoch_history import EpochHistory
+from sparktxlog.runtime.reachability import (
+    HEARD_US,
+    AddressReports,
+    Found,
+    differing_addresses,
+)
 from sparktxlog.runtime.receipts import Receipts
 
 _log = structlog.get_logger("sparktxlog.epochs")
@@ -28,8 +35,6 @@ _log = structlog.get_logger("sparktxlog.epochs")
 #: Phases in which what clients wait for may never come from here.
 _DETACHED = (Phase.IDLE, Phase.JOINING, Phase.FAULT)
 _TAKING_PART = (Phase.NORMAL, Phase.SUSPECT, Phase.WEDGED, Phase.WITNESS)
-#: What a node said of whom it hears counts for so long, microseconds.
-_HEARD_US = 180_000_000
 
 Edit = Callable[[tuple[Seat, ...]], tuple[Seat, ...]]
 
@@ -44,7 +49,9 @@ class Epochs:
         receipts: Who waits for transactions.
         tell: Puts an event into the core's queue.
         links_up: Returns the nodes that this one is linked to.
+        addresses: Returns which of several addresses of a peer answer this node.
         now: Log clock, microseconds.
+        history: Told of each epoch that comes into force.
     """
 
     def __init__(
@@ -56,7 +63,9 @@ class Epochs:
         receipts: Receipts,
         tell: Callable[[Event], None],
         links_up: Callable[[], Iterable[str]],
+        addresses: Callable[[], Found],
         now: Callable[[], int],
+        history: EpochHistory,
     ) -> None:
         self._master = master
         self._cluster = cluster
@@ -64,11 +73,14 @@ class Epochs:
         self._receipts = receipts
         self._tell = tell
         self._links_up = links_up
+        self._own_addresses = addresses
         self._now = now
+        self.history = history
         self._tickets = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[TellChange]] = {}
         #: Node → (when it said so, whom it is linked to).
         self._hears: dict[str, tuple[int, frozenset[str]]] = {}
+        self._addresses = AddressReports()
         #: Why the phase is what it is.
         self.reason = ""
 
@@ -77,6 +89,8 @@ class Epochs:
     def on_phase(self, told: TellPhase) -> None:
         """Log the node's new part; clients that wait learn when it is none."""
         self.reason = told.reason
+        if told.phase is not Phase.IDLE:  # JOINING follows at once
+            self.history.take_up(told.view, told.phase)
         level = _log.info if told.phase in (Phase.NORMAL, Phase.WITNESS) else _log.warning
         level(
             "phase", phase=told.phase.value, epoch=told.view.epoch, lineage=told.view.lineage,
@@ -95,6 +109,10 @@ class Epochs:
     def on_hears(self, node_id: str, hears: Iterable[str]) -> None:
         """Note whom a peer says it is linked to (V61)."""
         self._hears[node_id] = (self._now(), frozenset(hears))
+
+    def on_addresses(self, node_id: str, found: Found) -> None:
+        """Note which addresses a peer says that answer it (V62)."""
+        self._addresses.note(node_id, found, self._now())
 
     # -- what operators ask ------------------------------------------------------------------------
 
@@ -222,10 +240,14 @@ class Epochs:
         return tuple(sorted(self._links_up()))
 
     def reachability(self) -> dict[str, Any]:
-        """Return who is linked to whom, as far as known here, and where that differs (V61)."""
+        """Return who is linked to whom, as far as known here, and where that differs (V61).
+
+        `addresses` says the same of each address of nodes that have several: which observer's
+        checks it answers (V62).
+        """
         now, places = self._now(), [str(seat.node_id) for seat in self._master.view.roster]
         hears = {
-            node: set(found) for node, (at, found) in self._hears.items() if now - at <= _HEARD_US
+            node: set(found) for node, (at, found) in self._hears.items() if now - at <= HEARD_US
         }
         hears[str(self._node_id)] = set(self._links_up())
         matrix = {
@@ -238,7 +260,14 @@ class Epochs:
             for other in places
             if len({row[other] for row in matrix.values() if other in row}) > 1
         )
-        return {"linked": matrix, "differing": differing}
+        own = self._own_addresses()
+        addresses = self._addresses.matrix(str(self._node_id), own, places, now)
+        return {
+            "linked": matrix,
+            "differing": differing,
+            "addresses": addresses,
+            "differing_addresses": differing_addresses(addresses),
+        }
 
 
 def duty_master(view: View, suspects: Iterable[str]) -> str | None:

@@ -7,7 +7,10 @@ be admitted.  Each of the steps is durable, so a crash between them costs nothin
 given its snapshot the core stands still: what it kept meanwhile would not fit under it.
 
 A node that was away so long that the data of the runs it misses is kept nowhere any more takes the
-same way from the second step on; its own runs that are not in the queue stay.
+same way from the second step on; its own runs that are not in the queue stay.  It has a queue, and
+a snapshot replaces it only if it is the beginning of the peer's (`ancestry`): a node of another
+history halts, like all that find a fork, and `peer quarantine` keeps what only it has (P28).  Where
+nobody can tell any more, it keeps what the snapshot would drop, and says so (`uncompared`).
 """
 
 from __future__ import annotations
@@ -20,10 +23,21 @@ import msgspec
 import structlog
 
 from sparktxlog.codec.wire import Hello
-from sparktxlog.errors import RemoteProtocolError, TransportError, TxLogError
+from sparktxlog.errors import (
+    QUARANTINE_HINT,
+    ExpiredError,
+    RemoteProtocolError,
+    StorageError,
+    TransportError,
+    TxLogError,
+)
 from sparktxlog.model.ids import NodeId
+from sparktxlog.protocol.actions import Alarm
+from sparktxlog.runtime.ancestry import Ancestry
+from sparktxlog.runtime.clock import wall_us
 from sparktxlog.runtime.executor import Executor
-from sparktxlog.storage.interfaces import FrontSnapshot, PutValue, ResetFront
+from sparktxlog.runtime.uncompared import Keeper, keep_uncompared, uncompared
+from sparktxlog.storage.interfaces import FrontSnapshot, PutValue, ResetFront, Write
 from sparktxlog.transport.peers import PeerLink
 
 _log = structlog.get_logger("sparktxlog.joining")
@@ -31,6 +45,8 @@ _log = structlog.get_logger("sparktxlog.joining")
 _NAME = "joining"
 #: So many fetches in a row must fail because nobody holds the data, until it counts as gone.
 _MISSES = 5
+#: Pause before another attempt when the own disk failed, seconds.
+_RETRY_S = 5.0
 _decode_snapshot = msgspec.msgpack.Decoder(FrontSnapshot).decode
 
 
@@ -74,6 +90,10 @@ class Joining:
         executor: Makes the steps durable.
         is_fresh: Returns whether this node keeps nothing of the log yet.
         start_again: Called with the error that makes the node start anew.
+        values: Named values that the front kept.
+        ancestry: Compares the queue here with a peer's.
+        keeper: Keeps what a snapshot drops that could not be compared.
+        on_diverged: Called with an alarm if the queue here is of another history.
     """
 
     def __init__(
@@ -85,7 +105,16 @@ class Joining:
         executor: Executor,
         is_fresh: Callable[[], bool],
         start_again: Callable[[StartAgainError], None],
+        values: Mapping[str, bytes],
+        ancestry: Ancestry,
+        keeper: Keeper,
+        on_diverged: Callable[[Alarm], None],
     ) -> None:
+        #: What is known of the last snapshot that nobody could compare the history here with.
+        self.uncompared = uncompared(values)
+        self._ancestry = ancestry
+        self._keeper = keeper
+        self._on_diverged = on_diverged
         self._node_id = node_id
         self._order = order
         self._executor = executor
@@ -94,6 +123,9 @@ class Joining:
         self._task: asyncio.Task[None] | None = None
         self._position = position
         self._misses = 0
+        #: Position behind which the queue was asked for last, and the look whether it is there.
+        self._asked = -1
+        self._look: asyncio.Task[None] | None = None
         #: Set when the core may go to work.
         self.settled = asyncio.Event()
         if order is None or (position and not order.behind):
@@ -115,12 +147,33 @@ class Joining:
         self._start_again(StartAgainError(f"joins {order.lineage} as {order.incarnation}"))
 
     def missed(self, lineage: str, incarnation: int) -> None:
-        """Note that a joiner found no source for a run; start anew on a snapshot if it goes on."""
+        """Note that nobody had what a joiner lacks; start anew on a snapshot if it goes on."""
         self._misses += 1
         if self._misses == _MISSES and self._task is None:
             _log.warning("too far behind", position=self._position)
             order = JoinOrder(lineage=lineage, incarnation=incarnation, behind=True)
             self._task = asyncio.create_task(self._keep(order))
+
+    def asked(self, link: PeerLink, position: int, missed: Callable[[], None]) -> None:
+        """Look, where the same part of the queue is asked for again, whether the peer keeps it.
+
+        A peer that pruned even the rows has nothing to answer with.
+
+        Args:
+            missed: Called if it keeps that part no more.
+        """
+        if position != self._asked:
+            self._asked, self._misses = position, 0
+        elif self._task is None and (self._look is None or self._look.done()):
+            self._look = asyncio.create_task(self._look_behind(link, position, missed))
+
+    async def _look_behind(self, link: PeerLink, position: int, missed: Callable[[], None]) -> None:
+        try:
+            await link.get_run_behind(position)
+        except TxLogError as error:
+            # Any other failure says nothing of its queue: the next request looks again.
+            if error.fields.get("status") == ExpiredError.http_status:
+                missed()
 
     def found(self) -> None:
         """Note that a run's data came."""
@@ -132,10 +185,20 @@ class Joining:
             self._task = asyncio.create_task(self._take_snapshot(link, self._order))
 
     async def _take_snapshot(self, link: PeerLink, order: JoinOrder) -> None:
+        writes: list[Write] = []
         try:
             snapshot = read_snapshot(await link.get_snapshot())
-        except (TransportError, RemoteProtocolError) as error:
+            if snapshot.position > self._position:
+                compared = await self._ancestry.compare(link, snapshot)
+                if compared.differs:
+                    self._halt(link, compared.differs)
+                    return
+                if not compared.certain:
+                    writes.append(await self._keep_uncompared(link, snapshot, order))
+        except (TransportError, RemoteProtocolError, StorageError) as error:
             _log.warning("no snapshot", peer=link.node_id, reason=str(error))
+            if isinstance(error, StorageError):  # the own disk's: a greeting is no news for it
+                await asyncio.sleep(_RETRY_S)
             self._task = None
             link.greet_again()
             return
@@ -148,16 +211,39 @@ class Joining:
             [
                 ResetFront(snapshot=snapshot, node_id=self._node_id, incarnation=order.incarnation),
                 keep_order(replace(order, behind=False)),
+                *writes,
             ]
         )
         _log.warning("snapshot taken over", peer=link.node_id, position=snapshot.position)
         self._start_again(StartAgainError(f"begins at position {snapshot.position}"))
 
+    def _halt(self, link: PeerLink, differs: str) -> None:
+        """Stop before anything is replaced; the same is found at the next start."""
+        text = (
+            f"{link.node_id} has another queue up to position {self._position}: {differs} "
+            f"(P9, P28).  {QUARANTINE_HINT}"
+        )
+        self._on_diverged(Alarm(code="diverged", text=text, fatal=True))
+
+    async def _keep_uncompared(
+        self, link: PeerLink, snapshot: FrontSnapshot, order: JoinOrder
+    ) -> PutValue:
+        found = await asyncio.to_thread(
+            self._keeper.keep, snapshot, order.incarnation, link.node_id, wall_us()
+        )
+        _log.error(
+            "the history here could not be compared with that of the snapshot",
+            peer=link.node_id, position=found.position, snapshot=found.snapshot_position,
+            kept=found.kept, quarantine=found.quarantine_id,
+        )  # fmt: skip
+        return keep_uncompared(found)
+
     async def close(self) -> None:
         """Stop what is under way."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        for task in (self._task, self._look):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
 
 
 def read_snapshot(data: bytes) -> FrontSnapshot:

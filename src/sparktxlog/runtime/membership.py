@@ -17,6 +17,7 @@ from sparktxlog.config import NodeConfig
 from sparktxlog.model.values import split_urls
 from sparktxlog.protocol.view import Seat, View
 from sparktxlog.runtime.retention import Holders
+from sparktxlog.transport.addresses import AddressCheck
 from sparktxlog.transport.greeting import Greeter, Place
 from sparktxlog.transport.peers import PeerLink
 
@@ -50,6 +51,7 @@ class Membership:
         greeter: Judges greetings by the places.
         holders: Who keeps the log.
         make_link: Returns an unstarted link to a node at addresses.
+        addresses: Checks the addresses that no link uses.
     """
 
     def __init__(
@@ -60,23 +62,27 @@ class Membership:
         greeter: Greeter,
         holders: Holders,
         make_link: Callable[[str, tuple[str, ...]], PeerLink],
+        addresses: AddressCheck,
     ) -> None:
         self._config = config
         self._links = links
         self._greeter = greeter
         self._holders = holders
         self._make_link = make_link
+        self._addresses = addresses
         self._session: aiohttp.ClientSession | None = None
         self._retiring: set[asyncio.Task[None]] = set()
 
     def start(self, session: aiohttp.ClientSession) -> None:
-        """Start all links."""
+        """Start all links, and checking their other addresses."""
         self._session = session
         for link in self._links.values():
             link.start(session)
+        self._addresses.start()
 
     async def close(self) -> None:
         """Close all links."""
+        await self._addresses.close()
         for task in tuple(self._retiring):
             task.cancel()
         await asyncio.gather(
@@ -101,6 +107,7 @@ class Membership:
             elif link.urls != place.urls:
                 _log.info("peer moved", peer=node_id, urls=list(place.urls))
                 link.move(place.urls)
+                self._addresses.look_again()
 
     def _add(self, node_id: str, urls: tuple[str, ...]) -> None:
         _log.info("peer added", peer=node_id, urls=list(urls))

@@ -112,6 +112,14 @@ def _per_peer(status: dict[str, Any]) -> Iterable[GaugeMetricFamily | CounterMet
             if peer[name] is not None:
                 gauge.add_metric([peer["id"]], float(peer[name]))
         yield gauge
+    answers = GaugeMetricFamily(
+        "sparktxlog_peer_address_answers",
+        "1 while an address answers, of peers that have several.", labels=["peer", "address"],
+    )  # fmt: skip
+    for peer in status["peers"]:
+        for address, good in peer["addresses"].items():
+            answers.add_metric([peer["id"], address], 1 if good else 0)
+    yield answers
     lag = GaugeMetricFamily(
         "sparktxlog_peer_lag", "Positions the peer is behind this node.", labels=["peer"]
     )

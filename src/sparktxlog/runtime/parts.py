@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from sparktxlog.catchup.comparison import Comparison
@@ -13,6 +13,7 @@ from sparktxlog.config import NodeConfig
 from sparktxlog.model.copying import Decision, Transfer
 from sparktxlog.model.report import WorkerReport
 from sparktxlog.protocol.master import Master
+from sparktxlog.protocol.phases import Phase
 from sparktxlog.protocol.status import MasterStatus, PeerStatus
 from sparktxlog.runtime.clock import LogClock, wall_us
 from sparktxlog.runtime.copies import Copies
@@ -192,6 +193,8 @@ class Parts:
             "node_id": status.node_id,
             "paused": self.settings.paused,
             **self.epochs.view(),
+            # The core does not know what the shell found, or does not run.
+            **({"phase": Phase.FAULT.value, "phase_reason": halted} if halted else {}),
             "reachability": self.epochs.reachability(),
             "position": self.ordered.value,
             "chain_hash": status.chain_hash.hex(),
@@ -208,6 +211,8 @@ class Parts:
             "round": status.round,
             "empty_rounds": status.empty_rounds,
             "halted": halted or None,
+            "uncompared": None if self.joining.uncompared is None
+            else asdict(self.joining.uncompared),
             "disk_full": self.executor.disk_full,
             "waiting_for": [
                 {
@@ -264,6 +269,7 @@ class Parts:
             "id": peer.peer,
             "url": link.url,
             "linked": link.up,
+            "addresses": link.addresses(),
             "round_trip_s": None if link.round_trip_s is None else round(link.round_trip_s, 6),
             "reason": link.reason,
             "silent": peer.silent,

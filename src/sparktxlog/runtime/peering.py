@@ -17,6 +17,7 @@ from sparktxlog.codec import wire
 from sparktxlog.codec.wire import Envelope, Hello, decode_pushes
 from sparktxlog.errors import (
     BusyError,
+    ExpiredError,
     ForbiddenPeerError,
     NotFoundError,
     RemoteProtocolError,
@@ -142,6 +143,8 @@ class Peering:
         if self._greeter.is_joiner(sender):
             return  # nothing of it counts yet
         self._parts.epochs.on_hears(sender, envelope.hears)
+        if envelope.addresses is not None:
+            self._parts.epochs.on_addresses(sender, envelope.addresses)
         post = envelope.post
         if post is not None:
             if post.sender != sender:
@@ -183,6 +186,32 @@ class Peering:
         parts = self._parts
         found = await parts.run_blocking(parts.front.read_snapshot)
         return msgspec.msgpack.encode(found)
+
+    async def run_behind(self, position: int) -> Tail:
+        """Return the run of the queue that holds the position behind one; no entry = none does.
+
+        For a node that asks whether its queue is the beginning of this one.  What the log has
+        expired is told as long as its rows are there.
+
+        Raises:
+            ExpiredError: The run is not kept any more (definite).
+        """
+        parts = self._parts
+        stored = None
+        if position < parts.ordered.value:
+            stored = await parts.run_blocking(parts.front.read_entry_at, position + 1)
+            if stored is None:
+                raise ExpiredError(
+                    f"the run behind position {position} is not kept any more", after=position
+                )
+        view = parts.master.view
+        return Tail(
+            lineage=view.lineage,
+            epoch=view.epoch,
+            sender=parts.config.node_id,
+            previous_hash=b"" if stored is None else stored.entry.previous_hash,
+            entries=() if stored is None else (stored.entry,),
+        )
 
     async def on_push(self, sender: str, body: bytes) -> None:
         """Take in pushed runs; what does not fit is dropped and fetched later (P3a)."""

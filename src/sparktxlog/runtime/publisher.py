@@ -24,10 +24,11 @@ from sparktxlog.errors import BusyError, CorruptLogError, TxLogError
 from sparktxlog.model.copying import Transfer
 from sparktxlog.model.report import WorkerReport
 from sparktxlog.model.table import TableDefinition
+from sparktxlog.runtime.epoch_history import EpochHistory
 from sparktxlog.runtime.memory import trim_memory
 from sparktxlog.runtime.pruning import Maintenance, Pruning
 from sparktxlog.storage.interfaces import Front, StoredEntry, Write
-from sparktxlog.storage.log_tables import ReportTables, TransferTable
+from sparktxlog.storage.log_tables import EpochTable, ReportTables, TransferTable
 from sparktxlog.storage.publishing import PublishedFiles, publish, restored_rows
 from sparktxlog.storage.queue_table import QueueTable, set_aside
 
@@ -59,6 +60,8 @@ class Publisher:
         interval_s: Least time between the starts of two publishes.
         signature_interval: Where segments end, positions (S2a).
         published: Position and Delta version where a former start stopped.
+        epochs: What goes to `log/epochs`.
+        instance: Names the front in its tables.
         on_published: Called in this thread with (position, seconds it took).
     """
 
@@ -74,6 +77,8 @@ class Publisher:
         interval_s: float,
         signature_interval: int,
         published: tuple[int, int],
+        epochs: EpochHistory,
+        instance: str,
         on_published: Callable[[int, float], None],
     ) -> None:
         self._front = front
@@ -85,12 +90,15 @@ class Publisher:
         self._interval_s = interval_s
         self._signature_interval = signature_interval
         self._published, self._version = published
+        self._epochs = epochs
+        self._instance = instance
         self._on_published = on_published
         self._queue: QueueTable | None = None
         self._report_tables: ReportTables | None = None
         self._reports: deque[JudgedReport] = deque(maxlen=_MAX_REPORTS)
         self._transfer_table: TransferTable | None = None
         self._transfers: deque[Transfer] = deque(maxlen=_MAX_REPORTS)
+        self._epoch_table: EpochTable | None = None
         self._reported_at = float("-inf")
         #: Position and time of the last return of memory.
         self._trimmed_at = (self._published, monotonic())
@@ -156,6 +164,7 @@ class Publisher:
                 self._publish_all()
                 self._append_reports()
                 self._append_transfers()
+                self._append_epochs()
                 self._trim()
                 self.failure = None
                 retry_s = 0.1
@@ -208,6 +217,10 @@ class Publisher:
             self._transfer_table = TransferTable(self._log_root)
         if self._transfer_table is not None:
             self._transfer_table.expire(before)
+        if self._epoch_table is None and (self._log_root / "epochs").exists():
+            self._epoch_table = EpochTable(self._log_root, self._instance)
+        if self._epoch_table is not None:
+            self._epoch_table.expire(before)
 
     def _pause(self, seconds: float) -> None:
         with self._changed:
@@ -291,6 +304,15 @@ class Publisher:
         self._transfer_table.append(taken)
         for _ in taken:
             self._transfers.popleft()
+
+    def _append_epochs(self) -> None:
+        """Append the epochs that the table never held, whoever noted them (see `EpochHistory`)."""
+        if not self._epochs.behind(0):
+            return
+        if self._epoch_table is None:
+            self._epoch_table = EpochTable(self._log_root, self._instance)
+        if new := self._epochs.behind(self._epoch_table.number):
+            self._epoch_table.append(new)
 
 
 def bounded(entries: Sequence[StoredEntry]) -> list[StoredEntry]:

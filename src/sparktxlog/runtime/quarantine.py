@@ -17,26 +17,21 @@ Nothing is deleted.  The front that is kept holds every payload as it was.
 
 from __future__ import annotations
 
-import hashlib
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from sparktxlog.codec.payload import read_manifest
 from sparktxlog.config import NodeConfig
 from sparktxlog.errors import (
     CorruptLogError,
     ExpiredError,
     LocalProtocolError,
-    ManifestMismatchError,
     NotFoundError,
 )
-from sparktxlog.model.table import TableDefinition
 from sparktxlog.protocol.master import first_view
-from sparktxlog.protocol.messages import QueueEntry, RunHeader
 from sparktxlog.runtime.founding import core_config, with_lineage
+from sparktxlog.runtime.giving_up import Export, act_id, lineage_of, waiting_runs
 from sparktxlog.runtime.joining import JoinOrder, join_order, keep_order
 from sparktxlog.runtime.parting import (
     ClientApi,
@@ -49,14 +44,10 @@ from sparktxlog.storage.durability import storage_error, sync_directory, sync_pa
 from sparktxlog.storage.front import FRONT_NAME, SqliteFront
 from sparktxlog.storage.interfaces import FrontState, StoredEntry
 from sparktxlog.storage.payloads import LocalPayloadStore
-from sparktxlog.storage.quarantine import QUARANTINE_NAME, GivenUp, Quarantine, QuarantineFiles
+from sparktxlog.storage.quarantine import QUARANTINE_NAME, GivenUp, Quarantine
 from sparktxlog.storage.queue_table import ASIDE, QUEUE_NAME
 from sparktxlog.storage.waiting import run_key
 
-#: Bounds of what is written with one commit.
-_PAGE_RUNS = 256
-_PAGE_TRANSACTIONS = 30_000
-_PAGE_BYTES = 64 << 20
 #: Queue rows read at once, without payloads.
 _ROWS = 1_000
 _GOES_ON = ("NORMAL", "SUSPECT", "WEDGED")
@@ -163,11 +154,13 @@ class _Act:
         parting = part(self._front, self._end, followed)
         ordered = list(self._ordered(max(parting.common, parting.floor)))
         self._check_differs(followed, parting, ordered)
-        waiting = list(self._waiting())
+        waiting = list(
+            waiting_runs(state.core, config.node_id, state.incarnation, self._view.epoch)
+        )
         runs = self._given_up(followed, ordered, waiting)
-        quarantine_id = self._id(waiting)
+        quarantine_id = act_id(state, waiting)
         directory = config.data_dir / QUARANTINE_NAME / quarantine_id
-        quarantine = self._export(quarantine_id, directory, runs)
+        quarantine = self._export(quarantine_id, runs)
         incomplete = quarantine.incomplete()
         order = self._order(followed)
         self._tell("setting the front aside")
@@ -226,7 +219,7 @@ class _Act:
         if ordered and not parting.proven and followed.end <= self._end:
             # What may still follow its end there is of its epoch or a later one of its lineage.
             epoch = ordered[0 if parting.exact else -1].entry.header.epoch
-            if self._lineage_of(epoch) == followed.lineage and epoch >= followed.epoch:
+            if lineage_of(self._view, epoch) == followed.lineage and epoch >= followed.epoch:
                 raise LocalProtocolError(
                     f"nothing to quarantine: {followed.node_id} is behind, its queue ends at "
                     f"{followed.end:,}, the one here at {self._end:,}",
@@ -249,28 +242,6 @@ class _Act:
             yield from page
             after = page[-1].entry.end
 
-    def _waiting(self) -> Iterator[StoredEntry]:
-        """Yield what was never ordered, without payloads, numbered on behind the queue's end."""
-        core, own = self._state.core, self._config.node_id
-        end = self._end
-        headers = [
-            (run.header, run.facts.ids)
-            for run in sorted(core.incoming, key=lambda run: run.header.key)
-        ]
-        for one in core.announcements:
-            unstamped = RunHeader(
-                epoch=self._view.epoch, ts=0, origin=own, incarnation=self._state.incarnation,
-                seq=0, n=one.facts.n, digest=one.digest, size_bytes=one.size_bytes,
-                staged_bytes=one.staged_bytes,
-            )  # fmt: skip
-            headers.append((unstamped, one.facts.ids))
-        for header, ids in headers:
-            entry = QueueEntry(
-                position=end + 1, header=header, previous_hash=bytes(32), chain_hash=bytes(32)
-            )
-            yield StoredEntry(entry=entry, ids=ids, ordered_at=0)
-            end = entry.end
-
     def _given_up(
         self, followed: Followed, ordered: Sequence[StoredEntry], waiting: Sequence[StoredEntry]
     ) -> list[GivenUp]:
@@ -284,63 +255,21 @@ class _Act:
                 GivenUp(
                     stored=stored,
                     why="ordered" if stored.entry.position <= self._end else why,
-                    lineage=self._lineage_of(header.epoch),
+                    lineage=lineage_of(self._view, header.epoch),
                     survives=run_key(header) in surviving,
                 )
             )
         return runs
 
-    def _lineage_of(self, epoch: int) -> str:
-        for lineage, last in self._view.ancestors:
-            if epoch <= last:
-                return lineage
-        return self._view.lineage
-
-    def _id(self, waiting: Sequence[StoredEntry]) -> str:
-        """Return the name of the act: the same as long as nothing was added to what is given up."""
-        hashed = hashlib.sha256(self._state.values.get("instance", b""))
-        hashed.update(self._state.core.base.chain_hash)
-        for stored in waiting:
-            hashed.update(stored.entry.header.digest)
-        return hashed.hexdigest()[:12]
-
     # -- keeping it --------------------------------------------------------------------------------
 
-    def _export(self, quarantine_id: str, directory: Path, runs: Sequence[GivenUp]) -> Quarantine:
+    def _export(self, quarantine_id: str, runs: Sequence[GivenUp]) -> Quarantine:
         config = self._config
-        files = QuarantineFiles(directory, LocalPayloadStore(config.payload_dir))
-        quarantine = Quarantine(
-            config.data_dir / "log", quarantine_id, files, self._front, self._tables(runs)
-        )
-        done, total = quarantine.position, sum(run.stored.entry.header.n for run in runs)
-        left = [run for run in runs if run.stored.entry.end > done]
-        kept = total - sum(run.stored.entry.header.n for run in left)
-        for page in _pages(left):
-            quarantine.append([self._with_payload(run) for run in page])
-            kept += sum(run.stored.entry.header.n for run in page)
-            self._tell(f"kept {kept:,} of {total:,} transactions")
-        return quarantine
-
-    def _with_payload(self, run: GivenUp) -> GivenUp:
-        header = run.stored.entry.header
-        if header.seq:
-            payload = self._front.read_payload(header.origin, header.incarnation, header.seq)
-        else:
-            payload = self._front.read_announced(header.digest)
-        return replace(run, stored=replace(run.stored, payload=payload))
-
-    def _tables(self, runs: Sequence[GivenUp]) -> Mapping[str, TableDefinition]:
-        """Return the catalog, with the tables that runs create which were never ordered."""
-        tables = {table.name: table for table in self._state.core.tables}
-        for run in runs:
-            payload = None if run.why == "ordered" else self._with_payload(run).stored.payload
-            if payload is None:
-                continue
-            with suppress(ManifestMismatchError):  # told in the table, where its rows should be
-                for block in read_manifest(payload).blocks:
-                    if block.definition is not None:
-                        tables.setdefault(block.table, block.definition)
-        return tables
+        export = Export(
+            self._front, LocalPayloadStore(config.payload_dir), config.data_dir,
+            self._state.core.tables, self._tell,
+        )  # fmt: skip
+        return export.write(quarantine_id, runs)
 
     # -- giving way --------------------------------------------------------------------------------
 
@@ -373,26 +302,6 @@ class _Act:
             fresh.close()
         self._front.replace_by(prepared / FRONT_NAME, directory / FRONT_NAME)
         shutil.rmtree(prepared, ignore_errors=True)
-
-
-def _pages(runs: Sequence[GivenUp]) -> Iterator[list[GivenUp]]:
-    page: list[GivenUp] = []
-    transactions = size = 0
-    for run in runs:
-        header = run.stored.entry.header
-        full = (
-            len(page) >= _PAGE_RUNS
-            or transactions + header.n > _PAGE_TRANSACTIONS
-            or size + header.size_bytes > _PAGE_BYTES
-        )
-        if page and full:
-            yield page
-            page, transactions, size = [], 0, 0
-        page.append(run)
-        transactions += header.n
-        size += header.size_bytes
-    if page:
-        yield page
 
 
 def _transactions(runs: Sequence[GivenUp], why: str) -> int:

@@ -21,6 +21,7 @@ from sparktxlog.protocol.events import Event, LinkChanged, PayloadArrived
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.phases import Phase
 from sparktxlog.protocol.view import View
+from sparktxlog.runtime.ancestry import Ancestry
 from sparktxlog.runtime.backlog import Backlog
 from sparktxlog.runtime.clock import LogClock
 from sparktxlog.runtime.copies import Copies
@@ -28,6 +29,7 @@ from sparktxlog.runtime.cycle import Cycle
 from sparktxlog.runtime.delivery import Delivery
 from sparktxlog.runtime.donor import Donor
 from sparktxlog.runtime.donor_sizes import DonorSizes
+from sparktxlog.runtime.epoch_history import EpochHistory
 from sparktxlog.runtime.epochs import Epochs
 from sparktxlog.runtime.executor import AsideWrite, Executor
 from sparktxlog.runtime.fetching import Fetcher
@@ -49,9 +51,11 @@ from sparktxlog.runtime.retention import Holders, RetentionView
 from sparktxlog.runtime.settings import RunTimeSettings
 from sparktxlog.runtime.transfers import Transfers
 from sparktxlog.runtime.turns import Turns
+from sparktxlog.runtime.uncompared import Keeper
 from sparktxlog.storage.front import SqliteFront
 from sparktxlog.storage.interfaces import Front, FrontState, PutValue, Write
 from sparktxlog.storage.payloads import LocalPayloadStore
+from sparktxlog.transport.addresses import AddressCheck, check_interval_s, found_addresses
 from sparktxlog.transport.greeting import Greeter
 from sparktxlog.transport.peers import PeerLink
 from sparktxlog.transport.signing import Signer, Verifier
@@ -206,6 +210,8 @@ class _Builder:
         turns = self._build_core()
         greeter, signer, verifier = self._greeting()
         self._build_surroundings(greeter, signer)
+        if not self.links or not self._is_fresh():
+            self.epochs.history.take_up(self.master.view, self.master.phase)
         parts = Parts(
             config=config,
             instance=greeter.own.instance,
@@ -290,12 +296,16 @@ class _Builder:
             executor=self.executor,
             is_fresh=self._is_fresh,
             start_again=self._start_again,
+            values=self.state.values,
+            ancestry=Ancestry(self.front, self.state.core),
+            keeper=Keeper(config, self.front, self.payloads, self.state, self.master.view),
+            on_diverged=self.cycle.raise_alarm,
         )
         self.membership = self._build_membership(greeter, signer)
         self.fetcher = Fetcher(
             self.links, self.payloads, self.holdings, self._tell_fetched, self._missed
         )
-        self.publisher = self._build_publisher()
+        self.publisher = self._build_publisher(greeter.own.instance)
         self.publisher.pruning = self._build_pruning(self.publisher)
         self.settings = RunTimeSettings(config, self.state.values)
         self.planning = self._build_planning()
@@ -377,12 +387,20 @@ class _Builder:
         if "replica" not in self.config.roles:
             replicas.discard(self.config.node_id)
         self.holders = Holders(replicas, self.state.values)
+        self.addresses = AddressCheck(
+            links=self.links,
+            greeter=greeter,
+            signer=signer,
+            which=self.config.check_addresses,
+            interval_s=check_interval_s(self.config.suspect_timeout),
+        )
         return Membership(
             config=self.config,
             links=self.links,
             greeter=greeter,
             holders=self.holders,
             make_link=make_link,
+            addresses=self.addresses,
         )
 
     def _build_epochs(self) -> Epochs:
@@ -393,7 +411,9 @@ class _Builder:
             receipts=self.receipts,
             tell=self.cycle.tell_always,
             links_up=lambda: [node_id for node_id, link in self.links.items() if link.up],
+            addresses=lambda: found_addresses(self.links),
             now=self.clock.now,
+            history=EpochHistory(self.state.values, put=self._put_aside),
         )
 
     def _build_delivery(self) -> Delivery:
@@ -412,6 +432,7 @@ class _Builder:
             run_blocking=self._run_blocking,
             on_phase=self.epochs.on_phase,
             on_change=self.epochs.on_change,
+            on_tail_request=lambda link, at: self.joining.asked(link, at, self._missed),
         )
 
     def _build_copies(self) -> Copies:
@@ -437,12 +458,12 @@ class _Builder:
             ),
             ends=self._log_ends,
             now=self.clock.now,
-            put=lambda writes: self.executor.put([AsideWrite(writes=writes)]),
+            put=self._put_aside,
             run_blocking=self._run_blocking,
             saved=self.state.values,
         )
 
-    def _build_publisher(self) -> Publisher:
+    def _build_publisher(self, instance: str) -> Publisher:
         config = self.config
         return Publisher(
             front=self.front,
@@ -454,6 +475,8 @@ class _Builder:
             interval_s=config.publish_interval,
             signature_interval=config.signature_interval,
             published=(self.state.published, self.state.published_version),
+            epochs=self.epochs.history,
+            instance=instance,
             on_published=self._on_published,
         )
 
@@ -534,8 +557,11 @@ class _Builder:
         if link is None:
             return  # it has lost its place
         self.cycle.tell_always(LinkChanged(peer=NodeId(node_id), up=up))
+        self.addresses.look_again()
         if up:
             self.joining.linked(link)
+            # A peer that takes this node as it is shares its first view: it need not join first.
+            self.epochs.history.begin(self.master.view, self.master.phase)
             # A peer that was away, or restarted, learns of this site's replica at once.
             link.report(self.replicas.latest_own(self.clock.now()))
 
@@ -544,6 +570,9 @@ class _Builder:
             "this node takes no more part", code=alarm.code, reason=alarm.text,
             node=self.config.node_id,
         )  # fmt: skip
+
+    def _put_aside(self, writes: Sequence[Write]) -> None:
+        self.executor.put([AsideWrite(writes=writes)])
 
     def _write_from_thread(self, writes: Sequence[Write]) -> None:
         async def write() -> None:

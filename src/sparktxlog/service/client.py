@@ -69,8 +69,8 @@ _MAX_PROBE_BYTES = 1 << 20
 #: Routes of a node that votes only.
 _OF_A_WITNESS = frozenset(
     {
-        "/v1/info", "/v1/status", "/v1/epochs", "/v1/peers", "/v1/peers/{id}",
-        "/v1/peers/{id}/promote", "/v1/peers/{id}/demote", "/v1/force",
+        "/v1/info", "/v1/status", "/v1/epochs", "/v1/epochs/history", "/v1/peers",
+        "/v1/peers/{id}", "/v1/peers/{id}/promote", "/v1/peers/{id}/demote", "/v1/force",
     }
 )  # fmt: skip
 

@@ -20,7 +20,7 @@ from sparktxlog.model.values import MAX_WEIGHT, read_urls
 from sparktxlog.protocol.view import Seat
 from sparktxlog.runtime.node import Node
 from sparktxlog.service.problems import Handler, json_response
-from sparktxlog.service.queries import seconds
+from sparktxlog.service.queries import seconds, whole
 
 #: Default wait for a decision, seconds.
 _TIMEOUT_S = 30.0
@@ -51,6 +51,7 @@ def epoch_handlers(
     api = _EpochApi(node, read_body)
     return [
         ("GET", "/v1/epochs", api.show),
+        ("GET", "/v1/epochs/history", api.history),
         ("POST", "/v1/peers", api.add),
         ("DELETE", "/v1/peers/{id}", api.remove),
         ("PATCH", "/v1/peers/{id}", api.change),
@@ -78,6 +79,10 @@ class _EpochApi:
                 },
             }
         )
+
+    async def history(self, request: Request) -> Response:
+        limit = whole(request, "limit", 100, 1, 1000)
+        return json_response(self._node.epochs().history.latest(limit))
 
     async def add(self, request: Request) -> Response:
         wanted = await self._decode(request, _AddPeer)

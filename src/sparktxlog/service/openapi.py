@@ -18,6 +18,7 @@ from starlette.routing import Route
 from sparktxlog import __version__
 from sparktxlog.codec.requests import TransactionRequest
 from sparktxlog.model.copying import CopyTicket, Decision, Transfer
+from sparktxlog.model.epoch import EpochRecord
 from sparktxlog.model.receipt import Receipt
 from sparktxlog.model.report import WorkerReport
 from sparktxlog.model.table import TableDefinition
@@ -177,6 +178,7 @@ def _schemas() -> dict[str, Any]:
             Decision,
             Transfer,
             CopyTicket,
+            EpochRecord,
         ],
         ref_template="#/components/schemas/{name}",
     )
@@ -466,6 +468,13 @@ def _epochs() -> list[tuple[str, str, dict[str, Any]]]:
         "tags": ["members"],
         "responses": _answer(_OBJECT),
     }
+    history: dict[str, Any] = {
+        "operationId": "epoch_history",
+        "summary": "Epochs that this node has taken up, newest first",
+        "tags": ["members"],
+        "parameters": [_query("limit", "integer", "Epochs at most, to 1000.", 100)],
+        "responses": _answer({"type": "array", "items": _ref("EpochRecord")}),
+    }
     changes = [
         (path, method, {
             "operationId": name,
@@ -477,4 +486,4 @@ def _epochs() -> list[tuple[str, str, dict[str, Any]]]:
         })
         for path, method, name, summary, parameters, body in found
     ]  # fmt: skip
-    return [("/v1/epochs", "get", show), *changes]
+    return [("/v1/epochs", "get", show), ("/v1/epochs/history", "get", history), *changes]

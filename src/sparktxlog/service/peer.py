@@ -54,6 +54,7 @@ class PeerRoutes:
             self._route("/peer/v1/tails", "POST", self._tails),
             self._route("/peer/v1/epochs", "POST", self._epochs),
             self._route("/peer/v1/snapshot", "GET", self._snapshot),
+            self._route("/peer/v1/queue/{position:int}", "GET", self._run_behind),
             self._route("/peer/v1/runs/{origin}/{incarnation:int}/{seq:int}", "GET", self._run),
             self._route("/peer/v1/runs", "POST", self._runs),
             self._route("/peer/v1/announced/{digest}", "GET", self._announced),
@@ -123,6 +124,10 @@ class PeerRoutes:
 
     async def _snapshot(self, sender: str, request: Request, body: bytes) -> Response:
         return Response(await self._peering.snapshot(), media_type=_BINARY)
+
+    async def _run_behind(self, sender: str, request: Request, body: bytes) -> Response:
+        tail = await self._peering.run_behind(request.path_params["position"])
+        return Response(wire.encode(tail), media_type=_BINARY)
 
     async def _run(self, sender: str, request: Request, body: bytes) -> Response:
         params = request.path_params

@@ -1,4 +1,4 @@
-"""`log/workers`, `log/signatures` and `log/transfers`: history of the replicas, as told to us."""
+"""Histories in `log/`: workers, signatures and transfers of replicas, and the epochs."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 
 from sparktxlog.model.copying import Transfer
+from sparktxlog.model.epoch import EpochRecord
 from sparktxlog.model.report import WorkerReport
 from sparktxlog.storage.delta_table import LogTable
-from sparktxlog.storage.schemas import SIGNATURES, TRANSFERS, WORKERS
+from sparktxlog.storage.schemas import EPOCHS, SIGNATURES, TRANSFERS, WORKERS
 
 
 class ReportTables:
@@ -115,3 +117,44 @@ class TransferTable:
             StorageError: Do it again.
         """
         self._table.expire("finished_at", before)
+
+
+class EpochTable:
+    """Writer of `log/epochs`: each commit records the number of its last row.
+
+    Args:
+        log_root: Directory of the log tables.
+        instance: Names the front that gives the numbers: another one begins anew.
+
+    Raises:
+        CorruptLogError: The table is damaged.
+    """
+
+    def __init__(self, log_root: Path, instance: str) -> None:
+        self._table = LogTable(log_root / "epochs", EPOCHS, app_id=f"sparktxlog:{instance}:epochs")
+
+    @property
+    def number(self) -> int:
+        """Number of the last epoch that was appended of this front, 0 = none.
+
+        Raises:
+            StorageError: Ask again.
+        """
+        return self._table.transaction_version
+
+    def append(self, epochs: Sequence[tuple[int, EpochRecord]]) -> None:
+        """Append numbered epochs, ascending and above `number`, with one commit.
+
+        Raises:
+            StorageError: They may be there: ask for `number` before trying again.
+        """
+        rows = [msgspec.to_builtins(record) for _, record in epochs]
+        self._table.append(pa.Table.from_pylist(rows, EPOCHS), transaction=epochs[-1][0])
+
+    def expire(self, before: datetime) -> None:
+        """Remove epochs that were taken up at that time or earlier, by whole files.
+
+        Raises:
+            StorageError: Do it again.
+        """
+        self._table.expire("taken_up_at", before)

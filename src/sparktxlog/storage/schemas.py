@@ -141,6 +141,47 @@ TRANSFERS = pa.schema(
     ]
 )
 
+#: A place in the roster of an epoch, as element of `roster`.
+SEAT = pa.struct(
+    [
+        pa.field("id", pa.string()),
+        #: One address, or several with commas between them.
+        pa.field("url", pa.string()),
+        #: Votes, 0 = none.
+        pa.field("weight", pa.int64()),
+        pa.field("witness", pa.bool_()),
+        pa.field("incarnation", pa.int64()),
+    ]
+)
+
+#: `log/epochs`: one row per epoch that this node has taken up, key (lineage, epoch).
+EPOCHS = pa.schema(
+    [
+        pa.field("lineage", pa.string(), nullable=False),
+        pa.field("epoch", pa.int64(), nullable=False),
+        #: Node ids in precedence order, as `roster`.
+        pa.field("members", _list(pa.string()), nullable=False),
+        pa.field("quorum", pa.int64(), nullable=False),
+        pa.field("quorum_rule", pa.string(), nullable=False),
+        pa.field("roster", _list(SEAT), nullable=False),
+        #: End of the queue of the epoch before.
+        pa.field(
+            "begins_after",
+            pa.struct([pa.field("position", pa.int64()), pa.field("chain_hash", pa.string())]),
+            nullable=False,
+        ),
+        #: Members, against the epoch that this node took up before; NULL = none is remembered.
+        pa.field("joined", _list(pa.string())),
+        pa.field("left", _list(pa.string())),
+        #: Other nodes whose seat is new, gone or altered.
+        pa.field("changed", _list(pa.string())),
+        #: Phase of this node when it took the epoch up.
+        pa.field("phase", pa.string(), nullable=False),
+        #: Wall clock of this node.
+        pa.field("taken_up_at", _TIMESTAMP, nullable=False),
+    ]
+)
+
 #: Columns of `log/synchronized_queue` that an accepted transaction has not got.
 _ORDERED_ONLY = {"run_seq", "epoch", "timestamp", "sequence", "outcome", "chain_hash", "ordered_at"}
 
@@ -180,5 +221,6 @@ LOG_TABLES = {
     "workers": WORKERS,
     "signatures": SIGNATURES,
     "transfers": TRANSFERS,
+    "epochs": EPOCHS,
     "quarantine": QUARANTINE,
 }

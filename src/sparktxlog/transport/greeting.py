@@ -117,6 +117,15 @@ class Greeter:
         self._instances[node_id] = instance
         self._remember(node_id, instance)
 
+    def recognizes(self, hello: Hello, expected: str) -> bool:
+        """Return whether a greeting is of the node expected, as it is known; changes nothing."""
+        joiner = self._joiners.get(expected)
+        known = {
+            self._instances.get(expected, hello.instance),
+            *(() if joiner is None else (joiner.instance,)),
+        }
+        return hello.node_id == expected and hello.instance in known
+
     # -- judging -----------------------------------------------------------------------------------
 
     def check(self, hello: Hello, expected: str) -> None:

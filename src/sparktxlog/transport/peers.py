@@ -4,15 +4,14 @@ A link never blocks the core: posts replace older ones that still wait, pushes b
 dropped (the peer then fetches, P3a), tails and announcements are repeated by the core.  While a
 peer cannot be reached the link greets it again and again, so a healed network is noticed within
 about a second; each change is told through `on_link` (D11).  A peer with several addresses is
-greeted at one after the other (V59).  Parts of epoch decisions go before pushes; to a peer that
-cannot be reached they are dropped, but a probe of it makes the link try once more at once (V21).
+greeted at one after the other (V59), those found dead by `transport.addresses` last.  Parts of
+epoch decisions go before pushes; to a peer that cannot be reached they are dropped, but a probe of
+it makes the link try once more at once (V21).
 """
 
 from __future__ import annotations
 
 import asyncio
-import hmac
-import io
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,7 +19,6 @@ from dataclasses import dataclass, field
 from urllib.parse import quote
 
 import aiohttp
-import msgspec
 import structlog
 
 from sparktxlog.codec import wire
@@ -35,7 +33,7 @@ from sparktxlog.model.copying import Grant, ReplicaSize
 from sparktxlog.model.report import WorkerReport
 from sparktxlog.protocol.balloting import EpochMessage, Probe
 from sparktxlog.protocol.messages import Announcement, Post, RunHeader, Tail
-from sparktxlog.transport import signing
+from sparktxlog.transport.exchange import ask
 from sparktxlog.transport.files import stream_file
 from sparktxlog.transport.greeting import Greeter
 from sparktxlog.transport.run_requests import SMALL_BYTES, RunRequests
@@ -45,7 +43,7 @@ _log = structlog.get_logger("sparktxlog.transport")
 
 #: Waiting pushes of one peer, bytes; beyond it new ones are dropped and fetched later.
 _OUTBOX_BYTES = 32 << 20
-#: Pushes that travel in one request, bytes; larger bodies are streamed.
+#: Pushes that travel in one request, bytes.
 _PUSH_BATCH_BYTES = 1 << 20
 _MAX_MESSAGES = 256
 #: A link whose peer lost its place sends what waits for so long, seconds.
@@ -80,6 +78,8 @@ class _Outbox:
     post: Post | None = None
     #: Latest changed report of each worker.
     reports: dict[str, WorkerReport] = field(default_factory=dict)
+    #: Which addresses answer; None = told.
+    addresses: wire.FoundAddresses | None = None
     pushes: deque[tuple[RunHeader, bytes]] = field(default_factory=deque)
     push_bytes: int = 0
     messages: deque[tuple[str, bytes]] = field(default_factory=deque)
@@ -126,6 +126,8 @@ class PeerLink:
         self._on_link = on_link
         self._on_join = on_join
         self._hears = hears
+        #: Addresses not in use → whether they answered last; only of a peer with several.
+        self._answers: dict[str, bool] = {}
         #: Set to make the link try again at once.
         self._hurry = asyncio.Event()
         self._to = ""
@@ -153,6 +155,11 @@ class PeerLink:
         """Send changed worker reports with the next post, or alone if none comes first."""
         for report in reports:
             self._outbox.reports[report.worker_id] = report
+        self._post_ready.set()
+
+    def tell_addresses(self, found: wire.FoundAddresses) -> None:
+        """Tell which addresses of peers answer with the next post, or alone (V62)."""
+        self._outbox.addresses = found
         self._post_ready.set()
 
     def push(self, header: RunHeader, payload: bytes) -> None:
@@ -188,6 +195,35 @@ class PeerLink:
             self._outbox.messages.append((target, body))
             self._push_ready.set()
 
+    # -- addresses ---------------------------------------------------------------------------------
+
+    @property
+    def boot(self) -> str:
+        """Start of the peer that was greeted last; empty before."""
+        return self._to
+
+    def uses(self, url: str) -> bool:
+        """Return whether the link stands at an address."""
+        return self.up and url == self.url
+
+    def note_address(self, url: str, answers: bool) -> bool:
+        """Note what a check of an address found (V62); return whether that is news.
+
+        That an address answers is no news before it was found not to.
+        """
+        if url not in self.urls or self.uses(url):
+            return False
+        before = self._answers.get(url, True)
+        self._answers[url] = answers
+        return answers != before
+
+    def addresses(self) -> dict[str, bool]:
+        """Return which addresses answer, without those not checked; {} if there is but one."""
+        if len(self.urls) < 2:
+            return {}
+        known = {**self._answers, **({self.url: True} if self.up else {})}
+        return {url: known[url] for url in self.urls if url in known}
+
     # -- life --------------------------------------------------------------------------------------
 
     def start(self, session: aiohttp.ClientSession) -> None:
@@ -200,6 +236,7 @@ class PeerLink:
     def move(self, urls: tuple[str, ...]) -> None:
         """Take other addresses into use; a link at an address that stays is not broken."""
         self.urls = urls
+        self._answers = {url: good for url, good in self._answers.items() if url in urls}
         if self.url not in urls:
             self.url = urls[0]
             self.greet_again()
@@ -210,7 +247,8 @@ class PeerLink:
         while self.up and self._push_ready.is_set() and time.monotonic() < began + _LAST_WORDS_S:
             self._drained.clear()
             try:
-                await asyncio.wait_for(self._drained.wait(), _LAST_WORDS_S)
+                async with asyncio.timeout(_LAST_WORDS_S):
+                    await self._drained.wait()
             except TimeoutError:
                 break
         await self.close()
@@ -238,14 +276,18 @@ class PeerLink:
                 delay = _BACKOFF_MIN_S
 
     def _turn_to_next(self) -> None:
+        """Take the next address that was not found dead lately, else just the next one."""
         at = self.urls.index(self.url) + 1 if self.url in self.urls else 0
-        self.url = self.urls[at % len(self.urls)]
+        others = (*self.urls[at:], *self.urls[:at])
+        self.url = next((url for url in others if self._answers.get(url, True)), others[0])
 
     async def _pause(self, delay: float) -> None:
         """Wait until the next attempt is due, or wanted."""
         self._hurry.clear()
         try:
-            await asyncio.wait_for(self._hurry.wait(), delay)
+            # `wait_for` of Python 3.11 loses a cancellation that comes with the event.
+            async with asyncio.timeout(delay):
+                await self._hurry.wait()
         except TimeoutError:
             return
 
@@ -255,6 +297,7 @@ class PeerLink:
         self._broken.clear()
         self._greeted.set()
         self.up, self.reason = True, ""
+        self._answers.pop(self.url, None)  # once it is not in use any more, that is old
         self.ups += 1
         _log.info("link up", peer=self.node_id, url=self.url)
         self._on_link(self.node_id, True)
@@ -299,10 +342,17 @@ class PeerLink:
         self._broken.set()
         if self.up:
             self.up = False
+            if not isinstance(error, UnauthorizedError) and any(self._answers.values()):
+                self._turn_to_next()  # to greet at a silent address costs as long again (V59)
             self._outbox.pushes.clear()
             self._outbox.push_bytes = 0
             self._outbox.messages.clear()
             self._on_link(self.node_id, False)
+
+    def _failed(self, error: TxLogError, ups: int) -> None:
+        """Break the link after a failed request, unless it came up anew, elsewhere, meanwhile."""
+        if ups == self.ups:
+            self._went_down(error)
 
     async def _posting(self) -> None:
         box = self._outbox
@@ -310,13 +360,17 @@ class PeerLink:
             await self._post_ready.wait()
             await self._greeted.wait()
             self._post_ready.clear()
-            post, reports = box.post, box.reports
-            box.post, box.reports = None, {}
+            post, reports, addresses = box.post, box.reports, box.addresses
+            box.post, box.reports, box.addresses = None, {}, None
             body = wire.encode(
-                wire.Envelope(post=post, reports=tuple(reports.values()), hears=self._hears())
-            )
+                wire.Envelope(
+                    post=post, reports=tuple(reports.values()), hears=self._hears(),
+                    addresses=addresses,
+                )
+            )  # fmt: skip
             self.traffic.posts += 1
             self.traffic.post_bytes_max = max(self.traffic.post_bytes_max, len(body))
+            ups = self.ups
             try:
                 began = time.monotonic()
                 await self._request("POST", "/peer/v1/posts", body, _TIMEOUT)
@@ -326,8 +380,9 @@ class PeerLink:
             except TxLogError as error:
                 box.post = box.post or post
                 box.reports = {**reports, **box.reports}
+                box.addresses = addresses if box.addresses is None else box.addresses
                 self._post_ready.set()
-                self._went_down(error)
+                self._failed(error, ups)
 
     async def _pushing(self) -> None:
         box = self._outbox
@@ -342,12 +397,13 @@ class PeerLink:
                 self._push_ready.clear()
                 self._drained.set()
                 continue
+            ups = self.ups
             try:
                 await self._request("POST", target, body, _TIMEOUT)
             except RemoteProtocolError as error:
                 _log.error("message refused", peer=self.node_id, to=target, error=str(error))
             except TxLogError as error:
-                self._went_down(error)
+                self._failed(error, ups)
 
     def _note_round_trip(self, seconds: float) -> None:
         known = seconds if self.round_trip_s is None else self.round_trip_s
@@ -389,6 +445,15 @@ class PeerLink:
         """Return a snapshot of the peer's queue, unverified; errors as `get_run`."""
         return await self._get("/peer/v1/snapshot")
 
+    async def get_run_behind(self, position: int) -> Tail:
+        """Return the peer's run that holds the position behind one, or begins there.
+
+        Raises:
+            TransportError: The peer cannot be reached; `status` 410: it keeps that run no more.
+            RemoteProtocolError: Its answer is none (definite).
+        """
+        return wire.decode(Tail, await self._get(f"/peer/v1/queue/{position}"))
+
     async def _get(self, target: str) -> bytes:
         await self._wait_greeted()
         answer = await self._request("GET", target, b"", _GET_TIMEOUT)
@@ -397,7 +462,8 @@ class PeerLink:
 
     async def _wait_greeted(self) -> None:
         try:
-            await asyncio.wait_for(self._greeted.wait(), 2.0)
+            async with asyncio.timeout(2.0):
+                await self._greeted.wait()
         except TimeoutError as error:
             raise PeerTimeoutError(f"no link to {self.node_id}: {self.reason}") from error
 
@@ -476,50 +542,14 @@ class PeerLink:
     ) -> tuple[bytes, bool]:
         """Return the answer's body and whether it was sealed with the cluster's secret."""
         assert self._session is not None
-        headers = self._signer.headers(method, target, body, self._to)
-        signature = headers[signing.SIGNATURE]
-        headers["Content-Type"] = "application/msgpack"
         self.traffic.sent_bytes += len(body)
-        try:
-            async with self._session.request(
-                method, self.url + target, headers=headers, timeout=timeout,
-                data=body if len(body) <= _PUSH_BATCH_BYTES else io.BytesIO(body),
-                allow_redirects=False,
-            ) as response:  # fmt: skip
-                answer = await response.read()
-                status = response.status
-                seal = response.headers.get(signing.SIGNATURE, "")
-                boot = response.headers.get(signing.BOOT, "")
-        except TimeoutError as error:
-            raise PeerTimeoutError(f"{self.url} did not answer in time") from error
-        except (aiohttp.ClientError, OSError) as error:
-            raise TransportError(f"{self.url}: {str(error) or type(error).__name__}") from error
-        self.traffic.received_bytes += len(answer)
-        if status == 409:
-            self._to = boot[:64]
-            raise StaleSessionError(f"{self.url} wants to be greeted first")
-        self._check_status(status, answer, target)
-        expected = self._signer.answer_signature(signature, answer)
-        return answer, hmac.compare_digest(seal.encode(), expected.encode())
-
-    def _check_status(self, status: int, answer: bytes, target: str) -> None:
-        if status < 400:
-            return
-        message = f"{self.url} answered {status} to {target}: {_reason(answer)}"
-        if status in (401, 403):
-            raise UnauthorizedError(message, peer=self.node_id)
-        if status in (400, 413, 422):
-            raise RemoteProtocolError(message, peer=self.node_id)
-        raise TransportError(message, peer=self.node_id, status=status)
-
-
-class _Problem(msgspec.Struct):
-    detail: str
-
-
-def _reason(answer: bytes) -> str:
-    """Return what a problem document says, or the beginning of whatever else it is."""
-    try:
-        return msgspec.json.decode(answer, type=_Problem).detail[:500]
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        return answer[:500].decode(errors="replace")
+        answer = await ask(
+            self._session, self._signer, self.url, method, target, body, to=self._to,
+            timeout=timeout,
+        )  # fmt: skip
+        self.traffic.received_bytes += len(answer.body)
+        if answer.status == 409:
+            self._to = answer.boot
+            raise StaleSessionError(f"{answer.url} wants to be greeted first")
+        answer.check_status(target, self.node_id)
+        return answer.body, answer.sealed

@@ -21,6 +21,7 @@
     deltalog    a table's log as Spark's Delta reads and writes it
     layout      which files a version needs, and which features files carry
     swap        staged files put in the table's place
+    examining   whose versions stand in a table before it is replaced
     quarantine  what a copy would make disappear
     backup      the old files, before a copy
     leftovers   images, quarantine and old files, removed where somebody asks for it

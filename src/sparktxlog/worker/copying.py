@@ -3,6 +3,9 @@
     journal → back up → ticket → staging of all tables → quarantine → swap
             → state → report (must be KNOWN) → transfer record
 
+A table is swapped on exactly the version that was examined for rows of others, and exported if it
+had any: also by a process that goes on after a kill, which examines anew.
+
 Nothing of the old state is touched before all tables are fetched and recounted; until then a
 failure costs only the bytes fetched, and these are found again by the next attempt.  The swap then
 goes table by table, each step repeatable; `copying` in the replica's state keeps batches away
@@ -23,8 +26,9 @@ from sparktxlog.errors import ApplyError, CopyConflictError, DivergedError, TxLo
 from sparktxlog.model.copying import CatchUpKind, CopyTicket, Grant, Transfer
 from sparktxlog.worker.backup import back_up
 from sparktxlog.worker.copy_terms import CopyOptions, CopyOutcome, Fetched, FetcherOf
-from sparktxlog.worker.layout import LOG, Way
-from sparktxlog.worker.quarantine import Quarantine, foreign_commits
+from sparktxlog.worker.examining import Examined, examine, foreign_commits, placed_log
+from sparktxlog.worker.layout import Way
+from sparktxlog.worker.quarantine import Quarantine
 from sparktxlog.worker.source import Answer, LogSource, NodeInfo
 from sparktxlog.worker.staging import Staging
 from sparktxlog.worker.state import PendingCopy, ReplicaDirectory, ReplicaState, ReplicaTable
@@ -87,6 +91,8 @@ class ReplicaCopy:
         #: Of the attempt under way, None before its ticket.
         self._staging: Staging | None = None
         self._quarantined: dict[str, int] = {}
+        #: Table → newest version that was examined, and exported where it had to be.
+        self._examined: dict[str, int] = {}
 
     def _journaled(self, state: ReplicaState) -> ReplicaState:
         """Begin a copy in the replica's state, or go on with the one begun."""
@@ -181,9 +187,10 @@ class ReplicaCopy:
             name = offered.definition.name
             version = self.staging.standing.get(name)
             if version is None:
-                self._note_swap(name)
+                staged = self.staging.staged[name]
+                self._note_swap(staged)
                 with failures_named(name):
-                    version = self._swap(self.staging.staged[name])
+                    version = self._swap(staged)
             tables[name] = ReplicaTable(
                 definition=offered.definition, version=version, signature=offered.signature
             )
@@ -211,57 +218,79 @@ class ReplicaCopy:
 
     def _save_rows(self) -> None:
         """Export the rows that a copy would make disappear though nobody ordered it (P28)."""
-        for name, staged in sorted(self.staging.staged.items()):
-            if (self._lake / name / LOG).is_dir() and name not in self.pending.swapped:
-                self._save_rows_of(staged)
+        for _, staged in sorted(self.staging.staged.items()):
+            self._save_rows_of(staged)
 
-    def _save_rows_of(self, staged: StagedTable, *, anew: bool = False) -> None:
+    def _save_rows_of(self, staged: StagedTable) -> None:
+        """Examine a table, and export what the swap would make disappear; once for a version."""
         name = staged.name
         known = self.state.tables.get(name)
-        recorded = known.version if known else -1
-        foreign = foreign_commits(self._lake / name, recorded, self.grant.lineage, name)
-        reason = self._suspicion(known, bool(foreign))
+        examined = examine(
+            self._lake / name,
+            known,
+            lineage=self.grant.lineage,
+            name=name,
+            copy_id=self._copy_id,
+            placed=self.pending.renamed.get(name),
+        )
+        reason = self._suspicion(known, examined)
         if reason:
             with failures_named(name):
                 saved = self._quarantine.save_rows(
                     staged.offered.definition,
                     staged.path,
                     staged.offered.version,
-                    foreign,
+                    examined,
                     reason,
-                    anew=anew,
                 )
             self._quarantined[name] = -1 if saved.rows is None else saved.rows
             _logger.warning("table %s: %s; see %s", name, reason, saved.path)
+        self._examined[name] = examined.version
 
-    def _suspicion(self, known: ReplicaTable | None, foreign: bool) -> str:
-        if known is None:
+    def _suspicion(self, known: ReplicaTable | None, examined: Examined) -> str:
+        if examined.version < 0:
+            return ""
+        if examined.swapped is None and known is None:
             return "the replica's state does not know the table"
-        if known.diverged:
+        if examined.swapped is None and known is not None and known.diverged:
             return known.diverged
-        if foreign:
+        if examined.foreign:
             return "somebody else wrote to the table"
-        return "the node does not know this replica's state" if self.pending.suspect else ""
+        if examined.swapped is not None:
+            return ""
+        if self.pending.suspect:
+            return "the node does not know this replica's state"
+        return examined.replaced
 
     def _swap(self, staged: StagedTable) -> int:
         for attempt in range(1, SWAP_ATTEMPTS + 1):
             try:
                 version = swap_table(
-                    self._session, self._lake, staged, self.grant, self._quarantine, self._copy_id
+                    self._session,
+                    self._lake,
+                    staged,
+                    self.grant,
+                    self._quarantine,
+                    self._copy_id,
+                    self._examined[staged.name],
                 )
             except CopyConflictError:
                 if attempt == SWAP_ATTEMPTS:
                     raise
                 # What came in between would disappear with the next attempt.
-                self._save_rows_of(staged, anew=True)
+                self._save_rows_of(staged)
             else:
                 self.staging.ways[staged.name] = staged.way.value
                 return version
         raise AssertionError("unreachable")
 
-    def _note_swap(self, name: str) -> None:
-        swapped = tuple(sorted({*self.pending.swapped, name}))
-        self.state = replace(self.state, copying=replace(self.pending, swapped=swapped))
+    def _note_swap(self, staged: StagedTable) -> None:
+        swapped = tuple(sorted({*self.pending.swapped, staged.name}))
+        pending = replace(self.pending, swapped=swapped)
+        placed = placed_log(staged.offered)
+        if staged.way is Way.RENAME and placed is not None:
+            pending = replace(pending, renamed={**pending.renamed, staged.name: placed})
+        self.state = replace(self.state, copying=pending)
         self._directory.save(self.state)
 
     def _put_aside(self, names: Iterable[str]) -> None:

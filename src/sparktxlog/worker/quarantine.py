@@ -4,6 +4,11 @@
     lake/_sparktxlog/quarantine/<table>-<copy id>.files  the whole old directory of a table
     lake/_sparktxlog/quarantine.jsonl                    one line for each of them
 
+A line names the version of the old table that it covers, and the swap happens on that version or
+not at all (`swap`).  A later export of the old table replaces the earlier one, whose rows it holds
+too; what comes after a swap that has to be done again gets a directory of its own (`.v<version>`),
+and so does a table that somebody put in the old one's place.
+
 Nothing here goes by itself: `leftovers` removes what people name by its age.  Resubmitting rows is
 a decision of people, too.
 """
@@ -12,6 +17,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import time_ns
@@ -26,10 +32,10 @@ from pyspark.sql import functions as F
 from sparktxlog.storage.durability import sync_directory
 from sparktxlog.worker.backup import link_tree
 from sparktxlog.worker.deltalog import forget_log
+from sparktxlog.worker.examining import Examined, ForeignCommit, committed_at, newest_commit
 from sparktxlog.worker.merging import read_version, tagged
 from sparktxlog.worker.signatures import quoted, row_hash
 from sparktxlog.worker.state import STATE_DIRECTORY
-from sparktxlog.worker.tables import TableCommit, newest_version, read_commit
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -41,16 +47,6 @@ _NAMED = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ForeignCommit:
-    """A version that somebody else wrote."""
-
-    version: int
-    #: User and engine, as far as the log says.
-    author: str
-    operation: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Quarantined:
     """A line of `quarantine.jsonl`."""
 
@@ -59,7 +55,8 @@ class Quarantined:
     #: Wall clock, microseconds since 1970 UTC.
     at: int
     reason: str
-    #: Newest version of the old table, and of the donor's; None = unknown, or the donor has none.
+    #: Version of the old table that is covered, all before it included, and the donor's; None =
+    #: the table has no commit, or the donor has no such table.
     version: int | None
     donor_version: int | None
     #: Rows saved; None = not counted, the files were kept as they are.
@@ -69,6 +66,9 @@ class Quarantined:
     foreign: tuple[ForeignCommit, ...] = ()
     #: What could not be done, in words.
     note: str = ""
+    #: When `version` was written, microseconds since 1970 UTC: it tells the version from one of
+    #: the same number in a table that took the place; 0 = unknown.
+    committed_at: int = 0
 
 
 class Quarantine:
@@ -95,96 +95,126 @@ class Quarantine:
         definition: TableDefinition,
         donor: Path,
         donor_version: int,
-        foreign: tuple[ForeignCommit, ...],
+        examined: Examined,
         reason: str,
-        *,
-        anew: bool = False,
     ) -> Quarantined:
         """Save the rows of the old table that the donor's version lacks, duplicates counted.
 
-        A table that cannot be read is kept by its files, and the line says so.
+        Done once for each version that was examined.  A table that cannot be read is kept by its
+        files, and the line says so.
 
         Args:
             donor: The staged table.
-            anew: The old table has changed since it was saved; it is still the old one.
+            examined: The version that is saved.
 
         Raises:
             OSError: The files cannot be kept either; the table must not be replaced.
         """
         name, old = definition.name, self._lake / definition.name
-        saved = None if anew else self._find(name)
-        if saved is not None:
-            # The table may be the donor's by now: what it lacked was saved before.
-            return saved
-        target = self._root / f"{name}-{self._copy_id}"
+        exports = self._exports(name)
+        for saved in exports:
+            if (saved.version, saved.committed_at) == (examined.version, examined.committed_at):
+                return saved
+        target = self._target(name, examined, exports)
         note, rows, path = "", None, str(target.relative_to(self._lake))
         try:
-            forget_log(self._session, old)
-            with tagged(self._session, "quarantine", name):
-                held = self._session.read.format("delta").load(str(old))
-                staged = read_version(self._session, str(donor), donor_version)
-                lost = lacking(held, staged, definition)
-                lost.write.format("delta").mode("overwrite").option("overwriteSchema", "true").save(
-                    str(target)
-                )
-                rows = self._session.read.format("delta").load(str(target)).count()
-            _sync_tree(target)
+            rows = self._export(definition, examined.version, donor, donor_version, target)
         except (PySparkException, Py4JError) as error:
             note = f"the table cannot be read, its files are kept: {str(error).split(chr(10))[0]}"
-            kept = self.place_of_files(name)
+            kept = _free(target.with_name(f"{target.name}.files"))
             link_tree(old, kept)
             path = str(kept.relative_to(self._lake))
-        return self._record(name, reason, donor_version, rows, path, foreign, note[:500])
+        return self._record(
+            Quarantined(
+                table=name,
+                copy_id=self._copy_id,
+                at=time_ns() // 1000,
+                reason=reason,
+                version=examined.version,
+                donor_version=donor_version,
+                rows=rows,
+                path=path,
+                foreign=examined.foreign[:_NAMED],
+                note=note[:500],
+                committed_at=examined.committed_at,
+            )
+        )
+
+    def _export(
+        self,
+        definition: TableDefinition,
+        version: int,
+        donor: Path,
+        donor_version: int,
+        target: Path,
+    ) -> int:
+        """Write the rows that one version has and the donor's lacks; return how many they are."""
+        name, old = definition.name, self._lake / definition.name
+        forget_log(self._session, old)
+        with tagged(self._session, "quarantine", name):
+            held = read_version(self._session, str(old), version)
+            staged = read_version(self._session, str(donor), donor_version)
+            lost = lacking(held, staged, definition)
+            lost.write.format("delta").mode("overwrite").option("overwriteSchema", "true").save(
+                str(target)
+            )
+            rows = self._session.read.format("delta").load(str(target)).count()
+        _sync_tree(target)
+        return rows
 
     def save_files(self, table: str, foreign: tuple[ForeignCommit, ...], reason: str) -> None:
         """Move a table's directory away as a whole, and record it."""
-        old, kept = self._lake / table, self.place_of_files(table)
-        version = newest_version(old, oldest_version(old))
+        old, kept = self._lake / table, _free(self.place_of_files(table))
+        version = newest_commit(old)
+        at = committed_at(old, version)
         if old.exists():
             self._root.mkdir(parents=True, exist_ok=True)
             old.rename(kept)
             for directory in (self._root, self._lake):
                 sync_directory(directory)
             forget_log(self._session, old)
-        path = str(kept.relative_to(self._lake))
-        self._record(table, reason, None, None, path, foreign, "", version)
+        self._record(
+            Quarantined(
+                table=table,
+                copy_id=self._copy_id,
+                at=time_ns() // 1000,
+                reason=reason,
+                version=version if version >= 0 else None,
+                donor_version=None,
+                rows=None,
+                path=str(kept.relative_to(self._lake)),
+                foreign=foreign[:_NAMED],
+                committed_at=at,
+            )
+        )
 
-    def _find(self, table: str) -> Quarantined | None:
-        """Return the line of a table's rows that an attempt before a crash has written."""
-        path = self._lake / STATE_DIRECTORY / "quarantine.jsonl"
+    def _exports(self, table: str) -> list[Quarantined]:
+        """Return the lines that say which versions of a table were exported, by any process."""
+        path, found = self._lake / STATE_DIRECTORY / "quarantine.jsonl", list[Quarantined]()
         for line in path.read_bytes().splitlines(keepends=True) if path.exists() else []:
             if line.endswith(b"\n") and f'"{self._copy_id}"'.encode() in line:
-                found = msgspec.json.decode(line, type=Quarantined)
-                if (found.table, found.copy_id) == (table, self._copy_id):
-                    return found
-        return None
+                read = msgspec.json.decode(line, type=Quarantined)
+                # Lines without a donor's version tell of whole directories.
+                if (read.table, read.copy_id) == (table, self._copy_id) and (
+                    read.donor_version is not None
+                ):
+                    found.append(read)
+        return found
 
-    def _record(
-        self,
-        table: str,
-        reason: str,
-        donor_version: int | None,
-        rows: int | None,
-        path: str,
-        foreign: tuple[ForeignCommit, ...],
-        note: str,
-        version: int | None = None,
-    ) -> Quarantined:
-        if version is None:
-            old = self._lake / table
-            version = newest_version(old, oldest_version(old))
-        line = Quarantined(
-            table=table,
-            copy_id=self._copy_id,
-            at=time_ns() // 1000,
-            reason=reason,
-            version=version if version >= 0 else None,
-            donor_version=donor_version,
-            rows=rows,
-            path=path,
-            foreign=foreign[:_NAMED],
-            note=note,
+    def _target(self, table: str, examined: Examined, exports: Sequence[Quarantined]) -> Path:
+        """Return where an export goes: in the place of an earlier one whose rows it holds too."""
+        target = self._root / f"{table}-{self._copy_id}"
+        old = self._lake / table
+        same = all(
+            line.version is not None and committed_at(old, line.version) == line.committed_at
+            for line in exports
         )
+        if examined.swapped is None and same:
+            return target
+        # What was exported before is not in the table any more.
+        return target.with_name(f"{target.name}.v{examined.version}")
+
+    def _record(self, line: Quarantined) -> Quarantined:
         own = self._lake / STATE_DIRECTORY
         with open(own / "quarantine.jsonl", "ab") as file:
             file.write(json.dumps(asdict(line)).encode() + b"\n")
@@ -219,30 +249,13 @@ def _numbered(frame: DataFrame, definition: TableDefinition) -> DataFrame:
     return hashed.withColumn(_KEYS[2], F.row_number().over(equal))
 
 
-def foreign_commits(
-    table: Path, recorded: int, lineage: str, name: str
-) -> tuple[ForeignCommit, ...]:
-    """Return the commits after a version that this log's worker did not make."""
-    found = []
-    for version in range(recorded + 1, newest_version(table, recorded) + 1):
-        commit = read_commit(table, version)
-        if commit.changes and not _is_own(commit, lineage, name):
-            found.append(
-                ForeignCommit(version=version, author=commit.author, operation=commit.operation)
-            )
-    return tuple(found)
-
-
-def _is_own(commit: TableCommit, lineage: str, name: str) -> bool:
-    return commit.own is not None and commit.own.lineage == lineage and commit.own.table == name
-
-
-def oldest_version(table: Path) -> int:
-    """Return the oldest commit that a table's log still has, -1 = none."""
-    versions = [
-        int(path.stem) for path in (table / "_delta_log").glob("*.json") if path.stem.isdigit()
-    ]
-    return min(versions, default=-1)
+def _free(path: Path) -> Path:
+    """Return a name that nothing has: that one, or with a number behind it."""
+    found, number = path, 1
+    while found.exists():
+        number += 1
+        found = path.with_name(f"{path.name}-{number}")
+    return found
 
 
 def _sync_tree(root: Path) -> None:

@@ -67,6 +67,24 @@ class PendingBatch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedLog:
+    """A donor's log that takes a table's place: known by its last commit's file."""
+
+    version: int
+    size_bytes: int
+    #: Microseconds since 1970 UTC; the donor's, which staged commits get too.
+    modified_at: int
+
+    def stands_in(self, table: Path) -> bool:
+        """Return whether a table has that log, be it with newer commits."""
+        try:
+            status = (table / "_delta_log" / f"{self.version:020}.json").stat()
+        except FileNotFoundError:
+            return False
+        return (status.st_size, status.st_mtime_ns // 1000) == (self.size_bytes, self.modified_at)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PendingCopy:
     """A copy that was begun; until it is done the tables may stand at different positions."""
 
@@ -80,6 +98,8 @@ class PendingCopy:
     suspect: bool = False
     #: Tables whose swap was begun.
     swapped: tuple[str, ...] = ()
+    #: Table → log that was about to take its place with its whole directory.
+    renamed: dict[str, PlacedLog] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,9 @@
     COMMIT   staged files are linked beside the old ones, and one commit removes the old live files
              and adds the donor's.  The old state stays in the table's history.
 
+Either happens only on the version of the old table that was examined (`examining`): whatever was
+committed since then is examined, and exported where it must be, before it is tried again.
+
 Both may be repeated after a crash at any point: a directory that was renamed is recognized by its
 log, a commit by the copy's id in it.  The commit carries the table's `txn`, so that the next batch
 is newer and what the donor had applied is skipped.
@@ -19,18 +22,19 @@ from pathlib import Path
 from time import time_ns
 from typing import TYPE_CHECKING
 
+from sparktxlog.errors import CopyConflictError
 from sparktxlog.model.copying import Grant, OfferedTable
 from sparktxlog.storage.durability import link_or_copy, sync_directory, sync_file
 from sparktxlog.worker.batches import STEPS
 from sparktxlog.worker.deltalog import Action, LogTransaction, LogVersion, forget_log
+from sparktxlog.worker.examining import newest_commit
 from sparktxlog.worker.layout import LOG, Way, live_paths
 from sparktxlog.worker.merging import CommitMark, tagged
-from sparktxlog.worker.quarantine import Quarantine, oldest_version
+from sparktxlog.worker.quarantine import Quarantine
 from sparktxlog.worker.tables import (
     OwnCommit,
     app_id,
     commit_path,
-    newest_version,
     read_commit,
     settle,
 )
@@ -65,36 +69,41 @@ def swap_table(
     grant: Grant,
     quarantine: Quarantine,
     copy_id: str,
+    examined: int,
 ) -> int:
     """Make a staged table the replica's, durably; return its version there.
 
     Args:
         session: The worker's own.
         grant: Position, hash and node that the staged table comes from.
+        examined: Newest version of the old table that was examined; -1 = it had no commit.
 
     Raises:
-        CopyConflictError: Somebody else wrote to the table meanwhile (definite; may be repeated).
+        CopyConflictError: Somebody else wrote to the table since then (definite; may be repeated
+            once that was examined).
         PySparkException, Py4JError, OSError: The table keeps its last whole state, or is absent
             for a moment while one directory takes the place of another; repeating ends either.
     """
     table = lake / staged.name
     if staged.way is Way.RENAME:
         if staged.path.exists():
+            _check_examined(table, newest_commit(table), examined)
             _rename(session, lake, staged, quarantine)
-        return newest_version(table, staged.offered.version)
+        # Not the newest one: what somebody committed behind it must be found as theirs.
+        return staged.offered.version
     done = find_copy(table, copy_id, grant)
     if done is not None:
         return done
     with tagged(session, "swap", staged.name):
         _place_files(staged, table)
-        version = _commit(session, table, staged, grant, copy_id)
+        version = _commit(session, table, staged, grant, copy_id, examined)
     settle(table, version, version)
     return version
 
 
 def find_copy(table: Path, copy_id: str, grant: Grant) -> int | None:
     """Return the newest version if a copy's own commit made it, None otherwise."""
-    newest = newest_version(table, oldest_version(table))
+    newest = newest_commit(table)
     if newest < 0:
         return None
     own = read_commit(table, newest).own
@@ -135,6 +144,15 @@ def date_commits(staged: Path, offered: OfferedTable) -> None:
         path = staged / file.path
         if file.path.startswith(LOG) and path.exists():
             os.utime(path, ns=(file.modified_at * 1000, file.modified_at * 1000))
+
+
+def _check_examined(table: Path, newest: int, examined: int) -> None:
+    if newest != examined:
+        raise CopyConflictError(
+            f"{table} is at version {newest}, the one that was examined is {examined}",
+            hint="Nothing was changed; stop other writers of this table.",
+            path=str(table),
+        )
 
 
 # --- by directory -----------------------------------------------------------------------------
@@ -183,10 +201,17 @@ def _place_files(staged: StagedTable, table: Path) -> None:
 
 
 def _commit(
-    session: SparkSession, table: Path, staged: StagedTable, grant: Grant, copy_id: str
+    session: SparkSession,
+    table: Path,
+    staged: StagedTable,
+    grant: Grant,
+    copy_id: str,
+    examined: int,
 ) -> int:
     forget_log(session, table)
     transaction = LogTransaction(session, table)
+    # Later commits of others are a conflict for Delta itself.
+    _check_examined(table, transaction.base.version, examined)
     offered = staged.offered
     own = OwnCommit(
         lineage=grant.lineage,

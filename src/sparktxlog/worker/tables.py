@@ -203,7 +203,7 @@ def own_progress(
     progress: OwnCommit | None = None
     for version in range(recorded + 1, newest + 1):
         commit = read_commit(table, version)
-        if _is_own(commit.own, lineage, name):
+        if is_own(commit.own, lineage, name):
             if batch is None or commit.own.last_position != batch.last:
                 raise DivergedError(
                     f"table {name!r}: version {version} holds position "
@@ -231,7 +231,7 @@ def check_recorded(table: Path, recorded: int, lineage: str, name: str) -> None:
     if recorded < 0 or not commit_path(table, recorded).exists():
         return
     commit = read_commit(table, recorded)
-    if commit.changes and not _is_own(commit.own, lineage, name):
+    if commit.changes and not is_own(commit.own, lineage, name):
         raise _foreign(commit, recorded, name, "Somebody replaced the table.  It")
 
 
@@ -247,7 +247,8 @@ def _foreign(commit: TableCommit, version: int, name: str, advice: str) -> Diver
     )
 
 
-def _is_own(own: OwnCommit | None, lineage: str, name: str) -> TypeGuard[OwnCommit]:
+def is_own(own: OwnCommit | None, lineage: str, name: str) -> TypeGuard[OwnCommit]:
+    """Return whether a commit is of this log's worker, for this table."""
     return own is not None and own.lineage == lineage and own.table == name
 
 

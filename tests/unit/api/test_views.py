@@ -12,6 +12,8 @@ from sparktxlog.api.datasource import errors_from_spark
 from sparktxlog.api.views import VIEWS, view
 from sparktxlog.errors import CommitStateUnknownError, InvalidRequestError, SchemaMismatchError
 from sparktxlog.model.copying import CatchUpKind, Transfer
+from sparktxlog.model.epoch import EpochRecord, QueueEnd, RosterSeat
+from sparktxlog.storage.schemas import LOG_TABLES
 
 STATUS: dict[str, Any] = {
     "node_id": "A",
@@ -74,6 +76,24 @@ ANSWERS: dict[str, Any] = {
             )
         )
     ],
+    "/v1/epochs/history": [
+        msgspec.to_builtins(
+            EpochRecord(
+                lineage="l",
+                epoch=2,
+                members=("A", "B"),
+                quorum=2,
+                quorum_rule="default",
+                roster=(RosterSeat(id="A", url="u", weight=1, witness=False, incarnation=1),),
+                begins_after=QueueEnd(position=7, chain_hash="ab"),
+                joined=("B",),
+                left=None,
+                changed=(),
+                phase="NORMAL",
+                taken_up_at=1_700_000_000_000_000,
+            )
+        )
+    ],
 }
 
 
@@ -106,6 +126,16 @@ def test_transfers_keep_expected_and_measured_apart() -> None:
     )  # fmt: skip
 
 
+def test_epochs_have_the_columns_of_their_table() -> None:
+    found = view("epochs", answer_of)
+    (row,) = found.to_pylist()
+    assert (row["begins_after"]["position"], row["joined"], row["left"]) == (7, ["B"], None)
+    assert row["roster"][0]["id"] == "A"
+    assert row["taken_up_at"].timestamp() == 1_700_000_000
+    table = LOG_TABLES["epochs"]
+    assert [(f.name, f.type) for f in found.schema] == [(f.name, f.type) for f in table]
+
+
 def test_tables_show_their_columns_as_ddl() -> None:
     (row,) = view("tables", answer_of).to_pylist()
     assert (row["table"], row["columns"]) == ("t", "id bigint not null, v string")
@@ -113,7 +143,8 @@ def test_tables_show_their_columns_as_ddl() -> None:
 
 def test_empty_views_keep_their_schema() -> None:
     quiet = {**ANSWERS, "/v1/status": {**STATUS, "peers": [], "replicas": []}, "/v1/tables": []} | {
-        "/v1/transfers": []
+        "/v1/transfers": [],
+        "/v1/epochs/history": [],
     }
     for name, (schema, _) in VIEWS.items():
         found = view(name, lambda path, **_: quiet[path])

@@ -105,6 +105,21 @@ def test_status_tells_the_state_by_exit_code(
     assert json.loads(capsys.readouterr().out)["state"] == word
 
 
+def test_status_tells_of_a_history_that_nobody_could_compare(
+    node: type[CannedNode], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = {
+        "position": 1_204, "snapshot_position": 9_000, "peer": "A", "at": 1, "quarantine_id": "q1",
+        "kept": 3,
+    }  # fmt: skip
+    for kept in (3, 0):
+        node.answers["/v1/status"] = STATUS | {"uncompared": found | {"kept": kept}}
+        assert invoke(monkeypatch, "status") == 0
+        told = " ".join(capsys.readouterr().out.split())
+        assert "up to position 1,204, replaced by a snapshot of A at 9,000" in told
+        assert ("3 transactions are kept in log/quarantine as q1" in told) == bool(kept)
+
+
 def test_status_names_who_is_awaited_and_why(
     node: type[CannedNode], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from typing import Any
 
@@ -23,6 +24,11 @@ EPOCHS: dict[str, Any] = {
     "reachability": {
         "linked": {"A": {"B": False}, "C": {"A": True, "B": True}},
         "differing": ["B"],
+        "addresses": {
+            "A": {"B": {"http://b": True, "http://b2": False}},
+            "C": {"B": {"http://b": True, "http://b2": True}, "A": {"http://a2": True}},
+        },
+        "differing_addresses": {"B": ["http://b2"]},
     },
     "force": {"confirm": "A 3", "may_be_lost": [LOSS]},
 }
@@ -86,6 +92,28 @@ def test_each_command_asks_for_its_change(
     assert "The nodes differ about B" in text
     assert invoke(monkeypatch, *arguments, "--json") == asked
     assert json.loads(capsys.readouterr().out)["epoch"] == 3
+
+
+def test_the_matrix_of_addresses_is_shown_where_a_node_has_several(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    invoke(monkeypatch, "list")
+    text = capsys.readouterr().out
+    table = text.partition("which addresses answer whom")[2].split("The nodes")[0]
+    cells = [re.split(r"[\s│┃]+", line.strip(" │┃")) for line in table.splitlines()]
+    assert ["node", "address", "A", "C"] in cells
+    rows = [row for row in cells if len(row) == 4 and row[1].startswith("http")]
+    assert rows == [
+        ["A", "http://a2", "-", "yes"],
+        ["B", "http://b", "yes", "yes"],
+        ["B", "http://b2", "no", "yes"],
+    ]
+    assert "The nodes differ about http://b2" in text
+    for none in ({}, {"addresses": {}, "differing_addresses": {}}):
+        reachability = {"linked": EPOCHS["reachability"]["linked"], "differing": [], **none}
+        monkeypatch.setitem(EPOCHS, "reachability", reachability)
+        invoke(monkeypatch, "list")
+        assert "which addresses" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

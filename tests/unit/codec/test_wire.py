@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+import msgspec
 import pytest
 
 from sparktxlog.codec import wire
@@ -74,6 +77,7 @@ GRANT = Grant(
     [
         wire.Envelope(post=POST, reports=(REPORT,)),
         wire.Envelope(),
+        wire.Envelope(hears=("b",), addresses=(("b", "http://b", True), ("b", "http://b2", False))),
         wire.LeaseRequest(worker_id="w"),
         GRANT,
         ReplicaSize(node_id="a", position=3, files={"t": [("x.parquet", 1 << 40)]}),
@@ -91,6 +95,29 @@ def test_messages_come_back_as_they_were(message: wire.Message) -> None:
 def test_a_header_of_a_terabyte_costs_less_than_a_kilobyte() -> None:
     assert len(wire.encode(HEADER)) < 256
     assert len(wire.encode(wire.Envelope(post=POST))) < 1_024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _OlderEnvelope:
+    """What a node understands that knows nothing of addresses."""
+
+    post: Post | None = None
+    reports: tuple[WorkerReport, ...] = ()
+    hears: tuple[str, ...] = ()
+
+
+def test_addresses_are_small_and_no_hindrance_to_nodes_that_do_not_know_them() -> None:
+    found = tuple(
+        (f"site-{number}", f"http://10.0.{number}.{way}:7070", True)
+        for number in range(10)
+        for way in (1, 2)
+    )
+    new = wire.Envelope(post=POST, hears=("b",), addresses=found)
+    old = _OlderEnvelope(post=POST, hears=("b",))
+    data = wire.encode(new)
+    assert len(data) - len(wire.encode(wire.Envelope(post=POST, hears=("b",)))) < 20 * 40
+    assert msgspec.msgpack.decode(data, type=_OlderEnvelope) == old
+    assert wire.decode(wire.Envelope, msgspec.msgpack.encode(old)).addresses is None
 
 
 @pytest.mark.parametrize("data", [b"", b"\xc1", b"\x80", b"\xff" * 9, b"\x91" * 5_000])

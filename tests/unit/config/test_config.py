@@ -101,6 +101,7 @@ def test_properties_and_peers_in_tables(tmp_path: Path) -> None:
         ({"roles": ["witness", "replica"]}, "roles", "only votes"),
         ({"weight": 0}, "weight", "nobody has a vote"),
         ({"eviction": "never"}, "eviction", "auto, manual"),
+        ({"check-addresses": "both"}, "check-addresses", "all, first, second, none"),
         ({**PEER, "peer.1.url": "http://b,http://b"}, "peer.1.url", "given twice"),
         ({**PEER, "peer.1.weight": -1}, "peer.1.weight", "number from 0"),
         ({**PEER, "peer.1.role": "x"}, "peer.1.role", "expected one of"),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sparktxlog.codec.payload import digest_of, encode_payload
-from sparktxlog.errors import InvariantViolation
+from sparktxlog.errors import ExpiredError, InvariantViolation
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import RunManifest
 from sparktxlog.protocol.actions import Alarm, SendTail
@@ -61,10 +61,18 @@ class Link:
 
 
 def deliver(
-    position: int, chain_hash: bytes, runs: int = 5, view: View = VIEW
+    position: int, chain_hash: bytes, runs: int = 5, view: View = VIEW, gone: str = ""
 ) -> tuple[list[Tail], list[Alarm]]:
-    """Return what is sent and raised for a peer that stands at a position."""
+    """Return what is sent and raised for a peer that stands at a position.
+
+    Args:
+        gone: `expired`: the log is, and the rows are there; `pruned`: these are gone, too.
+    """
     front, _ = filled(runs)
+    if gone:
+        front.read_queue = _expired  # type: ignore[method-assign]
+    if gone == "pruned":
+        front.read_entry_at = lambda position: None  # type: ignore[method-assign]
     link, alarms = Link(), list[Alarm]()
 
     async def main() -> None:
@@ -93,6 +101,23 @@ def test_a_lagging_peer_gets_what_follows_its_base() -> None:
         assert [tail.entries for tail in tails] == [tuple(entries[behind:])]
         assert tails[0].previous_hash == chain_hash
     assert deliver(10, entries[-1].chain_hash) == ([], [])
+
+
+def _expired(after: int, limit_runs: int, *, payloads: bool) -> Any:
+    raise ExpiredError("expired", kept_after=10)
+
+
+def test_of_an_expired_queue_the_run_that_links_or_does_not_is_sent() -> None:
+    _, entries = filled(5)
+    right, wrong = entries[1].chain_hash, b"x" * 32
+    for view in (VIEW, ALONE):
+        tails, alarms = deliver(4, right, view=view, gone="expired")
+        assert [tail.entries for tail in tails] == [(entries[2],)]
+        assert (tails[0].previous_hash, alarms) == (right, [])
+        assert deliver(4, right, view=view, gone="pruned") == ([], [])
+    assert [alarm.code for alarm in deliver(4, wrong, gone="expired")[1]] == ["diverged"]
+    tails, alarms = deliver(4, wrong, view=ALONE, gone="expired")
+    assert ([tail.entries for tail in tails], alarms) == ([(entries[2],)], [])
 
 
 def test_another_history_halts_this_node_and_sends_nothing() -> None:

@@ -10,10 +10,14 @@ import msgspec
 
 from sparktxlog.codec.wire import Hello
 from sparktxlog.config import load_config
+from sparktxlog.errors import TransportError, TxLogError
 from sparktxlog.model.ids import NodeId
+from sparktxlog.protocol.actions import Alarm
 from sparktxlog.protocol.messages import QueueEntry, RunHeader
+from sparktxlog.runtime.ancestry import Compared
 from sparktxlog.runtime.founding import core_config, with_lineage
 from sparktxlog.runtime.joining import Joining, JoinOrder, StartAgainError, join_order
+from sparktxlog.runtime.uncompared import Uncompared
 from sparktxlog.storage.interfaces import FrontSnapshot, PutValue, ResetFront, StoredEntry, Write
 
 HELLO = Hello(
@@ -29,17 +33,47 @@ CONFIG = load_config(
 class Bench:
     """A joining node's surroundings; what it writes and when it starts anew."""
 
-    def __init__(self, order: JoinOrder | None = None, position: int = 0) -> None:
+    def __init__(
+        self,
+        order: JoinOrder | None = None,
+        position: int = 0,
+        values: dict[str, bytes] | None = None,
+    ) -> None:
         self.writes: list[Write] = []
         self.started: list[StartAgainError] = []
         self.fresh = True
         self.snapshot = FrontSnapshot()
         self.node_id = "A"
+        self.compared = Compared()
+        self.kept: list[tuple[int, str]] = []
+        self.alarms: list[Alarm] = []
+        self.looked: list[int] = []
+        self.failure: TxLogError | None = None
+        self.greeted = 0
         surroundings: Any = self
         self.joining = Joining(
             node_id=NodeId("B"), order=order, position=position, executor=surroundings,
-            is_fresh=lambda: self.fresh, start_again=self.started.append,
+            is_fresh=lambda: self.fresh, start_again=self.started.append, values=values or {},
+            ancestry=surroundings, keeper=surroundings, on_diverged=self.alarms.append,
         )  # fmt: skip
+
+    async def compare(self, link: Any, snapshot: FrontSnapshot) -> Compared:
+        return self.compared
+
+    def keep(self, snapshot: FrontSnapshot, incarnation: int, peer: str, at: int) -> Uncompared:
+        self.kept.append((incarnation, peer))
+        return Uncompared(
+            position=4, snapshot_position=snapshot.position, peer=peer, at=at, quarantine_id="q",
+            kept=3,
+        )  # fmt: skip
+
+    async def get_run_behind(self, position: int) -> Any:
+        self.looked.append(position)
+        if self.failure is not None:
+            raise self.failure
+
+    def greet_again(self) -> None:
+        self.greeted += 1
 
     async def write(self, writes: list[Write]) -> None:
         self.writes += writes
@@ -155,5 +189,93 @@ def test_a_queue_too_old_is_replaced() -> None:
         assert again.order == JoinOrder(lineage="l", incarnation=2)
         assert len(again.started) == 1
         assert Bench(again.order, position=9).joining.settled.is_set()
+
+    asyncio.run(main())
+
+
+BEHIND = JoinOrder(lineage="l", incarnation=2, behind=True)
+
+
+def test_a_queue_of_another_history_is_not_replaced() -> None:
+    async def main() -> None:
+        bench = Bench(BEHIND, position=4)
+        bench.snapshot = snapshot_at(9)
+        bench.compared = Compared(differs="its hash at position 4 is another one")
+        for _ in range(2):
+            bench.link_up()
+            await settle()
+        assert not bench.writes and not bench.started
+        assert not bench.joining.settled.is_set()
+        (alarm,) = bench.alarms
+        assert (alarm.code, alarm.fatal) == ("diverged", True)
+        assert "A has another queue up to position 4: its hash" in alarm.text
+        assert "sparktxlog peer quarantine" in alarm.text
+
+    asyncio.run(main())
+
+
+def test_what_nobody_can_compare_is_kept_before_it_is_replaced_and_told() -> None:
+    async def main() -> None:
+        bench = Bench(BEHIND, position=4)
+        assert bench.joining.uncompared is None
+        bench.snapshot = snapshot_at(9)
+        bench.compared = Compared(certain=False)
+        bench.link_up()
+        while not bench.started:
+            await asyncio.sleep(0.001)
+        assert bench.kept == [(2, "A")]
+        # One write: whoever has the snapshot also says that it was not compared.
+        assert isinstance(bench.writes[0], ResetFront)
+        values = {w.name: w.value for w in bench.writes if isinstance(w, PutValue)}
+        told = Bench(bench.order, position=9, values=values).joining.uncompared
+        assert told is not None
+        assert (told.position, told.snapshot_position, told.peer) == (4, 9, "A")
+        assert (told.quarantine_id, told.kept) == ("q", 3)
+
+    asyncio.run(main())
+
+
+def test_a_failed_comparison_is_repeated_and_replaces_nothing() -> None:
+    async def main() -> None:
+        bench = Bench(BEHIND, position=4)
+        bench.snapshot = snapshot_at(9)
+
+        async def fails(link: Any, snapshot: FrontSnapshot) -> Compared:
+            raise TransportError("no answer")
+
+        bench.joining._ancestry.compare = fails  # type: ignore[method-assign]
+        bench.link_up()
+        await settle()
+        assert (bench.greeted, bench.writes, bench.started) == (1, [], [])
+
+    asyncio.run(main())
+
+
+def test_who_asks_in_vain_looks_whether_the_queue_is_kept_at_all() -> None:
+    async def main() -> None:
+        bench, missed = Bench(position=4), list[int]()
+        link: Any = bench
+
+        async def ask(position: int) -> None:
+            bench.joining.asked(link, position, lambda: missed.append(position))
+            await settle()
+
+        await ask(4)
+        assert bench.looked == []
+        await ask(4)
+        bench.failure = TransportError("it is restarting", status=503)
+        await ask(4)
+        assert (bench.looked, missed) == ([4, 4], [])
+        bench.failure = TransportError("not kept", status=410)
+        await ask(4)
+        assert missed == [4]
+        # What came in between begins the count anew.
+        for _ in range(4):
+            bench.joining.missed("l", 2)
+        await ask(5)
+        bench.joining.missed("l", 2)
+        await settle()
+        assert not bench.started
+        await bench.joining.close()
 
     asyncio.run(main())

@@ -1,4 +1,7 @@
-"""The publisher behind a snapshot: a new queue table, and never rows of the old one (P21)."""
+"""The publisher behind a snapshot: a new queue table, and never rows of the old one (P21).
+
+And the epochs that it appends: each once, whenever the process was killed.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,9 @@ from sparktxlog.errors import StorageError
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import Block, OperationKind
 from sparktxlog.protocol.messages import QueueEntry
+from sparktxlog.protocol.phases import Phase
+from sparktxlog.protocol.view import Seat, View
+from sparktxlog.runtime.epoch_history import EpochHistory
 from sparktxlog.runtime.publisher import Publisher
 from sparktxlog.storage.front import SqliteFront
 from sparktxlog.storage.interfaces import AppendQueue, PutRun, ResetFront
@@ -36,7 +42,7 @@ class Site:
     def order(self, runs: Sequence[PutRun], entries: Sequence[QueueEntry]) -> None:
         self.front.write([*runs, AppendQueue(entries=tuple(entries), ordered_at=1)])
 
-    def publish(self) -> None:
+    def publish(self, epochs: EpochHistory | None = None) -> None:
         """Start, publish everything, stop."""
         state = self.front.load(1_000)
         goal, done = state.core.base.position, Event()
@@ -50,6 +56,8 @@ class Site:
             interval_s=0.01,
             signature_interval=1_000,
             published=(state.published, state.published_version),
+            epochs=EpochHistory({}, put=self.front.write) if epochs is None else epochs,
+            instance="i",
             on_published=lambda position, seconds: done.set() if position >= goal else None,
         )
         publisher.start(goal)
@@ -64,6 +72,21 @@ class Site:
         self.front.write([ResetFront(snapshot=snapshot, node_id=HERE, incarnation=incarnation)])
         self.front.close()
         self.front = SqliteFront(self.directory)
+
+    def epochs(self, *views: View, forgets: bool = False) -> EpochHistory:
+        """Start, and take views up; with `forgets` a kill comes before the front has them."""
+        history = EpochHistory(
+            self.front.load(1_000).values,
+            put=(lambda writes: None) if forgets else self.front.write,
+        )
+        for view in views:
+            history.take_up(view, Phase.NORMAL)
+        return history
+
+    def epoch_rows(self) -> list[tuple[int, str]]:
+        found = QueryBuilder().register("e", DeltaTable(self.log / "epochs"))
+        rows = pa.table(found.execute('SELECT epoch, "left" FROM e ORDER BY epoch'))
+        return [(row["epoch"], "".join(row["left"] or "?")) for row in rows.to_pylist()]
 
     def positions(self) -> list[int]:
         found = QueryBuilder().register("q", DeltaTable(self.log / "synchronized_queue"))
@@ -149,6 +172,8 @@ def test_a_kill_between_commit_and_mark_repeats_nothing(tmp_path: Path, giver: S
         interval_s=0.01,
         signature_interval=1_000,
         published=(state.published, state.published_version),
+        epochs=EpochHistory({}, put=site.front.write),
+        instance="i",
         on_published=lambda position, seconds: None,
     )
     publisher.start(16)
@@ -159,4 +184,56 @@ def test_a_kill_between_commit_and_mark_repeats_nothing(tmp_path: Path, giver: S
     site.publish()
     assert site.positions() == [13, 14, 15, 16]
     assert site.front.load(10).published == 16
+    site.front.close()
+
+
+def _view(epoch: int, members: str) -> View:
+    return View(
+        lineage="l",
+        epoch=epoch,
+        roster=tuple(Seat(node_id=NodeId(name)) for name in "ABC"),
+        members=tuple(NodeId(name) for name in members),
+    )
+
+
+FIRST, SECOND = _view(1, "ABC"), _view(2, "AB")
+
+
+def test_an_epoch_is_appended_once_over_restarts(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    site.publish(site.epochs(FIRST))
+    site.publish(site.epochs(FIRST))
+    assert site.epoch_rows() == [(1, "?")]
+    site.publish(site.epochs(SECOND))
+    site.publish(site.epochs(SECOND, FIRST))
+    assert site.epoch_rows() == [(1, "?"), (2, "C")]
+    site.front.close()
+
+
+def test_epochs_that_a_kill_kept_out_of_the_table_follow_at_the_next_start(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    site.epochs(FIRST, SECOND)  # killed before the publisher came to them
+    assert not (site.log / "epochs").exists()
+    site.publish(site.epochs(SECOND))
+    assert site.epoch_rows() == [(1, "?"), (2, "C")]
+    site.front.close()
+
+
+def test_an_epoch_that_the_front_did_not_note_is_made_of_its_view(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    site.publish(site.epochs(FIRST))
+    site.epochs(SECOND, forgets=True)
+    site.publish(site.epochs(SECOND))
+    assert site.epoch_rows() == [(1, "?"), (2, "C")]
+    site.front.close()
+
+
+def test_a_row_that_is_there_before_the_front_noted_it_is_not_repeated(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    site.publish(site.epochs(FIRST, forgets=True))
+    assert site.epochs().latest(9) == []
+    history = site.epochs(FIRST)
+    assert [epoch.epoch for epoch in history.latest(9)] == [1]
+    site.publish(history)
+    assert site.epoch_rows() == [(1, "?")]
     site.front.close()

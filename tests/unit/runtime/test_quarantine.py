@@ -27,6 +27,7 @@ from sparktxlog.errors import (
 )
 from sparktxlog.model.operation import Block, OperationKind
 from sparktxlog.protocol.messages import Rejection
+from sparktxlog.runtime import giving_up
 from sparktxlog.runtime import quarantine as acting
 from sparktxlog.runtime.joining import JoinOrder, join_order
 from sparktxlog.runtime.quarantine import quarantine_node
@@ -277,7 +278,7 @@ def test_a_kill_between_any_two_steps_keeps_everything_once(
     times: int,
     after: bool,
 ) -> None:
-    monkeypatch.setattr(acting, "_PAGE_RUNS", 2)
+    monkeypatch.setattr(giving_up, "_PAGE_RUNS", 2)
     content = parquet_bytes()
     node.payloads.write_file("a/orders/1.parquet", content)
     node.order([append_run(4), append_run(5, 2), staged_run(7, "a/orders/1.parquet", content)])

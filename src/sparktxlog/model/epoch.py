@@ -1,0 +1,49 @@
+"""An epoch as a node remembers it: one row of `log/epochs`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RosterSeat:
+    """A place in the roster of an epoch."""
+
+    id: str
+    url: str
+    #: Votes; 0 = none.
+    weight: int
+    witness: bool
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueEnd:
+    """Where the queue of the epoch before ends."""
+
+    position: int
+    #: Hexadecimal; zeros at position 0.
+    chain_hash: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochRecord:
+    """An epoch that a node has taken up; key (lineage, epoch)."""
+
+    lineage: str
+    epoch: int
+    #: In precedence order, as `roster`.
+    members: tuple[str, ...]
+    quorum: int
+    quorum_rule: str
+    roster: tuple[RosterSeat, ...]
+    begins_after: QueueEnd
+    #: Against the epoch that this node took up before, sorted; None = none is remembered.
+    joined: tuple[str, ...] | None
+    left: tuple[str, ...] | None
+    #: Nodes that neither joined nor left and whose seat is new, gone or altered.
+    changed: tuple[str, ...] | None
+    #: Of this node, when it took the epoch up.
+    phase: str
+    #: Wall clock of this node, microseconds since 1970 UTC.
+    taken_up_at: int

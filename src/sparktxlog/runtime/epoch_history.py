@@ -1,0 +1,137 @@
+"""Which epochs this node has taken up, one after the other.
+
+The front keeps the latest `HISTORY` in a ring of named values; each has a number of its own, from
+1.  The publisher appends what the Delta table `log/epochs` does not hold yet, and the commit says
+the number of its last row: so a row is neither lost by a kill nor written twice.  An epoch counts
+as taken up once its view is durable, so the view in the front is enough to find, at a start, that
+the last one is missing here.
+
+That the front remembers, and not the table alone, keeps questions away from a table that another
+thread shortens, gives a witness a history, too, and outlives rows that expire.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+from sparktxlog.model.epoch import EpochRecord, QueueEnd, RosterSeat
+from sparktxlog.protocol.phases import Phase
+from sparktxlog.protocol.view import View
+from sparktxlog.runtime.clock import wall_us
+from sparktxlog.storage.interfaces import PutValue, Write
+
+#: Epochs kept for questions; older ones stand in `log/epochs`.
+HISTORY = 1_000
+_PREFIX = "epoch:"
+
+#: Number of an epoch in this node's history, from 1, and the epoch.
+NumberedEpoch = tuple[int, EpochRecord]
+_decode = msgspec.msgpack.Decoder(NumberedEpoch).decode
+
+
+class EpochHistory:
+    """Epochs that this node has taken up; `behind` from any thread, all else on the event loop.
+
+    Args:
+        saved: Values of the front at start.
+        put: Makes writes durable, in their turn.
+        now: Wall clock, microseconds.
+    """
+
+    def __init__(
+        self,
+        saved: Mapping[str, bytes],
+        *,
+        put: Callable[[Sequence[Write]], None],
+        now: Callable[[], int] = wall_us,
+    ) -> None:
+        self._put = put
+        self._now = now
+        found = [_decode(value) for name, value in saved.items() if name.startswith(_PREFIX)]
+        #: Ascending, without gap.  Never changed, only replaced: another thread reads it.
+        self._kept: tuple[NumberedEpoch, ...] = tuple(sorted(found, key=lambda item: item[0]))
+
+    def begin(self, view: View, phase: Phase) -> None:
+        """Take up the epoch that this node finds itself in, unless it knows of one already."""
+        if not self._kept:
+            self.take_up(view, phase)
+
+    def take_up(self, view: View, phase: Phase) -> None:
+        """Note a durable view as taken up; one that is noted already changes nothing.
+
+        Args:
+            view: Epoch 0 is none: so begins a node that was told to join.
+            phase: Of this node in it.
+        """
+        if view.epoch < 1 or any(
+            (record.lineage, record.epoch) == (view.lineage, view.epoch) for _, record in self._kept
+        ):
+            return
+        number, before = self._kept[-1] if self._kept else (0, None)
+        item = (number + 1, record_of(view, phase, before, self._now()))
+        self._kept = (*self._kept, item)[-HISTORY:]
+        name = f"{_PREFIX}{item[0] % HISTORY}"
+        self._put([PutValue(name=name, value=msgspec.msgpack.encode(item))])
+
+    def latest(self, limit: int) -> list[EpochRecord]:
+        """Return the latest epochs, newest first."""
+        return [record for _, record in self._kept[: -limit - 1 : -1]]
+
+    def behind(self, number: int) -> Sequence[NumberedEpoch]:
+        """Return the epochs with higher numbers that are kept, ascending."""
+        kept = self._kept
+        newer = kept[-1][0] - number if kept else 0
+        return kept[-newer:] if newer > 0 else ()
+
+
+def record_of(view: View, phase: Phase, before: EpochRecord | None, now: int) -> EpochRecord:
+    """Return what is remembered of an epoch.
+
+    Args:
+        view: Its view.
+        phase: Of this node in it.
+        before: The epoch that this node took up before, None = none is remembered.
+        now: Wall clock, microseconds.
+    """
+    roster = tuple(
+        RosterSeat(
+            id=seat.node_id,
+            url=seat.url,
+            weight=seat.weight,
+            witness=seat.witness,
+            incarnation=seat.incarnation,
+        )
+        for seat in view.roster
+    )
+    joined = left = changed = None
+    if before is not None:
+        members, former = set(view.members), set(before.members)
+        joined, left = tuple(sorted(members - former)), tuple(sorted(former - members))
+        changed = tuple(sorted(_reseated(before.roster, roster) - (members ^ former)))
+    return EpochRecord(
+        lineage=view.lineage,
+        epoch=view.epoch,
+        members=tuple(view.members),
+        quorum=view.quorum,
+        quorum_rule=view.quorum_rule,
+        roster=roster,
+        begins_after=QueueEnd(
+            position=view.end.position, chain_hash=view.end.chain_hash.hex()
+        ),
+        joined=joined,
+        left=left,
+        changed=changed,
+        phase=phase.value,
+        taken_up_at=now,
+    )  # fmt: skip
+
+
+def _reseated(before: Sequence[RosterSeat], after: Sequence[RosterSeat]) -> set[str]:
+    """Return the nodes whose seat is new, gone, altered, or elsewhere in the order of the rest."""
+    old, new = {seat.id: seat for seat in before}, {seat.id: seat for seat in after}
+    stayed = [name for name in old if name in new]
+    order = [name for name in new if name in old]
+    moved = {name for name, other in zip(stayed, order, strict=True) if name != other}
+    return (old.keys() ^ new.keys()) | moved | {n for n in stayed if old[n] != new[n]}

@@ -1,0 +1,169 @@
+"""Writing runs that a node gives up to `log/quarantine`, with all they consist of (P28, D17).
+
+Two acts do so: `peer quarantine`, on a stopped node, with everything behind the last common
+position (`quarantine`); and a node whose history nobody can compare any more, with what the
+snapshot it takes over would drop (`uncompared`).  Both are named by what is given up, so that the
+same again, after a kill, writes nothing twice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from sparktxlog.codec.payload import read_manifest
+from sparktxlog.errors import ManifestMismatchError
+from sparktxlog.model.ids import NodeId
+from sparktxlog.model.table import TableDefinition
+from sparktxlog.protocol.messages import QueueEntry, RunHeader
+from sparktxlog.protocol.recovery import RecoveredState
+from sparktxlog.protocol.view import View
+from sparktxlog.storage.interfaces import Front, FrontState, StoredEntry
+from sparktxlog.storage.payloads import LocalPayloadStore
+from sparktxlog.storage.quarantine import QUARANTINE_NAME, GivenUp, Quarantine, QuarantineFiles
+
+#: Bounds of what is written with one commit.
+_PAGE_RUNS = 256
+_PAGE_TRANSACTIONS = 30_000
+_PAGE_BYTES = 64 << 20
+
+
+def waiting_runs(
+    core: RecoveredState,
+    own: NodeId,
+    incarnation: int,
+    epoch: int,
+    wanted: Callable[[RunHeader], bool] = lambda header: True,
+) -> Iterator[StoredEntry]:
+    """Yield what was never ordered, without payloads, numbered on behind the queue's end.
+
+    Args:
+        own: This node, and its incarnation and epoch: unstamped runs are its own.
+        wanted: Returns whether a run is to be among them; unstamped ones have number 0.
+    """
+    end = core.base.position
+    headers = [
+        (run.header, run.facts.ids) for run in sorted(core.incoming, key=lambda run: run.header.key)
+    ]
+    for one in core.announcements:
+        unstamped = RunHeader(
+            epoch=epoch, ts=0, origin=own, incarnation=incarnation,
+            seq=0, n=one.facts.n, digest=one.digest, size_bytes=one.size_bytes,
+            staged_bytes=one.staged_bytes,
+        )  # fmt: skip
+        headers.append((unstamped, one.facts.ids))
+    for header, ids in headers:
+        if not wanted(header):
+            continue
+        entry = QueueEntry(
+            position=end + 1, header=header, previous_hash=bytes(32), chain_hash=bytes(32)
+        )
+        yield StoredEntry(entry=entry, ids=ids, ordered_at=0)
+        end = entry.end
+
+
+def lineage_of(view: View, epoch: int) -> str:
+    """Return the name that the log of a view had in an epoch."""
+    for lineage, last in view.ancestors:
+        if epoch <= last:
+            return lineage
+    return view.lineage
+
+
+def act_id(state: FrontState, waiting: Iterable[StoredEntry]) -> str:
+    """Return the name of an act: the same as long as nothing was added to what is given up."""
+    hashed = hashlib.sha256(state.values.get("instance", b""))
+    hashed.update(state.core.base.chain_hash)
+    for stored in waiting:
+        hashed.update(stored.entry.header.digest)
+    return hashed.hexdigest()[:12]
+
+
+class Export:
+    """Writes given-up runs page by page.
+
+    Args:
+        front: Of the node that gives up; read only.
+        payloads: Its payload store.
+        tables: Its catalog.
+        tell: Called with what is being done.
+    """
+
+    def __init__(
+        self,
+        front: Front,
+        payloads: LocalPayloadStore,
+        data_dir: Path,
+        tables: Sequence[TableDefinition],
+        tell: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self._front = front
+        self._payloads = payloads
+        self._data_dir = data_dir
+        self._catalog = tables
+        self._tell = tell
+
+    def write(self, quarantine_id: str, runs: Sequence[GivenUp]) -> Quarantine:
+        """Write runs, ascending by position, fsynced with their files; go on where it was killed.
+
+        Raises:
+            CorruptLogError: The table of earlier acts is damaged.
+            StorageError: Do it again: nothing is written twice.
+        """
+        directory = self._data_dir / QUARANTINE_NAME / quarantine_id
+        files = QuarantineFiles(directory, self._payloads)
+        quarantine = Quarantine(
+            self._data_dir / "log", quarantine_id, files, self._front, self._tables(runs)
+        )
+        done, total = quarantine.position, sum(run.stored.entry.header.n for run in runs)
+        left = [run for run in runs if run.stored.entry.end > done]
+        kept = total - sum(run.stored.entry.header.n for run in left)
+        for page in _pages(left):
+            quarantine.append([self._with_payload(run) for run in page])
+            kept += sum(run.stored.entry.header.n for run in page)
+            self._tell(f"kept {kept:,} of {total:,} transactions")
+        return quarantine
+
+    def _with_payload(self, run: GivenUp) -> GivenUp:
+        header = run.stored.entry.header
+        if header.seq:
+            payload = self._front.read_payload(header.origin, header.incarnation, header.seq)
+        else:
+            payload = self._front.read_announced(header.digest)
+        return replace(run, stored=replace(run.stored, payload=payload))
+
+    def _tables(self, runs: Sequence[GivenUp]) -> Mapping[str, TableDefinition]:
+        """Return the catalog, with the tables that runs create which were never ordered."""
+        tables = {table.name: table for table in self._catalog}
+        for run in runs:
+            payload = None if run.why == "ordered" else self._with_payload(run).stored.payload
+            if payload is None:
+                continue
+            with suppress(ManifestMismatchError):  # told in the table, where its rows should be
+                for block in read_manifest(payload).blocks:
+                    if block.definition is not None:
+                        tables.setdefault(block.table, block.definition)
+        return tables
+
+
+def _pages(runs: Sequence[GivenUp]) -> Iterator[list[GivenUp]]:
+    page: list[GivenUp] = []
+    transactions = size = 0
+    for run in runs:
+        header = run.stored.entry.header
+        full = (
+            len(page) >= _PAGE_RUNS
+            or transactions + header.n > _PAGE_TRANSACTIONS
+            or size + header.size_bytes > _PAGE_BYTES
+        )
+        if page and full:
+            yield page
+            page, transactions, size = [], 0, 0
+        page.append(run)
+        transactions += header.n
+        size += header.size_bytes
+    if page:
+        yield page

@@ -1,0 +1,71 @@
+"""Who reaches which address of whom, from what the nodes tell each other (V59, V61, V62).
+
+Each node knows which addresses of its peers answer it, and tells them (`transport.addresses`).
+Here the reports of all become one matrix: observer → node → address → whether it answers.  What a
+node has not checked, or told too long ago, is not in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+
+#: What a node said of whom it hears counts for so long, microseconds.
+HEARD_US = 180_000_000
+#: Addresses that one node's report may have; the rest of it is not kept.
+_MAX_ADDRESSES = 4_096
+
+Found = Iterable[tuple[str, str, bool]]
+Matrix = dict[str, dict[str, dict[str, bool]]]
+
+
+class AddressReports:
+    """What other nodes said last about the addresses that answer them."""
+
+    def __init__(self) -> None:
+        #: Node → (when it said so, what).
+        self._told: dict[str, tuple[int, tuple[tuple[str, str, bool], ...]]] = {}
+
+    def note(self, observer: str, found: Found, now: int) -> None:
+        """Keep a node's report, which replaces its former one."""
+        self._told[observer] = (now, tuple(islice(found, _MAX_ADDRESSES)))
+
+    def matrix(self, own_id: str, own: Found, places: Iterable[str], now: int) -> Matrix:
+        """Return the matrix of nodes with a place.
+
+        Args:
+            own_id: This node.
+            own: What this node found itself.
+            places: All nodes with a place, in the order of the matrix.
+            now: Log clock, microseconds.
+        """
+        order = tuple(places)
+        reports: dict[str, Found] = {
+            node: found for node, (at, found) in self._told.items() if now - at <= HEARD_US
+        }
+        reports[own_id] = own
+        rows = {
+            observer: _row(reports[observer], order) for observer in order if observer in reports
+        }
+        return {observer: row for observer, row in rows.items() if row}
+
+
+def _row(found: Found, places: tuple[str, ...]) -> dict[str, dict[str, bool]]:
+    row: dict[str, dict[str, bool]] = {}
+    for node, address, answers in found:
+        if node in places:
+            row.setdefault(node, {})[address] = answers
+    return row
+
+
+def differing_addresses(matrix: Matrix) -> dict[str, list[str]]:
+    """Return per node the addresses that answer some observers and others not."""
+    seen: dict[tuple[str, str], set[bool]] = {}
+    for row in matrix.values():
+        for node, addresses in row.items():
+            for address, answers in addresses.items():
+                seen.setdefault((node, address), set()).add(answers)
+    found: dict[str, list[str]] = {}
+    for node, address in sorted(key for key, values in seen.items() if len(values) > 1):
+        found.setdefault(node, []).append(address)
+    return found

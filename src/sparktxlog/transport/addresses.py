@@ -1,0 +1,171 @@
+"""Which addresses of a peer answer, beside the one in use (V59, V62).
+
+A peer with several addresses is talked to at one of them; that another one leads nowhere would show
+only when it is needed.  So each address that is not in use is greeted now and then, as links greet:
+a signed request that changes nothing at a peer which knows this start already.  An address answers
+if the answer is sealed with the cluster's secret and comes from the peer, under the instance that
+it is known by; a refusal is no answer.
+
+Checks have connections of their own, one a greeting, and do nothing to the link.  Peers with one
+address are not looked at.  What was found is kept with the link and told to all peers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+import aiohttp
+import structlog
+
+from sparktxlog.codec import wire
+from sparktxlog.errors import TransportError, TxLogError, UnauthorizedError
+from sparktxlog.transport.exchange import ask
+from sparktxlog.transport.greeting import Greeter
+from sparktxlog.transport.peers import PeerLink
+from sparktxlog.transport.signing import Signer
+
+_log = structlog.get_logger("sparktxlog.transport")
+
+#: Values of `check-addresses`: which of several addresses are checked.
+CHOICES: Mapping[str, slice] = {
+    "all": slice(None),
+    "first": slice(0, 1),
+    "second": slice(1, 2),
+    "none": slice(0),
+}
+_INTERVAL_MIN_S = 1.0
+_INTERVAL_MAX_S = 60.0
+#: Where members are never overdue.
+_INTERVAL_S = 10.0
+_HELLO = "/peer/v1/hello"
+_TIMEOUT = aiohttp.ClientTimeout(total=5.0, sock_connect=2.0)
+
+
+def check_interval_s(suspect_timeout_s: float) -> float:
+    """Return the seconds between checks: as long as a member may be silent, within bounds."""
+    return min(max(suspect_timeout_s or _INTERVAL_S, _INTERVAL_MIN_S), _INTERVAL_MAX_S)
+
+
+def found_addresses(links: Mapping[str, PeerLink]) -> wire.FoundAddresses:
+    """Return what is known of the addresses of all peers that have several."""
+    return tuple(
+        (node_id, url, answers)
+        for node_id, link in sorted(links.items())
+        for url, answers in link.addresses().items()
+    )
+
+
+class AddressCheck:
+    """Greets the addresses that no link uses.
+
+    Args:
+        links: All links by node id; shared with who makes and ends them.
+        greeter: This node's greeting; knows the instances of peers.
+        signer: Signs this node's requests.
+        which: One of `CHOICES`.
+        interval_s: Seconds from the end of one round of checks to the next.
+    """
+
+    def __init__(
+        self,
+        *,
+        links: Mapping[str, PeerLink],
+        greeter: Greeter,
+        signer: Signer,
+        which: str,
+        interval_s: float,
+    ) -> None:
+        self._links = links
+        self._greeter = greeter
+        self._signer = signer
+        self._chosen = CHOICES[which]
+        self._works = which != "none"
+        self._interval_s = interval_s
+        #: Set to check at once.
+        self._hurry = asyncio.Event()
+        #: Whether peers were told of an address last time.
+        self._told = False
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Start checking on the running event loop."""
+        if self._works:
+            self._task = asyncio.create_task(self._run(), name="checking addresses")
+
+    async def close(self) -> None:
+        """Stop; checks under way are given up."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def look_again(self) -> None:
+        """Check at once: a link came up or broke, so another address is in use or none."""
+        self._hurry.set()
+
+    async def _run(self) -> None:
+        connector = aiohttp.TCPConnector(limit=0, force_close=True)
+        async with aiohttp.ClientSession(
+            connector=connector, auto_decompress=False, trust_env=False
+        ) as session:
+            while True:
+                self._hurry.clear()
+                await self._check_all(session)
+                self._tell()
+                try:
+                    async with asyncio.timeout(self._interval_s):
+                        await self._hurry.wait()
+                except TimeoutError:
+                    continue
+
+    async def _check_all(self, session: aiohttp.ClientSession) -> None:
+        async with asyncio.TaskGroup() as group:
+            for link in tuple(self._links.values()):
+                for url in self._due(link):
+                    group.create_task(self._check(session, link, url))
+
+    def _due(self, link: PeerLink) -> Sequence[str]:
+        if len(link.urls) < 2:
+            return ()
+        return [url for url in link.urls[self._chosen] if not link.uses(url)]
+
+    async def _check(self, session: aiohttp.ClientSession, link: PeerLink, url: str) -> None:
+        try:
+            await self._greet(session, link, url)
+        except TxLogError as error:
+            if link.note_address(url, False):
+                _log.warning(
+                    "address does not answer", peer=link.node_id, url=url, reason=str(error)
+                )
+        else:
+            if link.note_address(url, True):
+                _log.info("address answers", peer=link.node_id, url=url)
+
+    async def _greet(self, session: aiohttp.ClientSession, link: PeerLink, url: str) -> None:
+        """Greet the peer at an address.
+
+        Raises:
+            TransportError: Nobody answers there, or with a refusal.
+            UnauthorizedError: Who answers is not the peer.
+        """
+        body, to = wire.encode(self._greeter.own), link.boot
+        answer = await ask(
+            session, self._signer, url, "POST", _HELLO, body, to=to, timeout=_TIMEOUT
+        )
+        if answer.status == 409 and answer.boot != to:  # it has restarted; the link will learn it
+            answer = await ask(
+                session, self._signer, url, "POST", _HELLO, body, to=answer.boot, timeout=_TIMEOUT
+            )
+        answer.check_status(_HELLO, link.node_id)
+        if not answer.sealed:
+            raise UnauthorizedError(f"{url} does not prove that it knows the cluster secret")
+        hello = wire.decode(wire.Hello, answer.body)
+        if not self._greeter.recognizes(hello, link.node_id):
+            raise TransportError(f"node {hello.node_id[:80]!r} answers at {url}, another one")
+
+    def _tell(self) -> None:
+        found = found_addresses(self._links)
+        if found or self._told:
+            for link in self._links.values():
+                link.tell_addresses(found)
+        self._told = bool(found)

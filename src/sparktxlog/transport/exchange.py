@@ -1,0 +1,107 @@
+"""One signed request to a peer and its answer: what links and checks of addresses have in common.
+
+Nothing is kept here.  What an answer means for a link, a session or an address is the caller's.
+"""
+
+from __future__ import annotations
+
+import hmac
+import io
+from dataclasses import dataclass
+
+import aiohttp
+import msgspec
+
+from sparktxlog.errors import (
+    PeerTimeoutError,
+    RemoteProtocolError,
+    TransportError,
+    UnauthorizedError,
+)
+from sparktxlog.transport import signing
+from sparktxlog.transport.signing import Signer
+
+#: Larger bodies are streamed.
+STREAMED_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What came back."""
+
+    #: Address that was asked.
+    url: str
+    status: int
+    body: bytes
+    #: Boot id of the peer, if it told one.
+    boot: str
+    #: Whether the answer is sealed with the cluster's secret, for this very request.
+    sealed: bool
+
+    def check_status(self, target: str, node_id: str) -> None:
+        """Pass an answer that is none of an error.
+
+        Raises:
+            UnauthorizedError: The peer does not take this node's word (definite).
+            RemoteProtocolError: It does not understand the request (definite).
+            TransportError: Any other refusal.
+        """
+        if self.status < 400:
+            return
+        message = f"{self.url} answered {self.status} to {target}: {_reason(self.body)}"
+        if self.status in (401, 403):
+            raise UnauthorizedError(message, peer=node_id)
+        if self.status in (400, 413, 422):
+            raise RemoteProtocolError(message, peer=node_id)
+        raise TransportError(message, peer=node_id, status=self.status)
+
+
+async def ask(
+    session: aiohttp.ClientSession,
+    signer: Signer,
+    url: str,
+    method: str,
+    target: str,
+    body: bytes,
+    *,
+    to: str,
+    timeout: aiohttp.ClientTimeout,
+) -> Answer:
+    """Send a request, signed for the start `to` of the peer at `url`, and return the answer.
+
+    Raises:
+        PeerTimeoutError: No answer in time (not definite).
+        TransportError: The connection failed or broke (not definite).
+    """
+    headers = signer.headers(method, target, body, to)
+    signature = headers[signing.SIGNATURE]
+    headers["Content-Type"] = "application/msgpack"
+    try:
+        async with session.request(
+            method, url + target, headers=headers, timeout=timeout,
+            data=body if len(body) <= STREAMED_BYTES else io.BytesIO(body),
+            allow_redirects=False,
+        ) as response:  # fmt: skip
+            answer = await response.read()
+            status = response.status
+            seal = response.headers.get(signing.SIGNATURE, "")
+            boot = response.headers.get(signing.BOOT, "")[:64]
+    except TimeoutError as error:
+        raise PeerTimeoutError(f"{url} did not answer in time") from error
+    except (aiohttp.ClientError, OSError) as error:
+        raise TransportError(f"{url}: {str(error) or type(error).__name__}") from error
+    expected = signer.answer_signature(signature, answer)
+    sealed = hmac.compare_digest(seal.encode(), expected.encode())
+    return Answer(url=url, status=status, body=answer, boot=boot, sealed=sealed)
+
+
+class _Problem(msgspec.Struct):
+    detail: str
+
+
+def _reason(answer: bytes) -> str:
+    """Return what a problem document says, or the beginning of whatever else it is."""
+    try:
+        return msgspec.json.decode(answer, type=_Problem).detail[:500]
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return answer[:500].decode(errors="replace")

@@ -1,0 +1,77 @@
+"""`sparktxlog epochs`: what is asked of the node, and what is shown of its answer."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import pytest
+
+from sparktxlog.cli import epochs as epochs_module
+from sparktxlog.cli.app import run
+
+EPOCHS: list[dict[str, Any]] = [
+    {
+        "lineage": "l",
+        "epoch": 2,
+        "members": ["A", "B"],
+        "quorum": 2,
+        "quorum_rule": "default",
+        "roster": [],
+        "begins_after": {"position": 1234, "chain_hash": "ab"},
+        "joined": [],
+        "left": ["C", "D"],
+        "changed": [],
+        "phase": "NORMAL",
+        "taken_up_at": 1_700_000_000_000_000,
+    },
+]
+
+
+class CannedNode:
+    """Stands in for NodeApi and notes what it is asked."""
+
+    asked: list[tuple[str, Any]] = []
+
+    def __init__(self, url: str, **_: Any) -> None:
+        self.url = url
+
+    def get(self, path: str, **query: Any) -> Any:
+        self.asked.append((path, query))
+        return EPOCHS
+
+
+def invoke(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    CannedNode.asked = []
+    monkeypatch.setattr(epochs_module, "NodeApi", CannedNode)
+    monkeypatch.setattr(sys, "argv", ["sparktxlog", "epochs", *arguments])
+    with pytest.raises(SystemExit) as caught:
+        run()
+    return int(caught.value.code or 0)
+
+
+def test_epochs_are_shown_with_what_changed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert invoke(monkeypatch) == 0
+    assert CannedNode.asked == [("/v1/epochs/history", {"limit": 20})]
+    text = " ".join(capsys.readouterr().out.split())
+    for wanted in ("2023-11-14", "A, B", "C, D", "1,234", "2 (default)", "NORMAL"):
+        assert wanted in text
+
+
+def test_epochs_as_json_are_the_node_s_answer(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert invoke(monkeypatch, "--limit", "3", "--json") == 0
+    assert CannedNode.asked == [("/v1/epochs/history", {"limit": 3})]
+    assert json.loads(capsys.readouterr().out) == EPOCHS
+
+
+def test_wrong_limits_are_a_wrong_use(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert invoke(monkeypatch, "--limit", "0") == 2
+    assert invoke(monkeypatch, "--help") == 0
+    assert "Example: sparktxlog epochs --limit 5" in capsys.readouterr().out
