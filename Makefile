@@ -19,7 +19,7 @@ SHARED := -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 # Classes of Spark for the many short-lived JVMs of tests; see tests/spark/jvm.py.
 TEST_CLASSES := $(VENV)/test-jvm/spark.jsa
 
-.PHONY: help setup check-machine lint types test test-faults test-long test-fast test-spark sim explore demo bench docs clean mutants
+.PHONY: help setup check-machine lint types test test-classes test-faults test-long test-fast test-spark sim explore demo bench docs clean mutants
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
@@ -44,6 +44,8 @@ lint: $(STAMP) ## Check style
 
 types: $(STAMP) ## Check types
 	$(BIN)/mypy
+
+test-classes: $(TEST_CLASSES)
 
 $(TEST_CLASSES): $(STAMP) tests/spark/jvm.py
 	@$(PYTHON) tools/check_machine.py --java

@@ -134,6 +134,7 @@ def run_job(
     return run
 
 
+@pytest.mark.faults
 def test_a_fault_of_one_site_is_found_and_repaired_without_an_operator(
     sites: Sites, tmp_path: Path
 ) -> None:

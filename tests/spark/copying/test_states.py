@@ -47,7 +47,7 @@ from sparktxlog.worker.source import HttpLogSource
 from sparktxlog.worker.state import ReplicaDirectory, read_state
 from sparktxlog.worker.steps import TableSteps
 
-pytestmark = [pytest.mark.spark, pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.e2e, pytest.mark.faults, pytest.mark.timeout(600)]
 
 #: Any copy is taken for faster than any replay.
 EAGER = {"NetSpeedBitsPerSec": 1 << 40, "MinTimeToConsiderFullReplicationS": 0}
