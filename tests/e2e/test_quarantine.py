@@ -364,7 +364,10 @@ def test_a_node_that_nobody_can_compare_any_more_keeps_its_own_and_says_so(tmp_p
         image = c.directory / "image"
         shutil.copytree(c.directory / "C", image)
         c.start()
-        c.wait_ready()
+        # On a slow machine it was missed: an epoch that ends here would tell its hash.
+        wait_until(
+            lambda: all(shows(node, "ABC") for node in cluster.nodes.values()), what="C is there"
+        )
         a.commit(append(0))
         cluster.settle()
         c.stop()
