@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from sparktxlog.codec.payload import read_manifest
-from sparktxlog.errors import ManifestMismatchError
+from sparktxlog.errors import CorruptLogError, ExpiredError, ManifestMismatchError
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.protocol.messages import QueueEntry, RunHeader
@@ -25,6 +25,8 @@ from sparktxlog.storage.interfaces import Front, FrontState, StoredEntry
 from sparktxlog.storage.payloads import LocalPayloadStore
 from sparktxlog.storage.quarantine import QUARANTINE_NAME, GivenUp, Quarantine, QuarantineFiles
 
+#: Runs of the queue read at once.
+_READ_RUNS = 1_000
 #: Bounds of what is written with one commit.
 _PAGE_RUNS = 256
 _PAGE_TRANSACTIONS = 30_000
@@ -63,6 +65,54 @@ def waiting_runs(
         )
         yield StoredEntry(entry=entry, ids=ids, ordered_at=0)
         end = entry.end
+
+
+def ordered_runs(front: Front, after: int, end: int) -> Iterator[StoredEntry]:
+    """Yield the queue behind a position, without payloads, also where it is expired.
+
+    Raises:
+        CorruptLogError: The front lacks a run of its queue.
+    """
+    while after < end:
+        try:
+            page = front.read_queue(after, _READ_RUNS, payloads=False)
+        except ExpiredError:
+            stored = front.read_entry_at(after + 1)
+            page = [] if stored is None else [stored]
+        if not page:
+            raise CorruptLogError(f"the front lacks position {after + 1} of its queue")
+        yield from page
+        after = page[-1].entry.end
+
+
+def given_up(
+    runs: Iterable[StoredEntry],
+    end: int,
+    own: NodeId,
+    view: View,
+    survives: Callable[[StoredEntry], bool],
+) -> list[GivenUp]:
+    """Return runs with why they are given up.
+
+    Args:
+        end: Position at which the queue ends; what is numbered behind it was never ordered.
+        own: This node.
+        view: Newest one of this node's log.
+        survives: Returns whether the other queue has a run as well.
+    """
+    found = []
+    for stored in runs:
+        header = stored.entry.header
+        waiting = "accepted" if header.origin == own else "acquired"
+        found.append(
+            GivenUp(
+                stored=stored,
+                why="ordered" if stored.entry.position <= end else waiting,
+                lineage=lineage_of(view, header.epoch),
+                survives=survives(stored),
+            )
+        )
+    return found
 
 
 def lineage_of(view: View, epoch: int) -> str:

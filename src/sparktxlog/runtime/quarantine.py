@@ -18,20 +18,25 @@ Nothing is deleted.  The front that is kept holds every payload as it was.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from sparktxlog.config import NodeConfig
 from sparktxlog.errors import (
-    CorruptLogError,
-    ExpiredError,
     LocalProtocolError,
     NotFoundError,
 )
 from sparktxlog.protocol.master import first_view
 from sparktxlog.runtime.founding import core_config, with_lineage
-from sparktxlog.runtime.giving_up import Export, act_id, lineage_of, waiting_runs
+from sparktxlog.runtime.giving_up import (
+    Export,
+    act_id,
+    given_up,
+    lineage_of,
+    ordered_runs,
+    waiting_runs,
+)
 from sparktxlog.runtime.joining import JoinOrder, join_order, keep_order
 from sparktxlog.runtime.parting import (
     ClientApi,
@@ -48,8 +53,6 @@ from sparktxlog.storage.quarantine import QUARANTINE_NAME, GivenUp, Quarantine
 from sparktxlog.storage.queue_table import ASIDE, QUEUE_NAME
 from sparktxlog.storage.waiting import run_key
 
-#: Queue rows read at once, without payloads.
-_ROWS = 1_000
 _GOES_ON = ("NORMAL", "SUSPECT", "WEDGED")
 _NEXT = "next"
 
@@ -152,12 +155,17 @@ class _Act:
         followed = self._followed()
         self._tell(f"comparing chain hashes with {followed.node_id}")
         parting = part(self._front, self._end, followed)
-        ordered = list(self._ordered(max(parting.common, parting.floor)))
+        ordered = list(ordered_runs(self._front, max(parting.common, parting.floor), self._end))
         self._check_differs(followed, parting, ordered)
         waiting = list(
             waiting_runs(state.core, config.node_id, state.incarnation, self._view.epoch)
         )
-        runs = self._given_up(followed, ordered, waiting)
+        left = [*ordered, *waiting]
+        surviving = surviving_runs(followed, left)
+        runs = given_up(
+            left, self._end, config.node_id, self._view,
+            lambda stored: run_key(stored.entry.header) in surviving,
+        )  # fmt: skip
         quarantine_id = act_id(state, waiting)
         directory = config.data_dir / QUARANTINE_NAME / quarantine_id
         quarantine = self._export(quarantine_id, runs)
@@ -226,40 +234,6 @@ class _Act:
                     hint="Start the node: the other one follows.",
                     common=parting.common,
                 )
-
-    # -- what is given up --------------------------------------------------------------------------
-
-    def _ordered(self, after: int) -> Iterator[StoredEntry]:
-        """Yield the queue behind a position, without payloads, also where it is expired."""
-        while after < self._end:
-            try:
-                page = self._front.read_queue(after, _ROWS, payloads=False)
-            except ExpiredError:
-                stored = self._front.read_entry_at(after + 1)
-                page = [] if stored is None else [stored]
-            if not page:
-                raise CorruptLogError(f"the front lacks position {after + 1} of its queue")
-            yield from page
-            after = page[-1].entry.end
-
-    def _given_up(
-        self, followed: Followed, ordered: Sequence[StoredEntry], waiting: Sequence[StoredEntry]
-    ) -> list[GivenUp]:
-        surviving = surviving_runs(followed, [*ordered, *waiting])
-        own = self._config.node_id
-        runs = []
-        for stored in (*ordered, *waiting):
-            header = stored.entry.header
-            why = "accepted" if header.origin == own else "acquired"
-            runs.append(
-                GivenUp(
-                    stored=stored,
-                    why="ordered" if stored.entry.position <= self._end else why,
-                    lineage=lineage_of(self._view, header.epoch),
-                    survives=run_key(header) in surviving,
-                )
-            )
-        return runs
 
     # -- keeping it --------------------------------------------------------------------------------
 

@@ -12,22 +12,26 @@ The node says so in its log, and in its status for as long as it has this front.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
 from sparktxlog.config import NodeConfig
-from sparktxlog.errors import CorruptLogError
 from sparktxlog.protocol.messages import RunHeader
 from sparktxlog.protocol.view import View
-from sparktxlog.runtime.giving_up import Export, act_id, lineage_of, waiting_runs
+from sparktxlog.runtime.giving_up import (
+    Export,
+    act_id,
+    given_up,
+    ordered_runs,
+    waiting_runs,
+)
 from sparktxlog.storage.interfaces import Front, FrontSnapshot, FrontState, PutValue, StoredEntry
 from sparktxlog.storage.payloads import LocalPayloadStore
 from sparktxlog.storage.quarantine import GivenUp
 
 _NAME = "uncompared"
-_PAGE = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,37 +115,17 @@ class Keeper:
     def _runs(self, snapshot: FrontSnapshot, incarnation: int) -> list[GivenUp]:
         core, own = self._state.core, self._config.node_id
         watermark = snapshot.watermarks.get(own, 0)
-        ordered = list(self._unpublished())
-        waiting = list(
-            waiting_runs(
+        end = core.base.position
+        runs = [
+            # The end of the queue that no table holds for certain.
+            *ordered_runs(self._front, self._state.published, end),
+            *waiting_runs(
                 core, own, self._state.incarnation, self._view.epoch,
                 lambda header: not _stays(header, own, incarnation, watermark),
-            )
-        )  # fmt: skip
-        known = _known_ids(snapshot, [*ordered, *waiting])
-        runs = []
-        for stored in (*ordered, *waiting):
-            header = stored.entry.header
-            why = "accepted" if header.origin == own else "acquired"
-            runs.append(
-                GivenUp(
-                    stored=stored,
-                    why="ordered" if stored.entry.position <= core.base.position else why,
-                    lineage=lineage_of(self._view, header.epoch),
-                    survives=stored.ids[:16] in known,
-                )
-            )
-        return runs
-
-    def _unpublished(self) -> Iterator[StoredEntry]:
-        """Yield the end of the queue that no table holds for certain."""
-        after, end = self._state.published, self._state.core.base.position
-        while after < end:
-            page = self._front.read_queue(after, _PAGE, payloads=False)
-            if not page:
-                raise CorruptLogError(f"the front lacks position {after + 1} of its queue")
-            yield from page
-            after = page[-1].entry.end
+            ),
+        ]  # fmt: skip
+        known = _known_ids(snapshot, runs)
+        return given_up(runs, end, own, self._view, lambda stored: stored.ids[:16] in known)
 
 
 def _stays(header: RunHeader, own: str, incarnation: int, watermark: int) -> bool:
