@@ -165,8 +165,7 @@ def _print_matrix(linked: Mapping[str, Mapping[str, bool]], differing: list[str]
         ("node", *names),
         [[node, *(row.get(name, "-") for name in names)] for node, row in linked.items()],
     )
-    if differing:
-        typer.echo(f"The nodes differ about {', '.join(differing)}: look at the network.")
+    _print_differing(differing)
 
 
 def _print_addresses(reachability: Mapping[str, Any]) -> None:
@@ -184,7 +183,12 @@ def _print_addresses(reachability: Mapping[str, Any]) -> None:
             for node, address in lines
         ],
     )
-    differing = [name for names in reachability["differing_addresses"].values() for name in names]
+    _print_differing(
+        [name for names in reachability["differing_addresses"].values() for name in names]
+    )
+
+
+def _print_differing(differing: list[str]) -> None:
     if differing:
         typer.echo(f"The nodes differ about {', '.join(differing)}: look at the network.")
 

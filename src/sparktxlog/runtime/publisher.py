@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from time import monotonic
 
@@ -94,11 +95,8 @@ class Publisher:
         self._instance = instance
         self._on_published = on_published
         self._queue: QueueTable | None = None
-        self._report_tables: ReportTables | None = None
         self._reports: deque[JudgedReport] = deque(maxlen=_MAX_REPORTS)
-        self._transfer_table: TransferTable | None = None
         self._transfers: deque[Transfer] = deque(maxlen=_MAX_REPORTS)
-        self._epoch_table: EpochTable | None = None
         self._reported_at = float("-inf")
         #: Position and time of the last return of memory.
         self._trimmed_at = (self._published, monotonic())
@@ -209,18 +207,26 @@ class Publisher:
             StorageError: Some of it may be done; do it again.
         """
         self._opened().expire(position)
-        if self._report_tables is None and (self._log_root / "signatures").exists():
-            self._report_tables = ReportTables(self._log_root)
-        if self._report_tables is not None:
+        if (self._log_root / "signatures").exists():
             self._report_tables.expire(before)
-        if self._transfer_table is None and (self._log_root / "transfers").exists():
-            self._transfer_table = TransferTable(self._log_root)
-        if self._transfer_table is not None:
+        if (self._log_root / "transfers").exists():
             self._transfer_table.expire(before)
-        if self._epoch_table is None and (self._log_root / "epochs").exists():
-            self._epoch_table = EpochTable(self._log_root, self._instance)
-        if self._epoch_table is not None:
+        if (self._log_root / "epochs").exists():
             self._epoch_table.expire(before)
+
+    # Made by the first use: most nodes have no transfers, and opening a table reads it.
+
+    @cached_property
+    def _report_tables(self) -> ReportTables:
+        return ReportTables(self._log_root)
+
+    @cached_property
+    def _transfer_table(self) -> TransferTable:
+        return TransferTable(self._log_root)
+
+    @cached_property
+    def _epoch_table(self) -> EpochTable:
+        return EpochTable(self._log_root, self._instance)
 
     def _pause(self, seconds: float) -> None:
         with self._changed:
@@ -289,8 +295,6 @@ class Publisher:
     def _append_reports(self) -> None:
         if not self._reports or monotonic() - self._reported_at < _REPORTS_INTERVAL_S:
             return
-        if self._report_tables is None:
-            self._report_tables = ReportTables(self._log_root)
         taken = [self._reports.popleft() for _ in range(len(self._reports))]
         self._reported_at = monotonic()
         self._report_tables.append(taken)
@@ -298,8 +302,6 @@ class Publisher:
     def _append_transfers(self) -> None:
         if not self._transfers:
             return
-        if self._transfer_table is None:
-            self._transfer_table = TransferTable(self._log_root)
         taken = list(self._transfers)
         self._transfer_table.append(taken)
         for _ in taken:
@@ -309,8 +311,6 @@ class Publisher:
         """Append the epochs that the table never held, whoever noted them (see `EpochHistory`)."""
         if not self._epochs.behind(0):
             return
-        if self._epoch_table is None:
-            self._epoch_table = EpochTable(self._log_root, self._instance)
         if new := self._epochs.behind(self._epoch_table.number):
             self._epoch_table.append(new)
 

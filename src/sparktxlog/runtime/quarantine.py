@@ -45,7 +45,7 @@ from sparktxlog.runtime.parting import (
     part,
     surviving_runs,
 )
-from sparktxlog.storage.durability import storage_error, sync_directory, sync_parents
+from sparktxlog.storage.durability import free_name, storage_error, sync_directory, sync_parents
 from sparktxlog.storage.front import FRONT_NAME, SqliteFront
 from sparktxlog.storage.interfaces import FrontState, StoredEntry
 from sparktxlog.storage.payloads import LocalPayloadStore
@@ -262,7 +262,7 @@ class _Act:
             # Under the names of a later life they would pass for what that one set aside.
             for old in (data_dir / "log" / QUEUE_NAME, data_dir / ASIDE):
                 if old.exists():
-                    old.rename(_free(directory / old.name))
+                    old.rename(free_name(directory / old.name))
                     sync_directory(old.parent)
             sync_directory(directory)
             if prepared.exists():
@@ -280,12 +280,3 @@ class _Act:
 
 def _transactions(runs: Sequence[GivenUp], why: str) -> int:
     return sum(run.stored.entry.header.n for run in runs if run.why == why)
-
-
-def _free(path: Path) -> Path:
-    """Return a name that nothing has: that one, or with a number behind it."""
-    found, number = path, 1
-    while found.exists():
-        number += 1
-        found = path.with_name(f"{path.name}-{number}")
-    return found

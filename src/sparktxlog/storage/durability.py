@@ -65,6 +65,15 @@ def link_or_copy(source: Path, target: Path) -> None:
     fresh.unlink(missing_ok=True)
 
 
+def free_name(path: Path) -> Path:
+    """Return a name that nothing has: that one, or with a number behind it."""
+    found, number = path, 1
+    while found.exists():
+        number += 1
+        found = path.with_name(f"{path.name}-{number}")
+    return found
+
+
 def storage_error(error: OSError, path: str | Path) -> StorageError:
     """Return the error of this project that says what the system's means for the caller."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):

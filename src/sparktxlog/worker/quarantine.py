@@ -29,7 +29,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
-from sparktxlog.storage.durability import sync_directory
+from sparktxlog.storage.durability import free_name, sync_directory
 from sparktxlog.worker.backup import link_tree
 from sparktxlog.worker.deltalog import forget_log
 from sparktxlog.worker.examining import Examined, ForeignCommit, committed_at, newest_commit
@@ -121,7 +121,7 @@ class Quarantine:
             rows = self._export(definition, examined.version, donor, donor_version, target)
         except (PySparkException, Py4JError) as error:
             note = f"the table cannot be read, its files are kept: {str(error).split(chr(10))[0]}"
-            kept = _free(target.with_name(f"{target.name}.files"))
+            kept = free_name(target.with_name(f"{target.name}.files"))
             link_tree(old, kept)
             path = str(kept.relative_to(self._lake))
         return self._record(
@@ -164,7 +164,7 @@ class Quarantine:
 
     def save_files(self, table: str, foreign: tuple[ForeignCommit, ...], reason: str) -> None:
         """Move a table's directory away as a whole, and record it."""
-        old, kept = self._lake / table, _free(self.place_of_files(table))
+        old, kept = self._lake / table, free_name(self.place_of_files(table))
         version = newest_commit(old)
         at = committed_at(old, version)
         if old.exists():
@@ -247,15 +247,6 @@ def _numbered(frame: DataFrame, definition: TableDefinition) -> DataFrame:
     hashed = frame.withColumns({_KEYS[lane]: row_hash(definition.columns, lane) for lane in (0, 1)})
     equal = Window.partitionBy(*_KEYS[:2]).orderBy(F.lit(0))
     return hashed.withColumn(_KEYS[2], F.row_number().over(equal))
-
-
-def _free(path: Path) -> Path:
-    """Return a name that nothing has: that one, or with a number behind it."""
-    found, number = path, 1
-    while found.exists():
-        number += 1
-        found = path.with_name(f"{path.name}-{number}")
-    return found
 
 
 def _sync_tree(root: Path) -> None:
