@@ -96,6 +96,17 @@ def rows_of(transaction: dict[str, Any]) -> pa.Table:
     return rows.drop_columns([POSITION_COLUMN, OP_COLUMN])
 
 
+def take_image(node: NodeProcess) -> None:
+    """Copy what a stopped node keeps."""
+    shutil.copytree(node.directory / node.name, node.directory / "image")
+
+
+def put_image_back(node: NodeProcess) -> None:
+    """Let a stopped node have what it kept at its image, and nothing newer."""
+    shutil.rmtree(node.directory / node.name)
+    (node.directory / "image").rename(node.directory / node.name)
+
+
 def gave_way(node: NodeProcess, followed: NodeProcess) -> dict[str, Any]:
     """Let a node give way; return what the command says, checked against the directory."""
     before = {path.name for path in (node.directory / node.name).iterdir()}
@@ -208,8 +219,7 @@ def test_a_node_with_more_than_a_restored_and_forced_one_stops_and_gives_way(
     a, b = two.nodes.values()
     common = two.settle()
     two.stop()
-    image = a.directory / "image"
-    shutil.copytree(a.directory / "A", image)
+    take_image(a)
     two.start()
     ordered = [a.commit(append(number))["transaction_id"] for number in range(10, 14)]
     assert two.settle() == common + 4
@@ -219,8 +229,7 @@ def test_a_node_with_more_than_a_restored_and_forced_one_stops_and_gives_way(
     two.stop()
 
     # An old image of A goes on alone: what came after it is at B only.
-    shutil.rmtree(a.directory / "A")
-    image.rename(a.directory / "A")
+    put_image_back(a)
     a.start()
     a.wait_ready()
     survivor = force(a)
@@ -310,8 +319,7 @@ def test_a_node_of_another_history_stops_before_a_snapshot_replaces_it(two: Clus
     a, b = two.nodes.values()
     common = two.settle()
     two.stop()
-    image = a.directory / "image"
-    shutil.copytree(a.directory / "A", image)
+    take_image(a)
     two.start()
     # All of A: under the numbers that B has of them, A has others by then.
     ordered = [a.commit(append(number))["transaction_id"] for number in range(10, 13)]
@@ -323,8 +331,7 @@ def test_a_node_of_another_history_stops_before_a_snapshot_replaces_it(two: Clus
     front = SqliteFront(b.directory / "B")
     front.write([keep_order(told_to)])
     front.close()
-    shutil.rmtree(a.directory / "A")
-    image.rename(a.directory / "A")
+    put_image_back(a)
     a.start()
     a.wait_ready()
     survivor = force(a)
@@ -361,8 +368,7 @@ def test_a_node_that_nobody_can_compare_any_more_keeps_its_own_and_says_so(tmp_p
         a.commit(TABLE)
         end = cluster.settle()
         c.stop()
-        image = c.directory / "image"
-        shutil.copytree(c.directory / "C", image)
+        take_image(c)
         c.start()
         # On a slow machine it was missed: an epoch that ends here would tell its hash.
         wait_until(
@@ -372,8 +378,7 @@ def test_a_node_that_nobody_can_compare_any_more_keeps_its_own_and_says_so(tmp_p
         cluster.settle()
         c.stop()
         # C comes back as it was: nobody keeps the hash at the end of this queue.
-        shutil.rmtree(c.directory / "C")
-        image.rename(c.directory / "C")
+        put_image_back(c)
         c.write_config(cluster.ports["C"], c.peers, secret="another secret of 16+")
         c.start()
         c.wait_ready()
