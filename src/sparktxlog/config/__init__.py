@@ -1,0 +1,18 @@
+"""Configuration of a node: one flat table of settings, read from TOML or `.properties`.
+
+    table     the settings: key, reader, default, meaning
+    node      the checked settings of one node
+    sources   files, environment and command line, in their order of precedence
+    checking  what must fit together, and the errors
+
+Names and defaults of the sources (GraphDB-style `node-id`, `master-url`, `peer.<n>.id`,
+`NetSpeedBitsPerSec` …) are kept; requirements G39–G47.
+"""
+
+from __future__ import annotations
+
+from sparktxlog.config.node import NodeConfig, Peer
+from sparktxlog.config.sources import ENV_PREFIX, load_config
+from sparktxlog.config.table import SETTINGS, Setting
+
+__all__ = ["ENV_PREFIX", "SETTINGS", "NodeConfig", "Peer", "Setting", "load_config"]

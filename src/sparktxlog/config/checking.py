@@ -1,0 +1,211 @@
+"""What must hold for one value, and for all together; errors name file, key, value and way out."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from ipaddress import ip_address
+from typing import Any
+from urllib.parse import urlsplit
+
+from sparktxlog.config.node import NodeConfig, Peer
+from sparktxlog.config.table import BY_KEY, SETTINGS, attribute
+from sparktxlog.errors import ConfigError
+from sparktxlog.model.ids import NodeId
+from sparktxlog.model.values import (
+    MAX_WEIGHT,
+    counted,
+    read_node_id,
+    read_roles,
+    read_text,
+    read_urls,
+    split_urls,
+)
+
+_PEER_KEY = re.compile(r"peer\.([0-9]{1,4})\.(id|url|weight|role|roles)")
+
+
+def check_key(key: str, value: Any, where: str) -> None:
+    """Pass a known key.
+
+    Raises:
+        ConfigError: With the nearest valid one (definite).
+    """
+    if key in BY_KEY or _PEER_KEY.fullmatch(key):
+        return
+    names = [*BY_KEY, *(f"peer.1.{part}" for part in _PEER_READERS)]
+    lowered = {name.lower(): name for name in names}
+    near = difflib.get_close_matches(key.lower(), list(lowered), n=1, cutoff=0.4)
+    meant = BY_KEY.get(lowered[near[0]]) if near else None
+    shown = "(hidden)" if meant is not None and meant.secret else repr(value)[:120]
+    raise ConfigError(
+        f"{where}: unknown key {key[:80]!r} (value {shown})",
+        hint=f"Did you mean {lowered[near[0]]!r}?" if near else "See `sparktxlog config show`.",
+        file=where,
+        key=key,
+        value=shown,
+    )
+
+
+def _wrong(where: str, key: str, value: Any, why: str, hint: str = "") -> ConfigError:
+    setting = BY_KEY.get(key)
+    shown = "(hidden)" if setting is not None and setting.secret else repr(value)[:120]
+    return ConfigError(
+        f"{where}: {key} = {shown}: {why}",
+        hint=hint or (setting.description if setting is not None else ""),
+        file=where,
+        key=key,
+        value=shown,
+    )
+
+
+def _missing(where: str, key: str, why: str = "is required") -> ConfigError:
+    hint = BY_KEY[key].description if key in BY_KEY else ""
+    return ConfigError(f"{where}: {key} {why}", hint=hint, file=where, key=key, value="")
+
+
+def resolve(values: Mapping[str, tuple[Any, str]], where: str) -> NodeConfig:
+    """Return the settings, read and checked as a whole.
+
+    Args:
+        values: Key → value and where it was given; keys are known.
+        where: Named in errors about what is missing.
+
+    Raises:
+        ConfigError: A value is wrong or missing; fields `file`, `key`, `value` (definite).
+    """
+    read: dict[str, Any] = {}
+    for setting in SETTINGS:
+        if setting.key not in values:
+            read[setting.attribute] = setting.default
+            continue
+        value, source = values[setting.key]
+        try:
+            read[setting.attribute] = setting.read(value)
+        except ValueError as error:
+            raise _wrong(source, setting.key, value, str(error)) from error
+    for key in ("node-id", "master-url", "data-dir"):
+        if read[attribute(key)] is None:
+            raise _missing(where, key)
+    read["origins"] = {
+        key: f"file {source}" if source == where else source for key, (_, source) in values.items()
+    }
+    read["peers"] = _resolve_peers(values, read, where)
+    _resolve_places(read)
+    _resolve_secrets(read, where)
+    _resolve_quorum(read, values, where)
+    for low, high in (("idle-round-min", "idle-round-max"), ("worker-heartbeat",
+                                                             "worker-dead-after")):  # fmt: skip
+        if read[attribute(low)] > read[attribute(high)]:
+            source = values.get(high, values.get(low, (None, where)))[1]
+            raise _wrong(source, high, read[attribute(high)], f"is less than {low}")
+    return NodeConfig(**{f.name: read[f.name] for f in fields(NodeConfig) if f.name in read})
+
+
+def _resolve_places(read: dict[str, Any]) -> None:
+    if read["listen"] is None:
+        parts = urlsplit(read["master_url"])
+        read["listen"] = (
+            parts.hostname or "127.0.0.1",
+            parts.port or (443 if parts.scheme == "https" else 80),
+        )
+    for name, folder in (("lake_dir", "lake"), ("payload_dir", "payloads")):
+        if read[name] is None:
+            read[name] = read["data_dir"] / folder
+
+
+def _is_witness(value: Any) -> bool:
+    return "witness" in read_roles(value)
+
+
+_PEER_READERS: dict[str, Callable[[Any], Any]] = {
+    "id": read_node_id,
+    "url": read_urls,
+    "weight": counted(0, MAX_WEIGHT),
+    "roles": _is_witness,
+}
+
+
+def _resolve_peers(
+    values: Mapping[str, tuple[Any, str]], read: Mapping[str, Any], where: str
+) -> tuple[Peer, ...]:
+    numbers: dict[int, dict[str, tuple[Any, str]]] = {}
+    for key, (value, source) in values.items():
+        if match := _PEER_KEY.fullmatch(key):
+            part = "roles" if match[2] == "role" else match[2]
+            try:
+                found = _PEER_READERS[part](value)
+            except ValueError as error:
+                raise _wrong(source, key, value, str(error)) from error
+            numbers.setdefault(int(match[1]), {})[part] = (found, source)
+    taken = {read["node_id"]: "node-id", read["master_url"]: "master-url"}
+    peers = []
+    for number, parts in sorted(numbers.items()):
+        for name in ("id", "url"):
+            key = f"peer.{number}.{name}"
+            if name not in parts:
+                raise _missing(where, key)
+            value, source = parts[name]
+            for one in split_urls(value):
+                if one in taken:
+                    raise _wrong(source, key, value, f"is already given by {taken[one]}")
+                taken[one] = key
+        peers.append(
+            Peer(
+                id=NodeId(parts["id"][0]),
+                url=parts["url"][0],
+                weight=parts.get("weight", (1, ""))[0],
+                witness=parts.get("roles", (False, ""))[0],
+            )
+        )
+    return tuple(peers)
+
+
+def _resolve_secrets(read: dict[str, Any], where: str) -> None:
+    for name in ("cluster-secret", "client-token"):
+        file = read[attribute(f"{name}-file")]
+        if file is not None:
+            if read[attribute(name)] is not None:
+                raise _wrong(where, f"{name}-file", str(file), f"{name} is given as well")
+            try:
+                read[attribute(name)] = read_text(file.read_text())
+            except (OSError, ValueError) as error:
+                raise _wrong(where, f"{name}-file", str(file), str(error)) from error
+    secret = read["cluster_secret"]
+    if read["peers"] and secret is None:
+        raise _missing(where, "cluster-secret", "is required with peers")
+    if secret is not None and len(secret) < 16:
+        raise _wrong(where, "cluster-secret", secret, "is shorter than 16 characters")
+    if read["client_token"] is None and not _is_loopback(read["listen"][0]):
+        raise _missing(
+            where, "client-token", f"is required when listening on {read['listen'][0]!r}"
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _resolve_quorum(
+    read: dict[str, Any], values: Mapping[str, tuple[Any, str]], where: str
+) -> None:
+    own_witness = read["roles"] == ("witness",)
+    members = sum(not witness for witness in (own_witness, *(p.witness for p in read["peers"])))
+    if members == 0:
+        raise _missing(where, "roles", "leave no member: a witness keeps no data")
+    if read["weight"] + sum(peer.weight for peer in read["peers"]) == 0:
+        raise _wrong(where, "weight", 0, "nobody has a vote")
+    wanted = read["acquisition_quorum"]
+    read["quorum_rule"] = "default" if wanted is None else str(wanted)
+    if wanted is None:
+        wanted = "all" if members <= 2 else "majority"
+    number = {"all": members, "majority": members // 2 + 1}.get(wanted, wanted)
+    if not isinstance(number, int) or number > members:
+        source = values["acquisition-quorum"][1]
+        raise _wrong(source, "acquisition-quorum", wanted, f"there are {members} members")
+    read["acquisition_quorum"] = number
