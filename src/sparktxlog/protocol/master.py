@@ -59,7 +59,7 @@ from sparktxlog.protocol.outbox import Outbox
 from sparktxlog.protocol.phases import TAKES_SUBMITS, TRANSITIONS, Phase
 from sparktxlog.protocol.recovery import MasterConfig, RecoveredRun, RecoveredState
 from sparktxlog.protocol.staging import Prefetching, Staging, is_late, recovered_submit
-from sparktxlog.protocol.status import MasterStatus
+from sparktxlog.protocol.status import Awaited, AwaitReason, MasterStatus
 from sparktxlog.protocol.succession import Succession
 from sparktxlog.protocol.synchronized import SynchronizedQueue
 from sparktxlog.protocol.view import Seat, View
@@ -113,7 +113,7 @@ class Master:
             late = is_late(submit, config.inline_limit_bytes, self._view.quorum)
             self._staging.add(submit, now, late=late)
         voter = Voter(self._view.epoch, state.ballot)
-        self._phase = self._first_phase(voter)
+        self._phase, self._phase_at = self._first_phase(voter), now
         self._succession = self.succession_class(self, config, self._outbox, voter, now)
         self._following = Following(
             config, self._succession.send, self._succession.patience_us, now
@@ -212,8 +212,10 @@ class Master:
 
     def status(self) -> MasterStatus:
         """Return the state for display; costs O(members + unstamped runs)."""
+        status = self._ordering.status(self._now)
         return replace(
-            self._ordering.status(self._now),
+            status,
+            waiting_for=status.waiting_for if self._is_member else self._awaited_admission(),
             halted=self._halted,
             phase=self._phase,
             lineage=self._view.lineage,
@@ -221,6 +223,16 @@ class Master:
             roster=self._view.roster,
             quorum=self._view.quorum,
             suspects=self._succession.suspicion.suspects(self._view.members, self._now),
+        )
+
+    def _awaited_admission(self) -> tuple[Awaited, ...]:
+        """Return whom a node waits for that is about to join: anyone of the members (V46)."""
+        if self._phase is not Phase.JOINING:
+            return ()
+        return tuple(
+            Awaited(peer=member, why=AwaitReason.ADMISSION, since=self._phase_at, key=None)
+            for member in self._view.members
+            if member != self._config.node_id
         )
 
     def incoming(self, limit: int = 100) -> list[tuple[RunHeader, bool]]:
@@ -510,7 +522,7 @@ class Master:
         if phase is self._phase:
             return
         assert phase in TRANSITIONS[self._phase], f"{self._phase} → {phase}"
-        self._phase = phase
+        self._phase, self._phase_at = phase, self._now
         self._outbox.tell(TellPhase(phase=phase, view=self._view, reason=reason))
 
     def _halt(self, code: str, text: str) -> None:

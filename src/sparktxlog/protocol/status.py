@@ -22,17 +22,20 @@ class AwaitReason(str, Enum):
     PAYLOAD = "payload"
     #: This node itself has not got the run's payload yet.
     SELF_PAYLOAD = "self-payload"
+    #: It has not let this node in, which asks to be admitted (P21).
+    ADMISSION = "admission"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Awaited:
-    """A member that is waited for, and why."""
+    """A member that is waited for, and why (V46)."""
 
     peer: NodeId
     why: AwaitReason
     #: Shell's time since when, microseconds.
     since: int
-    #: Order key of the run that waits; None for an announced one, which has no key yet.
+    #: Order key of the run that waits; None for an announced one, which has no key yet, and where
+    #: no run waits.
     key: tuple[int, int, str, int] | None
 
 

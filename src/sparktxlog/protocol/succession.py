@@ -6,8 +6,10 @@ master: to freeze, to say what it holds, to get hold of a final queue, to learn 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Protocol, assert_never
 
+from sparktxlog.errors import InvariantViolation
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.actions import PersistBallot, SendEpochMessage, SendTail
 from sparktxlog.protocol.balloting import (
@@ -155,6 +157,8 @@ class Succession:
         if isinstance(message, Decide):
             if self._follows(message.view):
                 self._host.learn(message.view, now)
+            else:
+                self._check_agrees(message)
             return
         if lineage != view.lineage:
             if (lineage, epoch) in view.ancestors:
@@ -177,6 +181,21 @@ class Succession:
         if view.lineage == mine.lineage:
             return view.epoch > mine.epoch
         return (mine.lineage, mine.epoch) in view.ancestors
+
+    def _check_agrees(self, decide: Decide) -> None:
+        """Halt on another decision for this node's epoch: there are two histories (I5).
+
+        The first epoch is not decided but configured; greetings compare that.
+        """
+        mine, other = self._host.view, decide.view
+        if (other.lineage, other.epoch) != (mine.lineage, mine.epoch):
+            return
+        if mine.epoch > self._config.epoch and _decision(other) != _decision(mine):
+            raise InvariantViolation(
+                f"{decide.sender} has another decision for epoch {mine.epoch}: members "
+                f"{', '.join(other.members)} behind position {other.end.position}, here "
+                f"{', '.join(mine.members)} behind position {mine.end.position}"
+            )
 
     def tell_view(self, node: NodeId, now: int) -> None:
         """Tell a node that is behind which epoch it is."""
@@ -240,7 +259,7 @@ class Succession:
     def _on_probe(self, probe: Probe, now: int) -> None:
         view = self._host.view
         # A complaint: this node tries the suspects itself (V18, V21).
-        self.suspicion.expect(probe.suspects, now)
+        self.suspicion.complaint(probe.suspects, now)
         self.send(
             probe.sender,
             ProbeAnswer(
@@ -466,7 +485,10 @@ class Succession:
             if now >= self._retry_at:
                 overdue = self.suspicion.overdue(self._host.view.members, now)
                 ready = self.admission.ready(self._host.view, now)
-                self._propose(self._intent(overdue, ready, now), now)
+                # Nobody answers probes now, so nobody knows whether a change of the roster would
+                # leave a majority: it is proposed again in the next epoch.
+                intent = replace(self._intent(overdue, ready, now), roster=None)
+                self._propose(intent, now)
         elif phase in _AT_WORK:
             self._consider(now)
 
@@ -554,3 +576,8 @@ class Succession:
             rank = view.rank(self._config.node_id)
             times.append(self._need_at + rank * self.patience_us // 4)
         return earliest(times, after=now)
+
+
+def _decision(view: View) -> tuple[object, ...]:
+    """Return what two nodes must agree on; where the tail begins is not part of it."""
+    return view.roster, view.members, view.quorum_rule, view.end

@@ -1,7 +1,8 @@
 """Who is missing, and whether something may be done about it (protocol P13; V18–V21, D11).
 
-A member is *suspected* as soon as its link broke, or when an answer that it owes is late; it is
-*overdue* once it was also tried directly for a while.  Only then, and only with a vote quorum and
+A member is *suspected* as soon as its link broke, as soon as another node complains of it whom this
+node does not hear either, or when an answer that it owes is late; it is *overdue* once it was also
+tried directly for a while.  Only then, and only with a vote quorum and
 a data quorum answering probes, an epoch change is started: starting wedges.
 """
 
@@ -19,7 +20,7 @@ _HEARD_ELSEWHERE = 4
 
 
 class _Watched:
-    __slots__ = ("down_at", "expected_at", "heard_at", "missed_since")
+    __slots__ = ("accused", "down_at", "expected_at", "heard_at", "missed_since")
 
     def __init__(self) -> None:
         self.heard_at: int | None = None
@@ -29,11 +30,14 @@ class _Watched:
         self.down_at: int | None = None
         #: Since when it is missed, None = it is not; follows from the others.
         self.missed_since: int | None = None
+        #: True: another node complained of it, and it gave no sign of life since.
+        self.accused = False
 
     def heard(self, now: int) -> None:
         """Note a sign of life."""
         self.heard_at = now
         self.expected_at = self.down_at = self.missed_since = None
+        self.accused = False
 
     def expect(self, now: int) -> None:
         """Note that an answer is owed."""
@@ -45,6 +49,7 @@ class _Watched:
         if up:
             self.down_at = None
             self.heard_at = now
+            self.accused = False
         elif self.down_at is None:
             self.down_at = now
         self._update()
@@ -105,6 +110,18 @@ class Suspicion:
                 if watched.expected_at is None:
                     watched.expect(now)
 
+    def complaint(self, nodes: Iterable[str], now: int) -> None:
+        """Note that another node misses these: they owe an answer, and are suspected at once
+        unless this node heard them a short while ago (V18).
+        """
+        self.expect(nodes, now)
+        heard = self.hears(now)
+        for node in nodes:
+            watched = self._watched[node]
+            # One that was never heard has the patience of the start.
+            if node not in heard and watched.heard_at is not None:
+                watched.accused = True
+
     def link(self, node: str, *, up: bool, now: int) -> None:
         """Note that the connection to a node came up or broke (D11)."""
         self._watched[node].link(up=up, now=now)
@@ -159,7 +176,8 @@ class Suspicion:
     def _suspect_at(self, watched: _Watched, since: int) -> int:
         if watched.heard_at is None:
             return since + self._limit(watched) // 2
-        return since if watched.down_at is not None else since + self._timeout_us
+        at_once = watched.accused or watched.down_at is not None
+        return since if at_once else since + self._timeout_us
 
     def _overdue_at(self, node: str, watched: _Watched, since: int) -> int:
         factor = _HEARD_ELSEWHERE if self.heard_elsewhere(node) else 1

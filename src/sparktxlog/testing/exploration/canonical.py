@@ -157,7 +157,7 @@ _RULES: dict[type, dict[str, Rule]] = {
         "_config": _no, "_now": _no, "_view": describe, "_is_member": describe,
         "_halted": describe, "_outbox": describe, "_queue": describe, "_counter": describe,
         "_start": describe, "_prefetching": describe, "_staging": describe, "_phase": describe,
-        "_succession": describe, "_following": describe, "_flush": describe,
+        "_phase_at": _no, "_succession": describe, "_following": describe, "_flush": describe,
         "_decided": describe, "_progress": describe, "_ordering": describe,
     },
     # Configured, and equal in all states of a node.

@@ -16,7 +16,7 @@ from sparktxlog.protocol.events import RunSubmitted
 from sparktxlog.protocol.messages import Post, RunHeader
 from sparktxlog.protocol.ordering import Ordering
 from sparktxlog.protocol.posting import Snapshot
-from sparktxlog.protocol.proposer import Proposer, Stage
+from sparktxlog.protocol.proposer import Intent, Proposer, Stage
 from sparktxlog.protocol.recovery import MasterConfig, RecoveredState
 from sparktxlog.protocol.succession import Succession
 from sparktxlog.protocol.suspicion import Suspicion
@@ -59,6 +59,11 @@ def allows_always(self: Suspicion, view: View, absent: Iterable[str], now: int) 
 def overdue_at_once(self: Suspicion, members: Iterable[NodeId], now: int) -> frozenset[NodeId]:
     """Take a suspect for dead without having tried it for a while."""
     return frozenset(self.suspects(members, now))
+
+
+def retried_as_is(intent: Intent, **changes: Any) -> Intent:
+    """Leave in a retry what was wanted, the change of the roster included."""
+    return intent
 
 
 # -- P14 -------------------------------------------------------------------------------------------

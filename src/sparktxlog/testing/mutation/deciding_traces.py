@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.actions import (
+    Action,
     PersistBallot,
     PersistForeignRun,
     PersistQueue,
@@ -28,13 +29,14 @@ from sparktxlog.protocol.balloting import (
 )
 from sparktxlog.protocol.chain import chain_hash
 from sparktxlog.protocol.events import (
+    ChangeRequested,
     LinkChanged,
     PostReceived,
 )
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.messages import MergeBase
 from sparktxlog.protocol.phases import Phase
-from sparktxlog.protocol.view import Ballot
+from sparktxlog.protocol.view import Ballot, Seat
 from sparktxlog.testing.mutation.lone import (
     SECOND_US,
     Lone,
@@ -88,6 +90,56 @@ def a_short_silence_evicts_nobody(core: type[Master]) -> None:
         actions = node.hear(*(node.answer("b", p.number, ("a",)) for p in probes))
         actions += node.wait(SECOND_US // 2)
         assert not sent(actions, Prepare)
+
+
+def a_complaint_is_looked_into(core: type[Master]) -> None:
+    """P13, V18: who is complained of is suspected and tried at once, unless it was just heard."""
+    node = Lone(core, suspect_us=4 * SECOND_US)
+
+    def complain() -> list[Action]:
+        return node.hear(
+            Probe(
+                lineage=node.view.lineage, epoch=1, sender=NodeId("b"), incarnation=1, number=1,
+                suspects=(NodeId("c"),),
+            )
+        )  # fmt: skip
+
+    for peer in "bc":
+        node.feed(PostReceived(post=node.post_of(peer, node.now)))
+    assert not sent(complain(), Probe)
+    node.hear(node.answer("c", 0))
+    node.wait(8 * SECOND_US)
+    phases = [node.master.phase]
+    actions = complain()
+    tried = [a.peer for a in actions if isinstance(a, SendEpochMessage)
+             and isinstance(a.message, Probe)]  # fmt: skip
+    assert "c" in tried
+    phases.append(node.master.phase)
+    node.hear(node.answer("c", sent(actions, Probe)[0].number))
+    assert [*phases, node.master.phase] == [Phase.NORMAL, Phase.SUSPECT, Phase.NORMAL]
+
+
+def a_retry_leaves_the_roster(core: type[Master]) -> None:
+    """P12, P13: nobody knows behind a wedge whether a new roster would leave a majority."""
+    node = Lone(core)
+    heavy = Seat(node_id=NodeId("d"), url="http://d", weight=5)
+    node.feed(ChangeRequested(ticket=1, roster=(*node.view.roster, heavy)))
+    ballot = proposing(node)
+    actions = node.hear(node.promise("b", ballot), node.promise("c", ballot))
+    flushes = sent(actions, Flush)
+    assert flushes
+    assert {flush.candidate.roster for flush in flushes} == {node.view.roster}
+
+
+def another_decision_halts(core: type[Master]) -> None:
+    """P17, I5: who learns of a second decision for its epoch halts instead of going on."""
+    node = Lone(core)
+    decided = next_view(node.view, "a", "b")
+    phases = []
+    for view in (decided, decided, next_view(node.view, "a", "c")):
+        node.hear(Decide(sender=NodeId("c"), view=view))
+        phases.append(node.master.phase)
+    assert phases == [Phase.NORMAL, Phase.NORMAL, Phase.FAULT]
 
 
 def data_quorum_is_needed(core: type[Master]) -> None:

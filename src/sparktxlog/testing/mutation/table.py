@@ -5,6 +5,7 @@ from __future__ import annotations
 from sparktxlog.protocol import master as mastering
 from sparktxlog.protocol import ordering as orders
 from sparktxlog.protocol import proposer as proposing
+from sparktxlog.protocol import succession
 from sparktxlog.protocol.actions import (
     PersistAnnouncement,
     PersistBallot,
@@ -148,6 +149,10 @@ _DECIDING = (
        patched((Suspicion, "allows", deciding.allows_always)), "t"),
     _m("P13", "evicts-at-once", "takes a suspect for dead without having tried it",
        patched((Suspicion, "overdue", deciding.overdue_at_once)), "t"),
+    _m("P13", "complaint-left-waiting", "waits out its own patience with whom others complain of",
+       patched((Suspicion, "complaint", Suspicion.expect)), "t"),
+    _m("P13", "retry-with-roster", "proposes a change behind a wedge, majority or not",
+       patched((succession, "replace", deciding.retried_as_is)), "t"),
     _m("P14", "stamps-wedged", "stamps and posts while wedged",
        ordering(deciding.StampsWedged), "ts"),
     _m("P14", "acquires-wedged", "acquires, claims and posts while wedged",
@@ -198,6 +203,8 @@ _DECIDING = (
        patched((Voter, "accept", deciding.accept_without_promise)), "ts", _RIVALS),
     _m("P17", "first-vote-decides", "takes the first vote for the decision",
        patched((Proposer, "take_accepted", deciding.first_vote)), "st", _RIVALS),
+    _m("P17", "second-decision-ignored", "goes on when another one was decided for its epoch",
+       patched((Succession, "_check_agrees", ordinary.unchecked)), "t"),
 )  # fmt: skip
 
 _ENTERING = (
@@ -229,7 +236,7 @@ _ENTERING = (
     _m("P21", "joiner-unflushed", "admits a joiner that does not hold the final queue",
        patched((Proposer, "take_flushed", entering.joiners_unflushed)), "st"),
     _m("P21", "amnesiac-votes", "lets a node without its memory vote",
-       patched((View, "is_current", entering.any_incarnation)), "st"),
+       patched((View, "is_current", entering.any_incarnation)), "ts"),
     _m("P21", "old-incarnation", "returns from a lost disk under its old name",
        plain(entering.OldIncarnation), "s"),
     _m("P22", "lagger-not-served", "sends no tail to a member that lags behind",

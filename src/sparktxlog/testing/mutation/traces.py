@@ -9,9 +9,12 @@ from collections.abc import Callable
 
 from sparktxlog.protocol.master import Master
 from sparktxlog.testing.mutation.deciding_traces import (
+    a_complaint_is_looked_into,
+    a_retry_leaves_the_roster,
     a_short_silence_evicts_nobody,
     accepted_value_survives_a_crash,
     alone_it_stays_suspicious,
+    another_decision_halts,
     data_quorum_is_needed,
     every_vote_is_needed,
     everybody_flushes_first,
@@ -64,6 +67,8 @@ TRACES: tuple[Trace, ...] = (
     half_of_the_votes_is_too_few,
     every_vote_is_needed,
     a_short_silence_evicts_nobody,
+    a_complaint_is_looked_into,
+    a_retry_leaves_the_roster,
     promise_stops_everything,
     promise_is_durable_first,
     no_lower_promise,
@@ -75,6 +80,7 @@ TRACES: tuple[Trace, ...] = (
     no_vote_below_a_promise,
     accepted_value_survives_a_crash,
     another_final_queue_halts,
+    another_decision_halts,
     evicted_is_silent,
     only_own_runs_are_restamped,
     amnesiac_does_not_vote,
