@@ -16,7 +16,7 @@ class Phase(StrEnum):
     SUSPECT = "SUSPECT"
     #: Promised a ballot: stamps, acquires and adds nothing until the epoch is decided.
     WEDGED = "WEDGED"
-    #: Evicted or told to pause: reads only.
+    #: Evicted: reads only; on to JOINING at once.  An operator's pause is no phase (B12, B42).
     IDLE = "IDLE"
     #: A contradiction was found: reads only, until an operator has dealt with it.
     FAULT = "FAULT"
