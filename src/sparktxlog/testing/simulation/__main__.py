@@ -41,7 +41,8 @@ def main() -> int:
     marks: Counter[str] = Counter()
     for outcome in outcomes:
         marks += outcome.marks
-    missing = [m for m in EXPECTED if not marks[m]] if len(seeds) >= _ENOUGH_FOR_MARKS else []
+    enough = len(seeds) >= _ENOUGH_FOR_MARKS
+    missing = [mark for mark in EXPECTED if not marks[mark]] if enough else []
     small = [
         outcome
         for outcome in outcomes
@@ -58,6 +59,10 @@ def main() -> int:
         )
     for mark in missing:
         print(f"never happened: {mark}")
+    if not enough:
+        print(
+            f"marks are not checked: that takes {_ENOUGH_FOR_MARKS} seeds, these are {len(seeds)}"
+        )
     totals = {
         "seeds": len(outcomes),
         "events": sum(outcome.steps for outcome in outcomes),

@@ -5,7 +5,6 @@ I9 and I10 concern several logs and conditional transactions, which this core do
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -26,6 +25,8 @@ from sparktxlog.protocol.messages import QueueEntry, RunHeader
 from sparktxlog.protocol.phases import Phase
 from sparktxlog.protocol.view import View
 from sparktxlog.testing.simulation.disk import RunKey, key_of
+from sparktxlog.testing.simulation.outcomes import Outcomes
+from sparktxlog.testing.simulation.trace import Trace
 
 if TYPE_CHECKING:
     from sparktxlog.testing.simulation.node import SimulatedNode
@@ -37,20 +38,25 @@ class Checks:
 
     def __init__(self, world: World) -> None:
         self._world = world
+        window = next(iter(world.nodes.values())).config.id_window
+        self._outcomes = Outcomes(world.facts, world.marks, window)
         #: The one queue that all queues are prefixes of.
         self.log: list[QueueEntry] = []
-        self._ends: list[int] = []
         self._checked: dict[str, int] = {}
         self._positions: dict[RunKey, int] = {}
+        #: Origin → incarnation and last number of its last run in the queue.
+        self._numbers: dict[str, tuple[int, int]] = {}
         self.views: dict[int, View] = {}
         self.accepted: dict[RunKey, tuple[str, int]] = {}
+        #: Ticket → run, once stamped.
+        self.stamped: dict[int, RunKey] = {}
         self._acquired: dict[RunKey, tuple[RunHeader, int]] = {}
         self._told: dict[RunKey, tuple[int, object]] = {}
         self._posted: dict[tuple[str, int, int, str], int] = {}
         #: (node, incarnation, session) → ticket stamped last.
-        self._stamped: dict[tuple[str, int, str], int] = {}
+        self._last_ticket: dict[tuple[str, int, str], int] = {}
         self.transactions = 0
-        self._trace = hashlib.blake2b(digest_size=16)
+        self._trace = Trace()
 
     def fail(self, story: str) -> None:
         """Raise a violation."""
@@ -78,8 +84,7 @@ class Checks:
 
     def handled(self, node: SimulatedNode, actions: Sequence[Action]) -> None:
         """See what a core wants done."""
-        names = ",".join([type(action).__name__ for action in actions])
-        self._trace.update(f"{self._world.now} {node.name} {names};".encode())
+        self._trace.add(self._world.now, node.name, actions)
         for action in actions:
             if isinstance(action, PersistRestamp):
                 self._world.marks.hit("run restamped")
@@ -124,19 +129,27 @@ class Checks:
                     self.fail(f"I1: {node.name} has {entry.header} at run {index}, others "
                               f"{log[index].header}")  # fmt: skip
                 continue
-            header = entry.header
-            last = log[-1] if log else None
-            end, previous = (last.end, last.chain_hash) if last else (0, bytes(32))
-            if entry.position != end + 1 or (last and header.key <= last.header.key):
-                self.fail(f"I2: {header} at {entry.position} follows {last}")
-            if entry.previous_hash != previous or entry.chain_hash != chain_hash(previous, header):
-                self.fail(f"I2: broken hash link at {entry.position}")
-            if key_of(header) in self._positions:
-                self.fail(f"I2: {key_of(header)} stands twice in the queue")
-            self._positions[key_of(header)] = entry.end
+            self._check_next(entry)
+            self._positions[key_of(entry.header)] = entry.end
             log.append(entry)
-            self.transactions += header.n
+            self.transactions += entry.header.n
         self._checked[node.name] = len(queue)
+
+    def _check_next(self, entry: QueueEntry) -> None:
+        """I2, P25b: what the one queue grows by follows its end, and has the right outcomes."""
+        header, last = entry.header, self.log[-1] if self.log else None
+        end, previous = (last.end, last.chain_hash) if last else (0, bytes(32))
+        if entry.position != end + 1 or (last and header.key <= last.header.key):
+            self.fail(f"I2: {header} at {entry.position} follows {last}")
+        if entry.previous_hash != previous or entry.chain_hash != chain_hash(previous, header):
+            self.fail(f"I2: broken hash link at {entry.position}")
+        if key_of(header) in self._positions:
+            self.fail(f"I2: {key_of(header)} stands twice in the queue")
+        incarnation, number = self._numbers.get(header.origin, (1, 0))
+        if header.seq != number + 1 or header.incarnation < incarnation:
+            self.fail(f"I2: {header} follows number {number} of incarnation {incarnation}")
+        self._numbers[header.origin] = (header.incarnation, header.last)
+        self._check_outcome(self._outcomes.ordered(entry))
 
     def _check_view(self, node: SimulatedNode, view: View) -> None:
         """I4, I5, I6: one decision an epoch; its final queue has all that was promised."""
@@ -197,6 +210,8 @@ class Checks:
         match action:
             case TellAccepted(header=RunHeader() as header):
                 self.accepted[key_of(header)] = (node.name, node.disk.incarnation)
+                self.stamped[action.ticket] = key_of(header)
+                self._outcomes.accepted(header)
                 self._check_session(node, action.ticket)
             case TellAcquired():
                 header = action.header
@@ -207,8 +222,9 @@ class Checks:
                     told = (entry.position, entry.rejections)
                     if self._told.setdefault(key_of(entry.header), told) != told:
                         self.fail(f"I7: {node.name} told {entry.header} {told}")
-            case TellChange(epoch=int()):
-                self._world.marks.hit("change done")
+            case TellChange():
+                done = action.epoch is not None
+                self._world.marks.hit("change done" if done else "change of roster refused")
             case _:
                 pass
 
@@ -217,10 +233,10 @@ class Checks:
         submit = node.submits.get(ticket)
         if submit is not None and submit.session is not None:
             line = (node.name, node.disk.incarnation, submit.session)
-            if ticket < self._stamped.get(line, 0):
-                self.fail(f"P1a: {node.name} stamps {ticket} behind {self._stamped[line]}, which "
-                          f"came later in {submit.session}")  # fmt: skip
-            self._stamped[line] = ticket
+            if ticket < self._last_ticket.get(line, 0):
+                self.fail(f"P1a: {node.name} stamps {ticket} behind {self._last_ticket[line]}, "
+                          f"which came later in {submit.session}")  # fmt: skip
+            self._last_ticket[line] = ticket
 
     # -- the end -----------------------------------------------------------------------------------
 
@@ -239,7 +255,17 @@ class Checks:
                           f"{status.members}, waits for {status.waiting_for}")  # fmt: skip
             if len(node.disk.queue) != len(self.log):
                 self.fail(f"I8: {name} has {len(node.disk.queue)} of {len(self.log)} runs")
+            self._check_outcome(self._outcomes.check_known(name, node.master))
+        self._check_outcome(self._outcomes.check_once(self.log))
+        for entry in self.log:
+            told = self._told.get(key_of(entry.header), (entry.position, entry.rejections))
+            if told != (entry.position, entry.rejections):
+                self.fail(f"I7: {entry.header} is at {entry.position}, clients were told {told}")
         for key, (name, incarnation) in self.accepted.items():
             kept = world.nodes[name].disk.incarnation == incarnation and name in seats
             if kept and key not in self._positions:
                 self.fail(f"I8: accepted run {key} was never ordered")
+
+    def _check_outcome(self, wrong: str) -> None:
+        if wrong:
+            self.fail(wrong)

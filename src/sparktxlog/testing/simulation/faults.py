@@ -1,4 +1,4 @@
-"""What goes wrong in a simulated hour, and who commits meanwhile; all drawn from the seed."""
+"""What goes wrong in a simulated hour; all drawn from the seed."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.events import ChangeRequested, ForceRequested
 from sparktxlog.protocol.master import first_view
 from sparktxlog.protocol.view import Seat, View
+from sparktxlog.testing.simulation.clients import Clients
 from sparktxlog.testing.simulation.network import Weather
 from sparktxlog.testing.simulation.node import SimulatedNode
 from sparktxlog.testing.simulation.world import World
 
 _SECOND = 1_000_000
+#: Chance of a crash where the writes of a new epoch are torn apart.
+_TORN = 0.05
 
 
 class Faults:
@@ -37,6 +40,7 @@ class Faults:
             (self._one_way, 8),
             (self._pause, 14),
             (self._bad_weather, 10),
+            (self._slow_link, 8),
             (self._slow_disk, 6),
             (self._clock, 6),
             (self._lose_disk, 5),
@@ -53,6 +57,8 @@ class Faults:
             world.at(until * part // 10, self._away)
         if world.layout.forced:
             self._equal_weights()
+        for node in world.nodes.values():
+            node.on_torn_epoch = self._tear
         self._next()
 
     def _next(self) -> None:
@@ -134,13 +140,22 @@ class Faults:
             node.start()
             self._world.relink()
 
+    def _tear(self, node: SimulatedNode, delay_us: int) -> None:
+        """Now and then crash between two writes that take a node into an epoch (P18)."""
+        if self._world.now < self._until and self._world.random.random() < _TORN:
+            self._world.marks.hit("crash between two writes of an epoch")
+            # No write takes less: the next one is on its way then, and kept or lost.
+            self._world.after(delay_us + 25, self._bounce, node)
+
     def _crash_all(self) -> None:
+        self._world.marks.hit("all nodes crashed at once")
         for node in self._world.nodes.values():
             if node.up:
                 node.crash()
                 self._world.after(self._seconds(0.05, 10), self._start, node)
 
     def _rolling_restart(self) -> None:
+        self._world.marks.hit("rolling restart")
         for index, node in enumerate(self._world.nodes.values()):
             self._world.after(self._seconds(0, 1) + 8 * index * _SECOND, self._bounce, node)
 
@@ -204,6 +219,8 @@ class Faults:
             node.crash()
         node.skew_us = skew_us
         node.drift_ppm = self._world.random.randint(-200, 200)
+        if node.drift_ppm:
+            self._world.marks.hit("clock drift")
         self._world.after(self._seconds(0.05, 5), self._start, node)
 
     # -- network -----------------------------------------------------------------------------------
@@ -242,6 +259,20 @@ class Faults:
             late_us=self._seconds(0.1, 4),
         )
         world.after(self._seconds(1, 40), setattr, world.network, "weather", Weather())
+
+    def _slow_link(self) -> None:
+        """All over one link, or one direction of it, comes much later than over the others."""
+        world = self._world
+        a, b = world.random.sample(list(world.nodes), 2)
+        world.marks.hit("slow link")
+        pairs = [(a, b), (b, a)] if world.random.random() < 0.5 else [(a, b)]
+        slow_us = world.random.choice((_SECOND // 5, _SECOND, 4 * _SECOND))
+        world.network.slow_us.update(dict.fromkeys(pairs, slow_us))
+        world.after(self._seconds(2, 60), self._quicken, pairs)
+
+    def _quicken(self, pairs: list[tuple[str, str]]) -> None:
+        for pair in pairs:
+            self._world.network.slow_us.pop(pair, None)
 
     # -- membership --------------------------------------------------------------------------------
 
@@ -288,37 +319,3 @@ class Faults:
             at = random.randrange(len(roster))
             roster[at] = replace(roster[at], weight=random.choice((1, 1, 2)))
         return tuple(roster)
-
-
-class Clients:
-    """Submits runs at random nodes, in bursts."""
-
-    def __init__(self, world: World, until: int, transactions: int) -> None:
-        self._world = world
-        self._until = until
-        #: Mean transactions of a burst are about 30.
-        self._pause_us = max(1, 30 * (until - world.now) // transactions)
-        self._next()
-
-    def _next(self) -> None:
-        delay = int(self._world.random.expovariate(1 / self._pause_us))
-        if self._world.now + delay < self._until:
-            self._world.after(delay, self._due)
-
-    def _due(self) -> None:
-        self.burst()
-        self._next()
-
-    def burst(self) -> None:
-        """Submit some runs within the next 200 ms."""
-        world, random = self._world, self._world.random
-        takers = [node for node in world.nodes.values() if node.member]
-        for _ in range(random.randrange(1, 7)):
-            if takers:
-                staged = 200_000 if random.random() < 0.05 else 0
-                node = random.choice(takers)
-                world.after(random.randrange(200_000), self._submit, node, staged)
-
-    def _submit(self, node: SimulatedNode, staged: int) -> None:
-        if node.member and not node.paused:
-            self._world.submit(node, self._world.random.choice((1, 1, 4, 12, 24)), staged)

@@ -25,8 +25,12 @@ EXPECTED = (
     "run restamped", "wedged at start", "joining at start", "disk lost", "returned after a loss",
     "member evicted", "member admitted", "roster changed", "two ballots for one epoch",
     "nobody evicted", "one member alone", "forced",
-    "partition", "one-way cut", "crash", "pause", "slow disk", "clock far off", "rival changes",
-    "stale messages", "batch cut short",
+    "partition", "one-way cut", "slow link", "message lost", "duplicate delivered",
+    "crash", "rolling restart", "all nodes crashed at once", "crash between two writes of an epoch",
+    "pause", "slow disk", "clock far off", "clock drift", "rival changes",
+    "stale messages", "batch cut short", "tail served", "change of roster refused",
+    "complaint", "suspected on a complaint", "suspect cleared",
+    "same id at two nodes", "same id in two epochs", "duplicate rejected",
 )  # fmt: skip
 
 

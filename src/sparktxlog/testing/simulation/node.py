@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sparktxlog.model.operation import RunFacts
-from sparktxlog.protocol.actions import Action, Alarm, TellPhase
+from sparktxlog.protocol.actions import Action, Alarm, PersistRestamp, PersistView, TellPhase
 from sparktxlog.protocol.events import Event, RunSubmitted, Tick
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.phases import Phase
@@ -17,6 +17,9 @@ from sparktxlog.testing.simulation.disk import SimulatedDisk
 
 if TYPE_CHECKING:
     from sparktxlog.testing.simulation.world import World
+
+#: What enters a new epoch, behind the entries of the final queue.
+_OF_EPOCH = (PersistView, PersistRestamp)
 
 
 class SimulatedNode:
@@ -47,6 +50,11 @@ class SimulatedNode:
         self.slow_us = 2_000
         self.alarms: list[Alarm] = []
         self.submits: dict[int, RunSubmitted] = {}
+        #: Phase told of last since the start, and in which epoch.
+        self.told_phase: tuple[Phase, int] | None = None
+        #: Called when a view or its stamps wait for a later write than what stands before them,
+        #: with the microseconds until that begins.
+        self.on_torn_epoch: Callable[[SimulatedNode, int], None] | None = None
         #: Counts starts and crashes: what was scheduled before one is void.
         self.life = 0
         self._stream: ActionStream[Action] = ActionStream(max_batch=max_batch)
@@ -94,6 +102,7 @@ class SimulatedNode:
                 self.world.carry_out(self, action)
         self.master = None
         self.paused = False
+        self.told_phase = None
         self.life += 1
         self._stream.clear()
         self._inbox.clear()
@@ -141,10 +150,12 @@ class SimulatedNode:
             self._carry_out(action)
         if stream:
             self._writing = stream.take()
-            if stream:
-                self.world.marks.hit("batch cut short")
             delay = 50 + int(self.world.random.random() * self.slow_us)
             self.world.after(delay, self._written, self.life)
+            if stream:
+                self.world.marks.hit("batch cut short")
+                if self.on_torn_epoch and any(isinstance(a, _OF_EPOCH) for a in stream):
+                    self.on_torn_epoch(self, delay)
 
     def _written(self, life: int) -> None:
         if life != self.life or self._writing is None:

@@ -11,7 +11,8 @@ from time import process_time
 
 from sparktxlog.errors import InvariantViolation
 from sparktxlog.protocol.master import Master
-from sparktxlog.testing.simulation.faults import Clients, Faults
+from sparktxlog.testing.simulation.clients import Clients
+from sparktxlog.testing.simulation.faults import Faults
 from sparktxlog.testing.simulation.network import Weather
 from sparktxlog.testing.simulation.world import Layout, World
 
@@ -102,6 +103,7 @@ def _simulate(world: World, hour_us: int, transactions: int, fault_pause_us: int
     Faults(world, clients, hour_us - _HEAL_US, fault_pause_us)
     world.run_until(hour_us - _HEAL_US + 60_000_000)
     world.network.cut.clear()
+    world.network.slow_us.clear()
     world.network.weather = Weather()
     for node in world.nodes.values():
         node.slow_us = 2_000

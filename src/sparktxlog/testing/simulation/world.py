@@ -21,6 +21,7 @@ from sparktxlog.protocol.actions import (
     SendTail,
     TellPhase,
 )
+from sparktxlog.protocol.balloting import Probe
 from sparktxlog.protocol.events import (
     AnnouncementReceived,
     EpochMessageReceived,
@@ -70,9 +71,9 @@ class Layout:
     faults: dict[str, int] = field(default_factory=dict)
 
 
-#: In every fourth seed of a layout a batch of the executor ends after so many actions: a crash then
-#: falls between any two persists of the core.
-_SMALL_BATCH, _SMALL_EVERY = 3, 28
+#: In every fourth seed of a layout a node's batches end after so many actions.  A batch begins with
+#: a persist, so only the smallest ones end between the queue, the view and the stamps of an epoch.
+_SMALL_BATCHES, _SMALL_EVERY = (1, 2, 3), 28
 
 
 class World:
@@ -97,6 +98,7 @@ class World:
         self._queue: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
         self._count = 0
         self._tickets = 0
+        self._ids = 0
         #: Some of all messages ever sent, to arrive once more.
         self._old: list[tuple[str, str, Event]] = []
         #: What each node believes of its connection to another.
@@ -129,9 +131,8 @@ class World:
                     **layout.settings,
                 },
             )
-            nodes[name] = SimulatedNode(
-                self, config, self.facts, max_batch=_SMALL_BATCH if small else MAX_BATCH
-            )
+            max_batch = self.random.choice(_SMALL_BATCHES) if small else MAX_BATCH
+            nodes[name] = SimulatedNode(self, config, self.facts, max_batch=max_batch)
         return nodes
 
     # -- time --------------------------------------------------------------------------------------
@@ -156,16 +157,23 @@ class World:
 
     # -- clients -----------------------------------------------------------------------------------
 
-    def submit(self, node: SimulatedNode, transactions: int, staged_bytes: int = 0) -> None:
+    def new_ids(self, count: int) -> bytes:
+        """Return ids that no transaction had before."""
+        first, self._ids = self._ids + 1, self._ids + count
+        return b"".join([one.to_bytes(16, "big") for one in range(first, first + count)])
+
+    def submit(self, node: SimulatedNode, transactions: int, staged_bytes: int = 0) -> RunSubmitted:
         """Submit a run of new transactions at a node."""
+        return self.submit_ids(node, self.new_ids(transactions), staged_bytes)
+
+    def submit_ids(
+        self, node: SimulatedNode, ids: bytes, staged_bytes: int, digest: bytes | None = None
+    ) -> RunSubmitted:
+        """Submit a run with these ids at a node; `digest`: it is the very run of an earlier one."""
         self._tickets += 1
-        ticket = self._tickets
-        ids = b"".join(
-            (ticket * 1_000 + index).to_bytes(16, "big") for index in range(transactions)
-        )
-        facts = RunFacts(n=transactions, ids=ids)
-        digest = ticket.to_bytes(32, "big")
-        self.facts[digest] = facts
+        ticket, transactions = self._tickets, len(ids) // 16
+        digest = digest or ticket.to_bytes(32, "big")
+        facts = self.facts.setdefault(digest, RunFacts(n=transactions, ids=ids))
         event = RunSubmitted(
             ticket=ticket,
             digest=digest,
@@ -176,6 +184,7 @@ class World:
         )
         node.submits[ticket] = event
         node.handle([event])
+        return event
 
     # -- links -------------------------------------------------------------------------------------
 
@@ -233,8 +242,14 @@ class World:
     def send(self, sender: SimulatedNode, receiver: str, event: Event) -> None:
         """Put a message on its way."""
         self._remember(sender.name, receiver, event)
-        for delay in self.network.delays():
-            self.after(delay, self._arrive, sender.name, receiver, event)
+        delays = self.network.delays(sender.name, receiver)
+        if len(delays) == 1:
+            self.after(delays[0], self._arrive, sender.name, receiver, event)
+        elif delays:
+            self.after(min(delays), self._arrive, sender.name, receiver, event)
+            self.after(max(delays), self._arrive_again, sender.name, receiver, event)
+        else:
+            self.marks.hit("message lost")
 
     def _remember(self, sender: str, receiver: str, event: Event) -> None:
         """Keep one of eight messages, up to a bound; then each replaces one of any age."""
@@ -253,7 +268,28 @@ class World:
 
     def _arrive(self, sender: str, receiver: str, event: Event) -> None:
         if self.network.passes(sender, receiver):
-            self.nodes[receiver].handle([event])
+            node = self.nodes[receiver]
+            if isinstance(event, EpochMessageReceived) and isinstance(event.message, Probe):
+                self._complain(node, event.message)
+            else:
+                node.handle([event])
+
+    def _arrive_again(self, sender: str, receiver: str, event: Event) -> None:
+        if self.nodes[receiver].up and self.network.passes(sender, receiver):
+            self.marks.hit("duplicate delivered")
+        self._arrive(sender, receiver, event)
+
+    def _complain(self, node: SimulatedNode, probe: Probe) -> None:
+        """Let a probe arrive, and see whether the suspects it names are suspected for it."""
+        before = None if node.master is None else node.master.phase
+        node.handle([EpochMessageReceived(message=probe)])
+        if not probe.suspects or node.master is None or node.paused:
+            return
+        self.marks.hit("complaint")
+        if before is Phase.NORMAL and node.master.phase is Phase.SUSPECT:
+            suspects = set(probe.suspects).intersection(node.master.status().suspects)
+            if any(self._linked.get((node.name, suspect)) for suspect in suspects):
+                self.marks.hit("suspected on a complaint")
 
     def _send_tail(self, node: SimulatedNode, action: SendTail) -> None:
         queue = node.disk.queue
@@ -269,6 +305,7 @@ class World:
             return
         if entries[0].previous_hash != action.chain_hash:
             self.checks.fail(f"{action.peer} has another queue than {node.name} (P28)")
+        self.marks.hit("tail served")
         assert node.master is not None or not node.up
         view = node.disk.view
         tail = Tail(
@@ -299,10 +336,10 @@ class World:
             self.after(delay or 300_000, self._fetch, node, header, sources, life)
 
     def _round_trip(self, node: SimulatedNode, other: SimulatedNode) -> int | None:
-        delays = self.network.delays()
-        if not (delays and other.up and self.network.connected(node.name, other.name)):
-            return None
-        return 2 * delays[0]
+        there = self.network.delays(node.name, other.name)
+        back = self.network.delays(other.name, node.name)
+        passes = other.up and self.network.connected(node.name, other.name)
+        return there[0] + back[0] if there and back and passes else None
 
     def _fetched(self, node: SimulatedNode, header: RunHeader, life: int) -> None:
         if life == node.life:
@@ -326,5 +363,8 @@ class World:
     def phase_changed(self, node: SimulatedNode, told: TellPhase) -> None:
         """See a node change its part."""
         self.marks.phase(told.phase)
+        before, node.told_phase = node.told_phase, (told.phase, told.view.epoch)
+        if told.phase is Phase.NORMAL and before == (Phase.SUSPECT, told.view.epoch):
+            self.marks.hit("suspect cleared")
         if told.phase is Phase.FAULT:
             self.checks.fail(f"{node.name} halts: {told.reason}")
