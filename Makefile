@@ -19,7 +19,7 @@ SHARED := -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 # Classes of Spark for the many short-lived JVMs of tests; see tests/spark/jvm.py.
 TEST_CLASSES := $(VENV)/test-jvm/spark.jsa
 
-.PHONY: help setup check-machine lint types test test-classes test-faults test-long test-fast test-spark sim explore demo bench docs clean mutants
+.PHONY: help setup check-machine lint types test test-classes test-faults test-long test-fast test-spark sim sim-nodes explore demo bench docs clean mutants
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
@@ -66,6 +66,10 @@ test-long: $(STAMP) $(TEST_CLASSES) ## Run the kills of processes and the random
 
 sim: $(STAMP) ## Simulate clusters under faults; SEEDS=10000 sets how many hours
 	@$(BIN)/python -m sparktxlog.testing.simulation --seeds $(SEEDS) $(SIM_ARGS)
+
+sim-nodes: SEEDS = 40
+sim-nodes: $(STAMP) ## Simulate whole nodes under faults, minutes a seed; SEEDS=40 sets how many
+	@$(BIN)/python -m sparktxlog.testing.nodes --seeds $(SEEDS) $(SIM_ARGS)
 
 explore: $(STAMP) ## Visit every state of small clusters, and write docs/exploration.md
 	@$(BIN)/python -m sparktxlog.testing.exploration --write docs/exploration.md $(EXPLORE_ARGS)

@@ -169,17 +169,20 @@ def test_announced_runs_survive_a_restart_of_their_origin(tmp_path: Path) -> Non
         ports = {name: s.getsockname()[1] for name, s in listeners.items()}
         config = config_of(tmp_path, "A", ports)
         async with serving(config, listeners["A"]) as alone:
+            # A fresh node takes nothing before a peer took it: B does, and goes away.
+            async with serving(config_of(tmp_path, "B", ports), listeners["B"]):
+                await until(lambda: alone.parts.links["B"].up)
             first = await alone.node.submit(create(), level=Level.ACCEPTED, timeout=20)
             assert first.run is not None
             bulk, staged = stage(alone)
             await alone.node.submit(bulk, level=Level.ACCEPTED, timeout=20)
-        listener = socket.create_server(("127.0.0.1", ports["A"]))
+        listener, other = (socket.create_server(("127.0.0.1", ports[name])) for name in "AB")
         async with serving(config, listener) as a:
             found = await a.node.find(bulk.transaction_id)
             assert found is not None
             assert (found.level, found.run) == (Level.ACCEPTED, None)
             again = asyncio.create_task(a.node.submit(bulk, level=Level.ORDERED, timeout=60))
-            async with serving(config_of(tmp_path, "B", ports), listeners["B"]) as b:
+            async with serving(config_of(tmp_path, "B", ports), other) as b:
                 await until(lambda: b.parts.ordered.value == 2)
                 await until(lambda: a.parts.ordered.value == 2)
                 for file in staged:

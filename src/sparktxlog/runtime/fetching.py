@@ -78,7 +78,7 @@ class Fetcher:
         payloads: Where staged files go.
         holdings: Where containers wait for the core.
         tell: Puts an event into the core's queue.
-        missed: Called when the source asked last does not hold a run (any more).
+        missed: Called with a run that no source holds (any more): all were asked, and said so.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Fetcher:
         payloads: PayloadStore,
         holdings: Holdings,
         tell: Callable[[Event], None],
-        missed: Callable[[], None] = lambda: None,
+        missed: Callable[[RunHeader], None] = lambda header: None,
     ) -> None:
         self._links = links
         self._payloads = payloads
@@ -147,7 +147,7 @@ class Fetcher:
             self._tell(FetchFailed(digest=digest, reason=repr(error)))
 
     async def _fetch(self, header: RunHeader, sources: tuple[str, ...]) -> None:
-        failure: TxLogError = TransportError("there is no source to fetch from")
+        failures: list[TxLogError] = []
         for source in sources:
             link = self._links.get(source)
             if link is None:
@@ -157,15 +157,17 @@ class Fetcher:
                 manifest = await self._check(header, payload)
                 await self._get_files(link, manifest)
             except TxLogError as error:
-                failure = error
+                failures.append(error)
                 continue
             if not self._holdings.put_foreign(header, payload):
                 raise TransportError("too many payloads wait for the core")
             self._tell(PayloadArrived(header=header, facts=RunFacts.of(manifest)))
             return
-        if failure.fields.get("status") == NotFoundError.http_status:
-            self._missed()
-        raise failure
+        if not failures:
+            raise TransportError("there is no source to fetch from")
+        if all(error.fields.get("status") == NotFoundError.http_status for error in failures):
+            self._missed(header)
+        raise failures[-1]
 
     async def _prefetch(self, announcement: Announcement) -> None:
         link = self._links.get(announcement.origin)

@@ -43,8 +43,11 @@ from sparktxlog.transport.peers import PeerLink
 _log = structlog.get_logger("sparktxlog.joining")
 
 _NAME = "joining"
-#: So many fetches in a row must fail because nobody holds the data, until it counts as gone.
-_MISSES = 5
+#: So often in a row no member held a run of the queue, until its data counts as gone: containers
+#: are forgotten only once all members have the run, and who forgot one never gets it back.
+_RUN_MISSES = 2
+#: So often in a row a member, one at a time, kept a part of the queue no more; another one may.
+_QUEUE_MISSES = 5
 #: Pause before another attempt when the own disk failed, seconds.
 _RETRY_S = 5.0
 _decode_snapshot = msgspec.msgpack.Decoder(FrontSnapshot).decode
@@ -122,14 +125,28 @@ class Joining:
         self._start_again = start_again
         self._task: asyncio.Task[None] | None = None
         self._position = position
+        #: Digest of a run → how often in a row no member held it.  What came of other runs says
+        #: nothing of it: while clients commit there is always one that comes.
+        self._missed_runs: dict[bytes, int] = {}
         self._misses = 0
         #: Position behind which the queue was asked for last, and the look whether it is there.
         self._asked = -1
         self._look: asyncio.Task[None] | None = None
+        #: Whether a peer took this node as it is, since the start.
+        self._taken = False
         #: Set when the core may go to work.
         self.settled = asyncio.Event()
         if order is None or (position and not order.behind):
             self.settled.set()
+
+    @property
+    def proven(self) -> bool:
+        """Whether this node is what it seems: it keeps something, or a peer took it as it is.
+
+        One that keeps nothing may have lost its disk.  What it took before it learned that would
+        keep it out: no peer lets a node with data under another instance in.
+        """
+        return self._taken or not self._is_fresh()
 
     def told(self, hello: Hello) -> None:
         """Take an order to join, once, and start anew with it."""
@@ -146,10 +163,20 @@ class Joining:
         await self._executor.write([keep_order(order)])
         self._start_again(StartAgainError(f"joins {order.lineage} as {order.incarnation}"))
 
-    def missed(self, lineage: str, incarnation: int) -> None:
-        """Note that nobody had what a joiner lacks; start anew on a snapshot if it goes on."""
-        self._misses += 1
-        if self._misses == _MISSES and self._task is None:
+    def missed(self, lineage: str, incarnation: int, run: bytes = b"") -> None:
+        """Note that nobody had what a joiner lacks; start anew on a snapshot if it goes on.
+
+        Args:
+            run: Digest of the run that no member holds; empty: a member keeps the part of the
+                queue that was asked for no more.
+        """
+        if run:
+            misses = self._missed_runs[run] = self._missed_runs.get(run, 0) + 1
+            gone = misses >= _RUN_MISSES
+        else:
+            self._misses += 1
+            gone = self._misses >= _QUEUE_MISSES
+        if gone and self._task is None:
             _log.warning("too far behind", position=self._position)
             order = JoinOrder(lineage=lineage, incarnation=incarnation, behind=True)
             self._task = asyncio.create_task(self._keep(order))
@@ -175,12 +202,14 @@ class Joining:
             if error.fields.get("status") == ExpiredError.http_status:
                 missed()
 
-    def found(self) -> None:
-        """Note that a run's data came."""
+    def found(self, run: bytes) -> None:
+        """Note that the data of a run came, by its digest."""
+        self._missed_runs.pop(run, None)
         self._misses = 0
 
     def linked(self, link: PeerLink) -> None:
         """Take over a peer's queue once the first one is reached as a joiner."""
+        self._taken = True
         if self._order is not None and not self.settled.is_set() and self._task is None:
             self._task = asyncio.create_task(self._take_snapshot(link, self._order))
 

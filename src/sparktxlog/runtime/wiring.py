@@ -19,6 +19,7 @@ from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.actions import Action, Alarm
 from sparktxlog.protocol.events import Event, LinkChanged, PayloadArrived
 from sparktxlog.protocol.master import Master
+from sparktxlog.protocol.messages import RunHeader
 from sparktxlog.protocol.phases import Phase
 from sparktxlog.protocol.view import View
 from sparktxlog.runtime.ancestry import Ancestry
@@ -56,6 +57,7 @@ from sparktxlog.storage.front import SqliteFront
 from sparktxlog.storage.interfaces import Front, FrontState, PutValue, Write
 from sparktxlog.storage.payloads import LocalPayloadStore
 from sparktxlog.transport.addresses import AddressCheck, check_interval_s, found_addresses
+from sparktxlog.transport.exchange import OpenSession, open_session
 from sparktxlog.transport.greeting import Greeter
 from sparktxlog.transport.peers import PeerLink
 from sparktxlog.transport.signing import Signer, Verifier
@@ -76,8 +78,9 @@ class RunningNode:
     **After calling** `start`: await `failed`, and `stop` in any case.
     """
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: Parts, session: OpenSession = open_session) -> None:
         self.parts = parts
+        self._open_session = session
         self.node = Node(parts)
         self.peering = Peering(parts)
         self._tasks: list[asyncio.Task[None]] = []
@@ -95,11 +98,7 @@ class RunningNode:
             task = asyncio.create_task(work(), name=work.__qualname__)
             task.add_done_callback(self._ended)
             self._tasks.append(task)
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=60),
-            auto_decompress=False,
-            trust_env=False,
-        )
+        self._session = self._open_session()
         parts.membership.start(self._session)
         if not parts.config.is_witness:
             parts.publisher.start(parts.ordered.value)
@@ -165,7 +164,7 @@ class RunningNode:
         _log.info("stopped", node=parts.config.node_id)
 
 
-def build_node(config: NodeConfig) -> RunningNode:
+def build_node(config: NodeConfig, session: OpenSession = open_session) -> RunningNode:
     """Open the data directory and wire a node; call it on the event loop, then `start`.
 
     Raises:
@@ -175,7 +174,7 @@ def build_node(config: NodeConfig) -> RunningNode:
     config.data_dir.mkdir(parents=True, exist_ok=True)
     front = SqliteFront(config.data_dir, id_window=config.id_window)
     try:
-        return _Builder(config, front).build()
+        return _Builder(config, front, session).build()
     except BaseException:
         front.close()
         raise
@@ -184,8 +183,9 @@ def build_node(config: NodeConfig) -> RunningNode:
 class _Builder:
     """Wires one node; attributes are the parts that others refer to."""
 
-    def __init__(self, config: NodeConfig, front: Front) -> None:
+    def __init__(self, config: NodeConfig, front: Front, session: OpenSession) -> None:
         self.front = front
+        self.session = session
         self.loop = asyncio.get_running_loop()
         self.state: FrontState = front.load(1 if config.is_witness else config.id_window)
         self.order = join_order(self.state.values)
@@ -253,7 +253,7 @@ class _Builder:
         )
         self.parts = parts
         self.metrics.status = parts.status
-        self.running = RunningNode(parts)
+        self.running = RunningNode(parts, self.session)
         return self.running
 
     def _build_core(self) -> Turns:
@@ -266,6 +266,7 @@ class _Builder:
             ends=self._log_ends,
             hash_at=self.front.read_hash_at,
             saved=self.state.values,
+            takes_part=lambda site: site in self.links,
         )
         turns = Turns(config.replication_donor_share)
         self.receipts = Receipts(self.replicas.applied, turns.busy)
@@ -522,12 +523,13 @@ class _Builder:
 
     def _tell_fetched(self, event: Event) -> None:
         if isinstance(event, PayloadArrived):
-            self.joining.found()
+            self.joining.found(event.header.digest)
         self.cycle.tell_always(event)
 
-    def _missed(self) -> None:
+    def _missed(self, run: RunHeader | None = None) -> None:
         if self.master.phase is Phase.JOINING:
-            self.joining.missed(self.config.lineage, self.core.incarnation)
+            digest = b"" if run is None else run.digest
+            self.joining.missed(self.config.lineage, self.core.incarnation, digest)
 
     def _is_fresh(self) -> bool:
         """Whether this node keeps nothing of the log: no queue, no runs, no decided view."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hmac
 import io
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import aiohttp
@@ -21,6 +22,8 @@ from sparktxlog.errors import (
 from sparktxlog.transport import signing
 from sparktxlog.transport.signing import Signer
 
+#: Opens what the requests of one node's links are sent with.
+OpenSession = Callable[[], aiohttp.ClientSession]
 #: Larger bodies are streamed.
 STREAMED_BYTES = 1 << 20
 
@@ -54,6 +57,15 @@ class Answer:
         if self.status in (400, 413, 422):
             raise RemoteProtocolError(message, peer=node_id)
         raise TransportError(message, peer=node_id, status=self.status)
+
+
+def open_session() -> aiohttp.ClientSession:
+    """Return what the requests of one node's links are sent with; **after calling** close it."""
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=60),
+        auto_decompress=False,
+        trust_env=False,
+    )
 
 
 async def ask(

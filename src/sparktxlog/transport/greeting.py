@@ -8,6 +8,7 @@ A node id that appears with another instance is a second node under one id, or a
 disk; neither may go on under the old identity (protocol P21).  A *fresh* one, which keeps nothing
 of the log yet, learns under which incarnation of which lineage it has to come back, and is then a
 *joiner*: it may ask for the queue and for admission, until a view has it under that incarnation.
+Who learns of that view first takes the next instance that comes under it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from sparktxlog.codec.wire import WIRE_VERSION, Hello
+from sparktxlog.config import SETTINGS
 from sparktxlog.errors import QUARANTINE_HINT, ForbiddenPeerError
+
+#: Settings that a greeting compares, as a sentence names them.
+_SHARED = ", ".join(setting.key for setting in SETTINGS if setting.shared)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,14 +41,32 @@ class Joiner:
     incarnation: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """The data directory that a node showed, and under which incarnation."""
+
+    instance: str
+    incarnation: int = 1
+
+    @classmethod
+    def of_text(cls, text: str) -> Shown:
+        """Read what `to_text` wrote."""
+        instance, _, number = text.partition("@")
+        return cls(instance=instance, incarnation=int(number or 1))
+
+    def to_text(self) -> str:
+        """Return it as text: the UUID, and behind `@` an incarnation above the first."""
+        return self.instance + (f"@{self.incarnation}" if self.incarnation > 1 else "")
+
+
 class Greeter:
     """Holds this node's greeting and judges those of others.
 
     Args:
         own: This node's greeting.
         places: The other nodes: node id → place, or its URLs with commas between them.
-        instances: Instances that peers showed before: node id → UUID.
-        remember: Called with node id and UUID when a peer's instance is to be kept.
+        instances: What peers showed before: node id → `Shown` as text.
+        remember: Called with node id and such a text when a peer's instance is to be kept.
         is_fresh: Returns whether this node keeps nothing of the log yet.
         is_linked: Returns whether a node under its known instance can be reached now.
     """
@@ -61,7 +84,7 @@ class Greeter:
         self._own = own
         self._places: dict[str, Place] = {}
         self.set_places(places)
-        self._instances = dict(instances)
+        self._shown = {node_id: Shown.of_text(text) for node_id, text in instances.items()}
         self._remember = remember
         self._is_fresh = is_fresh
         self._is_linked = is_linked
@@ -111,19 +134,17 @@ class Greeter:
                 del self._joiners[node_id]
             elif place.incarnation == joiner.incarnation:
                 del self._joiners[node_id]
-                self._keep(node_id, joiner.instance)
+                self._keep(node_id, joiner.instance, joiner.incarnation)
 
-    def _keep(self, node_id: str, instance: str) -> None:
-        self._instances[node_id] = instance
-        self._remember(node_id, instance)
+    def _keep(self, node_id: str, instance: str, incarnation: int) -> None:
+        shown = self._shown[node_id] = Shown(instance=instance, incarnation=incarnation)
+        self._remember(node_id, shown.to_text())
 
     def recognizes(self, hello: Hello, expected: str) -> bool:
         """Return whether a greeting is of the node expected, as it is known; changes nothing."""
-        joiner = self._joiners.get(expected)
-        known = {
-            self._instances.get(expected, hello.instance),
-            *(() if joiner is None else (joiner.instance,)),
-        }
+        found = (self._joiners.get(expected), self._shown.get(expected))
+        known = [one.instance for one in found if one is not None]
+        known += [hello.instance] if found[1] is None else []
         return hello.node_id == expected and hello.instance in known
 
     # -- judging -----------------------------------------------------------------------------------
@@ -149,8 +170,8 @@ class Greeter:
         own = self.own
         self._check_identity(hello, expected)
         place = self._places[expected]
-        known = self._instances.get(expected)
-        same = known is None or hmac.compare_digest(known, hello.instance)
+        known = self._shown.get(expected)
+        same = known is None or hmac.compare_digest(known.instance, hello.instance)
         joins = hello.fresh and not own.fresh
         if are_forks(hello, own) and not joins:
             # In the message: of a refusal that travels nothing else is shown.
@@ -173,8 +194,14 @@ class Greeter:
             )  # fmt: skip
         if same:
             self._joiners.pop(expected, None)
-            if known is None:
-                self._keep(expected, hello.instance)
+            if known is None or known.incarnation < place.incarnation == hello.incarnation:
+                self._keep(expected, hello.instance, hello.incarnation)
+            return 0
+        assert known is not None
+        if known.incarnation < place.incarnation == hello.incarnation and (
+            not self._is_old_alive(hello)
+        ):  # it was admitted while it could not be reached from here
+            self._keep(expected, hello.instance, hello.incarnation)
             return 0
         if hello.incarnation > place.incarnation and not self._is_old_alive(hello):
             self._joiners[expected] = Joiner(instance=hello.instance, incarnation=hello.incarnation)
@@ -213,7 +240,7 @@ class Greeter:
             ("URL", url, url if url in urls else ",".join(urls),
              "Compare peer.<n>.url with the peer's master-url (G42)."),
             ("configuration", hello.config_hash, own.config_hash,
-             "cluster, signature-interval and id-window must be the same on all members."),
+             f"{_SHARED} must be the same on all members."),
         ):  # fmt: skip
             if theirs != ours:
                 raise self._refusal(

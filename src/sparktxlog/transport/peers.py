@@ -6,16 +6,15 @@ peer cannot be reached the link greets it again and again, so a healed network i
 about a second; each change is told through `on_link` (D11).  A peer with several addresses is
 greeted at one after the other (V59), those found dead by `transport.addresses` last.  Parts of
 epoch decisions go before pushes; to a peer that cannot be reached they are dropped, but a probe of
-it makes the link try once more at once (V21).
+it makes the link try once more at once (V21).  While the link is up, a probe that names the peer as
+suspected makes it look whether the peer answers at another address and not at the one in use.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from urllib.parse import quote
 
 import aiohttp
@@ -36,16 +35,12 @@ from sparktxlog.protocol.messages import Announcement, Post, RunHeader, Tail
 from sparktxlog.transport.exchange import ask
 from sparktxlog.transport.files import stream_file
 from sparktxlog.transport.greeting import Greeter
+from sparktxlog.transport.outbox import Outbox, Traffic
 from sparktxlog.transport.run_requests import SMALL_BYTES, RunRequests
 from sparktxlog.transport.signing import Signer, StaleSessionError
 
 _log = structlog.get_logger("sparktxlog.transport")
 
-#: Waiting pushes of one peer, bytes; beyond it new ones are dropped and fetched later.
-_OUTBOX_BYTES = 32 << 20
-#: Pushes that travel in one request, bytes.
-_PUSH_BATCH_BYTES = 1 << 20
-_MAX_MESSAGES = 256
 #: A link whose peer lost its place sends what waits for so long, seconds.
 _LAST_WORDS_S = 5.0
 _BACKOFF_MIN_S = 0.05
@@ -54,35 +49,14 @@ _TIMEOUT = aiohttp.ClientTimeout(total=10.0, sock_connect=2.0)
 _GET_TIMEOUT = aiohttp.ClientTimeout(total=60.0, sock_connect=2.0, sock_read=10.0)
 #: A donor links all files of its replica before it answers, or reads its tables' logs.
 _DONOR_TIMEOUT = aiohttp.ClientTimeout(total=300.0, sock_connect=2.0)
+#: An address is left for another one if it answers no greeting so many times as long as that one
+#: took, and so many seconds.
+_SLOWER = 4.0
+_SLOWER_S = 0.1
 #: Weight of the latest post in the smoothed round trip.
 _ROUND_TRIP_WEIGHT = 0.2
 #: Longest silence while a file is fetched.
 _FILE_TIMEOUT_S = 15.0
-
-
-@dataclass(slots=True)
-class Traffic:
-    """Bytes exchanged with one peer since the start."""
-
-    sent_bytes: int = 0
-    received_bytes: int = 0
-    #: Payloads and files got from this peer on request.
-    fetched_bytes: int = 0
-    posts: int = 0
-    post_bytes_max: int = 0
-    pushes_dropped: int = 0
-
-
-@dataclass(slots=True)
-class _Outbox:
-    post: Post | None = None
-    #: Latest changed report of each worker.
-    reports: dict[str, WorkerReport] = field(default_factory=dict)
-    #: Which addresses answer; None = told.
-    addresses: wire.FoundAddresses | None = None
-    pushes: deque[tuple[RunHeader, bytes]] = field(default_factory=deque)
-    push_bytes: int = 0
-    messages: deque[tuple[str, bytes]] = field(default_factory=deque)
 
 
 class PeerLink:
@@ -131,7 +105,7 @@ class PeerLink:
         #: Set to make the link try again at once.
         self._hurry = asyncio.Event()
         self._to = ""
-        self._outbox = _Outbox()
+        self._outbox = Outbox()
         self._post_ready = asyncio.Event()
         self._push_ready = asyncio.Event()
         self._broken = asyncio.Event()
@@ -143,6 +117,9 @@ class PeerLink:
         self._small_runs = RunRequests(self._ask_runs)
         self._tasks: list[asyncio.Task[None]] = []
         self._verifying: asyncio.Task[None] | None = None
+        self._doubting: asyncio.Task[None] | None = None
+        #: Ends of requests that wait for an answer; none but `_leave` sets one.
+        self._under_way: set[asyncio.Timeout] = set()
 
     # -- for the core's actions: never block, never fail -------------------------------------------
 
@@ -164,13 +141,10 @@ class PeerLink:
 
     def push(self, header: RunHeader, payload: bytes) -> None:
         """Send a run's header and payload (P3a); dropped if the link is down or congested."""
-        box = self._outbox
-        if not self.up or box.push_bytes + len(payload) > _OUTBOX_BYTES:
+        if self.up and self._outbox.put_push(header, payload):
+            self._push_ready.set()
+        else:
             self.traffic.pushes_dropped += 1
-            return
-        box.pushes.append((header, payload))
-        box.push_bytes += len(payload)
-        self._push_ready.set()
 
     def announce(self, announcement: Announcement) -> None:
         """Tell of an unstamped run (P1a)."""
@@ -184,15 +158,18 @@ class PeerLink:
         """Send a part of an epoch decision; dropped if the link is down or congested.
 
         A probe to a peer that cannot be reached makes the link try it now: if it answers, the
-        link comes up, and that is a sign of life (V21).
+        link comes up, and that is a sign of life (V21).  So it is if the peer is suspected, and
+        answers at another address than the one in use: the link goes on there.
         """
-        if not self.up and isinstance(message, Probe):
-            self._hurry.set()
+        if isinstance(message, Probe):
+            if not self.up:
+                self._hurry.set()
+            elif self.node_id in message.suspects:
+                self._doubt()
         self._message("/peer/v1/epochs", wire.encode_epoch(message))
 
     def _message(self, target: str, body: bytes) -> None:
-        if self.up and len(self._outbox.messages) < _MAX_MESSAGES:
-            self._outbox.messages.append((target, body))
+        if self.up and self._outbox.put_message(target, body):
             self._push_ready.set()
 
     # -- addresses ---------------------------------------------------------------------------------
@@ -255,7 +232,8 @@ class PeerLink:
 
     async def close(self) -> None:
         """Stop the tasks; what waits is dropped."""
-        tasks = [*self._tasks, *([] if self._verifying is None else [self._verifying])]
+        others = (self._verifying, self._doubting)
+        tasks = [*self._tasks, *(task for task in others if task is not None)]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -292,7 +270,7 @@ class PeerLink:
             return
 
     async def _greet(self) -> None:
-        hello = await self._introduce()
+        hello = await self._introduce(self.url)
         self._to = hello.boot
         self._broken.clear()
         self._greeted.set()
@@ -302,15 +280,15 @@ class PeerLink:
         _log.info("link up", peer=self.node_id, url=self.url)
         self._on_link(self.node_id, True)
 
-    async def _introduce(self) -> wire.Hello:
-        """Greet the peer and return its greeting, checked."""
+    async def _introduce(self, url: str) -> wire.Hello:
+        """Greet the peer at an address and return its greeting, checked."""
         body = wire.encode(self._greeter.own)
         try:
-            answer, seal = await self._send("POST", "/peer/v1/hello", body, _TIMEOUT)
+            answer, seal = await self._send("POST", "/peer/v1/hello", body, _TIMEOUT, url)
         except StaleSessionError:  # `_send` has learnt the peer's boot id from the refusal
-            answer, seal = await self._send("POST", "/peer/v1/hello", body, _TIMEOUT)
+            answer, seal = await self._send("POST", "/peer/v1/hello", body, _TIMEOUT, url)
         if not seal:
-            raise UnauthorizedError(f"{self.url} does not prove that it knows the cluster secret")
+            raise UnauthorizedError(f"{url} does not prove that it knows the cluster secret")
         hello = wire.decode(wire.Hello, answer)
         if hello.join_as:
             self._on_join(hello)
@@ -324,10 +302,46 @@ class PeerLink:
             self._verifying = asyncio.create_task(self._verify())
 
     async def _verify(self) -> None:
+        ups = self.ups
         try:
-            await self._introduce()
+            await self._introduce(self.url)
         except TxLogError as error:
-            self._went_down(error)
+            self._failed(error, ups)
+
+    def _doubt(self) -> None:
+        if len(self.urls) > 1 and (self._doubting is None or self._doubting.done()):
+            self._doubting = asyncio.create_task(self._look_elsewhere())
+
+    async def _look_elsewhere(self) -> None:
+        """Greet the peer here and elsewhere at once; go on there if it answers only there (V59).
+
+        A slow link answers late everywhere, and a dead peer nowhere: then nothing changes.
+        """
+        used, ups, began = self.url, self.ups, time.monotonic()
+        here = asyncio.create_task(self._introduce(used))
+        try:
+            for url in [u for u in self.urls if u != used and self._answers.get(u, True)]:
+                try:
+                    await self._introduce(url)
+                except TxLogError:
+                    continue
+                took_s = time.monotonic() - began
+                await asyncio.wait({here}, timeout=_SLOWER * took_s + _SLOWER_S)
+                stands = self.up and ups == self.ups and self.url == used and url in self.urls
+                if stands and not here.done():
+                    self._leave(url)
+                return
+        finally:
+            here.cancel()
+            await asyncio.gather(here, return_exceptions=True)
+
+    def _leave(self, url: str) -> None:
+        """Go on at another address; no answer is waited for at the one in use any more."""
+        self._went_down(_left(self.url))
+        self.url = url
+        requests, self._under_way = self._under_way, set()
+        for request in requests:
+            request.reschedule(0)
 
     def greet_again(self) -> None:
         """Open a new session: the peer has restarted."""
@@ -344,9 +358,7 @@ class PeerLink:
             self.up = False
             if not isinstance(error, UnauthorizedError) and any(self._answers.values()):
                 self._turn_to_next()  # to greet at a silent address costs as long again (V59)
-            self._outbox.pushes.clear()
-            self._outbox.push_bytes = 0
-            self._outbox.messages.clear()
+            self._outbox.drop()
             self._on_link(self.node_id, False)
 
     def _failed(self, error: TxLogError, ups: int) -> None:
@@ -392,7 +404,7 @@ class PeerLink:
             if box.messages:
                 target, body = box.messages.popleft()
             elif box.pushes:
-                target, body = "/peer/v1/pushes", wire.encode_pushes(self._take_pushes())
+                target, body = "/peer/v1/pushes", wire.encode_pushes(box.take_pushes())
             else:
                 self._push_ready.clear()
                 self._drained.set()
@@ -408,14 +420,6 @@ class PeerLink:
     def _note_round_trip(self, seconds: float) -> None:
         known = seconds if self.round_trip_s is None else self.round_trip_s
         self.round_trip_s = known + _ROUND_TRIP_WEIGHT * (seconds - known)
-
-    def _take_pushes(self) -> list[tuple[RunHeader, bytes]]:
-        box, batch, size = self._outbox, list[tuple[RunHeader, bytes]](), 0
-        while box.pushes and (not batch or size + len(box.pushes[0][1]) <= _PUSH_BATCH_BYTES):
-            batch.append(box.pushes.popleft())
-            size += len(batch[-1][1])
-        box.push_bytes -= size
-        return batch
 
     # -- fetching ----------------------------------------------------------------------------------
 
@@ -484,8 +488,12 @@ class PeerLink:
 
     # -- copies ------------------------------------------------------------------------------------
 
-    async def request_lease(self, worker_id: str) -> Grant:
+    async def request_lease(self, worker_id: str, *, named: bool = False) -> Grant:
         """Ask the peer for a lease on its replica; it pins the files before it answers.
+
+        Args:
+            worker_id: The worker that copies.
+            named: Somebody says that this replica is right, though another one differs.
 
         Raises:
             TransportError: The peer cannot be reached, or is no donor now; a lease it may have
@@ -493,7 +501,7 @@ class PeerLink:
             RemoteProtocolError: The answer is no grant.
         """
         await self._wait_greeted()
-        body = wire.encode(wire.LeaseRequest(worker_id=worker_id))
+        body = wire.encode(wire.LeaseRequest(worker_id=worker_id, named=named))
         answer = await self._request("POST", "/peer/v1/leases", body, _DONOR_TIMEOUT)
         return wire.decode(Grant, answer)
 
@@ -538,18 +546,30 @@ class PeerLink:
             return (await self._send(method, target, body, timeout))[0]
 
     async def _send(
-        self, method: str, target: str, body: bytes, timeout: aiohttp.ClientTimeout
+        self, method: str, target: str, body: bytes, timeout: aiohttp.ClientTimeout, url: str = ""
     ) -> tuple[bytes, bool]:
         """Return the answer's body and whether it was sealed with the cluster's secret."""
         assert self._session is not None
         self.traffic.sent_bytes += len(body)
-        answer = await ask(
-            self._session, self._signer, self.url, method, target, body, to=self._to,
-            timeout=timeout,
-        )  # fmt: skip
+        url = url or self.url
+        try:
+            async with asyncio.timeout(None) as under_way:
+                self._under_way.add(under_way)
+                answer = await ask(
+                    self._session, self._signer, url, method, target, body, to=self._to,
+                    timeout=timeout,
+                )  # fmt: skip
+        except TimeoutError as error:
+            raise _left(url) from error
+        finally:
+            self._under_way.discard(under_way)
         self.traffic.received_bytes += len(answer.body)
         if answer.status == 409:
             self._to = answer.boot
             raise StaleSessionError(f"{answer.url} wants to be greeted first")
         answer.check_status(target, self.node_id)
         return answer.body, answer.sealed
+
+
+def _left(url: str) -> PeerTimeoutError:
+    return PeerTimeoutError(f"{url} does not answer, another address of the node does")

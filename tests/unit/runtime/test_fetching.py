@@ -11,11 +11,11 @@ import pytest
 from tests.storage_samples import parquet_bytes, staged_of
 
 from sparktxlog.codec.payload import digest_of, encode_payload
-from sparktxlog.errors import TransportError
+from sparktxlog.errors import PeerTimeoutError, TransportError
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import Block, OperationKind, RunManifest, StagedFile
-from sparktxlog.protocol.events import Event, FetchFailed, FilesHeld
-from sparktxlog.protocol.messages import Announcement
+from sparktxlog.protocol.events import Event, FetchFailed, FilesHeld, PayloadArrived
+from sparktxlog.protocol.messages import Announcement, RunHeader
 from sparktxlog.runtime.fetching import Fetcher
 from sparktxlog.runtime.holdings import Holdings
 from sparktxlog.storage.payloads import LocalPayloadStore
@@ -109,3 +109,57 @@ def test_a_fault_nobody_foresaw_is_told_too(tmp_path: Path) -> None:
     told = prefetch(LocalPayloadStore(tmp_path), Origin(staged_run(), RuntimeError("a mistake")))
     assert isinstance(told, FetchFailed)
     assert "a mistake" in told.reason
+
+
+class Source:
+    """A peer that answers a question for a run with a failure, or with the run."""
+
+    def __init__(self, node_id: str, answer: Exception | bytes) -> None:
+        self.node_id, self.answer = node_id, answer
+
+    async def get_run(self, header: RunHeader) -> bytes:
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+PLAIN = encode_payload(RunManifest(n=1, ids=bytes(16), submitted_at=1, blocks=()), [])
+GONE = TransportError("not held there", status=404)
+SILENT = PeerTimeoutError("no answer")
+
+
+@pytest.mark.parametrize(
+    ("answers", "is_missed"),
+    [
+        ([GONE, GONE], True),
+        ([GONE, SILENT], False),
+        ([SILENT, GONE], False),
+        ([TransportError("busy", status=503), GONE], False),
+        ([GONE, PLAIN], False),
+        ([], False),
+    ],
+)
+def test_a_run_is_missed_when_all_sources_say_that_they_have_it_not(
+    tmp_path: Path, answers: list[Exception | bytes], is_missed: bool
+) -> None:
+    header = RunHeader(
+        epoch=1, ts=1, origin=NodeId("B"), incarnation=1, seq=1, n=1, digest=digest_of(PLAIN),
+        size_bytes=len(PLAIN),
+    )  # fmt: skip
+
+    async def main() -> list[RunHeader]:
+        missed: list[RunHeader] = []
+        told: asyncio.Queue[Event] = asyncio.Queue()
+        sources = {str(n): Source(str(n), answer) for n, answer in enumerate(answers)}
+        fetcher = Fetcher(
+            cast(Any, sources), LocalPayloadStore(tmp_path),
+            Holdings(foreign_limit_bytes=1 << 20, cache_limit_bytes=1 << 20), told.put_nowait,
+            missed.append,
+        )  # fmt: skip
+        fetcher.fetch(header, [*sources, "no link to it"])
+        event = await asyncio.wait_for(told.get(), 10)
+        assert isinstance(event, PayloadArrived if PLAIN in answers else FetchFailed)
+        await fetcher.close()
+        return missed
+
+    assert asyncio.run(main()) == [header] * is_missed

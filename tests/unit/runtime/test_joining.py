@@ -171,15 +171,18 @@ def test_a_queue_too_old_is_replaced() -> None:
     async def main() -> None:
         bench = Bench(position=4)
         assert bench.joining.settled.is_set()
-        for _ in range(4):
-            bench.joining.missed("l", 2)
-        bench.joining.found()
-        for _ in range(4):
-            bench.joining.missed("l", 2)
+        bench.joining.missed("l", 2, b"lost")
+        bench.joining.missed("l", 2, b"late")
+        bench.joining.found(b"late")
+        bench.joining.missed("l", 2, b"late")
         await settle()
         assert not bench.started
-        bench.joining.missed("l", 2)
+        # What came of other runs says nothing of this one.
+        bench.joining.found(b"other")
+        bench.joining.missed("l", 2, b"lost")
+        bench.joining.missed("l", 2, b"lost")
         await settle()
+        assert len(bench.started) == 1
         assert bench.order == JoinOrder(lineage="l", incarnation=2, behind=True)
         again = Bench(bench.order, position=4)
         assert not again.joining.settled.is_set()

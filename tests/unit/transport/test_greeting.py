@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from sparktxlog.codec.wire import Hello
+from sparktxlog.config import SETTINGS
 from sparktxlog.errors import ForbiddenPeerError
 from sparktxlog.transport.greeting import Greeter, Place
 
@@ -46,6 +47,15 @@ def test_who_is_not_who_it_should_be(hello: Hello, expected: str, part: str) -> 
     with pytest.raises(ForbiddenPeerError, match=part):
         judge.check(hello, expected)
     assert kept == []
+
+
+def test_a_differing_configuration_is_told_with_all_settings_that_may_differ() -> None:
+    judge, _ = greeter()
+    with pytest.raises(ForbiddenPeerError) as caught:
+        judge.check(replace(B, config_hash="d"), "B")
+    shared = [setting.key for setting in SETTINGS if setting.shared]
+    assert {"replication.compression", "id-window"} < set(shared)
+    assert f"{', '.join(shared)} must be the same" in caught.value.hint
 
 
 def test_another_data_directory_under_a_known_id() -> None:
@@ -127,9 +137,34 @@ def test_a_lost_disk_is_told_its_next_incarnation_and_joins_under_it() -> None:
     assert judge.is_joiner("B")
     judge.enter({"B": Place(urls=("http://b",), incarnation=3)}, "l", [])
     assert not judge.is_joiner("B")
-    assert door.kept == [("B", "new")]
+    assert door.kept == [("B", "new@3")]
     with pytest.raises(ForbiddenPeerError, match="two nodes with one id"):
         judge.judge(B, "B")
+
+
+def test_a_node_that_was_admitted_elsewhere_is_taken_under_its_new_incarnation() -> None:
+    """Seed 1 of `testing.nodes`: a witness learned of the admission before the node reached it."""
+    door = Doorkeeper()
+    judge = door.greeter
+    new = replace(B, instance="new", incarnation=2)
+    door.linked = True  # as far as is known here
+    with pytest.raises(ForbiddenPeerError, match="two nodes with one id"):
+        judge.judge(new, "B")
+    door.linked = False
+    with pytest.raises(ForbiddenPeerError, match="two nodes with one id"):
+        judge.judge(replace(new, incarnation=1), "B")
+    assert judge.judge(new, "B") == 0
+    assert door.kept == [("B", "new@2")]
+    with pytest.raises(ForbiddenPeerError, match="two nodes with one id"):
+        judge.judge(replace(B, instance="third", incarnation=2), "B")
+    with pytest.raises(ForbiddenPeerError, match="two nodes with one id"):
+        judge.judge(B, "B")
+    # After a start as well, whenever the view came.
+    again = Greeter(
+        A, {"B": Place(urls=("http://b",), incarnation=3)}, {"B": "new@2"}, lambda node, i: None,
+        is_linked=lambda node: False,
+    )  # fmt: skip
+    assert again.judge(replace(B, instance="newest", incarnation=3), "B") == 0
 
 
 def test_nobody_takes_the_place_of_a_node_that_is_there() -> None:

@@ -1,0 +1,247 @@
+"""Disks of simulated nodes: what a kill, a power loss and a full disk leave of their files.
+
+A node works on real files.  When it ends, its directory is moved aside, with all that still has it
+open, and what is on the disk is copied to the old name: nothing that the ended process holds can
+reach it, and no lock of it is left.  A killed process leaves all it wrote; a power loss takes what
+was not fsynced, wholly, partly or not at all.  SQLite syncs by itself, unseen: what a commit under
+`synchronous=FULL` wrote to its log is durable, by its documentation; under less it is not.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+from sparktxlog.storage.front import FRONT_NAME, SqliteFront
+
+#: Pages SQLite may use by default, as it says.
+_ALL_PAGES = 1_073_741_823
+#: `PRAGMA synchronous` of a front whose commits are durable.
+_FULL = 2
+_FRONT_FILES = (FRONT_NAME, f"{FRONT_NAME}-wal")
+_SHARED_MEMORY = f"{FRONT_NAME}-shm"
+
+_real_fsync = os.fsync
+
+
+class KilledError(BaseException):
+    """The process ends here; nothing may handle it."""
+
+
+@dataclass(slots=True)
+class _Synced:
+    """What of one directory tree was fsynced."""
+
+    #: Inode → content when it was synced last.
+    content: dict[int, bytes] = field(default_factory=dict)
+    #: Directory → its names and their inodes when it was synced last.
+    names: dict[str, dict[str, int]] = field(default_factory=dict)
+
+
+class SimulatedDisk:
+    """The directory of one node.
+
+    Args:
+        root: Where directories are made.
+        name: The node's.
+        random: Source of everything by chance.
+    """
+
+    def __init__(self, root: Path, name: str, random: Random) -> None:
+        self.path = root / name
+        self._aside = root / "aside"
+        self._random = random
+        self._count = 0
+        #: Rises with every loss.
+        self.generation = 1
+        #: True: no file can grow.
+        self.full = False
+        self._front: SqliteFront | None = None
+        #: Bytes of SQLite's log that outlive a power loss.
+        self._log_bytes = 0
+        self._synced = _Synced()
+        self.path.mkdir(parents=True)
+        self._settle()
+
+    # -- while a node runs -------------------------------------------------------------------------
+
+    def opened(self, front: SqliteFront) -> None:
+        """See a front opened: what it found is on the disk."""
+        self._front = front
+        self._log_bytes = self._log_size()
+        self.fill(self.full)
+
+    def committed(self) -> None:
+        """See the front commit."""
+        assert self._front is not None
+        if self._front._db.execute("PRAGMA synchronous").fetchone()[0] >= _FULL:
+            self._log_bytes = self._log_size()
+
+    def fill(self, full: bool) -> None:
+        """Let the disk be full, or have room again: then SQLite gets no more pages."""
+        self.full = full
+        if self._front is not None:
+            pages = 1 if full else _ALL_PAGES  # the file's present size is the least that counts
+            self._front._db.execute(f"PRAGMA max_page_count={pages}")
+
+    def fsynced(self, path: str, descriptor: int) -> None:
+        """See a file or directory of this disk fsynced."""
+        status = os.fstat(descriptor)
+        if stat.S_ISDIR(status.st_mode):
+            with os.scandir(path) as entries:
+                self._synced.names[path] = {entry.name: entry.inode() for entry in entries}
+        elif Path(path).name not in _FRONT_FILES:
+            self._synced.content[status.st_ino] = Path(path).read_bytes()
+
+    def _log_size(self) -> int:
+        log = self.path / f"{FRONT_NAME}-wal"
+        return log.stat().st_size if log.exists() else 0
+
+    # -- the end of a process ----------------------------------------------------------------------
+
+    def crash(self, *, power: bool) -> None:
+        """Leave what a kill, or a power loss, leaves."""
+        self._front = None
+        self._count += 1
+        old = self._aside / f"{self.path.name}-{self._count}"
+        old.parent.mkdir(exist_ok=True)
+        self.path.rename(old)
+        shutil.copytree(old, self.path, ignore=shutil.ignore_patterns(_SHARED_MEMORY))
+        if power:
+            self._lose_unsynced(old)
+        self._settle()
+
+    def stopped(self) -> None:
+        """See a node stop cleanly."""
+        self._front = None
+
+    def lose(self) -> None:
+        """Lose everything; what comes next is another disk."""
+        self.crash(power=False)
+        shutil.rmtree(self.path)
+        self.path.mkdir()
+        self.generation += 1
+        self._settle()
+
+    def _lose_unsynced(self, old: Path) -> None:
+        log = self.path / f"{FRONT_NAME}-wal"
+        if log.exists() and log.stat().st_size > self._log_bytes:
+            os.truncate(log, self._random.randint(self._log_bytes, log.stat().st_size))
+        # A stream of its own: how many files there are must not change what comes later.
+        random, found = Random(self._random.random()), []
+        for directory, _, files in os.walk(old):
+            here = self.path / Path(directory).relative_to(old)
+            known = self._synced.names.get(str(here), {})
+            for name in {*files, *known}:
+                was = Path(directory) / name
+                inode = was.stat().st_ino if was.exists() else None
+                if not was.is_dir() and not name.startswith(FRONT_NAME):
+                    found.append((inode or known[name], here / name, was, inode, known.get(name)))
+        # By age: names may be drawn by others, and are no order to rely on.
+        reached: dict[int, bool] = {}
+        found.sort(key=lambda item: (item[0], item[3] is None))
+        for _, path, was, inode, named in found:
+            for one in (inode, named):
+                if one is not None:
+                    reached.setdefault(one, random.random() < 0.5)
+            self._lose_file(path, was, inode, named, reached, random)
+
+    def _lose_file(
+        self, here: Path, was: Path, inode: int | None, named: int | None,
+        reached: dict[int, bool], random: Random,
+    ) -> None:  # fmt: skip
+        """Decide what is left under one name.
+
+        Args:
+            here, was: The copy, and the file that was left.
+            inode: What the name led to in the end, None = it was removed.
+            named: What it led to when its directory was synced last, None = nothing.
+            reached: File → whether later changes of its names reached the disk.
+        """
+        synced = self._synced.content
+        if inode is None or (inode != named and not reached[inode]):
+            back = named in synced and (inode is not None or not reached[named or 0])
+            here.unlink(missing_ok=True)
+            if back and named is not None:
+                here.write_bytes(synced[named])
+            return
+        now, kept = was.read_bytes(), synced.get(inode)
+        if kept != now:
+            torn = now[: random.randint(0, len(now))]
+            here.write_bytes(random.choice((torn, kept or b"", now)))
+
+    def _settle(self) -> None:
+        """Take what is there now as what is on the disk."""
+        self._synced = _Synced()
+        for directory, _, files in os.walk(self.path):
+            with os.scandir(directory) as entries:
+                self._synced.names[directory] = {entry.name: entry.inode() for entry in entries}
+            for name in files:
+                path = Path(directory) / name
+                if not name.startswith(FRONT_NAME):
+                    self._synced.content[path.stat().st_ino] = path.read_bytes()
+
+
+class DyingConnection:
+    """A front's connection whose process is killed before its next commit is done."""
+
+    def __init__(self, connection: object) -> None:
+        self._connection = connection
+        self.in_transaction = False
+
+    def execute(self, statement: str, *arguments: object) -> object:
+        """Execute a statement; the process does not live to commit."""
+        if statement == "COMMIT":
+            raise KilledError
+        return self._connection.execute(statement, *arguments)  # type: ignore[attr-defined]
+
+    def executemany(self, statement: str, *arguments: object) -> object:
+        """Execute a statement many times."""
+        return self._connection.executemany(statement, *arguments)  # type: ignore[attr-defined]
+
+
+def die_inside(front: SqliteFront, writes: object) -> None:
+    """Begin a write and be killed in it: all of it but the commit was done."""
+    dying: object = DyingConnection(front._db)
+    front._db = dying  # type: ignore[assignment]
+    try:
+        front.write(writes)  # type: ignore[arg-type]
+    except KilledError:
+        return
+
+
+class Disks:
+    """All simulated disks; sees each fsync of this process.
+
+    Args:
+        root: An empty directory.
+        random: Source of everything by chance.
+    """
+
+    def __init__(self, root: Path, random: Random) -> None:
+        self._root = root
+        self._random = random
+        self._all: list[SimulatedDisk] = []
+
+    def make(self, name: str) -> SimulatedDisk:
+        """Return a new, empty disk."""
+        disk = SimulatedDisk(self._root, name, self._random)
+        self._all.append(disk)
+        return disk
+
+    def install(self) -> None:
+        """Replace `os.fsync` for the rest of this process."""
+        os.fsync = self._fsync  # type: ignore[assignment]
+
+    def _fsync(self, descriptor: int) -> None:
+        path = str(Path(f"/proc/self/fd/{descriptor}").readlink())
+        for disk in self._all:
+            if path == str(disk.path) or path.startswith(f"{disk.path}/"):
+                disk.fsynced(path, descriptor)
+                return
+        if not path.startswith(str(self._root)):  # else of a killed node
+            _real_fsync(descriptor)

@@ -1,0 +1,232 @@
+"""What goes wrong in a simulated history; all drawn from the seed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sparktxlog.protocol.master import first_view
+from sparktxlog.runtime.founding import core_config
+from sparktxlog.testing.nodes.network import Weather
+
+if TYPE_CHECKING:
+    from sparktxlog.testing.nodes.node import SimulatedNode
+    from sparktxlog.testing.nodes.virtual import Life
+    from sparktxlog.testing.nodes.world import World
+
+_S = 10**9
+#: A disk writes so fast, at most, when nothing is wrong with it; seconds.
+_USUAL_S = 0.004
+
+
+class Faults:
+    """Breaks things now and then, and repairs all of them in the end.
+
+    Args:
+        world: Where.
+        from_s: No fault begins before this time, seconds.
+        until_s: No fault begins after it; by then all is repaired.
+        pause_s: Mean time between two faults.
+    """
+
+    def __init__(self, world: World, from_s: float, until_s: float, pause_s: float) -> None:
+        self._world = world
+        self._until_s = until_s
+        self._pause_s = pause_s
+        self._kinds = (
+            (self._kill, 30),
+            (self._power, 10),
+            (self._stop, 6),
+            (self._partition, 12),
+            (self._one_way, 8),
+            (self._pause, 12),
+            (self._bad_weather, 12),
+            (self._slow_disk, 6),
+            (self._full_disk, 8),
+            (self._clock, 6),
+            (self._lose_disk, 7),
+            (self._all, 3),
+        )
+        for node in world.nodes.values():
+            self._usual_clock(node)
+        world.after(from_s, self._next)
+        # So that every history has epochs: one node is away for long.
+        world.after(self._between(from_s, until_s / 2), self._away)
+
+    def repair(self) -> None:
+        """End all that is wrong."""
+        world = self._world
+        world.network.cut.clear()
+        world.network.weather = Weather()
+        for node in world.nodes.values():
+            node.slow_s = _USUAL_S
+            node.disk.fill(False)
+            if node.life is not None and node.life.paused:
+                world.loop.resume(node.life)
+            if node.life is not None and node.life.wall_off_ns != node.wall_off_ns:
+                node.kill()
+            node.start()
+
+    # -- when --------------------------------------------------------------------------------------
+
+    def _next(self) -> None:
+        delay = self._world.random.expovariate(1 / self._pause_s)
+        if self._world.loop.time() + delay < self._until_s:
+            self._world.after(delay, self._strike)
+
+    def _strike(self) -> None:
+        kinds = [kind for kind, _ in self._kinds]
+        weights = [weight for _, weight in self._kinds]
+        self._world.clients.burst()
+        self._world.after(self._between(0, 0.4), self._world.random.choices(kinds, weights)[0])
+        self._next()
+
+    def _between(self, least: float, most: float) -> float:
+        return self._world.random.uniform(least, most)
+
+    def _any(self) -> SimulatedNode:
+        return self._world.nodes[self._world.random.choice(list(self._world.nodes))]
+
+    # -- nodes -------------------------------------------------------------------------------------
+
+    def _kill(self) -> None:
+        node = self._any()
+        if node.life is not None:
+            self._world.checks.happened("kill")
+            node.kill()
+            self._back(node)
+
+    def _back(self, node: SimulatedNode) -> None:
+        """Start it again: soon, or once the others have given it up."""
+        long = self._world.random.random() < 0.25
+        self._world.after(self._between(4, 25) if long else self._between(0.05, 3), node.start)
+
+    def _power(self) -> None:
+        node = self._any()
+        if node.life is not None:
+            self._world.checks.happened("power loss")
+            node.kill(power=True)
+            self._back(node)
+
+    def _stop(self) -> None:
+        node = self._any()
+        node.stop()
+        self._world.after(self._between(1, 5), node.start)
+
+    def _away(self) -> None:
+        node = self._any()
+        if node.life is not None:
+            node.kill()
+        self._world.after(self._between(15, 40), node.start)
+
+    def _all(self) -> None:
+        for node in self._world.nodes.values():
+            if node.life is not None:
+                node.kill(power=self._world.random.random() < 0.5)
+                self._world.after(self._between(0.05, 8), node.start)
+
+    def _pause(self) -> None:
+        node = self._any()
+        life = node.life
+        if life is not None and not life.paused:
+            self._world.checks.happened("pause")
+            life.paused = True
+            self._world.after(self._between(0.1, 9), self._resume, life)
+
+    def _resume(self, life: Life) -> None:
+        if life.paused and life.runs:
+            self._world.loop.resume(life)
+
+    def _lose_disk(self) -> None:
+        """Lose a memory that the others can do without; else only `force` would help (P23)."""
+        node = self._any()
+        if self._spared(node):
+            self._world.checks.happened("disk lost")
+            node.kill(disk=True)
+            self._back(node)
+
+    def _spared(self, node: SimulatedNode) -> bool:
+        """Whether all memories count, and the others can decide, and have it all, without one."""
+        world, views = self._world, self._world.checks.views
+        if node.life is None or node.running is None:
+            return False
+        config = node.running.parts.config
+        view = views[max(views)] if views else first_view(core_config(config))
+        for other in world.nodes.values():
+            seat = view.seat(other.name)
+            if seat is None or other.running is None:
+                return False
+            if other.disk.generation != seat.incarnation:
+                return False
+        others = set(world.nodes) - {node.name}
+        return view.elects(others) and view.preserves(others)
+
+    # -- disks -------------------------------------------------------------------------------------
+
+    def _slow_disk(self) -> None:
+        node = self._any()
+        self._world.checks.happened("slow disk")
+        node.slow_s = self._between(0.05, 1.0)
+        self._world.after(self._between(1, 15), setattr, node, "slow_s", _USUAL_S)
+
+    def _full_disk(self) -> None:
+        node = self._any()
+        if node.running is not None and not node.disk.full:
+            self._world.checks.happened("disk full")
+            node.disk.fill(True)
+            self._world.after(self._between(1, 12), node.disk.fill, False)
+
+    # -- clocks ------------------------------------------------------------------------------------
+
+    def _usual_clock(self, node: SimulatedNode) -> None:
+        node.wall_off_ns = int(self._between(-2, 2) * _S)
+        node.drift_ppm = self._world.random.randint(-200, 200)
+
+    def _clock(self) -> None:
+        """A node comes back with another clock; it takes no part in stamping until it is set."""
+        node = self._any()
+        if node.life is not None:
+            self._world.checks.happened("clock far off")
+            node.kill()
+            node.wall_off_ns = int(self._between(-3_600, 3_600) * _S)
+            self._world.after(self._between(0.1, 3), node.start)
+            self._world.after(self._between(10, 30), self._set_clock, node)
+
+    def _set_clock(self, node: SimulatedNode) -> None:
+        node.kill()
+        self._usual_clock(node)
+        self._world.after(self._between(0.1, 2), node.start)
+
+    # -- network -----------------------------------------------------------------------------------
+
+    def _partition(self) -> None:
+        names = list(self._world.nodes)
+        self._world.random.shuffle(names)
+        at = self._world.random.randrange(1, len(names))
+        self._world.checks.happened("partition")
+        pairs = {(a, b) for a in names[:at] for b in names[at:]}
+        self._cut(pairs | {(b, a) for a, b in pairs})
+
+    def _one_way(self) -> None:
+        a, b = self._world.random.sample(list(self._world.nodes), 2)
+        self._world.checks.happened("one-way cut")
+        self._cut({(a, b)})
+
+    def _cut(self, pairs: set[tuple[str, str]]) -> None:
+        self._world.network.cut |= pairs
+        self._world.after(self._between(0.2, 20), self._heal, pairs)
+
+    def _heal(self, pairs: set[tuple[str, str]]) -> None:
+        self._world.network.cut -= pairs
+
+    def _bad_weather(self) -> None:
+        network, random = self._world.network, self._world.random
+        self._world.checks.happened("bad weather")
+        network.weather = Weather(
+            delay_max_s=random.choice((0.02, 0.1)),
+            late=random.choice((0.02, 0.3)),
+            late_s=self._between(0.1, 3),
+            lost=random.choice((0.0, 0.05, 0.3)),
+            reset=random.choice((0.0, 0.02, 0.2)),
+            repeated=random.choice((0.0, 0.05, 0.2)),
+        )
+        self._world.after(self._between(1, 20), setattr, network, "weather", Weather())

@@ -1,0 +1,44 @@
+"""Nodes that break a rule: the simulation must find each of them within a few seeds."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from sparktxlog.runtime import wiring
+from sparktxlog.runtime.executor import AsideWrite, Executor
+from sparktxlog.storage import front
+from sparktxlog.storage.front_schema import open_front
+
+
+class HastyExecutor(Executor):
+    """Tells before it writes: what it told a kill can make it forget."""
+
+    async def _work_batch(self) -> None:
+        for item in self._stream:
+            if not isinstance(item, AsideWrite) and not self._stream.must_be_durable(item):
+                self._deliver(item, 0)
+        await super()._work_batch()
+
+
+def _hasty() -> None:
+    mutated: Any = wiring
+    mutated.Executor = HastyExecutor
+
+
+def _careless() -> None:
+    """Let SQLite not sync its log when it commits."""
+
+    def opened(path: Path) -> sqlite3.Connection:
+        connection = open_front(path)
+        connection.execute("PRAGMA synchronous=NORMAL")
+        return connection
+
+    mutated: Any = front
+    mutated.open_front = opened
+
+
+#: Name → puts the mutant into its place, for the rest of this process.
+MUTANTS: Mapping[str, Callable[[], None]] = {"hasty": _hasty, "careless": _careless}

@@ -1,0 +1,79 @@
+"""What waits to be sent to one peer, and how much went there: bounded.
+
+A newer post replaces one that still waits.  Pushes and messages beyond their bounds are refused:
+the peer fetches what it was not pushed (P3a), and the core repeats what matters.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from sparktxlog.codec import wire
+from sparktxlog.model.report import WorkerReport
+from sparktxlog.protocol.messages import Post, RunHeader
+
+#: Waiting pushes of one peer, bytes; beyond it new ones are dropped and fetched later.
+_OUTBOX_BYTES = 32 << 20
+#: Pushes that travel in one request, bytes.
+_PUSH_BATCH_BYTES = 1 << 20
+_MAX_MESSAGES = 256
+
+
+@dataclass(slots=True)
+class Traffic:
+    """Bytes exchanged with one peer since the start."""
+
+    sent_bytes: int = 0
+    received_bytes: int = 0
+    #: Payloads and files got from this peer on request.
+    fetched_bytes: int = 0
+    posts: int = 0
+    post_bytes_max: int = 0
+    pushes_dropped: int = 0
+
+
+@dataclass(slots=True)
+class Outbox:
+    """What waits for one peer."""
+
+    post: Post | None = None
+    #: Latest changed report of each worker.
+    reports: dict[str, WorkerReport] = field(default_factory=dict)
+    #: Which addresses answer; None = told.
+    addresses: wire.FoundAddresses | None = None
+    pushes: deque[tuple[RunHeader, bytes]] = field(default_factory=deque)
+    push_bytes: int = 0
+    #: (path, body).
+    messages: deque[tuple[str, bytes]] = field(default_factory=deque)
+
+    def put_push(self, header: RunHeader, payload: bytes) -> bool:
+        """Let a run wait; False = there is no room."""
+        if self.push_bytes + len(payload) > _OUTBOX_BYTES:
+            return False
+        self.pushes.append((header, payload))
+        self.push_bytes += len(payload)
+        return True
+
+    def take_pushes(self) -> list[tuple[RunHeader, bytes]]:
+        """Take what travels in one request: one run, or more up to a bound of bytes."""
+        batch: list[tuple[RunHeader, bytes]] = []
+        size = 0
+        while self.pushes and (not batch or size + len(self.pushes[0][1]) <= _PUSH_BATCH_BYTES):
+            batch.append(self.pushes.popleft())
+            size += len(batch[-1][1])
+        self.push_bytes -= size
+        return batch
+
+    def put_message(self, target: str, body: bytes) -> bool:
+        """Let a message wait; False = there is no room."""
+        if len(self.messages) >= _MAX_MESSAGES:
+            return False
+        self.messages.append((target, body))
+        return True
+
+    def drop(self) -> None:
+        """Forget pushes and messages: the link broke, and who needs them asks, or says it again."""
+        self.pushes.clear()
+        self.push_bytes = 0
+        self.messages.clear()

@@ -1,0 +1,57 @@
+"""The short form of `make sim-nodes`: whole nodes with faults, each seed a history of its own.
+
+Virtual clocks must be there before anything of a node is imported: hence processes.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+#: CI runs more of them: `make sim-nodes`.
+SEEDS = 8
+
+
+def simulate(*arguments: str) -> tuple[int, str, dict[str, Any]]:
+    """Run the command; return its exit code, what it said, and the object at its end."""
+    answer = subprocess.run(
+        [sys.executable, "-m", "sparktxlog.testing.nodes", "--json", "--jobs", "2", *arguments],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    lines = answer.stdout.splitlines()
+    assert lines, answer.stderr
+    return answer.returncode, answer.stdout + answer.stderr, json.loads(lines[-1])
+
+
+@pytest.mark.slow
+def test_one_seed_is_one_history() -> None:
+    code, said, totals = simulate("--seeds", "2", "--check-trace", "--faults-until", "30")
+    assert (code, totals["violations"]) == (0, 0), said
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_whole_nodes_with_faults_violate_nothing() -> None:
+    code, said, totals = simulate("--seeds", str(SEEDS))
+    assert (code, totals["violations"]) == (0, 0), said
+    assert totals["transactions"] >= 200 * SEEDS
+    assert totals["epochs"] >= 2 * SEEDS
+    marks = totals["marks"]
+    assert marks["kill between write and completion"] and marks["disk lost"], marks
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("mutant", "seeds", "story"),
+    [("hasty", 1, "I7"), ("careless", 4, "its disk held")],
+)
+def test_a_node_that_breaks_a_rule_is_found(mutant: str, seeds: int, story: str) -> None:
+    """It speaks before it wrote; its commits are not synced."""
+    code, said, totals = simulate("--seeds", str(seeds), "--mutant", mutant)
+    assert code == 1 and totals["violations"] >= 1, said
+    assert story in said
+    assert f"--mutant {mutant}" in said
