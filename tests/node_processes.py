@@ -14,10 +14,10 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from sparktxlog.codec.assembly import assemble_rows
 from sparktxlog.model.operation import OperationKind
@@ -312,9 +312,24 @@ class Cluster:
                 node.stop()
 
 
+AnyCluster = TypeVar("AnyCluster", bound=Cluster)
+
+
+@contextmanager
+def running(cluster: AnyCluster) -> Iterator[AnyCluster]:
+    """Start a cluster that has the table `t` everywhere; stop all that it started in the end."""
+    try:
+        cluster.start()
+        cluster.masters()[0].commit(TABLE)
+        cluster.settle()
+        yield cluster
+    finally:
+        cluster.stop()
+
+
 def restart_unheard(cluster: Cluster, node: NodeProcess) -> None:
-    """Restart a node with another secret: it accepts, and no peer links to it."""
+    """Restart a node with another secret: it accepts, for ever, and no peer links to it."""
     node.stop()
     node.write_config(cluster.ports[node.name], node.peers, secret="another secret of 16+")
-    node.start()
+    node.start("suspect-timeout=0")
     node.wait_ready()

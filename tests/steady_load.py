@@ -107,7 +107,7 @@ class SteadyLoad:
             self._cluster.nodes[name].commit(append(next(_numbers), identity), timeout=2)
         except HttpProblem as problem:
             unknown = (problem.status, problem.document["definite"]) == (504, False)
-            return unknown or problem.document["title"] == "not-a-member"
+            return unknown or problem.document["title"] in ("not-a-member", "no-quorum")
         return False
 
     def check(self) -> int:

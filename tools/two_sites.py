@@ -26,8 +26,9 @@ What two masters do when one of them, the witness or a connection fails. Each ce
 core did in a simulation of the case ({seeds} runs each), so this page is not an opinion.
 
 - *goes on*: commits are ordered, with the other or alone; *alone* begins after `suspect-timeout`.
-- *waits*: transactions are accepted and kept, none is ordered; a client that waits for `ordered` is
-  told UNKNOWN. It ends by itself when the failure does, or with `sparktxlog force`.
+- *waits*: transactions at level `accepted` are taken and kept, none is ordered. A client that waits
+  for `ordered` is told UNKNOWN, later `no-quorum` ([clients](clients.md#a-node-without-a-quorum)).
+  It ends by itself when the failure does, or with `sparktxlog peer force`.
 - *left out*: the node knows that the others go on without it; it refuses transactions, answers
   reads, and asks to be admitted.
 - *then*: what holds 90 s after everything was repaired: both are members, with one equal queue that
@@ -41,7 +42,7 @@ _TAIL = """
 ## What follows
 
 - Two equal masters never disagree and never go on alone: choose this if waiting is better than
-  a third place. If one site is gone for good, `sparktxlog force` lets the other go on.
+  a third place. If one site is gone for good, `sparktxlog peer force` lets the other go on.
 - With weights one site is the main one: it goes on alone, the other one never does.
 - A witness at a third place is what makes the loss of *either* site harmless. It keeps no data and
   costs one small process. While it is away, two masters are as two equal ones.

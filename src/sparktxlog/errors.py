@@ -11,12 +11,12 @@ that HTTP (RFC 9457), the CLI and Python show the same text.
       CommitRejectedError  definite    UnknownTableError, SchemaMismatchError, InvalidRowsError,
                                        InvalidNameError, DuplicateTransactionError, OversizeError,
                                        ManifestMismatchError, PayloadStoreError, BusyError,
-                                       NotMemberError, PausedError
+                                       NotMemberError, NoQuorumError, PausedError
       CommitStateUnknownError          may have happened; carries the transaction id
       StorageError                     CorruptLogError, ExpiredError, LockedError, DiskFullError,
                                        LeaseGoneError, FileChangedError
-      TransportError                   PeerTimeoutError, UnauthorizedError, UnreachableError,
-                                       DamagedChunkError
+      TransportError                   PeerTimeoutError, UnauthorizedError, ForbiddenError,
+                                       UnreachableError, DamagedChunkError
       ApplyError                       DivergedError, NotAppliedError, CopyConflictError
       InternalError                    a bug of the node: it may have happened
       InvariantViolation               a bug or a damaged disk: the node stops
@@ -187,13 +187,38 @@ class BusyError(CommitRejectedError):
 
 
 class NotMemberError(CommitRejectedError):
-    """The node is no member of the current epoch: it takes no transactions (P19)."""
+    """The node is no member of the current epoch: it takes no transactions (P19).
+
+    It asks by itself to be admitted, which takes seconds, so the same submit may succeed later.
+    """
 
     code = "not-a-member"
+    retryable = True
     http_status = 503
 
     def __init__(self, message: str, *, hint: str = "", **fields: Any) -> None:
-        way_out = "Submit at another site; `sparktxlog status` says why this one has no part."
+        way_out = (
+            "Try again, it asks by itself to be admitted, or submit at another site; `sparktxlog "
+            "status` says why this one has no part."
+        )
+        super().__init__(message, hint=hint or way_out, **fields)
+
+
+class NoQuorumError(CommitRejectedError):
+    """Too few nodes answer: the level cannot be reached before others return (D4).
+
+    Fields `waits_for` (nodes that are not heard) and `levels` (the highest one that is possible).
+    """
+
+    code = "no-quorum"
+    retryable = True
+    http_status = 503
+
+    def __init__(self, message: str, *, hint: str = "", **fields: Any) -> None:
+        way_out = (
+            "Try again, or submit at another site.  At level `accepted` the node keeps it, and "
+            "orders it when the others are back."
+        )
         super().__init__(message, hint=hint or way_out, **fields)
 
 
@@ -317,6 +342,13 @@ class UnauthorizedError(TransportError):
     definite = True
     retryable = False
     http_status = 401
+
+
+class ForbiddenError(UnauthorizedError):
+    """The credentials are good, and not for this: it takes an operator's (`admin-token`)."""
+
+    code = "forbidden"
+    http_status = 403
 
 
 class ForbiddenPeerError(UnauthorizedError):

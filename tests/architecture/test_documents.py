@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 from tests.architecture.source_tree import ROOT
 from tools.reference import PAGES
 from typer.testing import CliRunner
@@ -64,6 +66,39 @@ def test_readme_commands_are_understood() -> None:
 def _command_path(words: list[str]) -> list[str]:
     groups = {"config", "tx"}
     return words if words and words[0] in groups else words[:1]
+
+
+def _named_commands(text: str) -> list[list[str]]:
+    """Return the words behind `sparktxlog` in code of a page, in its sentences and in blocks."""
+    fence = re.compile(r"```.*?```", re.DOTALL)
+    blocks = [line.strip() for block in fence.findall(text) for line in block.splitlines()]
+    prose = fence.sub("", text)
+    blocks += [line.strip() for line in prose.splitlines() if line.startswith("    ")]
+    pieces = [line.removeprefix("$ ") for line in blocks] + re.findall(r"`([^`]+)`", prose)
+    return [piece.split()[1:] for piece in pieces if piece.startswith("sparktxlog ")]
+
+
+def _unknown_command(words: list[str]) -> str:
+    """Return the first word that is no command where one must stand, empty if there is none."""
+    command: Any = typer.main.get_command(app)
+    for word in words:
+        known = getattr(command, "commands", None)  # of a group of commands
+        if known is None or not re.fullmatch(r"[a-z][a-z-]*", word):
+            return ""
+        if word not in known:
+            return word
+        command = known[word]
+    return ""
+
+
+def test_commands_that_documents_name_exist() -> None:
+    """Every `sparktxlog …` of a page in docs/ is a command; its arguments are not looked at."""
+    assert _unknown_command(["force"]) == "force"
+    assert _unknown_command(["peer", "farce", "A"]) == "farce"
+    pages = sorted((ROOT / "docs").rglob("*.md"))
+    found = [(page.name, words) for page in pages for words in _named_commands(page.read_text())]
+    assert len({name for name, _ in found}) >= 6
+    assert [(name, words) for name, words in found if _unknown_command(words)] == []
 
 
 def test_readme_jobs_exist() -> None:

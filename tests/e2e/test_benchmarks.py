@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from benchmarks.copy_table import copy_table
 
 pytestmark = pytest.mark.e2e
 
@@ -25,3 +26,21 @@ def test_the_short_form_prints_its_figures() -> None:
     values = {cells[1].strip(): float(cells[2].replace(",", "")) for cells in rows[1:]}
     assert values["ordering: transactions in the queue of 3 nodes"] > 0
     assert values["single POSTs to accepted, 64 clients"] > 0
+
+
+def test_copies_are_shown_as_the_sources_showed_theirs() -> None:
+    measured = {
+        "copy at 1,000 Mbit/s: 650 MB plain": 5.639,
+        "copy at 1,000 Mbit/s: the same, compressed 2.52 x": 3.23,
+        "copy at 1,000 Mbit/s: plain, of the line rate": 0.98,
+        "copy at 100 Mbit/s: 109 MB plain": 9.373,
+        "copy at 100 Mbit/s: the same, compressed 2.51 x": 4.303,
+    }
+    lines = copy_table(measured).splitlines()
+    assert lines[2:] == [
+        "| 1,000 Mbit/s, 650 MB | 5.6 s | 3.2 s | 1.75 | 2.05 | 8.7 | 9.5 |",
+        "| 100 Mbit/s, 109 MB | 9.4 s | 4.3 s | 2.18 | 2.40 | 86.0 | 84.3 |",
+        "",
+        "The sources' good day at 1 Gbit/s: 20 s/GB.",
+    ]
+    assert copy_table({"copy at 100 Mbit/s: 109 MB plain": 9.4}) == ""

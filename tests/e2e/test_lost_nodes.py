@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.node_processes import TABLE, Cluster, NodeProcess, call, restart_unheard, wait_until
+from tests.node_processes import Cluster, NodeProcess, call, restart_unheard, running, wait_until
 
 from sparktxlog import Client
 from sparktxlog.errors import CommitStateUnknownError, TxLogError
@@ -30,14 +30,8 @@ ROW = [{"id": 1, "v": "x"}]
 @pytest.fixture
 def three(tmp_path: Path) -> Iterator[Cluster]:
     """Three masters that go on without one of them."""
-    cluster = Cluster(tmp_path, "ABC", settings=QUICK)
-    try:
-        cluster.start()
-        cluster.nodes["A"].commit(TABLE)
-        cluster.settle()
+    with running(Cluster(tmp_path, "ABC", settings=QUICK)) as cluster:
         yield cluster
-    finally:
-        cluster.stop()
 
 
 def urls(*nodes: NodeProcess) -> list[str]:

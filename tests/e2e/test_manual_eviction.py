@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 import urllib.request
@@ -10,24 +11,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.node_processes import MANUAL, TABLE, Cluster, append, call, wait_until
+from tests.node_processes import MANUAL, Cluster, append, call, running, wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.faults]
 
 SUSPECT_S = 1.0
+#: Within so long a node that has its place again is a member: to see that it needs a snapshot, to
+#: start anew with it, and a decision take two to three seconds on a busy machine of two cores.
+BACK_S = 10.0
 
 
 @pytest.fixture
 def three(tmp_path: Path) -> Iterator[Cluster]:
     settings = (MANUAL, f"suspect-timeout = {SUSPECT_S:g}", "start-timeout = 4")
-    cluster = Cluster(tmp_path, "ABC", settings=settings)
-    try:
-        cluster.start()
-        cluster.nodes["A"].commit(TABLE)
-        cluster.settle()
+    with running(Cluster(tmp_path, "ABC", settings=settings)) as cluster:
         yield cluster
-    finally:
-        cluster.stop()
 
 
 def remove(url: str, name: str) -> Any:
@@ -59,3 +57,27 @@ def test_nobody_is_evicted_until_somebody_outside_says_so(three: Cluster) -> Non
         lambda: all("no configured peer" in link["reason"] for link in c.status()["peers"]),
         what="C says that it has no place",
     )
+
+
+def test_a_removed_node_that_is_added_again_is_soon_a_member(three: Cluster) -> None:
+    """Nobody kept for it what was ordered while it had no place; clients go on meanwhile."""
+    a, b, c = three.nodes.values()
+    c.kill()
+    wait_until(lambda: a.status()["suspects"] == ["C"], what="A misses C")
+    wait_until(lambda: remove(a.url, "C"))
+    for number in range(3):
+        position = a.commit(append(number))["position"]
+    wait_until(lambda: all(n.status()["published"] == position for n in (a, b)))
+    c.start()
+    wait_until(lambda: "no configured peer" in c.log_text(), what="C learns that it is out")
+    call(f"{a.url}/v1/peers?timeout=20", {"id": "C", "url": c.url})
+    numbers = itertools.count(3)
+
+    def is_back() -> bool:
+        """What is ordered now C does get: it must not take it for what it lacks."""
+        b.commit(append(next(numbers)))
+        return all(sorted(node.status()["members"]) == ["A", "B", "C"] for node in (a, b, c))
+
+    wait_until(is_back, BACK_S, "C is a member again")
+    three.agree(c.commit(append(next(numbers)))["position"])
+    assert "snapshot taken over" in c.log_text()

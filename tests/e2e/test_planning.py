@@ -14,7 +14,7 @@ from tests.node_processes import TABLE, Cluster, NodeProcess, append, call, wait
 from tests.service.test_catch_up_routes import ask, tell
 
 from sparktxlog.model.copying import CatchUpKind, Transfer
-from sparktxlog.model.report import TableState, WorkerReport
+from sparktxlog.model.report import Recount, RecountedTable, TableState, WorkerReport
 from sparktxlog.model.signature import TableSignature
 from sparktxlog.model.table import TableDefinition
 
@@ -42,6 +42,18 @@ def state_at(node: NodeProcess, position: int, rows: int = 0, **changes: Any) ->
         "chain_hash": hashes.get(position, ""), "tables": {"t": table} if position else {},
     }  # fmt: skip
     return WorkerReport(**values | changes)
+
+
+def _recounted(node: NodeProcess, told: WorkerReport) -> Any:
+    """Tell a node that a full scan found no rows where its worker reported some."""
+    recorded, counted = told.tables["t"].signature.to_text(), TableSignature().to_text()
+    recount = Recount(
+        worker_id=told.worker_id, node_id=told.node_id, copied_from="", position=told.position,
+        tables={"t": RecountedTable(version=0, recorded=recorded, counted=counted)},
+    )  # fmt: skip
+    status, answer = ask(node, "POST", "/v1/worker/recounts", msgspec.json.encode(recount))
+    assert status == 200, answer
+    return answer
 
 
 def _copy_is_ordered_and_told(a: NodeProcess, end: int) -> None:
@@ -96,7 +108,12 @@ def test_all_messages_verbatim_and_in_order_and_settings_that_last(tmp_path: Pat
         planned(state_at(a, 0), "copy", "Replicating (empty)")
         planned(state_at(a, 1), "copy", "Replicating (catch up)")
         planned(state_at(a, end, chain_hash="ff"), "copy", "Replicating (out of sync)")
-        planned(state_at(a, end, rows=7), "copy", "Replicating (out of sync), forced")
+        wrong = state_at(a, end, rows=7)
+        # Of two sites that differ nobody can say which is right, until one is recounted.
+        assert (tell(a, wrong)["plan"], tell(a, wrong)["contested"]) == ("up-to-date", True)
+        assert _recounted(a, wrong)["verdict"] == "DIVERGED"
+        planned(wrong, "copy", "Replicating (out of sync), forced")
+        wait_until(lambda: "DIVERGED" in [r["verdict"] for r in b.status()["replicas"]])
         assert a.status()["applied"] == 0
         decision = ask(a, "GET", "/v1/worker/plan")[1]
         assert (decision["plan"], decision["donor"]) == ("copy", "B")
@@ -107,7 +124,7 @@ def test_all_messages_verbatim_and_in_order_and_settings_that_last(tmp_path: Pat
         wait_until(lambda: not a.status()["peers"][0]["linked"])
         wait_until(
             lambda: (
-                tell(a, state_at(a, 1))["plan"] == "replay"
+                tell(a, state_at(a, 1, copied_from="B@1/x"))["plan"] == "replay"
                 and "Couldn't find storage size " in a.log_text()
             )
         )

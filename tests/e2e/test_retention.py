@@ -225,6 +225,14 @@ def test_beyond_the_hard_cap_a_laggard_needs_a_copy(cluster: Cluster) -> None:
     assert "worker needs a copy" in node.log_text()
     assert maintain(node)["overrun"] == []
     assert node.log_text().count("worker needs a copy") == 1
+    needing = {r["node_id"]: (r["needs_copy"], r["position"]) for r in node.status()["replicas"]}
+    assert needing == {"A": (True, 0), "B": (False, position), "C": (False, position)}
+    # Of the absent worker nothing but the front knows after a restart.
+    node.stop()
+    node.start()
+    node.wait_ready()
+    (absent,) = (r for r in node.status()["replicas"] if r["node_id"] == "A")
+    assert (absent["needs_copy"], absent["alive"], absent["verdict"]) == (True, False, "")
 
 
 @pytest.mark.faults

@@ -14,26 +14,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.node_processes import TABLE, call, wait_until
+from tests.node_processes import call, running, wait_until
 from tests.site_links import TwoSwitchCluster, ways_between
 from tests.steady_load import SteadyLoad
 
 pytestmark = pytest.mark.e2e
 
 QUICK = ("suspect-timeout = 2", "start-timeout = 4")
+#: A member is overdue after six seconds, and a post without an answer ends after ten.
+SOONER = ("suspect-timeout = 4", "start-timeout = 8")
 
 
 @pytest.fixture
 def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[TwoSwitchCluster]:
     """Three nodes; any two reach each other through both switches.  The parameter: settings."""
-    found = TwoSwitchCluster(tmp_path, "ABC", settings=getattr(request, "param", QUICK))
-    try:
-        found.start()
-        found.nodes["A"].commit(TABLE)
-        found.settle()
+    settings = getattr(request, "param", QUICK)
+    with running(TwoSwitchCluster(tmp_path, "ABC", settings=settings)) as found:
         yield found
-    finally:
-        found.stop()
 
 
 def matrix(cluster: TwoSwitchCluster, dead: set[tuple[str, str, int]]) -> dict[str, Any]:
@@ -136,7 +133,9 @@ def test_either_switch_may_fail_and_all_nodes_show_it(cluster: TwoSwitchCluster)
     assert "address answers" in log
 
 
-@pytest.mark.parametrize("cluster", [()], indirect=True, ids=["default timeouts"])
+@pytest.mark.parametrize(
+    "cluster", [(), SOONER], indirect=True, ids=["default timeouts", "before a post times out"]
+)
 def test_a_port_that_fails_without_a_word_evicts_nobody(cluster: TwoSwitchCluster) -> None:
     all_show(cluster, set())
     before = epochs(cluster)

@@ -17,6 +17,7 @@ from sparktxlog.errors import (
     BusyError,
     CommitStateUnknownError,
     NotFoundError,
+    NotMemberError,
     OversizeError,
     PeerTimeoutError,
     TransportError,
@@ -159,10 +160,23 @@ def test_nobody_there_is_definite() -> None:
     assert caught.value.definite and "sparktxlog serve" in caught.value.hint
 
 
-def test_a_busy_node_is_asked_again(serve: Callable[..., Server]) -> None:
-    server = serve(problem(BusyError("full")), problem(BusyError("full")), good())
+@pytest.mark.parametrize("refusal", [BusyError("full"), NotMemberError("evicted")])
+def test_a_node_that_takes_nothing_for_a_while_is_asked_again(
+    serve: Callable[..., Server], refusal: TxLogError
+) -> None:
+    server = serve(problem(refusal), problem(refusal), good())
     assert submit(server) == RECEIPT
     assert len(server.requests) == 3
+
+
+def test_a_client_of_a_node_that_stays_out_is_told_to_try_again(
+    serve: Callable[..., Server],
+) -> None:
+    server = serve(problem(NotMemberError("this node is JOINING")))
+    with pytest.raises(NotMemberError, match="Try again") as caught:
+        submit(server, 0.4)
+    assert caught.value.definite and caught.value.retryable
+    assert len(server.requests) > 1
 
 
 def test_a_node_that_stays_busy_is_a_definite_refusal(serve: Callable[..., Server]) -> None:

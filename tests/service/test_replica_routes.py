@@ -239,7 +239,7 @@ def test_a_ticket_names_the_donors_that_gave_a_lease(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-async def _no_lease(worker_id: str) -> Grant:
+async def _no_lease(worker_id: str, *, named: bool) -> Grant:
     raise TransportError("it burns")
 
 
@@ -268,8 +268,8 @@ def test_what_does_not_fit_the_own_log_is_refused_and_given_back(
             link = b.parts.links["A"]
             ask = link.request_lease
 
-            async def lie(worker_id: str) -> Grant:
-                return replace(await ask(worker_id), **changes)
+            async def lie(worker_id: str, *, named: bool) -> Grant:
+                return replace(await ask(worker_id, named=named), **changes)
 
             link.request_lease = lie  # type: ignore[method-assign]
             with pytest.raises(LocalProtocolError, match=text):
@@ -325,10 +325,10 @@ def test_a_donor_ahead_of_the_own_queue_is_waited_for(tmp_path: Path) -> None:
 class _Planner:
     def __init__(self, decision: Decision, donors: list[str]) -> None:
         self.answer = (decision, donors)
-        self.asked: list[tuple[str, bool]] = []
+        self.asked: list[tuple[str, bool, str]] = []
 
-    async def decide(self, worker_id: str, forced: bool) -> tuple[Decision, list[str]]:
-        self.asked.append((worker_id, forced))
+    async def decide(self, worker_id: str, forced: bool, donor: str) -> tuple[Decision, list[str]]:
+        self.asked.append((worker_id, forced, donor))
         return self.answer
 
 
@@ -342,7 +342,7 @@ def test_a_worker_orders_a_copy_at_its_own_node(tmp_path: Path) -> None:
             url = f"{b.node.config.master_url}/v1/worker/copies"
             async with session.post(url, json={"worker_id": "w", "forced": True}) as answer:
                 ticket = msgspec.json.decode(await answer.read(), type=CopyTicket)
-            assert planner.asked == [("w", True)]
+            assert planner.asked == [("w", True, "")]
             assert ticket.decision == DECISION
             assert [grant.node_id for grant in ticket.grants] == ["A"]
             refusal = replace(DECISION, plan="stop", reason="the last healthy replica")

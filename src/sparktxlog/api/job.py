@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -16,6 +15,8 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from sparktxlog.api.job_options import LAKE, MASTER, JobOption, add_options
+from sparktxlog.api.progress import say, start_logging
 from sparktxlog.api.session import build_session
 from sparktxlog.errors import (
     ApplyError,
@@ -51,32 +52,47 @@ class JobContext:
         return open_source(self.arguments)
 
 
+#: What a job does: context → exit code and result.
+Work = Callable[[JobContext], tuple[int, dict[str, Any]]]
+
+
 def open_source(arguments: argparse.Namespace) -> HttpLogSource:
-    """Return a connection to the node that the arguments name."""
-    return HttpLogSource(arguments.url, os.environ.get("SPARKTXLOG_CLIENT_TOKEN"))
+    """Return a connection to the node that the arguments name.
+
+    An operator's token is shown only for what takes one, unless there is no other.
+    """
+    admin = os.environ.get("SPARKTXLOG_ADMIN_TOKEN")
+    return HttpLogSource(
+        arguments.url, os.environ.get("SPARKTXLOG_CLIENT_TOKEN") or admin, admin_token=admin
+    )
 
 
-def parser(description: str) -> argparse.ArgumentParser:
-    """Return a parser with the arguments that all worker jobs take."""
+def parser(
+    description: str, options: Sequence[JobOption] = (LAKE, MASTER)
+) -> argparse.ArgumentParser:
+    """Return a parser with what all jobs of a replica take, and the options of one of them."""
     made = argparse.ArgumentParser(description=description)
     made.add_argument(
         "--url",
         default=os.environ.get("SPARKTXLOG_URL", "http://127.0.0.1:7070"),
         help="URL of the site's node; a token comes from SPARKTXLOG_CLIENT_TOKEN",
     )
-    made.add_argument("--lake", help="root of the replica's tables (default: the node's)")
-    made.add_argument(
-        "--master", help="Spark master (default: spark-submit's, else local[*])", default=None
-    )
+    add_options(made, options)
     made.add_argument("--json", action="store_true", help="end with one line of JSON on stdout")
     return made
 
 
-def run_job(
-    arguments: argparse.Namespace, work: Callable[[JobContext], tuple[int, dict[str, Any]]]
-) -> int:
+def run_job(arguments: argparse.Namespace, work: Work) -> int:
     """Start Spark, do the work, print its result, and return the exit code."""
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stderr)
+    code, result = perform(arguments, work)
+    if arguments.json:
+        print_result(code, result)
+    return code
+
+
+def perform(arguments: argparse.Namespace, work: Work) -> tuple[int, dict[str, Any]]:
+    """Start Spark and do the work; return exit code and result, those of an error as well."""
+    start_logging()
     try:
         # An absent node is told before Spark takes its seconds to start.
         with closing(open_source(arguments)) as source:
@@ -86,7 +102,7 @@ def run_job(
         master = arguments.master or (None if submitted else "local[*]")
         spark = build_session(master, app_name="sparktxlog-worker")
         try:
-            code, result = work(JobContext(arguments=arguments, spark=spark))
+            return work(JobContext(arguments=arguments, spark=spark))
         except (PySparkException, Py4JError) as error:
             raise ApplyError(
                 f"Spark failed: {_first_lines(str(error))}",
@@ -95,12 +111,14 @@ def run_job(
         finally:
             spark.stop()
     except TxLogError as error:
-        sys.stderr.write(f"{error}\n")
-        code, result = exit_code(error), {"error": error.to_problem()}
-    if arguments.json:
-        sys.stdout.write(json.dumps({"exit_code": code, **result}, default=str) + "\n")
-        sys.stdout.flush()
-    return code
+        say(str(error))
+        return exit_code(error), {"error": error.to_problem()}
+
+
+def print_result(code: int, result: dict[str, Any]) -> None:
+    """Print the line of JSON that a job ends with."""
+    sys.stdout.write(json.dumps({"exit_code": code, **result}, default=str) + "\n")
+    sys.stdout.flush()
 
 
 def exit_code(error: TxLogError) -> int:

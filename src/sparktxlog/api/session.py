@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Mapping
 
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -50,8 +51,8 @@ def build_session(
         master: Spark master URL; None leaves it to spark-submit or spark-defaults.conf.
 
     Raises:
-        MissingDependencyError: Spark did not start, for want of Java or of Delta's JARs
-            (definite).
+        MissingDependencyError: Spark did not start, for want of Java, of Delta's JARs or of
+            such a master (definite).
 
     **Source:** facts measured in docs/decisions; architecture §7.
     """
@@ -68,9 +69,10 @@ def build_session(
         builder = builder.config(name, value)
     try:
         session = builder.getOrCreate()
-    except (PySparkException, OSError) as error:
+    except (PySparkException, Py4JError, OSError) as error:
+        reason = " ".join(str(error).split("\n")[:3])[:600]
         raise MissingDependencyError(
-            f"Spark did not start: {error}",
+            f"Spark did not start with master {master or 'of spark-submit'}: {reason}",
             hint=f"It needs Java 17 and {DELTA_PACKAGE}; without a network set {JARS_VARIABLE} "
             f"to local JARs or {IVY_VARIABLE} to a filled cache.",
         ) from error

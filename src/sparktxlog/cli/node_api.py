@@ -14,7 +14,18 @@ from sparktxlog.errors import InvalidRequestError, TransportError, TxLogError
 
 DEFAULT_URL = "http://127.0.0.1:7070"
 TOKEN_VARIABLE = "SPARKTXLOG_CLIENT_TOKEN"  # noqa: S105 - a name, no secret
+ADMIN_TOKEN_VARIABLE = "SPARKTXLOG_ADMIN_TOKEN"  # noqa: S105 - a name, no secret
 _MAX_ANSWER_BYTES = 64 << 20
+
+
+def client_token() -> str | None:
+    """Return the token to ask with; an operator's is good for that, too."""
+    return os.environ.get(TOKEN_VARIABLE) or os.environ.get(ADMIN_TOKEN_VARIABLE)
+
+
+def admin_token() -> str | None:
+    """Return the token to change something with; a client's, where operators have none."""
+    return os.environ.get(ADMIN_TOKEN_VARIABLE) or os.environ.get(TOKEN_VARIABLE)
 
 
 class NodeApi:
@@ -22,7 +33,8 @@ class NodeApi:
 
     Args:
         url: The node's URL, scheme, host and port.
-        token: Bearer token; default: the variable `SPARKTXLOG_CLIENT_TOKEN`.
+        token: Bearer token of all requests; default: `client_token` for questions and, because
+            all that commands send is an operator's act, `admin_token` for the rest.
         timeout_s: Seconds to wait for one answer.
     """
 
@@ -34,7 +46,8 @@ class NodeApi:
             )
         self.url = url.rstrip("/")
         self.timeout_s = timeout_s
-        self._token = token or os.environ.get(TOKEN_VARIABLE)
+        self._client_token = token or client_token()
+        self._admin_token = token or admin_token()
 
     def get(self, path: str, **query: Any) -> Any:
         """Return the decoded JSON answer of `GET path`.
@@ -58,8 +71,10 @@ class NodeApi:
         return self._answer(request)
 
     def _answer(self, request: Request) -> Any:
-        if self._token:
-            request.add_header("authorization", f"Bearer {self._token}")
+        asks = request.get_method() == "GET"
+        token = self._client_token if asks else self._admin_token
+        if token:
+            request.add_header("authorization", f"Bearer {token}")
         try:
             with urlopen(request, timeout=self.timeout_s) as answer:  # noqa: S310
                 body = answer.read(_MAX_ANSWER_BYTES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import StrEnum
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -18,6 +19,15 @@ peer_app = typer.Typer(
     no_args_is_help=True,
 )
 Node = Annotated[str, typer.Argument(help="Node id.")]
+
+
+class PlaceRole(StrEnum):
+    """What a node is in its place."""
+
+    MASTER = "master"
+    WITNESS = "witness"
+
+
 #: The node answers within 30 s, a decision that takes longer is told as unknown.
 _TIMEOUT_S = 40.0
 
@@ -56,6 +66,35 @@ def peer_add(
 def peer_remove(node: Node, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     """Take a node's place away; it is talked to no more."""
     _print(_api(url).send("DELETE", _path(node), {}), as_json)
+
+
+@peer_app.command("replace", epilog="Example: sparktxlog peer replace C D http://10.0.0.4:7070")
+def peer_replace(
+    old: Annotated[str, typer.Argument(help="Node id of the node that goes.")],
+    new: Annotated[str, typer.Argument(help="Node id of the one that comes.")],
+    address: Annotated[
+        str, typer.Argument(help="Its master-url; further addresses behind commas.")
+    ],
+    weight: Annotated[
+        int | None, typer.Option(min=0, max=1000, help="Its votes; default: those of OLD.")
+    ] = None,
+    role: Annotated[
+        PlaceRole | None, typer.Option(help="What it is; default: what OLD is.")
+    ] = None,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Give a node's place, precedence and votes to another one by one decision.
+
+    Start the new one with the others as its peers, and it joins: a decision of its own, because it
+    has to fetch the queue before it counts.
+    """
+    body: dict[str, Any] = {"id": new, "url": address}
+    if weight is not None:
+        body["weight"] = weight
+    if role is not None:
+        body["witness"] = role is PlaceRole.WITNESS
+    _print(_api(url).send("POST", _path(old, "/replace"), body), as_json)
 
 
 @peer_app.command("set", epilog="Example: sparktxlog peer set B --weight 2")

@@ -164,7 +164,7 @@ def _resolve_peers(
 
 
 def _resolve_secrets(read: dict[str, Any], where: str) -> None:
-    for name in ("cluster-secret", "client-token"):
+    for name in ("cluster-secret", "client-token", "admin-token"):
         file = read[attribute(f"{name}-file")]
         if file is not None:
             if read[attribute(name)] is not None:
@@ -182,6 +182,12 @@ def _resolve_secrets(read: dict[str, Any], where: str) -> None:
         raise _missing(
             where, "client-token", f"is required when listening on {read['listen'][0]!r}"
         )
+    for name in ("client-token", "cluster-secret"):
+        if read["admin_token"] is not None and read["admin_token"] == read[attribute(name)]:
+            raise _wrong(
+                where, "admin-token", read["admin_token"], f"is the same as {name}",
+                "Give operators a token that neither clients nor peers know.",
+            )  # fmt: skip
 
 
 def _is_loopback(host: str) -> bool:

@@ -52,6 +52,8 @@ class NodeConfig:
     cluster_secret_file: Path | None
     client_token: str | None = field(repr=False)
     client_token_file: Path | None
+    admin_token: str | None = field(repr=False)
+    admin_token_file: Path | None
     #: Number of members of the first epoch, resolved.
     acquisition_quorum: int
     #: The same as a rule for any number of members: default, all, majority or a number.

@@ -27,6 +27,11 @@ _DROPPED_KEYS = ("IncrementalUpdateLimit",)
 _log = logging.getLogger("sparktxlog.config")
 
 
+def variable_of(key: str) -> str:
+    """Return the name of a key's environment variable."""
+    return ENV_PREFIX + key.upper().replace("-", "_").replace(".", "_")
+
+
 def load_config(
     path: str | os.PathLike[str] | None = None,
     overrides: Mapping[str, Any] | None = None,
@@ -111,9 +116,7 @@ def _flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def _from_environment(environ: Mapping[str, str]) -> list[tuple[str, str, str]]:
     found = []
-    by_name = {
-        f"{ENV_PREFIX}{s.key.upper().replace('-', '_').replace('.', '_')}": s.key for s in SETTINGS
-    }
+    by_name = {variable_of(setting.key): setting.key for setting in SETTINGS}
     for name, value in sorted(environ.items()):
         if name in by_name:
             found.append((by_name[name], value, name))

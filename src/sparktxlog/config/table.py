@@ -98,6 +98,12 @@ SETTINGS: tuple[Setting, ...] = (
             "than on loopback."),
     Setting(key="client-token-file", read=_path, default=None,
             description="File that holds the client token."),
+    Setting(key="admin-token", read=read_text, default=None, secret=True,
+            description="Bearer token of operators: who shows it may change members and settings, "
+            "force, pause and shorten the log, and all that clients may; default: client-token "
+            "does for both."),
+    Setting(key="admin-token-file", read=_path, default=None,
+            description="File that holds the admin token."),
     Setting(key="acquisition-quorum", read=read_quorum, default=None,
             description="Members that must hold a transaction before it is ordered: majority, all "
             "or a number; default: all of 2, majority of 3 and more."),

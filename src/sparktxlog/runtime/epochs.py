@@ -29,6 +29,7 @@ from sparktxlog.runtime.reachability import (
     differing_addresses,
 )
 from sparktxlog.runtime.receipts import Receipts
+from sparktxlog.runtime.restriction import Restriction
 
 _log = structlog.get_logger("sparktxlog.epochs")
 
@@ -82,13 +83,15 @@ class Epochs:
         self._hears: dict[str, tuple[int, frozenset[str]]] = {}
         self._addresses = AddressReports()
         #: Why the phase is what it is.
-        self.reason = ""
+        self.reason = first_reason(master.phase, master.view, node_id)
+        self.restriction = Restriction(master, node_id, links_up, now)
 
     # -- what the core tells -----------------------------------------------------------------------
 
     def on_phase(self, told: TellPhase) -> None:
         """Log the node's new part; clients that wait learn when it is none."""
         self.reason = told.reason
+        self.restriction.look()
         if told.phase is not Phase.IDLE:  # JOINING follows at once
             self.history.take_up(told.view, told.phase)
         level = _log.info if told.phase in (Phase.NORMAL, Phase.WITNESS) else _log.warning
@@ -109,6 +112,7 @@ class Epochs:
     def on_hears(self, node_id: str, hears: Iterable[str]) -> None:
         """Note whom a peer says it is linked to (V61)."""
         self._hears[node_id] = (self._now(), frozenset(hears))
+        self.restriction.look()
 
     def on_addresses(self, node_id: str, found: Found) -> None:
         """Note which addresses a peer says that answer it (V62)."""
@@ -218,6 +222,7 @@ class Epochs:
             "quorum": view.quorum,
             "quorum_rule": view.quorum_rule,
             "suspects": list(status.suspects),
+            "restricted": self.restriction.shown(),
             "duty": duty_master(view, status.suspects),
             "roster": [
                 {
@@ -268,6 +273,16 @@ class Epochs:
             "addresses": addresses,
             "differing_addresses": differing_addresses(addresses),
         }
+
+
+def first_reason(phase: Phase, view: View, node_id: NodeId) -> str:
+    """Return why a node starts in its phase: of that one the core tells nothing (V46, D15)."""
+    if phase is Phase.JOINING:
+        members = ", ".join(member for member in view.members if member != node_id)
+        return f"no member of epoch {view.epoch} at the start: waits for {members} to admit it"
+    if phase is Phase.WEDGED:
+        return f"promised a ballot before the start: what follows epoch {view.epoch} is open"
+    return ""
 
 
 def duty_master(view: View, suspects: Iterable[str]) -> str | None:

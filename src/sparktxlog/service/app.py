@@ -19,11 +19,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from sparktxlog.errors import InvalidRequestError, NotFoundError, TxLogError
 from sparktxlog.runtime.parts import Parts
 from sparktxlog.runtime.wiring import RunningNode
-from sparktxlog.service.auth import ClientAuth
+from sparktxlog.service.access import guarded_routes
+from sparktxlog.service.auth import Tokens
 from sparktxlog.service.client import client_routes
 from sparktxlog.service.openapi import document_routes
 from sparktxlog.service.peer import PeerRoutes
-from sparktxlog.service.problems import guarded, problem_response
+from sparktxlog.service.problems import problem_response
 from sparktxlog.service.replica import replica_routes
 
 _REQUEST_ID = b"x-request-id"
@@ -31,7 +32,11 @@ _GOOD_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 
 
 def build_app(running: RunningNode, extra: Sequence[BaseRoute] = ()) -> Starlette:
-    """Return the application of a started node; `extra` routes come first."""
+    """Return the application of a started node; `extra` routes come first.
+
+    Every route stands behind the check of its role (`access`), those of `extra` too.
+    """
+    config = running.node.config
     routes: list[BaseRoute] = [
         *extra,
         *_peer_routes(running),
@@ -41,7 +46,7 @@ def build_app(running: RunningNode, extra: Sequence[BaseRoute] = ()) -> Starlett
         *document_routes(),
     ]
     return Starlette(
-        routes=routes,
+        routes=guarded_routes(routes, Tokens(config.client_token, config.admin_token)),
         middleware=[Middleware(RequestIds)],
         exception_handlers={HTTPException: _http_error},
     )
@@ -56,7 +61,6 @@ def _peer_routes(running: RunningNode) -> list[Route]:
 
 def _health_routes(running: RunningNode) -> list[Route]:
     parts: Parts = running.parts
-    auth = ClientAuth(parts.config.client_token)
 
     async def live(request: Request) -> Response:
         return Response("ok\n", media_type="text/plain")
@@ -72,13 +76,12 @@ def _health_routes(running: RunningNode) -> list[Route]:
         )
 
     async def metrics(request: Request) -> Response:
-        auth.check(request)
         return Response(parts.metrics.text(), media_type="text/plain; version=0.0.4")
 
     return [
         Route("/livez", live),
         Route("/readyz", ready),
-        Route("/metrics", guarded(metrics)),
+        Route("/metrics", metrics),
     ]
 
 

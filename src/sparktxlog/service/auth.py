@@ -1,4 +1,4 @@
-"""The client token: who may submit, read and report (constant-time comparison)."""
+"""The tokens of clients and operators, compared in constant time; `access` says who needs which."""
 
 from __future__ import annotations
 
@@ -6,37 +6,83 @@ import hmac
 
 from starlette.requests import Request
 
-from sparktxlog.errors import UnauthorizedError
+from sparktxlog.errors import ForbiddenError, UnauthorizedError
 
 _SCHEME = b"bearer "
 
 
-class ClientAuth:
-    """Checks the bearer token of clients and workers.
+class Tokens:
+    """Checks the bearer token of clients, workers and operators.
 
     Args:
-        token: What they must show; None = everybody may, which the configuration allows only
-            when the node listens on loopback.
+        client: What clients and workers must show; None = everybody may, which the configuration
+            allows only when the node listens on loopback.
+        admin: What operators must show, who may also do all that clients may; None = there are
+            no operators of their own, clients may do what they do.
     """
 
-    def __init__(self, token: str | None) -> None:
-        self._token = None if token is None else token.encode()
+    def __init__(self, client: str | None, admin: str | None) -> None:
+        self._client = None if client is None else client.encode()
+        self._admin = None if admin is None else admin.encode()
 
-    def check(self, request: Request) -> None:
-        """Let the request pass or raise.
+    def check_client(self, request: Request) -> None:
+        """Let a request of a client or an operator pass or raise.
 
         Raises:
             UnauthorizedError: No token, or a wrong one; nothing happened (definite).
         """
-        if self._token is None:
+        if self._client is None:
             return
         shown = bearer_token(request)
-        if not hmac.compare_digest(shown, self._token):
+        # Both are compared whatever the first says: the time tells nothing.
+        known = (_equal(shown, self._client), _equal(shown, self._admin))
+        if not any(known):
             raise UnauthorizedError(
                 "this node wants a client token" if not shown else "the client token is wrong",
                 hint="Send 'Authorization: Bearer <token>' with the token of the node's "
                 "client-token or client-token-file.",
             )
+
+    def check_admin(self, request: Request) -> None:
+        """Let a request of an operator pass or raise.
+
+        Raises:
+            ForbiddenError: The token is that of clients; nothing happened (definite).
+            UnauthorizedError: No token, or a wrong one; nothing happened (definite).
+        """
+        if self._admin is None:
+            return self.check_client(request)
+        shown = bearer_token(request)
+        is_admin, is_client = _equal(shown, self._admin), _equal(shown, self._client)
+        if is_admin:
+            return None
+        if is_client:
+            raise ForbiddenError(
+                "the client token may not do this: it is an operator's act",
+                hint="Show the token of the node's admin-token or admin-token-file; commands take "
+                "it from SPARKTXLOG_ADMIN_TOKEN.",
+                setting="admin-token",
+            )
+        raise UnauthorizedError(
+            "this node wants the admin token here" if not shown else "the admin token is wrong",
+            hint="Send 'Authorization: Bearer <token>' with the token of the node's admin-token "
+            "or admin-token-file; commands take it from SPARKTXLOG_ADMIN_TOKEN.",
+        )
+
+    def refuse(self, request: Request) -> None:
+        """Refuse a request that nobody may make, whatever it shows.
+
+        Raises:
+            ForbiddenError: Always; nothing happened (definite).
+        """
+        raise ForbiddenError(
+            f"nobody may call {request.method} {request.url.path[:200]}: it has no role",
+            hint="A defect of this release: the route is missing in service/access.py.",
+        )
+
+
+def _equal(shown: bytes, token: bytes | None) -> bool:
+    return token is not None and hmac.compare_digest(shown, token)
 
 
 def bearer_token(request: Request) -> bytes:

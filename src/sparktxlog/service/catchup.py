@@ -11,10 +11,12 @@ from starlette.responses import Response
 
 from sparktxlog.errors import InvalidRequestError
 from sparktxlog.model.copying import Transfer
+from sparktxlog.model.report import Recount
 from sparktxlog.runtime.node import Node
 from sparktxlog.service.problems import Handler, json_response
 from sparktxlog.service.queries import whole
 
+_recount_decoder = msgspec.json.Decoder(Recount)
 _transfer_decoder = msgspec.json.Decoder(Transfer)
 _settings_decoder = msgspec.json.Decoder(dict[str, Any])
 _LAST = 1 << 62
@@ -32,6 +34,7 @@ def catch_up_handlers(
     api = _CatchUpApi(node, read_body)
     return [
         ("GET", "/v1/worker/plan", api.plan),
+        ("POST", "/v1/worker/recounts", api.take_recount),
         ("POST", "/v1/worker/transfers", api.take_transfer),
         ("GET", "/v1/transfers", api.transfers),
         ("GET", "/v1/signatures", api.signatures),
@@ -56,6 +59,13 @@ class _CatchUpApi:
             raise InvalidRequestError(f"the transfer cannot be read: {error}") from error
         await self._node.take_transfer(transfer)
         return Response(status_code=204)
+
+    async def take_recount(self, request: Request) -> Response:
+        try:
+            recount = _recount_decoder.decode(await self._read_body(request))
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise InvalidRequestError(f"the recount cannot be read: {error}") from error
+        return json_response(await self._node.take_recount(recount))
 
     async def transfers(self, request: Request) -> Response:
         return json_response(self._node.transfers(whole(request, "limit", 100, 1, 1000)))

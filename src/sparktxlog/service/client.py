@@ -50,7 +50,6 @@ from sparktxlog.model.receipt import Level, Receipt
 from sparktxlog.model.report import WorkerReport
 from sparktxlog.runtime.node import Node
 from sparktxlog.runtime.staging import verify_staged
-from sparktxlog.service.auth import ClientAuth
 from sparktxlog.service.catchup import catch_up_handlers
 from sparktxlog.service.epochs import epoch_handlers
 from sparktxlog.service.openapi import document_routes
@@ -70,7 +69,8 @@ _MAX_PROBE_BYTES = 1 << 20
 _OF_A_WITNESS = frozenset(
     {
         "/v1/info", "/v1/status", "/v1/epochs", "/v1/epochs/history", "/v1/peers",
-        "/v1/peers/{id}", "/v1/peers/{id}/promote", "/v1/peers/{id}/demote", "/v1/force",
+        "/v1/peers/{id}", "/v1/peers/{id}/promote", "/v1/peers/{id}/demote",
+        "/v1/peers/{id}/replace", "/v1/force",
     }
 )  # fmt: skip
 
@@ -80,13 +80,14 @@ _report_decoder = msgspec.json.Decoder(WorkerReport)
 class _CopyRequest(msgspec.Struct, forbid_unknown_fields=True):
     worker_id: str
     forced: bool = False
+    donor: str = ""
 
 
 _copy_decoder = msgspec.json.Decoder(_CopyRequest)
 
 
 def client_routes(node: Node) -> list[Route]:
-    """Return the routes of the client API of a node; each checks the client token first."""
+    """Return the routes of the client API of a node; `access` checks the tokens before them."""
     api = _ClientApi(node)
     table: list[tuple[str, str, Handler]] = [
         ("POST", "/v1/transactions", api.submit_transaction),
@@ -110,7 +111,7 @@ def client_routes(node: Node) -> list[Route]:
     ]
     if node.config.is_witness:
         table = [route for route in table if route[1] in _OF_A_WITNESS]
-    routes = [Route(path, api.open(handler), methods=[method]) for method, path, handler in table]
+    routes = [Route(path, guarded(handler), methods=[method]) for method, path, handler in table]
     return routes + document_routes()
 
 
@@ -120,20 +121,10 @@ class _ClientApi:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._ids = _Ids()
-        self._auth = ClientAuth(node.config.client_token)
         self._limits = RunLimits(
             transactions=node.config.run_limit_transactions,
             size_bytes=node.config.run_limit_bytes,
         )
-
-    def open(self, handler: Handler) -> Handler:
-        """Return the handler behind the token check, errors as problem documents."""
-
-        async def checked(request: Request) -> Response:
-            self._auth.check(request)
-            return await handler(request)
-
-        return guarded(checked)
 
     # -- submits --------------------------------------------------------------------------------
 
@@ -372,9 +363,12 @@ class _ClientApi:
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise InvalidRequestError(
                 f"the request cannot be read: {error}",
-                hint='Send {"worker_id": "…", "forced": false}.',
+                hint='Send {"worker_id": "…", "forced": false, "donor": ""}.',
             ) from error
-        return json_response(await self._node.order_copy(wanted.worker_id, forced=wanted.forced))
+        ticket = await self._node.order_copy(
+            wanted.worker_id, forced=wanted.forced, donor=wanted.donor
+        )
+        return json_response(ticket)
 
 
 async def _checked(size_bytes: int, check: Callable[..., _T], *arguments: Any) -> _T:

@@ -1,7 +1,7 @@
 """Administration of who belongs to the cluster: `/v1/epochs`, `/v1/peers`, `/v1/force`.
 
-Behind the client token like all of `/v1`.  Every change is a change of the roster that the members
-decide upon; the answer is the view that has it.
+Changes need the admin token where one is configured (`access`).  Every change is one of the roster,
+which the members decide upon; the answer is the view that has it.
 """
 
 from __future__ import annotations
@@ -40,6 +40,14 @@ class _ChangePeer(msgspec.Struct, forbid_unknown_fields=True):
     weight: int | None = None
 
 
+class _ReplacePeer(msgspec.Struct, forbid_unknown_fields=True):
+    id: str
+    url: str
+    #: None: as the node that goes.
+    weight: int | None = None
+    witness: bool | None = None
+
+
 class _Force(msgspec.Struct, forbid_unknown_fields=True):
     confirm: str
 
@@ -57,6 +65,7 @@ def epoch_handlers(
         ("PATCH", "/v1/peers/{id}", api.change),
         ("POST", "/v1/peers/{id}/promote", api.promote),
         ("POST", "/v1/peers/{id}/demote", api.demote),
+        ("POST", "/v1/peers/{id}/replace", api.replace),
         ("POST", "/v1/force", api.force),
     ]
 
@@ -122,6 +131,33 @@ class _EpochApi:
                 weight=seat.weight if weight is None else weight,
             )
             _check_free((*roster[:at], *roster[at + 1 :]), seat)
+            return (*roster[:at], seat, *roster[at + 1 :])
+
+        return await self._change(request, edit)
+
+    async def replace(self, request: Request) -> Response:
+        """Give a node's place, with its precedence, to another one: one change, one decision."""
+        name, wanted = request.path_params["id"], await self._decode(request, _ReplacePeer)
+        new, url = _node_id(wanted.id), _urls(wanted.url)
+        weight = None if wanted.weight is None else _weight(wanted.weight)
+        if new == name:
+            raise LocalProtocolError(
+                f"node {new!r} cannot replace itself",
+                hint="A node that lost its disk comes back when it is started again; PATCH "
+                "/v1/peers/{id} changes its address or votes.",
+                node=new,
+            )
+
+        def edit(roster: Roster) -> Roster:
+            at = _index(roster, name)
+            old, others = roster[at], (*roster[:at], *roster[at + 1 :])
+            seat = Seat(
+                node_id=new,
+                url=url,
+                weight=old.weight if weight is None else weight,
+                witness=old.witness if wanted.witness is None else wanted.witness,
+            )
+            _check_free(others, seat)
             return (*roster[:at], seat, *roster[at + 1 :])
 
         return await self._change(request, edit)

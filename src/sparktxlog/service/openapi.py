@@ -20,8 +20,9 @@ from sparktxlog.codec.requests import TransactionRequest
 from sparktxlog.model.copying import CopyTicket, Decision, Transfer
 from sparktxlog.model.epoch import EpochRecord
 from sparktxlog.model.receipt import Receipt
-from sparktxlog.model.report import WorkerReport
+from sparktxlog.model.report import Recount, WorkerReport
 from sparktxlog.model.table import TableDefinition
+from sparktxlog.service.access import Role, role_of
 from sparktxlog.storage.interfaces import Segment
 
 _ID = "7d444840-9dc0-11d1-b245-5ffdce74fad2"
@@ -91,9 +92,16 @@ def add_client_paths(document: dict[str, Any]) -> dict[str, Any]:
         "scheme": "bearer",
         "description": "The node's client-token; not needed where none is configured.",
     }
+    components["securitySchemes"]["adminToken"] = {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "The node's admin-token, which is good for all that clientToken is; where "
+        "none is configured clientToken does.",
+    }
     paths = document.setdefault("paths", {})
     for path, method, operation in _operations():
-        operation["security"] = [{"clientToken": []}, {}]
+        scheme = "adminToken" if role_of(method.upper(), path) is Role.ADMIN else "clientToken"
+        operation["security"] = [{scheme: []}, {}]
         operation["responses"]["default"] = {
             "description": "An error; definite tells whether certainly nothing happened.",
             "content": {"application/problem+json": {"schema": _ref("Problem")}},
@@ -174,6 +182,7 @@ def _schemas() -> dict[str, Any]:
             Receipt,
             TableDefinition,
             WorkerReport,
+            Recount,
             Segment,
             Decision,
             Transfer,
@@ -242,6 +251,11 @@ _COPY_REQUEST: dict[str, Any] = {
     "properties": {
         "worker_id": {"type": "string"},
         "forced": {"type": "boolean", "default": False},
+        "donor": {
+            "type": "string",
+            "default": "",
+            "description": "Copy from this site only, also where replicas differ.",
+        },
     },
 }
 
@@ -388,6 +402,13 @@ def _catch_up() -> list[tuple[str, str, dict[str, Any]]]:
             "requestBody": _body("application/json", _COPY_REQUEST),
             "responses": _answer(_ref("CopyTicket"), "Grants, best donor first."),
         }),
+        ("/v1/worker/recounts", "post", {
+            "operationId": "take_recount",
+            "summary": "Tell what a full scan of the site's replica found",
+            "tags": ["worker"],
+            "requestBody": _body("application/json", _ref("Recount")),
+            "responses": _answer(_OBJECT, "Verdict and plan, as after a report."),
+        }),
         ("/v1/worker/transfers", "post", {
             "operationId": "take_transfer",
             "summary": "Tell of a finished or failed catch-up",
@@ -448,6 +469,16 @@ def _epochs() -> list[tuple[str, str, dict[str, Any]]]:
         "type": "object",
         "properties": {"url": {"type": "string"}, "weight": {"type": "integer"}},
     }
+    replace = {
+        "type": "object",
+        "required": ["id", "url"],
+        "properties": {
+            "id": {"type": "string", "description": "The new node."},
+            "url": {"type": "string", "description": "One address, or several with commas."},
+            "weight": {"type": "integer", "description": "Default: votes of the old one."},
+            "witness": {"type": "boolean", "description": "Default: as the old one."},
+        },
+    }
     confirm = {
         "type": "object",
         "required": ["confirm"],
@@ -459,8 +490,10 @@ def _epochs() -> list[tuple[str, str, dict[str, Any]]]:
         ("/v1/peers/{id}", "patch", "change_peer", "Change address or votes", [node], change),
         ("/v1/peers/{id}/promote", "post", "promote_peer", "Move up in precedence", [node], None),
         ("/v1/peers/{id}/demote", "post", "demote_peer", "Move down in precedence", [node], None),
+        ("/v1/peers/{id}/replace", "post", "replace_peer",
+         "Give its place to another node, by one decision", [node], replace),
         ("/v1/force", "post", "force", "Go on alone: all others are dead for certain", [], confirm),
-    ]
+    ]  # fmt: skip
     timeout = _query("timeout", "number", "Seconds to wait for the decision.", 30)
     show: dict[str, Any] = {
         "operationId": "epochs",

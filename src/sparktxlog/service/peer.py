@@ -158,7 +158,7 @@ class PeerRoutes:
 
     async def _lease(self, sender: str, request: Request, body: bytes) -> Response:
         wanted = wire.decode(wire.LeaseRequest, body)
-        grant = await self._donor.grant(f"{wanted.worker_id[:80]} of {sender}")
+        grant = await self._donor.grant(f"{wanted.worker_id[:80]} of {sender}", named=wanted.named)
         return Response(wire.encode(grant), media_type=_BINARY)
 
     async def _replica_size(self, sender: str, request: Request, body: bytes) -> Response:

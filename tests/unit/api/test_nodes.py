@@ -146,6 +146,16 @@ def test_what_is_refused_everywhere_did_not_happen(script: Callable[..., Nodes])
         submit(script(a=[UnauthorizedError("token")], b=[ORDERED]))
 
 
+def test_nodes_that_take_nothing_are_asked_again(script: Callable[..., Nodes]) -> None:
+    """An evicted node is back within seconds: no call ends because all are out at one moment."""
+    evicted = NotMemberError("evicted")
+    assert submit(script(a=[evicted, evicted, ORDERED], b=[evicted])) == ORDERED
+    assert FakeHttp.calls == ["submit a", "submit b", "submit a", "submit b", "submit a"]
+    with pytest.raises(LocalProtocolError):
+        submit(script(a=[LocalProtocolError("halted")], b=[NotFoundError("a witness")]))
+    assert FakeHttp.calls == ["submit a", "submit b"]
+
+
 def test_what_may_have_happened_is_never_called_refused(script: Callable[..., Nodes]) -> None:
     for refusal in (GONE, NotMemberError("evicted"), UnknownTableError("lags")):
         with pytest.raises(CommitStateUnknownError) as caught:
@@ -189,7 +199,10 @@ def test_staged_files_bind_a_transaction_to_their_node(script: Callable[..., Nod
     with pytest.raises(NotMemberError, match="staged in the payload store"):
         link = script(a=[NotMemberError("x")], b=[ORDERED])
         Submission(link, "a").submit(transaction, "ordered", 0.3)
-    assert FakeHttp.calls == ["submit a"]
+    assert len(FakeHttp.calls) >= 2 and set(FakeHttp.calls) == {"submit a"}
+    link = script(a=[NotMemberError("evicted"), ORDERED], b=[ORDERED])
+    assert Submission(link, "a").submit(transaction, "ordered", 0.5) == ORDERED
+    assert FakeHttp.calls == ["submit a", "submit a"]
 
 
 def test_questions_go_to_whoever_answers(script: Callable[..., Nodes]) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tools.reference import configuration_page
 
-from sparktxlog.config import SETTINGS, NodeConfig, load_config
+from sparktxlog.config import SETTINGS, NodeConfig, Setting, load_config, variable_of
+from sparktxlog.config.sources import _from_environment
 from sparktxlog.errors import ConfigError
 
 BASE: dict[str, Any] = {
@@ -49,6 +52,19 @@ def test_every_setting_is_described_and_has_a_field() -> None:
     for setting in SETTINGS:
         assert len(setting.description) > 20, setting.key
         assert hasattr(config, setting.attribute), setting.key
+
+
+@pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.key)
+def test_the_variable_that_the_page_names_is_read(setting: Setting) -> None:
+    name = variable_of(setting.key)
+    assert f"| `{setting.key}` | `{name}` |" in configuration_page()
+    assert re.fullmatch(r"[A-Z0-9_]+", name), "no shell could set it"
+    assert _from_environment({name: "x"}) == [(setting.key, "x", name)]
+
+
+def test_compression_is_turned_off_by_the_environment() -> None:
+    config = load_config(None, BASE, {"SPARKTXLOG_REPLICATION_COMPRESSION": "false"})
+    assert not config.replication_compression and load().replication_compression
 
 
 def test_flag_beats_environment_beats_file(tmp_path: Path) -> None:

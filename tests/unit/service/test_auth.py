@@ -1,35 +1,70 @@
-"""The client token."""
+"""The tokens of clients and operators."""
 
 from __future__ import annotations
 
 import pytest
 from starlette.requests import Request
 
-from sparktxlog.errors import UnauthorizedError
-from sparktxlog.service.auth import ClientAuth
+from sparktxlog.errors import ForbiddenError, UnauthorizedError
+from sparktxlog.service.auth import Tokens
 
 
 def request(*headers: tuple[bytes, bytes]) -> Request:
     return Request({"type": "http", "headers": list(headers)})
 
 
+def showing(token: bytes) -> Request:
+    return request((b"authorization", b"Bearer " + token))
+
+
 def test_without_a_token_everybody_may() -> None:
-    ClientAuth(None).check(request())
+    Tokens(None, None).check_client(request())
+    Tokens(None, None).check_admin(request())
 
 
 @pytest.mark.parametrize("value", [b"Bearer s3", b"bearer s3", b"BEARER  s3 "])
 def test_the_right_token(value: bytes) -> None:
-    ClientAuth("s3").check(request((b"authorization", value)))
+    Tokens("s3", None).check_client(request((b"authorization", value)))
+    Tokens("s3", None).check_admin(request((b"authorization", value)))
+    Tokens(None, "s3").check_admin(request((b"authorization", value)))
 
 
 @pytest.mark.parametrize("value", [b"", b"Bearer", b"Bearer x", b"Basic s3", b"s3", b"Bearer s3x"])
 def test_another_token(value: bytes) -> None:
+    shown = request((b"authorization", value))
     with pytest.raises(UnauthorizedError) as caught:
-        ClientAuth("s3").check(request((b"authorization", value)))
+        Tokens("s3", None).check_client(shown)
     assert caught.value.definite and caught.value.http_status == 401
     assert "s3" not in str(caught.value)
+    for tokens in (Tokens("s3", None), Tokens("c2", "s3"), Tokens(None, "s3")):
+        with pytest.raises(UnauthorizedError) as caught:
+            tokens.check_admin(shown)
+        assert caught.value.definite and caught.value.http_status == 401
+        assert "s3" not in str(caught.value)
 
 
 def test_no_token() -> None:
     with pytest.raises(UnauthorizedError, match="wants a client token"):
-        ClientAuth("s3").check(request())
+        Tokens("s3", None).check_client(request())
+    with pytest.raises(UnauthorizedError, match=r"wants the admin token.*SPARKTXLOG_ADMIN_TOKEN"):
+        Tokens("s3", "a1").check_admin(request())
+
+
+def test_the_admin_token_is_good_for_both_and_the_client_token_for_one() -> None:
+    tokens = Tokens("c2", "a1")
+    tokens.check_client(showing(b"a1"))
+    tokens.check_admin(showing(b"a1"))
+    tokens.check_client(showing(b"c2"))
+    with pytest.raises(ForbiddenError, match=r"an operator's act.*admin-token-file") as caught:
+        tokens.check_admin(showing(b"c2"))
+    assert (caught.value.http_status, caught.value.definite) == (403, True)
+    assert caught.value.fields == {"setting": "admin-token"}
+
+
+def test_nobody_passes_where_nobody_may() -> None:
+    scope = {
+        "type": "http", "method": "GET", "path": "/x", "query_string": b"", "server": ("a", 80),
+        "headers": [(b"authorization", b"Bearer a1")],
+    }  # fmt: skip
+    with pytest.raises(ForbiddenError, match="nobody may call GET /x"):
+        Tokens("c2", "a1").refuse(Request(scope))

@@ -17,9 +17,7 @@ from sparktxlog.service.openapi import TRANSACTION_EXAMPLE, client_document
 
 def test_every_route_is_described_and_no_other() -> None:
     node = SimpleNamespace(
-        config=SimpleNamespace(
-            client_token=None, run_limit_transactions=1, run_limit_bytes=1, is_witness=False
-        )
+        config=SimpleNamespace(run_limit_transactions=1, run_limit_bytes=1, is_witness=False)
     )
     routes = {
         (route.path, method.lower())
@@ -36,6 +34,18 @@ def test_parameters_of_paths_are_described() -> None:
         for operation in item.values():
             named = {p["name"] for p in operation.get("parameters", ()) if p["in"] == "path"}
             assert named == set(re.findall(r"{(\w+)}", path))
+
+
+def test_acts_of_operators_want_their_token() -> None:
+    wanted = {
+        (path, method): next(iter(operation["security"][0]))
+        for path, item in client_document()["paths"].items()
+        for method, operation in item.items()
+    }
+    assert set(wanted.values()) <= set(client_document()["components"]["securitySchemes"])
+    assert wanted["/v1/peers/{id}/replace", "post"] == "adminToken"
+    assert wanted["/v1/settings", "patch"] == "adminToken"
+    assert wanted["/v1/settings", "get"] == "clientToken"
 
 
 def test_references_lead_somewhere() -> None:

@@ -1,0 +1,84 @@
+"""Progress of long work on stderr: lines for a log, a bar for somebody who watches.
+
+Workers log records that carry `done` and `total`; here they become a line at most every
+`LINES_S` seconds, or on a terminal a bar that is drawn over itself.  All other records are lines.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import sys
+from time import monotonic
+
+#: Seconds between two lines of progress in a log.
+LINES_S = 5.0
+_BAR_WIDTH = 30
+_CLEAR = "\r\x1b[2K"
+
+
+class ProgressHandler(logging.StreamHandler):  # type: ignore[type-arg]
+    """Writes records to stderr as it is at the time, and progress as it can be seen there."""
+
+    def __init__(self) -> None:
+        super().__init__(sys.stderr)
+        self.setFormatter(logging.Formatter("%(levelname)s %(message)s"))
+        self._shown: dict[str, float] = {}
+        self._drawn = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record; progress only when it is due."""
+        self.stream = sys.stderr
+        part = _part_of(record)
+        if part is None:
+            self.end_bar()
+            super().emit(record)
+        elif self.stream.isatty():
+            self._draw(part, record.getMessage())
+        elif self._is_due(record, part):
+            super().emit(record)
+
+    def _is_due(self, record: logging.LogRecord, part: float) -> bool:
+        now = monotonic()
+        # Each kind of progress by itself: the text before its numbers are filled in.
+        if part < 1.0 and now - self._shown.get(str(record.msg), -LINES_S) < LINES_S:
+            return False
+        self._shown[str(record.msg)] = now
+        return True
+
+    def _draw(self, part: float, text: str) -> None:
+        filled = round(_BAR_WIDTH * part)
+        bar = "█" * filled + "░" * (_BAR_WIDTH - filled)
+        line = f"{bar} {part:4.0%}  {text}"
+        self.stream.write(_CLEAR + line[: shutil.get_terminal_size().columns - 1])
+        self.stream.flush()
+        self._drawn = True
+
+    def end_bar(self) -> None:
+        """Remove the bar, before other text is written."""
+        if self._drawn:
+            self.stream.write(_CLEAR)
+            self.stream.flush()
+            self._drawn = False
+
+
+def _part_of(record: logging.LogRecord) -> float | None:
+    done, total = getattr(record, "done", None), getattr(record, "total", None)
+    if not isinstance(done, (int, float)) or not isinstance(total, (int, float)):
+        return None
+    return min(1.0, max(0.0, done / total)) if total > 0 else 1.0
+
+
+def start_logging() -> None:
+    """Log to stderr from now on; a process that logs already goes on as it does."""
+    logging.basicConfig(level=logging.INFO, handlers=[_HANDLER])
+
+
+def say(text: str) -> None:
+    """Write a line to stderr, behind the bar if one is shown."""
+    _HANDLER.end_bar()
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
+
+
+_HANDLER = ProgressHandler()

@@ -1,0 +1,99 @@
+"""What the jobs `apply`, `catch-up` and `replicate` do, for `jobs/*.py` and the command line.
+
+Each takes a `JobContext` and returns exit code and result: the fields of an `ApplyOutcome`.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import asdict
+from typing import Any
+
+from sparktxlog.api import job
+from sparktxlog.api.job_source import JobSource, refuse_beyond
+from sparktxlog.api.progress import say
+from sparktxlog.worker.apply import Applier, ApplyOutcome
+from sparktxlog.worker.copy_terms import CopyOptions, FetcherOf
+from sparktxlog.worker.cutting import find_cut
+from sparktxlog.worker.fetching import DonorFetcher, executor_fetcher
+from sparktxlog.worker.state import ReplicaDirectory
+
+
+def apply(context: job.JobContext) -> tuple[int, dict[str, Any]]:
+    """Apply the published log to the site's replica: once, or following until a signal."""
+    arguments = context.arguments
+    stops = arguments.at_most is not None
+    copies = None if arguments.no_copy or stops else CopyOptions()
+    with _applier(context, copies, replays_anyway=stops, at_most=arguments.at_most) as applier:
+        if arguments.follow:
+            stop = threading.Event()
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, lambda *_: stop.set())
+            outcome = applier.follow(stop)
+        else:
+            outcome = applier.run_once(arguments.at_least, arguments.timeout)
+    return _told(outcome, max(arguments.at_least, arguments.at_most or 0))
+
+
+def catch_up(context: job.JobContext) -> tuple[int, dict[str, Any]]:
+    """Bring the replica back to the published end: by replay or by copy, as the node plans."""
+    arguments = context.arguments
+    replays = arguments.force == "replay"
+    options = CopyOptions(
+        verify=not arguments.no_verify,
+        history=arguments.history,
+        forced=arguments.force == "copy",
+        donor=arguments.donor,
+    )
+    with _applier(context, None if replays else options, replays_anyway=replays) as applier:
+        outcome = applier.catch_up(arguments.timeout)
+    return _told(outcome, outcome.published)
+
+
+def replicate(context: job.JobContext) -> tuple[int, dict[str, Any]]:
+    """Copy a donor's replica, its chunks fetched by Spark's executors; then replay on.
+
+    All executors must see the lake under the driver's path.
+    """
+    arguments = context.arguments
+    options = CopyOptions(verify=not arguments.no_verify, history=arguments.history, forced=True)
+    fetchers = executor_fetcher(context.spark, arguments.parts)
+    with _applier(context, options, open_fetcher=fetchers) as applier:
+        outcome = applier.catch_up(arguments.timeout)
+    return _told(outcome, outcome.published)
+
+
+@contextmanager
+def _applier(
+    context: job.JobContext,
+    copies: CopyOptions | None,
+    *,
+    replays_anyway: bool = False,
+    open_fetcher: FetcherOf = DonorFetcher,
+    at_most: int | None = None,
+) -> Iterator[Applier]:
+    """Hold the replica, with one connection for the log and one for reports."""
+    with closing(context.open_source()) as plain, closing(context.open_source()) as reporting:
+        lake = context.arguments.lake or plain.info().lake_root
+        cut = None if at_most is None else find_cut(plain.document, at_most)
+        if cut is not None:
+            refuse_beyond(lake, cut)
+        follows = getattr(context.arguments, "follow", False)
+        source = plain if follows else JobSource(plain.url, plain.token, cut)
+        with closing(source), closing(ReplicaDirectory(lake)) as directory:
+            yield Applier(
+                context.spark, source, directory, reporting=reporting, copies=copies,
+                replays_anyway=replays_anyway, open_fetcher=open_fetcher,
+            )  # fmt: skip
+
+
+def _told(outcome: ApplyOutcome, at_least: int) -> tuple[int, dict[str, Any]]:
+    """Say on stderr what was done; return exit code and result."""
+    for copy in outcome.copies:
+        say(copy.describe())
+    verdict = outcome.verdict or "the node was not told"
+    say(f"position {outcome.position:,} of {outcome.published:,}: {verdict}")
+    return job.exit_code_of(outcome, at_least), asdict(outcome)

@@ -1,0 +1,126 @@
+"""Whether a node can order: not if a member is away and the others cannot decide (D4, B19).
+
+Such a node waits: it goes on by itself when others return.  Until then it takes what shall be kept
+(level `accepted`), and answers reads.  What shall be ordered is refused, definitely, once this has
+lasted for `suspect-timeout`; before, it waits, because a link that breaks for a moment and a member
+that is being evicted are everyday things.  What was taken already is never refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import structlog
+
+from sparktxlog.errors import NoQuorumError
+from sparktxlog.model.ids import NodeId
+from sparktxlog.model.receipt import LEVEL_RANK, Level
+from sparktxlog.protocol.master import Master
+from sparktxlog.protocol.phases import Phase
+
+_log = structlog.get_logger("sparktxlog.restriction")
+
+_MEMBER = (Phase.NORMAL, Phase.SUSPECT, Phase.WEDGED)
+
+
+class Restriction:
+    """Looks whether this node and those that it hears can go on, and since when they cannot.
+
+    Args:
+        master: The core, for reading.
+        node_id: This node.
+        links_up: Returns the nodes that this one is linked to.
+        now: Log clock, microseconds.
+    """
+
+    def __init__(
+        self,
+        master: Master,
+        node_id: NodeId,
+        links_up: Callable[[], Iterable[str]],
+        now: Callable[[], int],
+    ) -> None:
+        self._master = master
+        self._node_id = node_id
+        self._links_up = links_up
+        self._now = now
+        #: Since when there is no quorum, None = there is one.
+        self._since: int | None = None
+        self._told = False
+        #: Nodes with a vote or the queue that are not heard, in precedence order.
+        self._absent: list[str] = []
+        #: Highest level that a transaction can reach at the moment.
+        self._reachable = Level.APPLIED
+        self.look()
+
+    def look(self) -> None:
+        """Look anew; done at each question, and when something was heard that may change it."""
+        phase = self._master.phase
+        if phase not in _MEMBER or self._is_quorum(phase):
+            self._since, self._absent, self._reachable = None, [], Level.APPLIED
+            if self._told:
+                self._told = False
+                _log.info("orders again", node=self._node_id)
+        elif self._since is None:
+            self._since = self._now()
+
+    def _is_quorum(self, phase: Phase) -> bool:
+        view = self._master.view
+        present = {str(self._node_id), *self._links_up()}
+        if phase is not Phase.NORMAL:  # there nobody is missed
+            present.difference_update(self._master.status().suspects)
+        if view.elects(present) and view.preserves(present):
+            return True
+        if phase is not Phase.WEDGED and present.issuperset(view.members):
+            return True  # nothing is to be decided: the epoch goes on as it is
+        self._absent = [
+            str(seat.node_id)
+            for seat in view.roster
+            if seat.node_id not in present and (seat.weight or seat.node_id in view.members)
+        ]
+        held = phase is not Phase.WEDGED and len(present.intersection(view.members)) >= view.quorum
+        self._reachable = Level.ACQUIRED if held else Level.ACCEPTED
+        return False
+
+    def shown(self) -> dict[str, Any] | None:
+        """Return who is waited for, since when and what is possible; None = nothing is amiss."""
+        self.look()
+        if self._since is None:
+            return None
+        return {
+            "waits_for": list(self._absent),
+            "since_us": max(0, self._now() - self._since),
+            "levels": [
+                level.value for level in Level if LEVEL_RANK[level] <= LEVEL_RANK[self._reachable]
+            ],
+        }
+
+    def check(self, level: Level, patience_s: float) -> None:
+        """Refuse a new transaction that cannot reach its level before others return.
+
+        Args:
+            level: How far it must get.
+            patience_s: How long the node waits for others first, 0 = for ever.
+
+        Raises:
+            NoQuorumError: Nothing happened, and nothing will (definite).
+        """
+        if level is Level.ACCEPTED:
+            return
+        self.look()
+        if self._since is None or LEVEL_RANK[level] <= LEVEL_RANK[self._reachable]:
+            return
+        lasts_s = (self._now() - self._since) / 1e6
+        if not 0 < patience_s <= lasts_s:
+            return
+        if not self._told:
+            self._told = True
+            _log.warning("orders nothing", node=self._node_id, waits_for=self._absent)
+        names = ", ".join(self._absent)
+        raise NoQuorumError(
+            f"too few nodes answer to order anything, for {lasts_s:,.0f} s: this one waits for "
+            f"{names}",
+            waits_for=list(self._absent),
+            levels=[self._reachable.value],
+        )

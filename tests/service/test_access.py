@@ -1,0 +1,230 @@
+"""Who may call which route: every role at every route of a node, as the application has them.
+
+The routes are taken from the application, so that a new one is asked as all others are, and one
+that nobody classified fails here.  What each role may is written down a second time, by rule.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from tests.service.local_nodes import config_of, serving
+from tests.service.test_peer_routes import Stranger
+
+from sparktxlog.codec import wire
+from sparktxlog.config import load_config
+from sparktxlog.runtime.wiring import RunningNode, build_node
+from sparktxlog.service.access import _ROLES, Role, role_of
+from sparktxlog.service.app import build_app
+
+CLIENT, ADMIN = "a token of the clients", "a token of the operators"
+#: What a caller shows: no token, a wrong one, one of the two, or the signature of a peer.
+SHOWN = ("nothing", "wrong", "client", "admin", "peer")
+#: All that clients and workers send; whatever else is sent to `/v1` is an operator's act.
+SENT_BY_CLIENTS = {
+    "POST /v1/transactions", "POST /v1/runs", "POST /v1/tables/{table}/rows",
+    "POST /v1/worker/reports", "POST /v1/worker/copies", "POST /v1/worker/transfers",
+    "POST /v1/worker/recounts",
+}  # fmt: skip
+#: The acts of operators, by name: whoever adds one must think of it twice.
+OPERATORS_ACTS = {
+    "POST /v1/peers", "PATCH /v1/peers/{id}", "DELETE /v1/peers/{id}",
+    "POST /v1/peers/{id}/promote", "POST /v1/peers/{id}/demote", "POST /v1/peers/{id}/replace",
+    "POST /v1/force", "PATCH /v1/settings", "POST /v1/maintenance",
+}  # fmt: skip
+
+
+def routes_of(app: Starlette) -> Iterator[tuple[str, str]]:
+    """Return (method, path pattern) of everything that the application answers."""
+    for route in app.routes:
+        assert isinstance(route, Route), f"{route} is no route, so it has no role"
+        yield from ((method, route.path) for method in sorted(route.methods or ()))
+
+
+def expected_role(method: str, path: str) -> Role:
+    """Return who should be allowed to call a route, by rules that know nothing of the table."""
+    if path.startswith("/peer/"):
+        return Role.PEER
+    if path.startswith("/replica/"):
+        return Role.LEASE
+    if path in ("/livez", "/readyz", "/openapi.json", "/docs"):
+        return Role.ANYBODY
+    reads = method in ("GET", "HEAD")
+    return Role.CLIENT if reads or f"{method} {path}" in SENT_BY_CLIENTS else Role.ADMIN
+
+
+def expected(role: Role, shown: str, client_set: bool, admin_set: bool) -> str:
+    """Return what must come of a request: `may`, or how it is refused."""
+    if role is Role.PEER:
+        return "may" if shown == "peer" else "no peer"
+    if role is Role.LEASE:
+        return "no lease"
+    if role is Role.ANYBODY:
+        return "may"
+    if admin_set and shown == "admin":
+        return "may"
+    if role is Role.ADMIN and admin_set:
+        return "forbidden" if client_set and shown == "client" else "unauthorized"
+    return "may" if not client_set or shown == "client" else "unauthorized"
+
+
+def outcome(status: int, document: dict[str, Any], role: Role) -> str:
+    """Return what came of a request, in the same words."""
+    if role is Role.PEER and status in (401, 403):
+        return "no peer"
+    if role is Role.LEASE and status in (401, 410):
+        return "no lease"
+    if status in (401, 403):
+        assert document.get("definite", True) is True
+        return str(document.get("title", status))
+    assert status < 500, document
+    return "may"
+
+
+def node_config(directory: Path, tokens: dict[str, str], port: int) -> Any:
+    """Return the configuration of node A, whose peer B does not run."""
+    return config_of(directory, "A", {"A": port, "B": 1}, **tokens)
+
+
+@pytest.mark.parametrize("admin_set", [True, False])
+@pytest.mark.parametrize("client_set", [True, False])
+def test_every_role_at_every_route(tmp_path: Path, client_set: bool, admin_set: bool) -> None:
+    tokens = {"client_token": CLIENT} if client_set else {}
+    tokens |= {"admin_token": ADMIN} if admin_set else {}
+
+    async def main() -> None:
+        listener = socket.create_server(("127.0.0.1", 0))
+        config = node_config(tmp_path, tokens, listener.getsockname()[1])
+        async with serving(config, listener) as a, Stranger(a, "B") as peer:
+            assert (await peer.greet(greeting_of_b(tmp_path, config.listen[1])))[0] == 200
+            found = {
+                (method, path, shown): await ask(peer, method, path, shown)
+                for method, path in routes_of(build_app(a))
+                for shown in SHOWN
+            }
+        assert len(found) > 60 * len(SHOWN)
+        wrong = {
+            case: what
+            for case, what in found.items()
+            if what != expected(expected_role(*case[:2]), case[2], client_set, admin_set)
+        }
+        assert wrong == {}
+
+    asyncio.run(main())
+
+
+def greeting_of_b(directory: Path, port: int) -> wire.Hello:
+    """Return how the peer B greets A: as one that has the same configuration."""
+    node = build_node(config_of(directory, "B", {"A": port, "B": 1}))
+    node.parts.front.close()
+    return node.parts.greeter.own
+
+
+async def ask(peer: Stranger, method: str, path: str, shown: str) -> str:
+    """Send a request that would change nothing if it were let in."""
+    target = re.sub(r"{\w+:int}", "0", path)
+    target = re.sub(r"{[\w:]+}", "x", target)
+    body = b"" if method in ("GET", "HEAD") else b"{}"
+    token = {"wrong": "neither", "client": CLIENT, "admin": ADMIN}.get(shown)
+    headers = None if shown == "peer" else {} if token is None else {
+        "authorization": f"Bearer {token}"
+    }  # fmt: skip
+    if method == "HEAD":  # an answer without a document: its status alone tells
+        url = peer.target.node.config.master_url + target
+        signed = peer.headers(target, b"", method) if headers is None else headers
+        async with peer.session.head(url, headers=signed) as response:
+            status = response.status
+        document = {"title": {401: "unauthorized", 403: "forbidden"}.get(status)}
+    else:
+        status, document = await peer.send(target, body, headers, method)
+    return outcome(status, document, expected_role(method, path))
+
+
+@pytest.mark.parametrize("name", ["A", "W"])
+def test_every_route_is_classified_and_nothing_else_is(tmp_path: Path, name: str) -> None:
+    async def main() -> set[tuple[str, str]]:
+        running = built(tmp_path, name)
+        return set(routes_of(build_app(running)))
+
+    routes = asyncio.run(main())
+    open_ones = {route for route in routes if role_of(*route) is Role.NOBODY}
+    assert open_ones == set(), "write them into service/access.py"
+    assert {route: role_of(*route) for route in routes} == {
+        route: expected_role(*route) for route in routes
+    }
+    if name == "A":
+        assert {f"{method} {path}" for method, path in routes if method != "HEAD"} == set(_ROLES)
+        assert {route for route, role in _ROLES.items() if role is Role.ADMIN} == OPERATORS_ACTS
+
+
+def built(directory: Path, name: str) -> RunningNode:
+    """Return a node that is not started."""
+    if name == "A":
+        node = build_node(node_config(directory, {"admin_token": ADMIN}, 2))
+    else:
+        node = build_node(
+            load_config(
+                None,
+                {
+                    "node-id": "W", "master-url": "http://127.0.0.1:9", "roles": "witness",
+                    "data-dir": str(directory / "W"), "cluster-secret": "x" * 16,
+                    "peer.1.id": "A", "peer.1.url": "http://127.0.0.1:1",
+                },
+                {},
+            )
+        )  # fmt: skip
+    node.parts.front.close()
+    return node
+
+
+def test_a_route_that_nobody_classified_is_closed_for_all(tmp_path: Path) -> None:
+    async def handler(_: Request) -> Response:
+        raise AssertionError("it was let in")
+
+    async def main() -> None:
+        app = build_app(built(tmp_path, "A"), extra=[Route("/v1/new", handler)])
+        route = next(r for r in app.routes if isinstance(r, Route) and r.path == "/v1/new")
+        assert role_of("GET", "/v1/new") is Role.NOBODY
+        for token in (None, CLIENT, ADMIN):
+            shown = [] if token is None else [(b"authorization", f"Bearer {token}".encode())]
+            request = Request({
+                "type": "http", "method": "GET", "path": "/v1/new", "headers": shown,
+                "query_string": b"", "server": ("a", 80), "scheme": "http",
+            })  # fmt: skip
+            response = await route.endpoint(request)
+            assert response.status_code == 403
+            assert b"forbidden" in response.body
+
+    asyncio.run(main())
+
+
+def test_the_refusal_names_the_setting(tmp_path: Path) -> None:
+    async def main() -> None:
+        listener = socket.create_server(("127.0.0.1", 0))
+        tokens = {"client_token": CLIENT, "admin_token": ADMIN}
+        config = node_config(tmp_path, tokens, listener.getsockname()[1])
+        async with serving(config, listener) as a, Stranger(a, "B") as other:
+            shown = {"authorization": f"Bearer {CLIENT}"}
+            status, document = await other.send("/v1/settings", b'{"paused":true}', shown, "PATCH")
+            assert (status, document["title"]) == (403, "forbidden")
+            assert document["fields"] == {"setting": "admin-token"}
+            assert "admin-token-file" in document["hint"]
+            assert "SPARKTXLOG_ADMIN_TOKEN" in document["hint"]
+            assert (document["definite"], document["retryable"]) == (True, False)
+            assert CLIENT not in str(document) and ADMIN not in str(document)
+            assert not a.parts.settings.paused
+            shown = {"authorization": f"Bearer {ADMIN}"}
+            assert (await other.send("/v1/settings", b'{"paused":true}', shown, "PATCH"))[0] == 200
+            assert a.parts.settings.paused
+
+    asyncio.run(main())
