@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+from benchmarks.copy_table import copy_table
 from benchmarks.results import Figure, machine, markdown, write
 
 #: In this order: first those without a JVM in this process.
@@ -41,6 +42,8 @@ def main() -> int:
         print(f"{name}: {time.perf_counter() - begin:.0f} s", file=sys.stderr, flush=True)
         figures += found
     print(markdown(figures))
+    if copies := copy_table({figure.name: figure.value for figure in figures}):
+        print(f"\n{copies}")
     if not arguments.short:
         keep = arguments.only is not None and arguments.output.exists()
         write(arguments.output, figures, keep=keep)

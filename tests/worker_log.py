@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from sparktxlog.codec.arrow import arrow_schema
 from sparktxlog.errors import TransportError
 from sparktxlog.model.operation import OP_COLUMN, POSITION_COLUMN, StagedFile
-from sparktxlog.model.report import WorkerReport
+from sparktxlog.model.report import Recount, WorkerReport
 from sparktxlog.model.table import Column, TableDefinition
 from sparktxlog.storage.interfaces import Segment, TableEffect
 from sparktxlog.worker.source import Answer, NodeInfo, SiteReplica, Tail
@@ -304,6 +304,7 @@ class MemoryLog:
         self.log = log
         self.lake = lake
         self.reports: list[WorkerReport] = []
+        self.recounts: list[Recount] = []
         self.answer = Answer(verdict="KNOWN", plan="up-to-date")
         self.others: list[SiteReplica] = []
         self.reachable = True
@@ -334,6 +335,11 @@ class MemoryLog:
     def report(self, report: WorkerReport) -> Answer:
         self._check()
         self.reports.append(report)
+        return self.answer
+
+    def take_recount(self, recount: Recount) -> Answer:
+        self._check()
+        self.recounts.append(recount)
         return self.answer
 
     def replicas(self) -> list[SiteReplica]:

@@ -8,8 +8,14 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import typer
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.sql import SparkSession
+from typer.testing import CliRunner
 
-from sparktxlog.api import job
+from sparktxlog.api import job, session
+from sparktxlog.api.job_options import OPTIONS
+from sparktxlog.cli.app import app
 from sparktxlog.errors import (
     ApplyError,
     ConfigError,
@@ -20,6 +26,7 @@ from sparktxlog.errors import (
     TxLogError,
     UnauthorizedError,
 )
+from sparktxlog.worker.apply import ApplyOutcome
 
 JOBS = Path(__file__).parents[2] / "jobs"
 
@@ -32,7 +39,7 @@ def load(name: str) -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("name", ["apply", "maintain", "verify"])
+@pytest.mark.parametrize("name", ["apply", "catch_up", "maintain", "replicate", "verify"])
 def test_an_absent_node_is_told_before_spark_starts(
     name: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -48,6 +55,9 @@ def test_wrong_arguments_and_urls(capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         load("apply").main(["--once", "--follow"])
     assert caught.value.code == job.USAGE == 2
+    with pytest.raises(SystemExit) as caught:
+        load("verify").main(["--since", "7"])
+    assert caught.value.code == job.USAGE
     assert load("apply").main(["--url", "nowhere"]) == job.BAD_CONFIG == 6
     assert "[config]" in capfd.readouterr().err
 
@@ -69,10 +79,68 @@ def test_errors_have_exit_codes(error: TxLogError, code: int) -> None:
 
 
 def test_outcomes_have_exit_codes() -> None:
-    module = load("apply")
-    outcome = module.ApplyOutcome(position=5, published=9)
-    assert module.exit_code(outcome, 5) == 0
-    assert module.exit_code(outcome, 6) == 3
-    stopped = module.ApplyOutcome(position=5, published=9, stopped="the node says so")
-    diverged = module.ApplyOutcome(position=5, published=9, diverged={"t": "why"})
-    assert {module.exit_code(found, 6) for found in (stopped, diverged)} == {4}
+    outcome = ApplyOutcome(position=5, published=9)
+    assert job.exit_code_of(outcome, 5) == 0
+    assert job.exit_code_of(outcome, 6) == 3
+    stopped = ApplyOutcome(position=5, published=9, stopped="the node says so")
+    diverged = ApplyOutcome(position=5, published=9, diverged={"t": "why"})
+    assert {job.exit_code_of(found, 6) for found in (stopped, diverged)} == {4}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_a_command_takes_the_options_of_its_job(name: str) -> None:
+    command = typer.main.get_command(app).commands[name]  # type: ignore[attr-defined]
+    taken = {flag: item for item in command.params for flag in item.opts}
+    expected = {option.flag for option in OPTIONS[name]} | {"--url", "--json"}
+    assert set(taken) - {"--help", "-h"} == expected
+    for option in OPTIONS[name]:
+        assert taken[option.flag].help == option.help
+        assert (taken[option.flag].default or None) == (option.default or None)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--once", "--follow"),
+        ("--follow", "--at-most", "7"),
+        ("--at-most", "0"),
+        ("--at-most", "7", "--at-least", "8"),
+    ],
+)
+def test_options_that_exclude_each_other_are_refused_alike(
+    arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        load("apply").main(arguments)
+    assert caught.value.code == job.USAGE
+    said = capsys.readouterr().err.splitlines()[-1].rpartition("error: ")[2]
+    answer = CliRunner().invoke(app, ["apply", *arguments])
+    assert answer.exit_code == job.USAGE
+    assert said in answer.output
+
+
+def test_a_command_ends_as_its_job_does(capfd: pytest.CaptureFixture[str]) -> None:
+    assert load("apply").main(["--url", "http://127.0.0.1:9", "--json"]) == 5
+    by_job = json.loads(capfd.readouterr().out)
+    answer = CliRunner().invoke(app, ["apply", "--url", "http://127.0.0.1:9", "--json"])
+    assert answer.exit_code == 5 and json.loads(answer.stdout) == by_job
+
+
+def test_spark_that_does_not_start_ends_in_a_line_of_json(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    class Node:
+        def info(self) -> None: ...
+        def close(self) -> None: ...
+
+    def get_or_create(_: object) -> None:
+        raise Py4JError("Could not parse Master URL: 'moon'")
+
+    monkeypatch.setattr(job, "open_source", lambda _: Node())
+    monkeypatch.setattr(session, "jar_settings", dict)
+    monkeypatch.setattr(SparkSession.Builder, "getOrCreate", get_or_create)
+    assert load("apply").main(["--master", "moon", "--json"]) == job.ERROR
+    out, err = capfd.readouterr()
+    found = json.loads(out)
+    assert found["exit_code"] == 1 and found["error"]["title"] == "missing-dependency"
+    assert "Spark did not start with master moon" in err

@@ -14,7 +14,12 @@ import msgspec
 import pytest
 from tests.worker_log import LogBuilder, table
 
-from sparktxlog.errors import ApplyError, ConfigError, TransportError, UnauthorizedError
+from sparktxlog.errors import (
+    ConfigError,
+    RemoteProtocolError,
+    TransportError,
+    UnauthorizedError,
+)
 from sparktxlog.model.report import TableState, WorkerReport
 from sparktxlog.model.signature import TableSignature
 from sparktxlog.worker.source import HttpLogSource
@@ -102,7 +107,14 @@ def test_a_kept_connection_that_was_closed_is_opened_anew(node: Node) -> None:
 
 @pytest.mark.parametrize(
     ("status", "kind"),
-    [(401, UnauthorizedError), (403, UnauthorizedError), (503, TransportError), (410, ApplyError)],
+    [
+        (401, UnauthorizedError),
+        (403, UnauthorizedError),
+        (429, TransportError),
+        (503, TransportError),
+        # Without the node's code nobody knows that it means the log.
+        (410, RemoteProtocolError),
+    ],
 )
 def test_refusals_keep_the_nodes_words(node: Node, status: int, kind: type[Exception]) -> None:
     problem = {"detail": "what is wrong", "hint": "what to do"}
@@ -117,7 +129,10 @@ def test_other_words_are_shown_as_they_are(node: Node) -> None:
     with closing(source_of(node)) as source, pytest.raises(TransportError, match="proxy"):
         source.info()
     node.answers["/v1/info"] = (200, b'{"node_id": 1}')
-    with closing(source_of(node)) as source, pytest.raises(ApplyError, match="one release"):
+    with (
+        closing(source_of(node)) as source,
+        pytest.raises(RemoteProtocolError, match="one release"),
+    ):
         source.info()
 
 

@@ -15,11 +15,17 @@ from sparktxlog.model.copying import Decision
 from sparktxlog.model.report import ReplicaVerdict, WorkerReport
 
 CAUSES = {
-    ReplicaVerdict.KNOWN: (Cause.NONE, Cause.EXPIRED),
+    ReplicaVerdict.KNOWN: (Cause.NONE, Cause.EXPIRED, Cause.CONTESTED),
     ReplicaVerdict.EMPTY: (Cause.NONE, Cause.EXPIRED),
     ReplicaVerdict.AHEAD: (Cause.BEYOND,),
     ReplicaVerdict.FOREIGN: (Cause.LINEAGE,),
-    ReplicaVerdict.DIVERGED: (Cause.NO_RUN_END, Cause.HASH, Cause.ADMITTED, Cause.SIGNATURE),
+    ReplicaVerdict.DIVERGED: (
+        Cause.NO_RUN_END,
+        Cause.HASH,
+        Cause.ADMITTED,
+        Cause.SIGNATURE,
+        Cause.RECOUNT,
+    ),
 }
 COMPARISON = st.sampled_from(list(ReplicaVerdict)).flatmap(
     lambda verdict: st.builds(
@@ -50,8 +56,8 @@ INPUT = st.builds(
     replay_pace=st.just(ReplayPace()), transfer_pace=st.just(TransferPace()),
     full_replication_time_factor=st.floats(0.01, 1_000),
     min_time_to_consider_full_replication_s=st.floats(0, 10**7),
-    others_not_empty=st.booleans(), claimed_success=st.booleans(), last_healthy=st.booleans(),
-    asked_for=st.booleans(),
+    others_not_empty=st.booleans(), contested=st.sampled_from([(), ("B",)]),
+    last_healthy=st.booleans(), asked_for=st.booleans(),
 )  # fmt: skip
 
 
@@ -90,7 +96,7 @@ def test_a_decision_keeps_the_rules(known: PlanInput) -> None:
         assert decision.message in ("", NO_SIZE)
     if decision.plan == "replay":
         assert known.workload is not None
-        assert known.comparison.cause is Cause.NONE
+        assert known.comparison.cause in (Cause.NONE, Cause.CONTESTED)
 
 
 @settings(max_examples=300, deadline=None)

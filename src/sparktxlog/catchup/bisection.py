@@ -19,9 +19,10 @@ Asked are O(log n) states of each site for a table, each state once.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+
+from sparktxlog.catchup.opinions import majority
 
 #: Stands for the chain hash among a state's tables: sites whose orders differ, differ in it.
 HISTORY = ""
@@ -88,11 +89,8 @@ def disagreeing(signatures: Mapping[str, str]) -> tuple[str, ...]:
     Returns:
         Empty if all agree, or if no opinion has more than half of at least three sites.
     """
-    counts = Counter(signatures.values())
-    if len(signatures) < 3 or not counts:
-        return ()
-    opinion, votes = counts.most_common(1)[0]
-    if 2 * votes <= len(signatures):
+    opinion = majority(signatures)
+    if opinion is None:
         return ()
     return tuple(sorted(site for site, found in signatures.items() if found != opinion))
 

@@ -1,12 +1,15 @@
 """What a replica's reported state says about it (protocol S3); pure, like the whole room.
 
-A report is KNOWN iff its chain hash is the log's at its position **and** its tables carry the
-signatures that were recorded first at that position.  Else it is
+A report is KNOWN iff its chain hash is the log's at its position **and** no majority of sites says
+that its tables are other ones (`opinions`).  Else it is
 
 - EMPTY: nothing was applied yet;
 - FOREIGN: it belongs to another log (lineage);
 - AHEAD: its position lies beyond this node's queue;
-- DIVERGED: same log, other history (hash), other content (signature), or it says so itself.
+- DIVERGED: same log, other history (hash), other content (signature, recount), or it says so.
+
+Where replicas differ and no majority says who is right, all of them stay KNOWN, with what they
+differ in as `contest`: they go on, and none of them may be copied from.
 
 Only verdict and cause are decided here.  What is to be done about it, and at what cost, is the
 planner's: `planner.decide`, and `planner.first_plan` as long as no estimates are at hand.
@@ -14,10 +17,11 @@ planner's: `planner.decide`, and `planner.first_plan` as long as no estimates ar
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from enum import Enum
 
+from sparktxlog.catchup.opinions import Dissent
 from sparktxlog.model.report import ReplicaVerdict, WorkerReport
 
 
@@ -36,8 +40,12 @@ class Cause(str, Enum):
     HASH = "hash"
     #: The worker itself says that a table stands still.
     ADMITTED = "admitted"
-    #: Right history, no complaint of the worker, and yet other content (R20).
+    #: Right history, no complaint of the worker, and yet other content than most sites (R20).
     SIGNATURE = "signature"
+    #: A recount found other rows than the worker reported (S2b, R20).
+    RECOUNT = "recount"
+    #: KNOWN, but other content than another replica, and no majority says who is right.
+    CONTESTED = "contested"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,10 +61,8 @@ class LogView:
     chain_hash: str | None
     #: First position that can still be replayed from is `kept_after` (0 = all of the log).
     kept_after: int = 0
-    #: Table → signature text, as first recorded at the report's position; None = nothing recorded.
-    recorded: Mapping[str, str] | None = None
-    #: Node that recorded it.
-    recorded_by: str = ""
+    #: Tables of which a recount found other rows than were reported: why they stand still.
+    recounted: Collection[str] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,10 +74,12 @@ class Comparison:
     reason: str
     #: Published transactions that the replica lacks, ≥ 0; 0 where the verdict is no known state.
     behind: int = 0
+    #: Of a KNOWN replica: where it differs from another one, and nobody can say who is right.
+    contest: Dissent | None = None
 
 
 def compare(report: WorkerReport, log: LogView) -> Comparison:
-    """Judge a replica's report against the log and against what other sites reported."""
+    """Judge a replica's report against the log alone; what other sites say is `judge`'s."""
     where = f"position {report.position}"
     if report.lineage != log.lineage:
         return Comparison(
@@ -85,44 +93,74 @@ def compare(report: WorkerReport, log: LogView) -> Comparison:
             verdict=ReplicaVerdict.AHEAD, cause=Cause.BEYOND,
             reason=f"{where} lies beyond this node's queue, which ends at {log.position}",
         )  # fmt: skip
-    if log.chain_hash is None and report.position < log.kept_after:
-        return _behind(ReplicaVerdict.KNOWN, report, log)
-    if log.chain_hash is None:
-        return _diverged(Cause.NO_RUN_END, f"{where} is no end of a run of this log")
-    if report.chain_hash != log.chain_hash:
+    if log.chain_hash is not None and report.chain_hash != log.chain_hash:
         return _diverged(
             Cause.HASH, f"at {where} the replica followed another history: hash "
             f"{report.chain_hash[:12]}, here {log.chain_hash[:12]}",
         )  # fmt: skip
+    if log.chain_hash is None and report.position >= log.kept_after:
+        return _diverged(Cause.NO_RUN_END, f"{where} is no end of a run of this log")
     for table, state in sorted(report.tables.items()):
         if state.diverged:
-            return _diverged(Cause.ADMITTED, f"table {table!r}: {state.diverged}")
-    difference = first_difference(report, log.recorded or {})
-    if difference:
-        by = f" (recorded first by {log.recorded_by})" if log.recorded_by else ""
-        return _diverged(Cause.SIGNATURE, f"at {where} {difference}{by}")
+            cause = Cause.RECOUNT if table in log.recounted else Cause.ADMITTED
+            return _diverged(cause, f"table {table!r}: {state.diverged}")
     return _behind(ReplicaVerdict.KNOWN, report, log)
 
 
-def first_difference(report: WorkerReport, recorded: Mapping[str, str]) -> str:
-    """Name the first table whose signature is not the recorded one; empty = all equal."""
-    for table in sorted(recorded):
-        state = report.tables.get(table)
-        if state is None:
-            return f"table {table!r} is missing"
-        text = state.signature.to_text()
-        if text != recorded[table]:
-            return f"table {table!r} has signature {text}, recorded is {recorded[table]}"
-    if recorded:
-        for table in sorted(report.tables):
-            if table not in recorded:
-                return f"table {table!r} was not recorded"
-    return ""
+def judge(
+    comparison: Comparison, conviction: Dissent | None, contest: Dissent | None
+) -> Comparison:
+    """Add to a comparison with the log what other sites' opinions say of the replica.
+
+    Args:
+        comparison: Of `compare`; only a KNOWN one is changed.
+        conviction: Where a majority says that the replica is wrong.
+        contest: Where it differs from another one, and no majority says who is right.
+    """
+    if comparison.verdict is not ReplicaVerdict.KNOWN:
+        return comparison
+    if conviction is not None:
+        return _diverged(Cause.SIGNATURE, conviction_text(conviction))
+    if contest is None:
+        return comparison
+    cause = comparison.cause if comparison.cause is Cause.EXPIRED else Cause.CONTESTED
+    reason = f"{comparison.reason}; {contest_text(contest)}"
+    return replace(comparison, cause=cause, reason=reason, contest=contest)
+
+
+def conviction_text(found: Dissent) -> str:
+    """Say in which table, and how, a replica differs from the majority."""
+    truth = next(iter(found.others.values()))
+    says = f"most sites ({', '.join(found.others)}) have {truth or 'no such table'}"
+    return f"{_dissent_text(found)}, {says}"
+
+
+def contest_text(found: Dissent) -> str:
+    """Say in which table, and how, replicas differ, and what resolves it."""
+    others = ", ".join(
+        f"site {site} has {text or 'no such table'}" for site, text in found.others.items()
+    )
+    return (
+        f"{_dissent_text(found)}, {others}: no majority says which is right, so nothing is copied; "
+        "if no recount tells, compare the sites (sparktxlog verify --compare) and copy at the "
+        "wrong one (jobs/catch_up.py --force copy --donor SITE)"
+    )
+
+
+def _dissent_text(found: Dissent) -> str:
+    table = found.tables[0]
+    more = f" (and {len(found.tables) - 1} more)" if len(found.tables) > 1 else ""
+    what = f"has signature {found.signature}" if found.signature else "is missing"
+    return f"at position {found.position} table {table!r}{more} {what}"
 
 
 def recordable(report: WorkerReport) -> dict[str, str] | None:
-    """Return a report's signatures by table, or None if some table stands still."""
-    if any(state.diverged for state in report.tables.values()):
+    """Return a report's signatures by table, or None if it vouches for none of them.
+
+    A table that stands still, and a replica that its worker cannot repair, are no states of the
+    log: an opinion is always the report of a success.
+    """
+    if report.irreparable or any(state.diverged for state in report.tables.values()):
         return None
     return {table: state.signature.to_text() for table, state in report.tables.items()}
 

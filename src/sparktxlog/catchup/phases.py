@@ -27,7 +27,7 @@ class Move(str, Enum):
     COPY_TOLD = "copy-told"
     #: The node, or its operator, wants it to stand still.
     STOP_TOLD = "stop-told"
-    #: Nobody lends, or the old files cannot be kept.
+    #: Nobody lends, the old files cannot be kept, or neither replay nor copy would help.
     REFUSED = "refused"
     #: All attempts failed.
     SPENT = "spent"
@@ -43,11 +43,13 @@ TRANSITIONS: dict[tuple[Phase, Move], Phase] = {
     (Phase.BASIC, Move.BEYOND_REPLAY): Phase.LOAD,  # D5
     (Phase.BASIC, Move.COPY_TOLD): Phase.LOAD,
     (Phase.BASIC, Move.STOP_TOLD): Phase.IDLE,
+    (Phase.BASIC, Move.REFUSED): Phase.IDLE,  # D5, B40
     (Phase.BASIC, Move.SPENT): Phase.IDLE,  # B40
     (Phase.REQUEST, Move.FILLED): Phase.BASIC,  # B29
     (Phase.REQUEST, Move.BEYOND_REPLAY): Phase.LOAD,  # B30
     (Phase.REQUEST, Move.COPY_TOLD): Phase.LOAD,
     (Phase.REQUEST, Move.STOP_TOLD): Phase.IDLE,
+    (Phase.REQUEST, Move.REFUSED): Phase.IDLE,  # D5, B40
     (Phase.REQUEST, Move.SPENT): Phase.IDLE,  # B40
     (Phase.LOAD, Move.LOADED): Phase.BASIC,  # B35
     (Phase.LOAD, Move.REFUSED): Phase.IDLE,  # B32

@@ -5,6 +5,7 @@
 - KNOWN and EMPTY replay what they miss, unless a copy is much faster (`prefers_copy`) or the log
   does not reach back to them.
 - DIVERGED, and a worker that calls its replica irreparable, need a copy (R06, R19, R20).
+- Where replicas differ and nobody can say who is right, none is a donor: what can replays.
 - AHEAD and FOREIGN are never overwritten unless somebody asks for it: they stop.
 - Without a donor nothing is copied; a replay goes on where it can (R23, D8).
 
@@ -13,7 +14,7 @@ The messages are those of the sources; `log_lines` returns them in the order the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -58,8 +59,8 @@ class PlanInput:
     min_time_to_consider_full_replication_s: float = 600.0
     #: At least one other replica holds something (R21).
     others_not_empty: bool = False
-    #: The worker reported the operation that led here as a success (R20).
-    claimed_success: bool = True
+    #: Nodes that nobody can say of whether they are right: a copy must name the one that is.
+    contested: tuple[str, ...] = ()
     #: No other replica is healthy: a copy would stop reads or writes (D8).
     last_healthy: bool = False
     #: Somebody asked for a copy whatever the estimates say.
@@ -108,7 +109,8 @@ def decide(known: PlanInput) -> Decision:
     comparison, report = known.comparison, known.report
     plan = first_plan(comparison)
     if comparison.verdict is ReplicaVerdict.DIVERGED:
-        lied = comparison.cause is Cause.SIGNATURE and known.claimed_success
+        # Both rest on what the worker reported as a success, and was none (R20).
+        lied = comparison.cause in (Cause.SIGNATURE, Cause.RECOUNT)
         forced = lied and not report.irreparable
         return _needed(known, OUT_OF_SYNC_FORCED if forced else OUT_OF_SYNC, comparison.reason)
     if known.asked_for:
@@ -189,10 +191,18 @@ def _obstacle(known: PlanInput) -> str:
     if _nobody_has_anything(known):
         return "all replicas are empty"
     if not known.donors:
-        return "no healthy donor"
+        return no_donor(known.contested)
     if all(known.missing_bytes.get(donor) is None for donor in known.donors):
         return NO_SIZE
     return ""
+
+
+def no_donor(contested: Sequence[str]) -> str:
+    """Say that there is no donor, and who could be named as one."""
+    if not contested:
+        return "no healthy donor"
+    sites = ", ".join(contested)
+    return f"no healthy donor; contested: {sites}; name the one that is right (--donor)"
 
 
 def _complaint(known: PlanInput) -> str:

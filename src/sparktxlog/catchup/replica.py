@@ -7,6 +7,7 @@
 
 D5 decides between them: what the log does not hold any more, and what would fail again, needs a
 copy; what failed on the way is tried again with growing pauses, and then the replica goes idle.
+What neither of them would change, a wrong token or a full disk, makes it idle at once.
 Every remote task has a deadline that signs of life push on (V64), so nothing waits for ever.
 At any time `position` states what the tables hold (B41).
 """
@@ -216,6 +217,10 @@ class ReplicaMachine:
     def _failed(self, fault: Fault, reason: str, now_s: float) -> list[ReplicaAction]:
         task, self._task, self._deadline = self._task, None, None
         match task:
+            case _Task.APPLY | _Task.REQUEST | _Task.FETCH | _Task.RESTART if (
+                fault is Fault.REFUSED
+            ):
+                return self._go(Move.REFUSED, reason)
             case _Task.APPLY | _Task.REQUEST if fault is not Fault.TRANSPORT:
                 self._needs_copy = True
                 return self._load(Move.BEYOND_REPLAY, reason)

@@ -21,6 +21,9 @@ class Fault(str, Enum):
     UNAVAILABLE = "unavailable"
     #: It would fail again in the same way.
     DETERMINISTIC = "deterministic"
+    #: Somebody must do something first: a wrong token, another release, a full disk.  A copy would
+    #: not help.
+    REFUSED = "refused"
 
 
 # -- events ----------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,8 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from sparktxlog import __version__
-from sparktxlog.cli import backup, catchup, epochs, maintenance, peer, quarantine
-from sparktxlog.cli.node_api import DEFAULT_URL, TOKEN_VARIABLE, NodeApi
+from sparktxlog.cli import backup, catchup, epochs, maintenance, peer, quarantine, replica
+from sparktxlog.cli.node_api import DEFAULT_URL, NodeApi, client_token
 from sparktxlog.cli.options import AsJson, Url
 from sparktxlog.cli.output import (
     ExitCode,
@@ -26,8 +25,10 @@ from sparktxlog.cli.state import (
     awaited_text,
     judge_status,
     latest_runs,
+    restricted_text,
     state_word,
     uncompared_text,
+    verdict_text,
 )
 from sparktxlog.errors import ConfigError, InvalidRequestError, TxLogError
 
@@ -57,6 +58,9 @@ app.command(epilog="Example: sparktxlog plan --json")(catchup.plan)
 app.command(epilog="Example: sparktxlog transfers --limit 5")(catchup.transfers)
 app.command(epilog="Example: sparktxlog epochs --limit 5")(epochs.epochs)
 app.command(epilog="Example: sparktxlog maintain --dry-run --json")(maintenance.maintain)
+app.command(epilog="Example: sparktxlog apply --url http://127.0.0.1:7070 --follow")(replica.apply)
+app.command(epilog="Example: sparktxlog catch-up --force copy --json")(replica.catch_up)
+app.command(epilog="Example: sparktxlog replicate --parts 8")(replica.replicate)
 
 ConfigFile = Annotated[
     Path | None, typer.Option("--config", "-c", help="TOML or .properties file.")
@@ -193,20 +197,24 @@ def status(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
 def _print_status(found: Mapping[str, Any], word: str) -> None:
     print_rows(
         f"node {found.get('node_id')}: {word}",
-        ("position", "published", "incoming runs", "incoming transactions", "round", "epoch",
-         "phase", "on duty"),
+        ("position", "published", "kept after", "log bytes", "incoming runs",
+         "incoming transactions", "round", "epoch", "phase", "on duty"),
         [
             [
                 found.get(name)
-                for name in ("position", "published", "incoming_runs", "incoming_transactions",
-                             "round", "epoch", "phase", "duty")
+                for name in ("position", "published", "kept_after", "log_bytes", "incoming_runs",
+                             "incoming_transactions", "round", "epoch", "phase", "duty")
             ]
         ],
     )  # fmt: skip
+    if found.get("phase_reason") and found.get("phase") not in ("NORMAL", "WITNESS", "FAULT"):
+        typer.echo(f"{found['phase']}: {found['phase_reason']}")
     for name in found.get("suspects") or []:
         typer.echo(f"missed {name}: no sign of life")
     for waiting in found.get("waiting_for") or []:
         typer.echo(f"awaited {awaited_text(waiting)}")
+    if found.get("restricted"):
+        typer.echo(restricted_text(found["restricted"]))
     if found.get("halted"):
         typer.echo(f"halted: {found['halted']}")
     if found.get("uncompared"):
@@ -231,11 +239,13 @@ def _print_peers(found: Mapping[str, Any]) -> None:
 def _print_replicas(found: Mapping[str, Any]) -> None:
     print_rows(
         "replicas",
-        ("worker", "site", "position", "verdict", "report is old (s)", "alive", "plan", "catch-up"),
+        ("worker", "site", "position", "verdict", "report is old (s)", "alive", "needs copy",
+         "plan", "catch-up"),
         [
             [replica.get("worker_id"), replica.get("node_id"), replica.get("position"),
-             replica.get("verdict"), replica.get("age_s"), bool(replica.get("alive")),
-             replica.get("plan"), catchup.last_transfer_text(replica)]
+             verdict_text(replica), replica.get("age_s"), bool(replica.get("alive")),
+             bool(replica.get("needs_copy")), replica.get("plan"),
+             catchup.last_transfer_text(replica)]
             for replica in found.get("replicas") or []
         ],
     )  # fmt: skip
@@ -362,7 +372,7 @@ def verify(
     """
     from sparktxlog.cli.verification import run_comparison, run_verification
 
-    token = os.environ.get(TOKEN_VARIABLE)
+    token = client_token()
     if compare:
         from sparktxlog.worker.histories import read_peer_urls
 

@@ -1,7 +1,12 @@
-"""Commands `backup` and `restore`: images of a site's replica, without Spark and without a node."""
+"""Commands `backup` and `restore`: images of a site's replica, without a node.
+
+Only what counts rows starts Spark: `restore`, unless told not to, and `backup verify --recount`.
+"""
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,11 +17,12 @@ import typer
 from typer.core import TyperGroup
 
 from sparktxlog.cli.node_api import DEFAULT_URL, NodeApi
-from sparktxlog.cli.options import AsJson, Url
+from sparktxlog.cli.options import AsJson, Url, require_spark
 from sparktxlog.cli.output import ExitCode, print_json, print_rows, time_text
+from sparktxlog.errors import DiskFullError, InvalidRequestError, TxLogError
 
 if TYPE_CHECKING:
-    from sparktxlog.worker.image_store import Image
+    from sparktxlog.worker.image_store import Image, ImageStore
     from sparktxlog.worker.imaging import Progress
 
 
@@ -35,6 +41,8 @@ backup_app = typer.Typer(
     help="Back up a site's replica: `backup DIR` stores an image, list and verify look at them.",
 )
 Directory = Annotated[Path, typer.Argument(help="Directory of the images.")]
+#: Table → recorded and counted signature, where they differ.
+Wrong = dict[str, tuple[str, str]]
 
 
 @backup_app.command(
@@ -66,7 +74,8 @@ def create(
     from sparktxlog.worker.imaging import back_up_replica, image_name
 
     site, root, compress = _source(lake, config, url)
-    store = ImageStore(directory, compress=compress and not no_compression)
+    compress = compress and not no_compression
+    store = ImageStore(directory, compress=compress)
     begun = time.monotonic()
     with _bar("backing up") as tell:
         done = back_up_replica(
@@ -77,6 +86,7 @@ def create(
         "new_files": done.new_files,
         "added_bytes": done.added_bytes,
         "repeated": done.repeated,
+        "compression": compress,
         "seconds": round(time.monotonic() - begun, 3),
     }
     if as_json:
@@ -113,24 +123,46 @@ def list_images(directory: Directory, as_json: AsJson = False) -> None:
 def verify_image(
     directory: Directory,
     name: Annotated[str, typer.Argument(help="Name of the image.")],
+    recount: Annotated[
+        bool, typer.Option("--recount", help="Count the rows' signatures too, with Spark.")
+    ] = False,
+    scratch: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="With --recount: room for the whole image; default: the system's."
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Read an image's files and compare their digests; exit code 1 names the damaged ones."""
+    """Read an image's files and compare their digests; exit code 1 names the damaged ones.
+
+    With --recount write it to a scratch directory as well, and count the rows there: exit code 4
+    names the tables whose rows are not those of their signatures.
+    """
     from sparktxlog.worker.image_store import ImageStore
     from sparktxlog.worker.restoring import damaged_files
 
+    if recount:
+        require_spark()
     store = ImageStore(directory)
     image = store.image(name)
     with _bar("verifying") as tell:
         damaged = damaged_files(store, image, tell=tell)
+    counted = recount and not damaged
+    wrong = _recount_image(store, image, scratch) if counted else {}
     if as_json:
-        print_json(_summary(image) | {"damaged": damaged})
+        print_json(_summary(image) | {"damaged": damaged} | _counted(counted, wrong))
     elif damaged:
         print_rows(f"image {name} is damaged", ("table", "file", "stored as"), _rows(damaged))
     else:
-        typer.echo(f"Image {name}: all {image.files:,} files have their digests.")
+        said = _counted(counted, wrong)["signatures"]
+        typer.echo(f"Image {name}: all {image.files:,} files have their digests; "
+                   f"signatures: {said}.")  # fmt: skip
+        _print_wrong(wrong)
     if damaged:
         raise typer.Exit(int(ExitCode.ERROR))
+    if wrong:
+        raise typer.Exit(int(ExitCode.DIVERGED))
 
 
 def restore(
@@ -147,17 +179,23 @@ def restore(
         bool, typer.Option("--force-clean", help="Remove what a broken-off restore left.")
     ] = False,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Recount the signatures afterwards, with Spark.")
-    ] = False,
+        bool,
+        typer.Option(
+            "--verify/--no-verify", help="Count the rows' signatures afterwards, with Spark."
+        ),
+    ] = True,
     as_json: AsJson = False,
 ) -> None:
     """Write an image into a new lake; a worker replays the rest of the log from there.
 
-    Digests of files are compared; signatures of rows only with --verify.
+    Digests of all files are compared, then the rows are counted: exit code 4 names the tables
+    whose rows are not those of their signatures.  --no-verify leaves that out, and needs no Spark.
     """
     from sparktxlog.worker.image_store import ImageStore
     from sparktxlog.worker.restoring import choose_image, restore_replica
 
+    if verify:
+        require_spark("Or add --no-verify, and count the rows later: sparktxlog verify.")
     store = ImageStore(directory)
     image = choose_image(store, name, at_most)
     begun = time.monotonic()
@@ -165,14 +203,16 @@ def restore(
         state = restore_replica(store, image, lake, force_clean=force_clean, tell=tell)
     restored_s = round(time.monotonic() - begun, 3)
     wrong = _recount(lake) if verify else {}
-    result = _summary(image) | {
-        "lake": str(lake),
-        "worker_id": state.worker_id,
-        "seconds": restored_s,
-        "digests": "equal",
-        "signatures": ("differ" if wrong else "equal") if verify else "not counted",
-        "differing": wrong,
-    }
+    result = (
+        _summary(image)
+        | {
+            "lake": str(lake),
+            "worker_id": state.worker_id,
+            "seconds": restored_s,
+            "digests": "equal",
+        }
+        | _counted(verify, wrong)
+    )
     if as_json:
         print_json(result)
     else:
@@ -182,31 +222,79 @@ def restore(
         )
         typer.echo(
             f"Digests of all files are equal; signatures: {result['signatures']}."
-            + ("" if verify else "  --verify counts them.")
+            + ("" if verify else "  `sparktxlog verify` counts them once a worker has reported.")
         )
-        for table, (recorded, counted) in wrong.items():
-            typer.echo(f"table {table}: recorded {recorded}, counted {counted}")
+        _print_wrong(wrong)
     if wrong:
         raise typer.Exit(int(ExitCode.DIVERGED))
 
 
 def _source(lake: Path | None, config: Path | None, url: str) -> tuple[str, Path, bool]:
-    """Return site, lake and whether to compress, from the first source that is named."""
+    """Return site, lake and whether to compress, from the first source that is named.
+
+    A node that serves the named lake tells both as well; without one files are compressed (R25).
+    """
     if config is not None:
         from sparktxlog.config import load_config
 
         checked = load_config(config)
         return checked.node_id, lake or checked.lake_dir, checked.replication_compression
-    if lake is not None:
+    try:
+        info = NodeApi(url).get("/v1/info")
+    except TxLogError:
+        # A named lake needs no node; what it would have told is said to be missing below.
+        if lake is None:
+            raise
+        info = {}
+    root = info.get("lake_root")
+    if lake is not None and (root is None or Path(root).absolute() != lake.absolute()):
+        typer.echo(
+            f"No node at {url} says that it serves {lake}: files are compressed whatever "
+            "replication.compression is there.  Name --config or --url, or add --no-compression.",
+            err=True,
+        )
         return "", lake, True
-    info = NodeApi(url).get("/v1/info")
-    return str(info["node_id"]), Path(info["lake_root"]), True
+    return str(info["node_id"]), lake or Path(root), bool(info["replication_compression"])
 
 
-def _recount(lake: Path) -> dict[str, tuple[str, str]]:
+def _counted(done: bool, wrong: Wrong) -> dict[str, Any]:
+    said = ("differ" if wrong else "equal") if done else "not counted"
+    return {"signatures": said, "differing": wrong}
+
+
+def _print_wrong(wrong: Wrong) -> None:
+    for table, (recorded, counted) in wrong.items():
+        typer.echo(f"table {table}: recorded {recorded}, counted {counted}")
+
+
+def _recount_image(store: ImageStore, image: Image, scratch: Path | None) -> Wrong:
+    """Write an image to a scratch directory, count its rows there, and remove it."""
+    from sparktxlog.worker.restoring import restore_replica
+
+    if scratch is not None and not scratch.is_dir():
+        raise InvalidRequestError(
+            f"{scratch} is no directory", hint="Name an existing one with --scratch.",
+            path=str(scratch),
+        )  # fmt: skip
+    with tempfile.TemporaryDirectory(prefix="sparktxlog-recount-", dir=scratch) as room:
+        free = shutil.disk_usage(room).free
+        if free < image.size_bytes:
+            raise DiskFullError(
+                f"{room} has {free:,} bytes free, the image takes {image.size_bytes:,}",
+                hint="Name a larger directory with --scratch.",
+                path=room,
+            )
+        with _bar("writing") as tell:
+            restore_replica(store, image, Path(room) / "lake", tell=tell)
+        return _recount(Path(room) / "lake")
+
+
+def _recount(lake: Path) -> Wrong:
+    from sparktxlog.api.progress import start_logging
     from sparktxlog.api.session import build_session
     from sparktxlog.worker.verify import recount_tables
 
+    start_logging()
     spark = build_session("local[*]", app_name="sparktxlog-restore")
     try:
         return recount_tables(spark, lake)

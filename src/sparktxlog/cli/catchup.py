@@ -11,6 +11,7 @@ import typer
 from sparktxlog.cli.node_api import DEFAULT_URL, NodeApi
 from sparktxlog.cli.options import AsJson, Url
 from sparktxlog.cli.output import ExitCode, print_json, print_rows, time_text
+from sparktxlog.cli.state import CONTESTED, verdict_text
 
 settings_app = typer.Typer(
     help="Show and change settings of a running node; they survive its restart.",
@@ -74,7 +75,8 @@ def plan(
 ) -> None:
     """Show how a replica would catch up and why; does nothing.
 
-    Exit code 0: up to date, 3: a replay or a copy is needed, 4: diverged, or it must stop.
+    Exit code 0: up to date, 3: a replay or a copy is needed, 4: diverged, contested, or it must
+    stop.
     """
     api = NodeApi(url)
     decision = api.get("/v1/worker/plan", worker=worker)
@@ -90,7 +92,7 @@ def plan(
 
 def _verdict(status: Mapping[str, Any], worker_id: str) -> str:
     found = (
-        str(replica.get("verdict") or "")
+        verdict_text(replica)
         for replica in status.get("replicas") or []
         if replica.get("worker_id") == worker_id and replica.get("node_id") == status.get("node_id")
     )
@@ -99,7 +101,7 @@ def _verdict(status: Mapping[str, Any], worker_id: str) -> str:
 
 def plan_code(chosen: str, verdict: str) -> ExitCode:
     """Return the exit code of a plan."""
-    if verdict == "DIVERGED" or chosen == "stop":
+    if verdict == "DIVERGED" or verdict.endswith(CONTESTED) or chosen == "stop":
         return ExitCode.DIVERGED
     return ExitCode.IN_SYNC if chosen == "up-to-date" else ExitCode.LAGGING
 

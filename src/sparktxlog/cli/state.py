@@ -10,21 +10,24 @@ from sparktxlog.cli.output import ExitCode
 
 _WITHOUT_PART = ("IDLE", "JOINING")
 _BAD_VERDICTS = ("DIVERGED", "FOREIGN")
+#: Stands behind a verdict where replicas differ and nobody can say who is right.
+CONTESTED = ", contested"
 
 
 def judge_status(status: Mapping[str, Any]) -> ExitCode:
     """Return what a node's `/v1/status` says about the cluster as this node sees it.
 
-    DIVERGED: a replica differs from the log, or the node halted.  LAGGING: the node is no member of
-    its epoch, a peer is awaited while transactions wait, or a replica is behind what is published.
+    DIVERGED: a replica differs from the log or from another one, or the node halted.  LAGGING: the
+    node is no member of its epoch or has no quorum, a peer is awaited while transactions wait, or a
+    replica is behind what is published.
     A silent worker whose replica has everything is in sync: workers may run from a scheduler.
     """
     if status.get("halted"):
         return ExitCode.DIVERGED
     replicas = list(status.get("replicas") or [])
-    if any(replica.get("verdict") in _BAD_VERDICTS for replica in replicas):
+    if any(r.get("verdict") in _BAD_VERDICTS or r.get("contested") for r in replicas):
         return ExitCode.DIVERGED
-    if status.get("phase") in _WITHOUT_PART:
+    if status.get("phase") in _WITHOUT_PART or status.get("restricted"):
         return ExitCode.LAGGING
     if status.get("waiting_for") and status.get("incoming_transactions"):
         return ExitCode.LAGGING
@@ -40,12 +43,20 @@ def state_word(code: ExitCode) -> str:
     return words.get(code, "diverged")
 
 
+def verdict_text(replica: Mapping[str, Any]) -> str:
+    """Return the verdict on a replica, and whether another one contests it."""
+    verdict = str(replica.get("verdict") or "")
+    return verdict + CONTESTED if replica.get("contested") else verdict
+
+
 def awaited_text(waiting: Mapping[str, Any]) -> str:
     """Return who is awaited and why, in one sentence."""
     reasons = {
         "promise": "its timestamp counter (no post since)",
         "acquired": "its word that it holds the data",
         "payload": "its data",
+        "self-payload": "this node has not got the data itself",
+        "admission": "its word that this node is a member again",
     }
     why = str(waiting.get("why", ""))
     since = waiting.get("since_us")
@@ -53,6 +64,15 @@ def awaited_text(waiting: Mapping[str, Any]) -> str:
     if isinstance(since, (int, float)) and since > 0:
         text += f", for {_age_text(since)}"
     return text
+
+
+def restricted_text(found: Mapping[str, Any]) -> str:
+    """Return what a node can do without a quorum, and whom it waits for, in one sentence (D4)."""
+    levels = found.get("levels") or ["accepted"]
+    return (
+        f"restricted: too few nodes answer, it waits for {', '.join(found['waits_for'])}, for "
+        f"{_age_text(found['since_us'])}; nothing is ordered, level {levels[-1]} is possible"
+    )
 
 
 def uncompared_text(found: Mapping[str, Any]) -> str:

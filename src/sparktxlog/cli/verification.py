@@ -7,9 +7,11 @@ from contextlib import closing
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from sparktxlog.cli.options import require_spark
 from sparktxlog.cli.output import ExitCode
 from sparktxlog.worker.comparing import SiteComparison, compare_sites, conclusions
 from sparktxlog.worker.findings import comparison_lines
+from sparktxlog.worker.single_flight import VERIFICATION, single_flight
 from sparktxlog.worker.source import HttpLogSource
 
 if TYPE_CHECKING:
@@ -71,6 +73,8 @@ def findings_of(found: Verification) -> dict[str, Any]:
         "node_id": found.node_id,
         "position": found.position,
         "sound": found.sound,
+        "verdict": found.verdict,
+        "plan": found.plan,
         "compared_sites": list(found.compared_sites),
         "tables": {table.table: asdict(table) | {"sound": table.sound} for table in found.tables},
     }
@@ -80,11 +84,15 @@ def _recount(url: str, tables: Sequence[str], token: str | None) -> Verification
     with closing(HttpLogSource(url, token)) as source:
         # An absent node is told before Spark takes its seconds to start.
         lake = source.info().lake_root
+        require_spark()
+        from sparktxlog.api.progress import start_logging
         from sparktxlog.api.session import build_session
         from sparktxlog.worker.verify import verify_replica
 
-        spark = build_session("local[*]", app_name="sparktxlog-verify")
-        try:
-            return verify_replica(spark, source, lake, tables)
-        finally:
-            spark.stop()
+        start_logging()
+        with single_flight(lake, VERIFICATION):
+            spark = build_session("local[*]", app_name="sparktxlog-verify")
+            try:
+                return verify_replica(spark, source, lake, tables)
+            finally:
+                spark.stop()

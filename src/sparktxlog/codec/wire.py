@@ -78,6 +78,8 @@ class LeaseRequest:
 
     #: The worker that wants to copy.
     worker_id: str
+    #: Somebody says that the donor's replica is right, though another one differs from it.
+    named: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

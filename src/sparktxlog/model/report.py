@@ -62,10 +62,40 @@ class WorkerReport:
     pace: ReplayCost | None = None
     #: Why the worker cannot repair its replica by itself, empty = it can (R19).
     irreparable: str = ""
-    #: Node and position that the replica was copied from last, `B@1200`; empty = never.
+    #: Node, position and copy that the replica came from last, `B@1200/3f0c…`; empty = none.
     copied_from: str = ""
     #: Time since its node heard it, microseconds, where that passes it on later; -1 = unknown.
     age_us: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecountedTable:
+    """What a full scan of a table's rows found (protocol S2b)."""
+
+    #: Delta version that was counted.
+    version: int
+    #: Signatures as text; counted is empty where files of the table are missing or damaged.
+    recorded: str
+    counted: str
+    #: What was found besides, for people; empty = nothing.
+    cause: str = ""
+
+    @property
+    def sound(self) -> bool:
+        """Whether the rows are what the worker reported."""
+        return self.counted == self.recorded
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recount:
+    """Tables of a replica as a full scan found them, told to the replica's own node."""
+
+    worker_id: str
+    node_id: str
+    #: Of the replica that was counted, as its reports say.
+    copied_from: str
+    position: int
+    tables: dict[str, RecountedTable] = field(default_factory=dict)
 
 
 class ReplicaVerdict(str, Enum):

@@ -30,12 +30,13 @@ _REACH_S = 10.0
 class Planner(Protocol):
     """Decides how a replica catches up."""
 
-    async def decide(self, worker_id: str, forced: bool) -> tuple[Decision, list[str]]:
+    async def decide(self, worker_id: str, forced: bool, donor: str) -> tuple[Decision, list[str]]:
         """Return the decision, and the nodes to copy from, best first.
 
         Args:
             worker_id: Worker of the own site.
             forced: A copy is wanted though replaying would do.
+            donor: The only node to copy from; empty = any.
         """
 
 
@@ -64,15 +65,20 @@ class Copies:
         #: Set once by `wiring`.
         self.planner: Planner | None = None
 
-    async def order(self, worker_id: str, *, forced: bool) -> CopyTicket:
+    async def order(self, worker_id: str, *, forced: bool, donor: str = "") -> CopyTicket:
         """Plan a copy for a worker of this site and return its ticket.
+
+        Args:
+            worker_id: Worker of this site.
+            forced: A copy is wanted though replaying would do.
+            donor: Somebody says that this node's replica is right; empty = nobody named one.
 
         Raises:
             LocalProtocolError: No copy is possible or due, with the reason (definite).
         """
         if self.planner is None:
             raise LocalProtocolError("this node plans no copies")
-        decision, donors = await self.planner.decide(worker_id, forced)
+        decision, donors = await self.planner.decide(worker_id, forced, donor)
         if decision.plan != CatchUpKind.COPY.value or not donors:
             raise LocalProtocolError(
                 f"no copy for worker {worker_id!r}: {decision.reason}",
@@ -80,9 +86,11 @@ class Copies:
                 worker_id=worker_id,
                 plan=decision.plan,
             )
-        return await self.ticket(decision, donors)
+        return await self.ticket(decision, donors, named=bool(donor))
 
-    async def ticket(self, decision: Decision, donors: Sequence[str]) -> CopyTicket:
+    async def ticket(
+        self, decision: Decision, donors: Sequence[str], *, named: bool = False
+    ) -> CopyTicket:
         """Return a ticket with a lease of the first donor that gives one, and of further ones.
 
         Further donors are asked at once; one that fails is left out.
@@ -90,6 +98,7 @@ class Copies:
         Args:
             decision: What the ticket is for.
             donors: Node ids, best first.
+            named: Somebody chose the donor, so it lends though another replica differs.
 
         Raises:
             LocalProtocolError: None of them gave a lease; says why for each (definite).
@@ -98,10 +107,10 @@ class Copies:
         failures: list[str] = []
         rest = list(donors)
         while rest and not grants:
-            grants += await self._ask([rest.pop(0)], decision.worker_id, failures)
+            grants += await self._ask([rest.pop(0)], decision.worker_id, failures, named)
         wanted = self._config.replication_max_donors - len(grants)
         if grants and rest and wanted > 0:
-            grants += await self._ask(rest[:wanted], decision.worker_id, failures)
+            grants += await self._ask(rest[:wanted], decision.worker_id, failures, named)
         if not grants:
             raise LocalProtocolError(
                 f"no donor for worker {decision.worker_id!r}: "
@@ -121,10 +130,12 @@ class Copies:
         )  # fmt: skip
         return ticket
 
-    async def _ask(self, donors: Sequence[str], worker_id: str, failures: list[str]) -> list[Grant]:
+    async def _ask(
+        self, donors: Sequence[str], worker_id: str, failures: list[str], named: bool
+    ) -> list[Grant]:
         """Return the grants of those who gave one, in the order of the donors."""
         answers = await asyncio.gather(
-            *(self._grant(donor, worker_id) for donor in donors), return_exceptions=True
+            *(self._grant(donor, worker_id, named) for donor in donors), return_exceptions=True
         )
         grants = []
         for donor, answer in zip(donors, answers, strict=True):
@@ -137,11 +148,11 @@ class Copies:
                 raise answer
         return grants
 
-    async def _grant(self, donor: str, worker_id: str) -> Grant:
+    async def _grant(self, donor: str, worker_id: str, named: bool) -> Grant:
         link = self._links.get(donor)
         if link is None:
             raise LocalProtocolError(f"node {donor[:80]!r} is no peer of this one", donor=donor)
-        grant = await link.request_lease(worker_id)
+        grant = await link.request_lease(worker_id, named=named)
         try:
             await self._check(grant, donor, link.urls)
         except BaseException:

@@ -118,13 +118,14 @@ class Donor:
 
     # -- leases ------------------------------------------------------------------------------------
 
-    async def grant(self, worker_id: str) -> Grant:
+    async def grant(self, worker_id: str, *, named: bool = False) -> Grant:
         """Pin the replica as its newest report says it is, and grant a lease on it.
 
         No file's content is read.  The caller compares position and chain hash with its own log.
 
         Args:
             worker_id: The worker that copies, for the log.
+            named: Somebody says that this replica is right, though another one differs.
 
         Raises:
             NotFoundError: There is no replica here, or not one that is KNOWN (definite).
@@ -140,7 +141,7 @@ class Donor:
             )
         self._granting += 1
         try:
-            grant, pinned = await self._pinned_grant()
+            grant, pinned = await self._pinned_grant(named)
         finally:
             self._granting -= 1
         self._leases.add(grant, pinned)
@@ -150,9 +151,9 @@ class Donor:
         )  # fmt: skip
         return grant
 
-    async def _pinned_grant(self) -> tuple[Grant, dict[str, tuple[PinnedFile, ...]]]:
+    async def _pinned_grant(self, named: bool) -> tuple[Grant, dict[str, tuple[PinnedFile, ...]]]:
         config = self._config
-        report = await self._report()
+        report = await self._report(named)
         lease_id = secrets.token_hex(16)
         pinned: dict[str, tuple[PinnedFile, ...]] = await self._run(
             self._pins.pin, lease_id, list(report.tables)
@@ -180,7 +181,7 @@ class Donor:
         )
         return grant, pinned
 
-    async def _report(self) -> WorkerReport:
+    async def _report(self, named: bool) -> WorkerReport:
         """Return the report that tells what the lake holds; NotFoundError if it may be no donor."""
         node_id = self._config.node_id
         own: _OwnState | None = await self._run(_read_state, self._config.lake_dir)
@@ -196,6 +197,11 @@ class Donor:
                 f"the replica of {node_id!r} is {newest.comparison.verdict.value}: "
                 f"{newest.comparison.reason}",
                 hint="Copy from another site.",
+            )
+        if newest.contested and not named:
+            raise NotFoundError(
+                f"the replica of {node_id!r} may be wrong: {newest.comparison.reason}",
+                hint="Copy from another site, or name this one if it is right (--donor).",
             )
         if own is not None and own.position < report.position:
             raise NotFoundError(
@@ -294,7 +300,8 @@ class Donor:
             NotFoundError: No replica that is KNOWN (definite).
             StorageError: Its tables cannot be read.
         """
-        report = await self._report()
+        # Also of one that others differ from: somebody may name it as the donor.
+        report = await self._report(named=True)
         files = {}
         for table, state in sorted(report.tables.items()):
             key = (table, state.version)

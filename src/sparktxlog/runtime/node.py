@@ -23,6 +23,7 @@ from sparktxlog.errors import (
     CommitStateUnknownError,
     DiskFullError,
     DuplicateTransactionError,
+    InvalidRequestError,
     LocalProtocolError,
     NotAppliedError,
     NotFoundError,
@@ -33,7 +34,7 @@ from sparktxlog.model.copying import CopyTicket, Decision, Transfer
 from sparktxlog.model.ids import transaction_id_to_text
 from sparktxlog.model.operation import RunManifest
 from sparktxlog.model.receipt import LEVEL_RANK, Level, Receipt
-from sparktxlog.model.report import WorkerReport
+from sparktxlog.model.report import Recount, WorkerReport
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.runtime.epochs import Epochs, duty_master
 from sparktxlog.runtime.parts import Parts
@@ -72,6 +73,7 @@ class Node:
 
         Raises:
             CommitStateUnknownError: The level was not reached in time (not definite).
+            NoQuorumError: It could not be, for too few nodes answer (definite, D4).
             BusyError, DiskFullError, CommitRejectedError: Nothing happened (definite).
         """
         self._check_submit(level, copies)
@@ -79,6 +81,7 @@ class Node:
         known = await self._known(tx.transaction_id, level, copies, timeout)
         if known is not None:
             return self._of_the_first(known, tx.transaction_id)
+        self._check_quorum(level)
         try:
             async with asyncio.timeout(timeout):
                 submission, index = await self._parts.cycle.submit_single(tx)
@@ -109,6 +112,7 @@ class Node:
         several = manifest if manifest.n > 1 else None
         if known is not None:
             return self._of_the_first(known, manifest.transaction_id(0), several)
+        self._check_quorum(level)
         submission = self._parts.cycle.submit_run(manifest, payload, singles=False)
         receipt = await self._parts.receipts.wait(submission, None, level, copies, timeout)
         return self._of_the_first(receipt, manifest.transaction_id(0), several)
@@ -129,12 +133,18 @@ class Node:
             )
         if not parts.joining.settled.is_set():
             raise NotMemberError("this node has no queue yet: it is about to join the log")
+        if parts.links and not parts.joining.proven:
+            raise NotMemberError("this node keeps nothing, and no peer has taken it as it is yet")
         if parts.executor.disk_full:
             raise DiskFullError(
                 "the node's disk is full", hint="Make room; the node goes on by itself."
             )
         if parts.stopping:
             raise BusyError("the node is stopping", hint="Submit again when it is back.")
+
+    def _check_quorum(self, level: Level) -> None:
+        """Refuse what nobody has seen yet and cannot be ordered now (D4)."""
+        self._parts.epochs.restriction.check(level, self.config.suspect_timeout)
 
     async def _known(
         self,
@@ -175,8 +185,8 @@ class Node:
         self, transaction_id: bytes, manifest: RunManifest | None = None
     ) -> Receipt | None:
         position = self._parts.master.locate(transaction_id)
-        if position is None:
-            return None
+        if position is None or position > self._parts.ordered.value:
+            return None  # the core may know of it already, but nothing is told before it is durable
         stored = self._parts.front.read_entry_at(position)
         if stored is None:
             return self._position_only(transaction_id, position, manifest)
@@ -289,6 +299,7 @@ class Node:
             "members": list(view.members),
             "quorum": view.quorum,
             "duty": duty_master(view, parts.master.status().suspects),
+            "restricted": parts.epochs.restriction.shown(),
             "position": parts.ordered.value,
             "published": parts.published.value,
             "kept_after": parts.kept_after.value,
@@ -296,6 +307,7 @@ class Node:
             "lake_root": str(config.lake_dir),
             "log_root": str(config.data_dir / "log"),
             "backup_dir": None if config.backup_dir is None else str(config.backup_dir),
+            "replication_compression": config.replication_compression,
             "version": __version__,
             "inline_limit": config.inline_limit,
             "run_limit_bytes": config.run_limit_bytes,
@@ -380,7 +392,7 @@ class Node:
         )
         return published, segments
 
-    def accept_report(self, report: WorkerReport) -> dict[str, str]:
+    def accept_report(self, report: WorkerReport) -> dict[str, Any]:
         """Judge the report of this site's worker: verdict, plan and reason (P24, S3)."""
         if report.node_id != self.config.node_id:
             return {
@@ -391,13 +403,35 @@ class Node:
             }
         return self._parts.take_report(report)
 
-    async def order_copy(self, worker_id: str, *, forced: bool) -> CopyTicket:
+    async def take_recount(self, recount: Recount) -> dict[str, Any]:
+        """Keep durably what a full scan of this site's replica found; answer as to a report (S2b).
+
+        Raises:
+            InvalidRequestError: It is of another site (definite).
+        """
+        if recount.node_id != self.config.node_id:
+            raise InvalidRequestError(
+                f"the recount is of site {recount.node_id[:80]!r}, this is {self.config.node_id!r}",
+                hint="Tell it to the node whose replica was counted.",
+                field="node_id",
+                value=recount.node_id[:80],
+            )
+        answer, writes = self._parts.take_recount(recount)
+        await self._parts.executor.write(writes)
+        return answer
+
+    async def order_copy(self, worker_id: str, *, forced: bool, donor: str = "") -> CopyTicket:
         """Return the ticket with which a worker of this site copies another site's replica.
+
+        Args:
+            worker_id: Worker of this site.
+            forced: A copy is wanted though replaying would do.
+            donor: Somebody says that this site's replica is right; empty = nobody named one.
 
         Raises:
             LocalProtocolError: No copy is possible or due, with the reason (definite).
         """
-        ticket = await self._parts.copies.order(worker_id, forced=forced)
+        ticket = await self._parts.copies.order(worker_id, forced=forced, donor=donor)
         self._parts.transfers.started(
             RunningCopy(
                 copy_id=ticket.copy_id,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -11,7 +12,7 @@ from sparktxlog.catchup.comparison import Comparison
 from sparktxlog.catchup.planner import first_plan
 from sparktxlog.config import NodeConfig
 from sparktxlog.model.copying import Decision, Transfer
-from sparktxlog.model.report import WorkerReport
+from sparktxlog.model.report import Recount, WorkerReport
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.phases import Phase
 from sparktxlog.protocol.status import MasterStatus, PeerStatus
@@ -35,7 +36,7 @@ from sparktxlog.runtime.replicas import Replicas
 from sparktxlog.runtime.retention import Holders, Limits, RetentionView
 from sparktxlog.runtime.settings import RunTimeSettings
 from sparktxlog.runtime.transfers import Transfers
-from sparktxlog.storage.interfaces import ForgetPayloads, Front, PayloadStore
+from sparktxlog.storage.interfaces import ForgetPayloads, Front, PayloadStore, Write
 from sparktxlog.transport.greeting import Greeter
 from sparktxlog.transport.peers import PeerLink
 from sparktxlog.transport.signing import Signer, Verifier
@@ -91,14 +92,18 @@ class Parts:
 
     # -- reports -----------------------------------------------------------------------------------
 
-    def take_report(self, report: WorkerReport) -> dict[str, str]:
+    def take_report(self, report: WorkerReport) -> dict[str, Any]:
         """Judge a report of this site's worker and pass it on to the peers."""
         self.planning.learn_replay(report.pace)
         answer = self._judge(report, self.clock.now())
         # Unchanged ones travel as well, so that all sites see who is alive (G38).
-        for link in self.links.values():
-            link.report([report])
+        self._pass_on(report.worker_id)
         return answer
+
+    def _pass_on(self, worker_id: str) -> None:
+        """Tell the peers of a worker of this site, with what recounts found."""
+        for link in self.links.values():
+            link.report([self.replicas.state(worker_id).report])
 
     def take_foreign_report(self, report: WorkerReport) -> None:
         """Take in a peer's worker report, or its latest one when the link comes up."""
@@ -110,6 +115,17 @@ class Parts:
         for report, heard_at in self.replicas.overtaken():
             self._judge(report, heard_at)
 
+    def take_recount(self, recount: Recount) -> tuple[dict[str, Any], list[Write]]:
+        """Take in what a full scan found; return what becomes of the replica, and what to keep."""
+        writes = self.replicas.take_recount(recount)
+        state = self.replicas.own(recount.worker_id)
+        if state is None:
+            reason = f"no worker {recount.worker_id[:80]!r} of this site has reported yet"
+            return {"verdict": "", "plan": "", "reason": reason}, writes
+        answer = self._judge(state.told, state.heard_at)
+        self._pass_on(recount.worker_id)
+        return answer, writes
+
     def take_transfer(self, transfer: Transfer) -> AsideWrite | None:
         """Take in the end of a catch-up; return what is to be kept of it, None if it is known."""
         new, writes = self.transfers.finished(transfer)
@@ -119,19 +135,36 @@ class Parts:
         self.publisher.note_transfer(transfer)
         return AsideWrite(writes=writes)
 
-    def _judge(self, report: WorkerReport, heard_at: int) -> dict[str, str]:
+    def _judge(self, report: WorkerReport, heard_at: int) -> dict[str, Any]:
         comparison, changed, writes = self.replicas.accept(report, heard_at)
+        report = self.replicas.state(report.worker_id).report
         writes = [*writes, *self.holders.note(report, comparison.verdict)]
-        if report.node_id == self.config.node_id:
-            answer = self.planning.answer(report, comparison)
-        else:
-            answer = _answer_of(comparison)
+        answer = self._answer(report, comparison)
+        turned = self.replicas.turned()
+        writes += turned.writes
+        for state in turned.states:
+            writes += self.holders.note(state.report, state.comparison.verdict)
+            self._note(state.report, self._answer(state.report, state.comparison))
         if writes:
             self.executor.put([AsideWrite(writes=writes)])
         if changed:
-            self.publisher.note((report, answer["verdict"], answer["plan"], answer["reason"]))
+            self._note(report, answer)
+        if changed or turned.states:
             self.receipts.replicas_moved()
         return answer
+
+    def _answer(self, report: WorkerReport, comparison: Comparison) -> dict[str, Any]:
+        """Return what is to become of a replica; for one of this site, what its worker is told."""
+        if report.node_id != self.config.node_id:
+            return _answer_of(comparison)
+        answer: dict[str, Any] = dict(self.planning.answer(report, comparison))
+        if comparison.contest is not None:
+            answer["contested"] = True
+            answer["recount"] = self.replicas.recount_due(report.worker_id)
+        return answer
+
+    def _note(self, report: WorkerReport, answer: Mapping[str, Any]) -> None:
+        self.publisher.note((report, answer["verdict"], answer["plan"], answer["reason"]))
 
     # -- forgetting --------------------------------------------------------------------------------
 
@@ -229,9 +262,10 @@ class Parts:
             "peers": self._peers(status, now),
             "replicas": [
                 line
+                | {"needs_copy": line["position"] < self.kept_after.value}
                 | _plan_of(self.planning.held_plan(line["worker_id"]))
                 | self.transfers.of_worker(line["worker_id"], now)
-                for line in self.replicas.status(now)
+                for line in [*self.replicas.status(now), *self._overrun_and_absent()]
             ],
             "log_bytes": self.log_bytes(),
             "clock_distance_us": status.clock_distance_us,
@@ -240,6 +274,19 @@ class Parts:
             else str(self.publisher.failure),
             "wall": wall_us(),
         }  # fmt: skip
+
+    def _overrun_and_absent(self) -> list[dict[str, Any]]:
+        """Return lines of members' replicas that need a copy and were not heard since the start."""
+        heard = {state.report.node_id for state in self.replicas.states()}
+        return [
+            {
+                "worker_id": holder.worker_id, "node_id": holder.node_id,
+                "position": holder.position, "chain_hash": "", "verdict": "", "reason": "",
+                "age_s": None, "alive": False, "engine": "", "tables": {},
+            }
+            for holder in self.holders.all()
+            if holder.node_id not in heard and holder.position < self.kept_after.value
+        ]  # fmt: skip
 
     def log_bytes(self) -> int:
         """Return the bytes of the log: front, its Delta tables and the payload store (G47)."""

@@ -32,6 +32,7 @@ from sparktxlog.catchup.planner import (
     decide,
     first_plan,
     log_lines,
+    no_donor,
     wants_sizes,
 )
 from sparktxlog.errors import NotFoundError, TxLogError
@@ -150,7 +151,8 @@ class Planning:
             if held is not None:
                 plan, reason = Plan(held.decision.plan), held.decision.reason
             elif plan is Plan.COPY and not donors:
-                plan, reason = Plan.STOP, f"{reason}; no copy: no healthy donor"
+                obstacle = no_donor(self._contested())
+                plan, reason = Plan.STOP, f"{reason}; no copy: {obstacle}"
         return {"verdict": comparison.verdict.value, "plan": plan.value, "reason": reason}
 
     def _forget(self, worker_id: str) -> None:
@@ -188,12 +190,15 @@ class Planning:
 
     # -- decisions ---------------------------------------------------------------------------------
 
-    async def decide(self, worker_id: str, forced: bool = False) -> tuple[Decision, list[str]]:
+    async def decide(
+        self, worker_id: str, forced: bool = False, donor: str = ""
+    ) -> tuple[Decision, list[str]]:
         """Return the decision for a worker of this site and the nodes to copy from, best first.
 
         Args:
             worker_id: Whose replica.
             forced: Somebody asks for a copy whatever the estimates say.
+            donor: The only node to copy from, though others may differ from it; empty = any.
 
         Raises:
             NotFoundError: No such worker of this site has reported (definite).
@@ -201,8 +206,8 @@ class Planning:
         async with self._busy:
             began = self._clock()
             state = self._state(worker_id)
-            decision, donors = await self._weigh(state, forced)
-            if not forced:
+            decision, donors = await self._weigh(state, forced, donor)
+            if not forced and not donor:
                 self._held[worker_id] = _Held(
                     kind=_kind(state.report, state.comparison),
                     donors=frozenset(donors),
@@ -238,15 +243,18 @@ class Planning:
             )
         return state
 
-    async def _weigh(self, state: ReplicaState, forced: bool) -> tuple[Decision, list[str]]:
+    async def _weigh(
+        self, state: ReplicaState, forced: bool, donor: str = ""
+    ) -> tuple[Decision, list[str]]:
         report, comparison = state.report, state.comparison
-        donors = self._donors(report, comparison, forced=forced)
+        donors = self._donors(report, comparison, forced=forced, named=donor)
         others = [s for s in self._replicas.states() if s.report.node_id != self._node_id]
         known = PlanInput(
             report=report,
             comparison=comparison,
             workload=await self._workload(report, comparison),
             donors=tuple(donors),
+            contested=self._contested(),
             replay_pace=self.replay_pace,
             transfer_pace=self.transfer_pace.configured(self._settings.net_speed_bits_per_s),
             full_replication_time_factor=self._settings.full_replication_time_factor,
@@ -270,7 +278,12 @@ class Planning:
         return state.comparison.verdict is ReplicaVerdict.KNOWN
 
     def _donors(
-        self, report: WorkerReport, comparison: Comparison, *, forced: bool = False
+        self,
+        report: WorkerReport,
+        comparison: Comparison,
+        *,
+        forced: bool = False,
+        named: str = "",
     ) -> list[str]:
         candidates = []
         for state in self._replicas.states():
@@ -287,12 +300,21 @@ class Planning:
                     alive=bool(heard),
                     linked=link.up,
                     round_trip_s=link.round_trip_s or 0.0,
+                    contested=state.contested,
                 )
             )
         # What is diverged, foreign or broken is worth nothing, however far it got.
         sound = comparison.verdict is ReplicaVerdict.KNOWN and not report.irreparable
         least = report.position if sound and not forced else 0
-        return choose_donors(self._node_id, least, candidates, self._max_donors)
+        return choose_donors(self._node_id, least, candidates, self._max_donors, named)
+
+    def _contested(self) -> tuple[str, ...]:
+        """Return the other sites that differ and may be right."""
+        return tuple(
+            state.report.node_id
+            for state in self._replicas.states()
+            if state.contested and state.report.node_id != self._node_id
+        )
 
     async def _workload(self, report: WorkerReport, comparison: Comparison) -> Workload | None:
         if comparison.verdict not in (ReplicaVerdict.KNOWN, ReplicaVerdict.EMPTY):

@@ -1,41 +1,76 @@
 """Replicas: what workers reported, who is alive, and whose tables are equal (S2a, S3, P24, G38).
 
-Reports of the own site come from its worker, those of other sites with their nodes' posts.  At
-each position the first recorded set of signatures is the known state; whoever differs is
-DIVERGED.  The own replica's batches are kept, bounded, as snapshots: position → table versions.
+Reports of the own site come from its worker, those of other sites with their nodes' posts.  Each
+is judged by the log (`comparison`), and by what the other sites say of the positions that it
+reported (`opinions`): whoever was heard first has no more weight.  So a report may turn the
+verdict on another replica, and `turned` tells of it.
+
+The own replica's batches are kept, bounded, as snapshots: position → table versions.  After a
+restart they are this site's opinions and nothing more; others repeat theirs.  What convicted the
+own replica last is kept with it, so that a restart clears nobody.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
 import msgspec
 import structlog
 
-from sparktxlog.catchup.comparison import Comparison, LogView, compare, recordable
-from sparktxlog.model.report import ReplicaVerdict, WorkerReport
+from sparktxlog.catchup.comparison import Comparison, LogView, compare, judge, recordable
+from sparktxlog.catchup.opinions import Dissent, Opinion, Opinions
+from sparktxlog.model.report import Recount, ReplicaVerdict, WorkerReport
+from sparktxlog.runtime.recounts import Recounts
 from sparktxlog.storage.interfaces import PutValue, Write
 
 _log = structlog.get_logger("sparktxlog.replicas")
 
-#: Batches of the own replica kept for snapshots, and positions with recorded signatures.
+#: Batches of the own replica kept for snapshots, and positions with opinions.
 HISTORY = 1_000
+#: Log time for which replicas differ before they are recounted, microseconds: a third site may
+#: settle it meanwhile, and a full scan is dear.
+RECOUNT_AFTER_US = 10_000_000
 _PREFIX = "batch:"
 _OWN = "report:own"
+_EVIDENCE = "opinions:own"
 
 
 @dataclass(slots=True, kw_only=True)
 class ReplicaState:
     """The newest report of one worker and what it says."""
 
+    #: With what recounts found, as it is judged and passed on.
     report: WorkerReport
+    #: As it came from the worker.
+    told: WorkerReport
+    #: By the log and by other sites' opinions.
     comparison: Comparison
     #: Log time when the report came in, microseconds; 0 = before this start.
     heard_at: int
+    #: By the log alone.
+    base: Comparison
+    #: Where a majority says that it is wrong.
+    conviction: Dissent | None = None
+    #: Log time since when it differs from another one undecided, microseconds.
+    contested_at: int = 0
+
+    @property
+    def contested(self) -> bool:
+        """Whether it differs from another one, and nobody can say who is right."""
+        return self.comparison.contest is not None
+
+
+@dataclass(slots=True, kw_only=True)
+class Turned:
+    """What became of other replicas by the reports taken in since it was asked last."""
+
+    states: list[ReplicaState] = field(default_factory=list)
+    #: To be kept of them.
+    writes: list[Write] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +92,7 @@ class Replicas:
         ends: Returns where the log stands.
         hash_at: Returns the chain hash at a run end, None if there is none.
         saved: Values of the front at start.
+        takes_part: Tells whether a site still belongs to the cluster.
     """
 
     def __init__(
@@ -68,6 +104,7 @@ class Replicas:
         ends: Callable[[], LogEnds],
         hash_at: Callable[[int], bytes | None],
         saved: Mapping[str, bytes],
+        takes_part: Callable[[str], bool] = lambda _: True,
     ) -> None:
         self._node_id = node_id
         self._lineage = lineage
@@ -75,55 +112,155 @@ class Replicas:
         self._ends = ends
         self._hash_at = hash_at
         self._states: dict[str, ReplicaState] = {}
-        #: Position → (node that recorded it, table → signature).
-        self._recorded: OrderedDict[int, tuple[str, dict[str, str]]] = OrderedDict()
+        self._takes_part = takes_part
+        self._opinions = Opinions(HISTORY, self._pinned)
+        self._recounts = Recounts(saved)
+        self._turned = Turned()
+        #: What the own replica was convicted by last, as it is kept.
+        self._evidence: list[Opinion] = []
+        #: Newest log time heard of, microseconds.
+        self._now = 0
         #: Position → the own replica's report there, ascending.
         self._batches: OrderedDict[int, WorkerReport] = OrderedDict()
         self._slot = 0
         self._restore(saved)
 
     def _restore(self, saved: Mapping[str, bytes]) -> None:
+        if evidence := saved.get(_EVIDENCE):
+            self._evidence = msgspec.msgpack.decode(evidence, type=list[Opinion])
+            for opinion in self._evidence:
+                self._opinions.add(opinion)
         found = []
         for name, value in saved.items():
             if name.startswith(_PREFIX):
                 slot = int(name.removeprefix(_PREFIX))
                 found.append((msgspec.msgpack.decode(value, type=WorkerReport), slot))
         newest = msgspec.msgpack.decode(saved[_OWN], type=WorkerReport) if _OWN in saved else None
-        for report, slot in sorted(found, key=lambda item: item[0].position):
+        # Of two at one position the later one counts: a lake may have been made anew.
+        for report, slot in sorted(found, key=lambda i: (i[0].position, i[0].reported_at)):
             if newest is not None and _same_tables(report, newest):
                 self._batches[report.position] = report
             self._record(report)
             self._slot = (slot + 1) % HISTORY
         if newest is not None:
-            report = newest
+            report = self._recounts.amend(newest)
+            base = self._compare(report)
             self._states[report.worker_id] = ReplicaState(
-                report=report, comparison=self._compare(report), heard_at=0
+                report=report, told=newest, comparison=base, base=base, heard_at=0
             )
+            self._judge_all(report.worker_id)
 
     # -- reports -----------------------------------------------------------------------------------
 
     def accept(self, report: WorkerReport, now: int) -> tuple[Comparison, bool, list[Write]]:
-        """Judge a report; return the verdict, whether its state is new, and what to keep of it."""
+        """Judge a report; return the verdict, whether its state is new, and what to keep of it.
+
+        **After calling**: what it made of other replicas is in `turned`.
+        """
+        own, told = report.node_id == self._node_id, report
+        if own:
+            report = self._recounts.amend(report)
+        self._now = max(self._now, now)
         known = self._states.get(report.worker_id)
         changed = known is None or known.report.position != report.position or (
             (known.report.tables, known.report.lineage, known.report.copied_from)
             != (report.tables, report.lineage, report.copied_from)
         )  # fmt: skip
-        comparison = self._compare(report)
-        # The same state may be judged anew: what was AHEAD of this node is KNOWN later.
-        changed = changed or known is None or known.comparison.verdict is not comparison.verdict
-        own = report.node_id == self._node_id
-        self._tell(report, comparison, known)
-        self._drop_former(report)
-        self._states[report.worker_id] = ReplicaState(
-            report=report, comparison=comparison, heard_at=now
-        )
-        writes: list[Write] = []
-        if changed and comparison.verdict is ReplicaVerdict.KNOWN:
+        base = self._compare(report)
+        if base.verdict is ReplicaVerdict.KNOWN:
             self._record(report)
-            if own:
-                writes = self._keep_batch(report)
+        self._drop_former(report)
+        state = self._states[report.worker_id] = ReplicaState(
+            report=report, told=told, comparison=base, base=base, heard_at=now
+        )
+        if known is not None:
+            # What is told of it as new is new against what was told before.
+            state.comparison, state.contested_at = known.comparison, known.contested_at
+        self._judge_all(report.worker_id)
+        comparison = state.comparison
+        # The same state may be judged anew: what was AHEAD of this node is KNOWN later.
+        changed = changed or known is None or not _same_verdict(known.comparison, comparison)
+        self._tell(state, known)
+        writes: list[Write] = []
+        if changed and own and comparison.verdict is ReplicaVerdict.KNOWN:
+            writes = self._keep_batch(report)
         return comparison, changed, writes
+
+    def turned(self) -> Turned:
+        """Return the other replicas whose verdict was turned since this was asked last."""
+        turned, self._turned = self._turned, Turned()
+        # One may have turned twice, or be gone with its worker.
+        workers = dict.fromkeys(state.report.worker_id for state in turned.states)
+        turned.states = [self._states[name] for name in workers if name in self._states]
+        return turned
+
+    def take_recount(self, recount: Recount) -> list[Write]:
+        """Take in what a full scan of this site's replica found; return what to keep of it.
+
+        **After calling**: have the replica's newest report judged anew, by `accept`.
+        """
+        wrong = sorted(name for name, table in recount.tables.items() if not table.sound)
+        (_log.error if wrong else _log.info)(
+            "recount", worker=recount.worker_id, position=recount.position,
+            tables=sorted(recount.tables), wrong=wrong,
+        )  # fmt: skip
+        return self._recounts.take(recount)
+
+    def recount_due(self, worker_id: str) -> list[str]:
+        """Return tables that an own worker is to recount, as others have them otherwise (S3)."""
+        state = self._states.get(worker_id)
+        contest = None if state is None else state.comparison.contest
+        if state is None or contest is None or self._now - state.contested_at < RECOUNT_AFTER_US:
+            return []
+        return self._recounts.uncounted(state.report, contest.tables, contest.position)
+
+    def _judge_all(self, accepted: str = "") -> None:
+        """Judge all replicas anew by what all sites say; note whose verdict that turns."""
+        sound: dict[str, str] = {}
+        for state in self._states.values():
+            site, until = state.report.node_id, state.report.position
+            state.conviction = self._opinions.conviction(site, _replica(state.report), until)
+            usable = state.base.verdict in (ReplicaVerdict.KNOWN, ReplicaVerdict.AHEAD)
+            if usable and state.conviction is None and self._belongs(site):
+                sound[site] = _replica(state.report)
+        for worker_id, state in self._states.items():
+            before, site = state.comparison, state.report.node_id
+            contest = None
+            replica, until = _replica(state.report), state.report.position
+            if sound.get(site) == replica:
+                contest = self._opinions.contest(site, replica, until, sound)
+            state.comparison = judge(state.base, state.conviction, contest)
+            if not state.contested or before.contest is None:
+                state.contested_at = self._now
+            if worker_id != accepted and not _same_verdict(before, state.comparison):
+                self._note_turned(state, before)
+            if site == self._node_id and state.conviction is not None:
+                self._turned.writes += self._keep_evidence(state.conviction.position)
+
+    def _note_turned(self, state: ReplicaState, before: Comparison) -> None:
+        self._turned.states.append(state)
+        self._tell(state, replace(state, comparison=before))
+        if state.report.node_id != self._node_id or before.verdict is state.comparison.verdict:
+            return
+        if state.comparison.verdict is ReplicaVerdict.KNOWN:
+            self._turned.writes += self._keep_batch(state.report)
+
+    def _keep_evidence(self, position: int) -> list[Write]:
+        """Keep what sites said of the position that convicts the own replica: once for each."""
+        evidence = self._opinions.at(position)
+        if evidence == self._evidence:
+            return []
+        self._evidence = evidence
+        return [PutValue(name=_EVIDENCE, value=msgspec.msgpack.encode(evidence))]
+
+    def _belongs(self, site: str) -> bool:
+        return site == self._node_id or self._takes_part(site)
+
+    def _pinned(self) -> set[int]:
+        """Return positions that verdicts rest on: without their opinions they would turn."""
+        found = [state.conviction for state in self._states.values()]
+        found += [state.comparison.contest for state in self._states.values()]
+        return {dissent.position for dissent in found if dissent is not None}
 
     def _drop_former(self, report: WorkerReport) -> None:
         """Forget workers of the same site before this one: a site has one replica."""
@@ -149,16 +286,19 @@ class Replicas:
 
     def _record(self, report: WorkerReport) -> None:
         signatures = recordable(report)
-        if signatures is None or report.position in self._recorded:
-            return
-        self._recorded[report.position] = (report.node_id, signatures)
-        while len(self._recorded) > HISTORY:
-            self._recorded.popitem(last=False)
+        if signatures is not None:
+            donor, copied_at = _origin(report.copied_from)
+            self._opinions.add(
+                Opinion(
+                    site=report.node_id, replica=_replica(report), position=report.position,
+                    chain_hash=report.chain_hash, signatures=signatures, donor=donor,
+                    copied_at=copied_at,
+                )
+            )  # fmt: skip
 
     def _compare(self, report: WorkerReport) -> Comparison:
         ends = self._ends()
         chain_hash = self._hash_at(report.position) if report.position <= ends.position else None
-        by, recorded = self._recorded.get(report.position, ("", None))
         return compare(
             report,
             LogView(
@@ -167,17 +307,17 @@ class Replicas:
                 published=ends.published,
                 kept_after=ends.kept_after,
                 chain_hash=None if chain_hash is None else chain_hash.hex(),
-                recorded=recorded,
-                recorded_by=by,
+                recounted=self._recounts.wrong(report),
             ),
         )
 
     @staticmethod
-    def _tell(report: WorkerReport, comparison: Comparison, known: ReplicaState | None) -> None:
-        if known is not None and known.comparison.verdict is comparison.verdict:
+    def _tell(state: ReplicaState, known: ReplicaState | None) -> None:
+        report, comparison = state.report, state.comparison
+        if known is not None and _same_verdict(known.comparison, comparison):
             return
         bad = comparison.verdict in (ReplicaVerdict.DIVERGED, ReplicaVerdict.FOREIGN)
-        (_log.error if bad else _log.info)(
+        (_log.error if bad else _log.warning if state.contested else _log.info)(
             "replica", worker=report.worker_id, site=report.node_id, position=report.position,
             verdict=comparison.verdict.value, reason=comparison.reason,
         )  # fmt: skip
@@ -186,7 +326,7 @@ class Replicas:
         """Return reports, and when they came, that were AHEAD and the queue has reached since."""
         position = self._ends().position
         return [
-            (state.report, state.heard_at)
+            (state.told, state.heard_at)
             for state in self._states.values()
             if state.comparison.verdict is ReplicaVerdict.AHEAD
             and state.report.position <= position
@@ -195,12 +335,18 @@ class Replicas:
     # -- questions ---------------------------------------------------------------------------------
 
     def applied(self, copies: int) -> int:
-        """Return the position that the own replica (1) or any `copies` equal sites applied."""
+        """Return the position that the own replica (1) or any `copies` equal sites applied.
+
+        Replicas that differ count together up to where they were equal last.
+        """
         best: dict[str, int] = {}
         for state in self._states.values():
             if state.comparison.verdict is ReplicaVerdict.KNOWN:
-                site = state.report.node_id
-                best[site] = max(best.get(site, 0), state.report.position)
+                site, contest = state.report.node_id, state.comparison.contest
+                position = state.report.position
+                if copies > 1 and contest is not None:
+                    position = contest.equal_to
+                best[site] = max(best.get(site, 0), position)
         if copies <= 1:
             return best.get(self._node_id, 0)
         positions = sorted(best.values(), reverse=True)
@@ -218,6 +364,10 @@ class Replicas:
             if state.report.node_id == self._node_id and worker_id in (None, state.report.worker_id)
         ]
         return max(own, key=lambda state: state.heard_at, default=None)
+
+    def state(self, worker_id: str) -> ReplicaState:
+        """Return the newest state of a worker that has reported."""
+        return self._states[worker_id]
 
     def latest_own(self, now: int) -> list[WorkerReport]:
         """Return the newest report of this site's worker, with its age, for a peer that is new."""
@@ -251,6 +401,7 @@ class Replicas:
                     "chain_hash": report.chain_hash,
                     "verdict": comparison.verdict.value,
                     "reason": comparison.reason,
+                    "contested": state.contested,
                     "age_s": None if age_us is None else round(age_us / 1e6, 3),
                     "alive": age_us is not None and age_us <= self._dead_after_us,
                     "engine": report.engine,
@@ -266,6 +417,22 @@ class Replicas:
                 }
             )
         return lines
+
+
+def _replica(report: WorkerReport) -> str:
+    """Name the tables that a report speaks of: those of a copy, or of a new lake, are others."""
+    return f"{report.worker_id} {report.copied_from}"
+
+
+def _origin(copied_from: str) -> tuple[str, int]:
+    """Return site and position that a replica was copied from; ("", 0) = it never was."""
+    donor, _, rest = copied_from.rpartition("@")
+    position = rest.partition("/")[0]
+    return (donor, int(position)) if donor and position.isdecimal() else ("", 0)
+
+
+def _same_verdict(one: Comparison, other: Comparison) -> bool:
+    return (one.verdict, one.contest is None) == (other.verdict, other.contest is None)
 
 
 def _same_tables(one: WorkerReport, other: WorkerReport) -> bool:

@@ -3,27 +3,31 @@
     report → plan → segments → machine → batch, range or copy → report
 
 Batches are `replica`'s work, copies are `copying`'s; the machine behind `recovery` says which comes
-next.  Before anything is applied the node has seen the worker, and may have it copy or stop.
+next, and `following` how a worker that goes on for ever comes back from what failed.  Before
+anything is applied the node has seen the worker, and may have it copy or stop.
 """
 
 from __future__ import annotations
 
-import logging
 import threading
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from sparktxlog.catchup.phases import Phase
 from sparktxlog.copying.workspace import remove_others
-from sparktxlog.errors import ApplyError, DivergedError, TransportError, TxLogError
-from sparktxlog.model.report import ReplayCost
+from sparktxlog.errors import ApplyError, ExpiredError, TransportError, TxLogError
+from sparktxlog.model.report import ReplayCost, ReplicaVerdict
 from sparktxlog.worker.copy_terms import CopyOptions, CopyOutcome, FetcherOf
 from sparktxlog.worker.copying import ReplicaCopy
 from sparktxlog.worker.driver_lock import lock_by_driver
 from sparktxlog.worker.fetching import DonorFetcher
+from sparktxlog.worker.following import POLL_S, Follower
 from sparktxlog.worker.merging import applier_session
+from sparktxlog.worker.recounting import recount
 from sparktxlog.worker.recovery import ReplicaDriver
+from sparktxlog.worker.replays import ReplayRecords
 from sparktxlog.worker.replica import Replica, cost_of
 from sparktxlog.worker.reports import Heartbeat, Reporter
 from sparktxlog.worker.source import LogSource, Tail
@@ -32,16 +36,8 @@ from sparktxlog.worker.state import ReplicaDirectory, ReplicaState
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_logger = logging.getLogger(__name__)
-
-#: Seconds a long poll waits at the node for something new; a stop is obeyed within them.
-POLL_S = 5.0
 #: Segments asked for at once.
 SEGMENTS_LIMIT = 500
-#: Seconds before a following worker asks an absent node again.
-RETRY_S = 1.0
-#: Seconds before a following worker that could not be copied asks its node again (B32).
-IDLE_S = 30.0
 #: Verdicts on a replica that a replay brings back.
 _REPLAYABLE = ("KNOWN", "EMPTY")
 
@@ -107,6 +103,9 @@ class Applier:
         self._replays_anyway = replays_anyway
         self._open_fetcher = open_fetcher
         self._copied: list[CopyOutcome] = []
+        #: Position and tables recounted last.
+        self._recounted: tuple[int, tuple[str, ...]] = (-1, ())
+        self._replays = ReplayRecords(source, self.info.node_id)
         self._driver: ReplicaDriver
         #: What the node sent last, and what the last batch cost.
         self._at_hand = Tail(position=0, lineage="", epoch=0)
@@ -139,10 +138,10 @@ class Applier:
         """
         with self._heartbeat():
             self._apply_published(at_least, timeout_s)
-        return self.outcome()
+        return self._ended()
 
     def _apply_published(self, at_least: int, timeout_s: float) -> None:
-        self._drive(threading.Event())
+        self.begin(threading.Event())
         deadline = monotonic() + timeout_s
         # The node sees the worker, and may say stop or copy, before anything is applied.
         self._report()
@@ -174,36 +173,30 @@ class Applier:
         with self._heartbeat():
             self._report()
             if self._copies is not None and self._copies.forced:
-                self._drive(threading.Event())
+                self.begin(threading.Event())
                 self._copy("a copy was asked for")
             self._apply_published(0, timeout_s)
-        return self.outcome()
+        return self._ended()
 
     def follow(self, stop: threading.Event) -> ApplyOutcome:
-        """Apply whatever comes until `stop` is set or the node says stop."""
-        self._drive(stop)
+        """Apply whatever comes until `stop` is set; what heals is waited for (`following`).
+
+        Raises:
+            DivergedError: The replica is of another log or history (definite).
+            UnauthorizedError: The node refuses the token (definite).
+            TxLogError: Node and worker do not understand each other, or this worker must not
+                copy and a batch cannot be applied.
+        """
         with self._heartbeat():
-            # As in `run_once`: seen, and perhaps stopped, before anything is applied.
-            reported = False
-            while not stop.is_set() and not self._is_stopped():
-                try:
-                    if not reported:
-                        self._report()
-                        reported = True
-                        continue
-                    if self._wants_copy():
-                        reported = self._copy_or_idle(stop)
-                        continue
-                    tail = self._tail(wait_s=POLL_S)
-                    if tail.segments:
-                        self._apply_tail(tail)
-                except TransportError as error:
-                    _logger.warning("node not reached, trying again: %s", error)
-                    stop.wait(RETRY_S)
-        return self.outcome()
+            Follower(self, self._reporter.changed, stop).run()
+        return self._ended()
 
     def _heartbeat(self) -> AbstractContextManager[object]:
         return Heartbeat(self._reporter.beat) if self._beats else nullcontext()
+
+    def _ended(self) -> ApplyOutcome:
+        self._replays.end("the worker ended before", self.state.position, self._transactions)
+        return self.outcome()
 
     def outcome(self) -> ApplyOutcome:
         """Return what was done so far."""
@@ -232,13 +225,30 @@ class Applier:
             self._replica.state = replace(self.state, copying=None)
             remove_others(self.directory.lake)
         self._at_hand, self._pace = tail, None
-        self._driver.take(*self._replica.range_of(tail))
+        self._replays.begin(tail, self.state.worker_id, self.state.position, self._transactions)
+        try:
+            self._driver.take(*self._replica.range_of(tail))
+        except TxLogError as error:
+            self._end_replay(error)
+            raise
         self._report(self._pace)
+        self._replays.applied(self.state.position, self._transactions)
+
+    def _end_replay(self, error: TxLogError) -> None:
+        # While the node is away a replay is not over, and nobody could be told.
+        if not isinstance(error, TransportError):
+            self._replays.end(str(error), self.state.position, self._transactions)
 
     # --- what the machine orders ----------------------------------------------------------------
 
-    def _drive(self, stop: threading.Event) -> None:
+    def begin(self, stop: threading.Event) -> None:
+        """Go on with a new machine; until `stop` is set it waits between attempts."""
         self._driver = ReplicaDriver(self, stop.wait)
+
+    @property
+    def stands_idle(self) -> bool:
+        """Whether the machine has judged its last failure, and stands still."""
+        return self._driver.phase is Phase.IDLE
 
     @property
     def position(self) -> int:
@@ -262,11 +272,18 @@ class Applier:
             self._transactions += batch.transactions
             self._pace = cost_of(batch, monotonic() - began)
 
-    def request(self, first: int, last: int) -> tuple[int, int] | None:
-        """Ask the node for a missing range; None if its log has it no more."""
-        tail = self._tail(wait_s=0.0)
-        if not tail.segments or not _continues(tail, self.state.position):
-            return None
+    def request(self, first: int, last: int) -> tuple[int, int]:
+        """Ask the node for a missing range.
+
+        Raises:
+            ExpiredError: Its log has it no more (definite).
+            TransportError: It is not published there yet, or the node is not reached.
+        """
+        tail = self._tail(wait_s=POLL_S)
+        if not tail.segments:
+            raise TransportError(f"the node has not published position {first} to {last} yet")
+        if not _continues(tail, self.state.position):
+            raise ExpiredError(f"the log no longer holds position {first}")
         self._at_hand = tail
         return self._replica.range_of(tail)
 
@@ -282,6 +299,7 @@ class Applier:
         """
         if self._copies is None:
             raise ApplyError("this worker was started without copying", hint="Drop --no-copy.")
+        self._replays.end("given up for a copy", self.state.position, self._transactions)
         answer = self._reporter.answer
         return ReplicaCopy(
             self._session,
@@ -293,6 +311,7 @@ class Applier:
             open_fetcher=self._open_fetcher,
             options=self._copies,
             verdict=answer.verdict if answer else "",
+            contested=answer is not None and answer.contested,
         )
 
     def close_copy(self, copy: ReplicaCopy, outcome: CopyOutcome | None) -> None:
@@ -320,14 +339,54 @@ class Applier:
         how = "  Run jobs/catch_up.py, or apply without --no-copy." if answer.plan == "copy" else ""
         return f"the node says {answer.verdict}: {answer.reason or answer.plan}.{how}"
 
+    # --- following ----------------------------------------------------------------------------
+
+    def report(self) -> None:
+        """Report the replica as it is, and take the node's answer."""
+        self._report()
+
+    def obstacle(self) -> str:
+        """Return why the node wants this worker to stand still, empty if it does not."""
+        return self._is_stopped()
+
+    def is_foreign(self) -> bool:
+        """Return whether the node takes the replica for one of another log."""
+        answer = self._reporter.answer
+        return answer is not None and answer.verdict == ReplicaVerdict.FOREIGN.value
+
+    def go_on(self) -> None:
+        """Recount or copy if the node says so, else wait for segments and apply what comes."""
+        self._recount()
+        if self._wants_copy():
+            self._heed()
+            return
+        tail = self._tail(wait_s=POLL_S)
+        if tail.segments:
+            self._apply_tail(tail)
+
     # --- a copy -------------------------------------------------------------------------------
 
     def _wants_copy(self) -> bool:
         answer = self._reporter.answer
         return self._copies is not None and answer is not None and answer.plan == "copy"
 
+    def _recount(self) -> None:
+        """Recount the tables that the node asks for: others have them otherwise (S3)."""
+        answer = self._reporter.answer
+        if answer is None or not answer.recount:
+            return
+        asked = (self.state.position, answer.recount)
+        if asked != self._recounted:
+            # Once for a position: a scan that fails is not repeated for ever.
+            self._recounted = asked
+            found = recount(
+                self._session, self.directory.lake, self.state, self.info.node_id, answer.recount
+            )
+            self._reporter.answer = self.source.take_recount(found)
+
     def _heed(self) -> None:
-        """Copy if the node says so."""
+        """Recount and copy if the node says so."""
+        self._recount()
         answer = self._reporter.answer
         if answer is not None and self._wants_copy():
             self._copy(answer.reason)
@@ -345,19 +404,6 @@ class Applier:
         if self._pace is not None:
             # A donor behind what was here: the rest was asked for and applied at once.
             self._report(self._pace)
-
-    def _copy_or_idle(self, stop: threading.Event) -> bool:
-        """Copy; where that fails stand still for a while (B32).  Return whether it was done."""
-        try:
-            self._copy("the node says copy")
-        except DivergedError:
-            # It would be copied again and again.
-            raise
-        except TxLogError as error:
-            _logger.error("the replica stands still: %s", error)
-            stop.wait(IDLE_S)
-            return False
-        return True
 
 
 def _continues(tail: Tail, position: int) -> bool:

@@ -237,13 +237,16 @@ def plan_batch(
 
     Args:
         segments: At least one, contiguous.
-        extent: Called only where a clearing operation may stand inside an inline effect.
+        extent: Called only where a clearing operation may stand inside an inline effect; rows
+            behind the last segment's end are none.
         position: Applied position; of a first segment that begins before it (`check_chain`) only
             the rest is done.
         chain_hash: At that position.
     """
     done = max(0, position - segments[0].first + 1)
     begin = Place(position + 1, 0) if done else START
+    # Effects of a segment that was cut may go on behind its end.
+    end = Place(segments[-1].last + 1, 0)
     effects: dict[str, list[TableEffect]] = {}
     for segment in segments:
         for effect in segment.effects:
@@ -257,12 +260,14 @@ def plan_batch(
         epoch=segments[-1].epoch,
         transactions=sum(segment.transactions for segment in segments) - done,
         rejected=sum(segment.rejected for segment in segments),
-        tables={name: _plan_table(name, effects[name], extent, begin) for name in sorted(effects)},
+        tables={
+            name: _plan_table(name, effects[name], extent, begin, end) for name in sorted(effects)
+        },
     )
 
 
 def _plan_table(
-    table: str, effects: Iterable[TableEffect], extent: Extent, begin: Place
+    table: str, effects: Iterable[TableEffect], extent: Extent, begin: Place, end: Place
 ) -> TablePlan:
     create = None
     wheres: list[tuple[Place, str]] = []
@@ -287,20 +292,27 @@ def _plan_table(
         wheres = [where for where in wheres if where[0] > overwritten]
     wheres.sort()
     cuts = [place for place, _ in wheres] + ([overwritten] if overwritten is not None else [])
-    spans = [(effect, *_extent_of(effect, cuts, extent)) for effect in rows]
+    spans = [(effect, *_extent_of(effect, cuts, extent, end)) for effect in rows]
+    upper = end if any(effect.last >= end.position for effect in rows) else None
     if overwritten is not None and overwritten < begin:
         # An inline overwrite that began, and ended, before the position.
         overwritten = None
-    return TablePlan(table=table, create=create, stages=_stages(begin, overwritten, wheres, spans))
+    stages = _stages(begin, upper, overwritten, wheres, spans)
+    return TablePlan(table=table, create=create, stages=stages)
 
 
 def _stages(
     begin: Place,
+    end: Place | None,
     overwritten: Place | None,
     wheres: list[tuple[Place, str]],
     spans: list[tuple[TableEffect, Place, Place]],
 ) -> tuple[Stage, ...]:
-    """Cut rows at the clearing operations; predicates with no row between them become one."""
+    """Cut rows at the clearing operations; predicates with no row between them become one.
+
+    Args:
+        end: Rows from here on are left out; None = there are none.
+    """
     start = Clear.EVERYTHING if overwritten is not None else Clear.NOTHING
     open_stages: list[tuple[Clear, list[str], Place]] = [(start, [], overwritten or begin)]
     for place, predicate in wheres:
@@ -312,7 +324,7 @@ def _stages(
             open_stages.append((Clear.MATCHING, [predicate], place))
     stages: list[Stage] = []
     for index, (clear, predicates, lower) in enumerate(open_stages):
-        upper = open_stages[index + 1][2] if index + 1 < len(open_stages) else None
+        upper = open_stages[index + 1][2] if index + 1 < len(open_stages) else end
         if clear is Clear.NOTHING and not _pieces(spans, lower, upper):
             continue
         pieces = _pieces(spans, lower, upper)
@@ -345,11 +357,15 @@ def _staged_extent(effect: TableEffect) -> tuple[Place, Place]:
     return place, place
 
 
-def _extent_of(effect: TableEffect, cuts: list[Place], extent: Extent) -> tuple[Place, Place]:
+def _extent_of(
+    effect: TableEffect, cuts: list[Place], extent: Extent, limit: Place
+) -> tuple[Place, Place]:
     """Return the places of an effect's first and last row, as exactly as the cuts need."""
     if not effect.inline:
         return _staged_extent(effect)
     start, end = Place(effect.first, 0), Place(effect.last, _LAST_OP)
     if any(start <= cut <= end for cut in cuts):
-        return extent(effect)
+        found = extent(effect)
+        # Of an effect that goes across the limit no more is known than that it does.
+        return (found[0], end) if end >= limit else found
     return start, end

@@ -24,7 +24,7 @@ from sparktxlog.catchup.bisection import (
     disagreeing,
     standing_differences,
 )
-from sparktxlog.errors import ApplyError
+from sparktxlog.errors import ExpiredError
 from sparktxlog.worker.histories import SiteHistory, local_dataset, read_histories
 from sparktxlog.worker.source import HttpLogSource
 
@@ -227,7 +227,7 @@ class _Suspects:
                         transaction_id=path.split("/")[0],
                     )
                 )
-        except ApplyError as error:
+        except ExpiredError as error:
             # The log does not reach back so far any more: what it still has is named.
             _logger.warning("transactions after position %d are not all known: %s", after, error)
         return tuple(nsmallest(_NAMED, found, key=lambda suspect: suspect.first))

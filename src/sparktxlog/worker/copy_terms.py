@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from sparktxlog.copying.tasks import FileTask
 from sparktxlog.model.copying import CopyTicket, Grant, OfferedFile, OfferedTable
 
 
@@ -31,16 +32,44 @@ class Fetched:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Files of a table that are wanted, and what of them has to travel."""
+
+    #: Bytes of all of them, and of those that were found in the replica.
+    size_bytes: int
+    reused_bytes: int
+    #: To be fetched, ascending by path.
+    tasks: tuple[FileTask, ...]
+
+
 class Fetcher(Protocol):
-    """Gets a donor's files into the workspace of one copy; repeats nothing that is there."""
+    """Gets a donor's files into the workspace of one copy; repeats nothing that is there.
+
+    select (all tables) → require_space (all of it at once) → fetch (table by table)
+    """
 
     def staged(self, table: str) -> Path:
         """Return the directory that a table's files are fetched to."""
 
-    def fetch(
+    def select(
         self, grants: Sequence[Grant], offered: OfferedTable, files: Sequence[OfferedFile]
-    ) -> Fetched:
-        """Fetch files of a table, verified and durable; equal ones of the replica are linked.
+    ) -> Wanted:
+        """Stage what the replica has of a table's files by links; return what has to travel.
+
+        Raises:
+            TxLogError: The first donor does not say which are equal, or a link cannot be made.
+        """
+
+    def require_space(self, wanted: Sequence[Wanted]) -> None:
+        """Check that everything that has to travel fits on the disk of the lake together.
+
+        Raises:
+            DiskFullError: It does not (definite); nothing was fetched.
+        """
+
+    def fetch(self, grants: Sequence[Grant], wanted: Wanted) -> Fetched:
+        """Fetch what was selected, verified and durable.
 
         Raises:
             TxLogError: Not all could be had; what was had is kept.
@@ -70,6 +99,8 @@ class CopyOptions:
     history: bool = False
     #: Asked for by somebody, whatever the node's plan is.
     forced: bool = False
+    #: The site to copy from, though others may differ from it; empty = the best one.
+    donor: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -71,6 +71,7 @@ class ReplicaCopy:
         open_fetcher: FetcherOf,
         options: CopyOptions,
         verdict: str = "",
+        contested: bool = False,
     ) -> None:
         self._session = session
         self._source = source
@@ -80,6 +81,7 @@ class ReplicaCopy:
         self._report = report
         self._options = options
         self._verdict = verdict
+        self._contested = contested
         self._started_at, self._started = time_ns() // 1000, monotonic()
         self.state = self._journaled(state)
         assert self.state.copying is not None
@@ -97,13 +99,20 @@ class ReplicaCopy:
     def _journaled(self, state: ReplicaState) -> ReplicaState:
         """Begin a copy in the replica's state, or go on with the one begun."""
         if state.copying is not None:
+            if self._options.forced:
+                # Whoever asks anew may have named another donor, or the first one.
+                pending = replace(state.copying, forced=True, donor=self._options.donor)
+                state = replace(state, copying=pending)
+                self._directory.save(state)
             return state
         marked = bool(state.diverged)
         pending = PendingCopy(
             copy_id=uuid.uuid4().hex[:12],
             started_at=self._started_at,
             forced=self._options.forced,
-            suspect=self._verdict in _SUSPECT and not (self._verdict == "DIVERGED" and marked),
+            donor=self._options.donor,
+            suspect=self._contested
+            or (self._verdict in _SUSPECT and not (self._verdict == "DIVERGED" and marked)),
         )
         state = replace(state, copying=pending)
         self._directory.save(state)
@@ -151,7 +160,9 @@ class ReplicaCopy:
             ApplyError: Nobody lends, or the snapshot is of no use here (definite).
         """
         self._staging, self._quarantined = None, {}
-        self.ticket = self._source.copy_ticket(self.state.worker_id, forced=self.pending.forced)
+        self.ticket = self._source.copy_ticket(
+            self.state.worker_id, forced=self.pending.forced, donor=self.pending.donor
+        )
         if not self.ticket.grants:
             raise ApplyError("no donor granted a copy", hint="Start a worker at another site.")
         self._fetcher.hold(self.ticket)
@@ -178,7 +189,7 @@ class ReplicaCopy:
 
         Raises:
             ApplyError: A table could not be replaced; the copy may be repeated.
-            DivergedError: The node does not take the result for KNOWN.
+            DivergedError: The node takes the result for neither KNOWN nor AHEAD of itself.
             TransportError: The node is not reached; the copy itself is done (not definite).
         """
         tables: dict[str, ReplicaTable] = {}
@@ -201,7 +212,8 @@ class ReplicaCopy:
         self._fetcher.remove()
         answer = self._report_known()
         self._tell(outcome, "done")
-        if answer.verdict != "KNOWN":
+        # A node that is still behind its donor says stop, and knows the replica once it is there.
+        if answer.verdict not in ("KNOWN", "AHEAD"):
             raise DivergedError(
                 f"the copy from {outcome.donor} is {answer.verdict} for the node: {answer.reason}",
                 hint="Compare the sites: sparktxlog status; jobs/verify.py.",
@@ -320,7 +332,8 @@ class ReplicaCopy:
             tables=tables,
             pending=None,
             copying=None,
-            copied_from=f"{grant.node_id}@{grant.position}",
+            # With the copy's own name: another copy of the same position makes other tables.
+            copied_from=f"{grant.node_id}@{grant.position}/{self._copy_id}",
         )
         self._directory.save(self.state)
 

@@ -20,9 +20,10 @@ from sparktxlog.copying.leases import LeaseKeeper, release_leases
 from sparktxlog.copying.parts import plan_parts, run_partition
 from sparktxlog.copying.selection import require_space, select_files, wanted_files
 from sparktxlog.copying.tasks import ChunkRecord, FetchPlan, FetchStats, FileTask
-from sparktxlog.copying.workspace import CopyWorkspace, remove_others
+from sparktxlog.copying.workspace import CopyWorkspace, disk_error, remove_others
 from sparktxlog.model.copying import CopyTicket, Grant, OfferedFile, OfferedTable
-from sparktxlog.worker.copy_terms import Fetched, FetcherOf
+from sparktxlog.worker.copy_terms import Fetched, FetcherOf, Wanted
+from sparktxlog.worker.watching import watched
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,28 +61,54 @@ class DonorFetcher:
         self._keeper = LeaseKeeper(ticket.grants)
         self._keeper.__enter__()
 
-    def fetch(
+    def select(
         self, grants: Sequence[Grant], offered: OfferedTable, files: Sequence[OfferedFile]
-    ) -> Fetched:
-        """Fetch files of a table, verified and durable; equal ones of the replica are linked.
+    ) -> Wanted:
+        """Stage what the replica has of a table's files by links; return what has to travel.
+
+        Raises:
+            TxLogError: As `select_files`.
+        """
+        paths = [file.path for file in files]
+        self._make_root()
+        self._adopt(wanted_files(offered, paths))
+        table = self._lake / offered.definition.name
+        found = select_files(self._space, grants[0], offered, paths, table)
+        return Wanted(
+            size_bytes=sum(file.size_bytes for file in files),
+            reused_bytes=found.reused_bytes,
+            tasks=found.fetch,
+        )
+
+    def require_space(self, wanted: Sequence[Wanted]) -> None:
+        """Check that everything that has to travel fits on the disk of the lake together.
+
+        Raises:
+            DiskFullError: It does not (definite); nothing was fetched.
+        """
+        self._make_root()
+        require_space(self._space, [task for part in wanted for task in part.tasks])
+
+    def fetch(self, grants: Sequence[Grant], wanted: Wanted) -> Fetched:
+        """Fetch what was selected, verified and durable.
 
         Raises:
             TxLogError: As `fetch_files`; what was fetched is kept.
         """
-        name = offered.definition.name
-        paths = [file.path for file in files]
-        self._space.root.mkdir(parents=True, exist_ok=True)
-        self._adopt(wanted_files(offered, paths))
-        found = select_files(self._space, grants[0], offered, paths, self._lake / name)
-        require_space(self._space, found.fetch)
         began = monotonic()
-        wire_bytes, resumed_bytes = self._bring(grants, found.fetch) if found.fetch else (0, 0)
+        wire_bytes, resumed_bytes = self._bring(grants, wanted.tasks) if wanted.tasks else (0, 0)
         return Fetched(
-            size_bytes=sum(file.size_bytes for file in files),
+            size_bytes=wanted.size_bytes,
             wire_bytes=wire_bytes,
-            reused_bytes=found.reused_bytes + resumed_bytes,
+            reused_bytes=wanted.reused_bytes + resumed_bytes,
             fetch_s=monotonic() - began,
         )
+
+    def _make_root(self) -> None:
+        try:
+            self._space.root.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise disk_error(error, self._space.root) from error
 
     def _adopt(self, tasks: Sequence[FileTask]) -> None:
         for older in CopyWorkspace.found(self._lake):
@@ -106,7 +133,7 @@ class DonorFetcher:
     def _show(self, done_bytes: int, total_bytes: int) -> None:
         if monotonic() - self._shown >= PROGRESS_S:
             self._shown = monotonic()
-            _logger.info("%s of %s bytes are here", f"{done_bytes:,}", f"{total_bytes:,}")
+            _tell(done_bytes, total_bytes)
 
     def release(self, grants: Sequence[Grant]) -> None:
         """Give held leases back; one that cannot be expires by itself."""
@@ -141,11 +168,12 @@ class ExecutorFetcher(DonorFetcher):
         done: list[FetchStats] = []
         if parted.plans:
             try:
-                done = (
-                    self._spark.sparkContext.parallelize(parted.plans, len(parted.plans))
-                    .mapPartitions(_run_plans)
-                    .collect()
-                )
+                with watched(lambda: self._look(tasks)):
+                    done = (
+                        self._spark.sparkContext.parallelize(parted.plans, len(parted.plans))
+                        .mapPartitions(_run_plans)
+                        .collect()
+                    )
             except (PySparkException, Py4JError) as error:
                 _logger.warning("executors failed, the driver fetches: %s", str(error)[:500])
         records = [*parted.records, *(record for part in done for record in part.records)]
@@ -153,6 +181,17 @@ class ExecutorFetcher(DonorFetcher):
         wire_bytes = rest.wire_bytes + sum(part.wire_bytes for part in done)
         by_parts = sum(part.fetched_bytes for part in done)
         return wire_bytes, max(0, rest.resumed_bytes - by_parts)
+
+    def _look(self, tasks: Sequence[FileTask]) -> None:
+        total_bytes = sum(task.size_bytes for task in tasks)
+        _tell(total_bytes - self._space.missing_bytes(tasks), total_bytes)
+
+
+def _tell(done_bytes: int, total_bytes: int) -> None:
+    _logger.info(
+        "%s of %s bytes are here", f"{done_bytes:,}", f"{total_bytes:,}",
+        extra={"done": done_bytes, "total": total_bytes},
+    )  # fmt: skip
 
 
 def _run_plans(plans: Iterable[FetchPlan]) -> Iterator[FetchStats]:

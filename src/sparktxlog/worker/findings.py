@@ -21,6 +21,8 @@ def recount_lines(found: Verification) -> list[str]:
             lines.append(f"        recorded: {table.recorded}")
         lines += [f"        site {node}: {text}" for node, text in table.differing_sites.items()]
         lines += [f"        {cause}" for cause in table.causes]
+    if not found.sound and found.verdict:
+        lines.append(f"the node takes the replica for {found.verdict}; plan: {found.plan}")
     return lines
 
 

@@ -5,7 +5,9 @@ its actions are done one after the other, and what came of them is told to it.  
 chunk is a table here: smaller parts are repeated by the transfer itself.
 
 A batch that cannot be applied is tried once more; if it fails again, the worker tells its node that
-it cannot repair itself, and the replica is copied (D5, G37).
+it cannot repair itself, and the replica is copied (D5, G37).  Only what the log does not hold any
+more, and what would fail again, leads there: a refused token, an answer that cannot be read and a
+full disk are told and change nothing.
 """
 
 from __future__ import annotations
@@ -42,11 +44,15 @@ from sparktxlog.catchup.replica_events import (
 )
 from sparktxlog.errors import (
     ApplyError,
+    CommitRejectedError,
+    DiskFullError,
     DivergedError,
     InvariantViolation,
+    NotFoundError,
+    ProtocolError,
     StorageError,
-    TransportError,
     TxLogError,
+    UnauthorizedError,
 )
 from sparktxlog.worker.copy_terms import CopyOutcome
 from sparktxlog.worker.copying import ReplicaCopy
@@ -72,8 +78,12 @@ class DrivenReplica(Protocol):
             ApplyError: A batch cannot be applied; its tables keep their last whole state.
         """
 
-    def request(self, first: int, last: int) -> tuple[int, int] | None:
-        """Ask the node for a range; return what is at hand now, None if the log has it no more."""
+    def request(self, first: int, last: int) -> tuple[int, int]:
+        """Ask the node for a range; return what is at hand now.
+
+        Raises:
+            ExpiredError: The log no longer holds it (definite).
+        """
 
     def give_up(self, reason: str) -> None:
         """Tell the node that the worker cannot repair the replica by itself (R19)."""
@@ -158,7 +168,8 @@ class ReplicaDriver:
 
     def _perform(self, action: ReplicaAction) -> ReplicaEvent | None:
         if isinstance(action, GoIdle):
-            _logger.error("the replica stands still: %s", action.reason)
+            # Whoever drives it is told by the error, and says it to people.
+            _logger.info("the machine is idle: %s", action.reason)
             return None
         try:
             return self._do(action)
@@ -171,7 +182,7 @@ class ReplicaDriver:
             else:
                 if self._copy is not None and not isinstance(action, BackUp):
                     self._copy.fail(str(error))
-                fault = fault_of(error)
+                fault = _fault_of_copy(action, error)
             _logger.warning("%s failed: %s", type(action).__name__, error)
             return Failed(ticket=action.ticket, fault=fault, reason=error.message)
 
@@ -191,11 +202,8 @@ class ReplicaDriver:
                 self._replica.apply_to(action.last)
                 return Applied(ticket=action.ticket)
             case RequestRange():
-                found = self._replica.request(action.first, action.last)
-                if found is None:
-                    reason = f"the log no longer holds position {action.first}"
-                    return Failed(ticket=action.ticket, fault=Fault.UNAVAILABLE, reason=reason)
-                return Received(first=found[0], last=found[1])
+                first, last = self._replica.request(action.first, action.last)
+                return Received(first=first, last=last)
             case BackUp():
                 if self._copy is None:
                     self._copy = self._replica.open_copy()
@@ -225,9 +233,18 @@ class ReplicaDriver:
 
 
 def fault_of(error: TxLogError) -> Fault:
-    """Return how the machine is to take an error (D5)."""
-    if isinstance(error, TransportError):
-        return Fault.TRANSPORT if error.retryable else Fault.UNAVAILABLE
+    """Return how the machine is to take an error of the own node or of the own disk (D5)."""
+    if isinstance(error, (UnauthorizedError, ProtocolError, CommitRejectedError, NotFoundError)):
+        return Fault.TRANSPORT if error.retryable else Fault.REFUSED
+    if isinstance(error, DiskFullError):
+        return Fault.REFUSED
     if isinstance(error, StorageError):
         return Fault.UNAVAILABLE
     return Fault.TRANSPORT if error.retryable else Fault.DETERMINISTIC
+
+
+def _fault_of_copy(action: ReplicaAction, error: TxLogError) -> Fault:
+    """As `fault_of`; what a donor refuses, another one or another lease may give (B34)."""
+    fault = fault_of(error)
+    of_donor = isinstance(action, (FetchChunk, Restart)) and not isinstance(error, DiskFullError)
+    return Fault.UNAVAILABLE if fault is Fault.REFUSED and of_donor else fault

@@ -34,6 +34,7 @@ from sparktxlog.worker.batches import (
     check_chain,
     plan_batch,
 )
+from sparktxlog.worker.cutting import cut_segments
 from sparktxlog.worker.source import NodeInfo, Tail
 from sparktxlog.worker.state import PendingBatch, ReplicaDirectory, ReplicaState, ReplicaTable
 from sparktxlog.worker.steps import TableProgress, TableSteps
@@ -82,9 +83,12 @@ class Replica:
         return segments[0].first, segments[-1].last
 
     def _next_segments(self, tail: Tail) -> Sequence[Segment]:
-        pending = self.state.pending
+        pending, segments = self.state.pending, tail.segments
+        if pending is not None and pending.cut is not None:
+            # It was begun for a worker that was to stop there, and ends there again.
+            segments = cut_segments(segments, pending.cut)
         return batch_segments(
-            tail.segments, self._signature_interval, end=pending.last if pending else None
+            segments, self._signature_interval, end=pending.last if pending else None
         )
 
     def take_over(self, state: ReplicaState) -> None:
@@ -108,13 +112,17 @@ class Replica:
                 copy_id=self.state.copying.copy_id,
             )
         position, chain_hash = self.state.position, self.state.chain_hash
-        check_chain(segments, position, chain_hash, copied=bool(self.state.copied_from))
+        inside = self.state.cut is not None and self.state.cut.position == position
+        check_chain(segments, position, chain_hash, copied=inside or bool(self.state.copied_from))
         batch = plan_batch(
             segments,
-            inline_extent(self._payload_root),
+            inline_extent(self._payload_root, segments[-1].last),
             position=position,
             chain_hash=chain_hash,
         )
+        cut = tail.cut if pending is None else pending.cut
+        if cut is not None and cut.position != batch.last:
+            cut = None
         if batch.epoch < self.state.epoch:
             raise DivergedError(
                 f"segment {batch.first}-{batch.last} is of epoch {batch.epoch}, "
@@ -122,11 +130,13 @@ class Replica:
             )
         self._check_pending(batch, pending)
         if pending is None and batch.tables:
-            self.state = self.state.begin(batch, tail.lineage)
+            self.state = self.state.begin(batch, tail.lineage, cut)
             self.directory.save(self.state)
         tables = self._apply_tables(batch, tail.lineage, resumed=pending is not None)
         self.directory.record_snapshot(batch.last, tables)
         self.state = replace(self.state.finish(batch, tables), lineage=tail.lineage)
+        # Until here the former one counts: the batch may have begun where that lies.
+        self.state = replace(self.state, cut=cut or self.state.cut)
         self.directory.save(self.state)
         return batch
 
@@ -218,8 +228,8 @@ def _recorded(progress: TableProgress, *, diverged: str = "") -> ReplicaTable:
     )
 
 
-def inline_extent(payload_root: Path) -> Extent:
-    """Return a reader of the places of an inline effect's first and last row."""
+def inline_extent(payload_root: Path, last: int) -> Extent:
+    """Return a reader of the places of an inline effect's first and last row up to a position."""
 
     def read(effect: TableEffect) -> tuple[Place, Place]:
         places: list[Place] = []
@@ -230,7 +240,7 @@ def inline_extent(payload_root: Path) -> Extent:
                 rows.column(OP_COLUMN).to_pylist(),
                 strict=True,
             )
-            places += [Place(position, op) for position, op in pairs]
+            places += [Place(position, op) for position, op in pairs if position <= last]
         if not places:
             raise ApplyError(f"inline files of table {effect.table!r} hold no rows")
         return min(places), max(places)

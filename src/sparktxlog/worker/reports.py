@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from time import time_ns
 from typing import Self
 
-from sparktxlog.errors import TransportError
+from sparktxlog.errors import TxLogError
 from sparktxlog.model.report import ReplayCost, WorkerReport
 from sparktxlog.worker.source import Answer, LogSource
 from sparktxlog.worker.state import ReplicaState
@@ -72,6 +72,8 @@ class Reporter:
         self._latest: WorkerReport | None = None
         #: What the node made of the last report it took.
         self.answer: Answer | None = None
+        #: Set when the node's plan becomes another one; whoever waits for that clears it before.
+        self.changed = threading.Event()
 
     def report(
         self, state: ReplicaState, *, pace: ReplayCost | None = None, irreparable: str = ""
@@ -84,6 +86,7 @@ class Reporter:
 
         Raises:
             TransportError: The node did not take it; it is kept for the next time.
+            TxLogError: The node refuses it (definite); kept as well.
         """
         with self._lock:
             self._latest = report_of(state, self._node_id, irreparable=irreparable)
@@ -101,10 +104,13 @@ class Reporter:
 
     def _flush(self) -> Answer:
         while True:
-            self.answer = self._source.report(self._waiting[0])
+            answer, before = self._source.report(self._waiting[0]), self.answer
             self._waiting.popleft()
+            self.answer = answer
+            if before is None or (before.verdict, before.plan) != (answer.verdict, answer.plan):
+                self.changed.set()
             if not self._waiting:
-                return self.answer
+                return answer
 
 
 class Heartbeat:
@@ -134,6 +140,6 @@ class Heartbeat:
         while not self._stop.wait(self._interval_s):
             try:
                 self._beat()
-            except TransportError as error:
+            except TxLogError as error:
                 # The next beat tries again; the node sees the silence.
                 _logger.warning("heartbeat not taken: %s", error)

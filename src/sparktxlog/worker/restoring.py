@@ -21,8 +21,10 @@ import msgspec
 from sparktxlog.errors import CorruptLogError, InvalidRequestError, NotFoundError, StorageError
 from sparktxlog.model.ids import check_table_name
 from sparktxlog.storage.durability import sync_directory
+from sparktxlog.worker.cutting import Cut
 from sparktxlog.worker.image_store import Image, ImageFile, ImageStore
 from sparktxlog.worker.imaging import Progress
+from sparktxlog.worker.single_flight import LOCK_NAMES
 from sparktxlog.worker.state import (
     RESTORING,
     STATE_DIRECTORY,
@@ -32,7 +34,7 @@ from sparktxlog.worker.state import (
 )
 from sparktxlog.worker.table_files import is_commit
 
-_LOCKS = ("lock", "lock.driver")
+_LOCKS = ("lock", "lock.driver", *LOCK_NAMES)
 
 
 def choose_image(store: ImageStore, name: str | None, at_most: int | None) -> Image:
@@ -235,6 +237,7 @@ def _state_of(image: Image) -> ReplicaState:
             )
             for name, table in image.tables.items()
         },
+        cut=Cut(position=image.position, chain_hash=image.chain_hash, epoch=image.epoch),
     )
 
 

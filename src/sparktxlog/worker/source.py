@@ -16,14 +16,23 @@ import msgspec
 from sparktxlog.errors import (
     ApplyError,
     ConfigError,
+    ExpiredError,
+    ForbiddenError,
+    ForbiddenPeerError,
+    InvalidRequestError,
+    LocalProtocolError,
+    NotFoundError,
+    OversizeError,
+    RemoteProtocolError,
     TransportError,
     TxLogError,
     UnauthorizedError,
 )
 from sparktxlog.model.copying import CopyTicket, Decision, Transfer
-from sparktxlog.model.report import WorkerReport
+from sparktxlog.model.report import Recount, WorkerReport
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.storage.interfaces import Segment
+from sparktxlog.worker.cutting import Cut
 
 T = TypeVar("T")
 
@@ -33,6 +42,16 @@ _ANSWER_TIME_S = 15.0
 _PIN_TIME_S = 120.0
 #: Seconds in which a node can remove the files of a long log.
 _SHORTEN_TIME_S = 600.0
+#: Refusals of a node that a worker tells apart, by the code in its answer.
+_REFUSALS: dict[str, type[TxLogError]] = {
+    kind.code: kind
+    for kind in (
+        ExpiredError, ForbiddenError, ForbiddenPeerError, InvalidRequestError, LocalProtocolError,
+        NotFoundError, OversizeError, RemoteProtocolError, UnauthorizedError,
+    )
+}  # fmt: skip
+#: Refusals of whoever stands between worker and node, which may go by.
+_PASSING = (408, 425, 429)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +80,8 @@ class Tail:
     lineage: str
     epoch: int
     segments: tuple[Segment, ...] = ()
+    #: Where the worker cut them for itself; no node does.
+    cut: Cut | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +91,10 @@ class Answer:
     verdict: str
     plan: str
     reason: str = ""
+    #: Another site has other content, and nobody can say who is right.
+    contested: bool = False
+    #: Tables to be recounted, which may tell who is right.
+    recount: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,14 +112,19 @@ class LogSource(Protocol):
     """The log as a worker sees it.
 
     All methods raise TransportError when the node cannot be reached (reports are idempotent,
-    so that all calls may be repeated) and UnauthorizedError when it refuses the worker.
+    so that all calls may be repeated), UnauthorizedError when it refuses the worker's token, and
+    RemoteProtocolError where node and worker do not understand each other (both definite).
     """
 
     def info(self) -> NodeInfo:
         """Return where the node keeps what the worker shares with it."""
 
     def segments(self, after: int, *, wait_s: float, limit: int = 500) -> Tail:
-        """Return segments after a position, waiting for the first if there is none yet."""
+        """Return segments after a position, waiting for the first if there is none yet.
+
+        Raises:
+            ExpiredError: The log no longer holds what follows that position (definite).
+        """
 
     def tables(self) -> dict[str, TableDefinition]:
         """Return the catalog."""
@@ -108,8 +138,16 @@ class LogSource(Protocol):
     def plan(self, worker_id: str) -> Decision:
         """Return what the node would do about a replica; it does nothing."""
 
-    def copy_ticket(self, worker_id: str, *, forced: bool) -> CopyTicket:
+    def take_recount(self, recount: Recount) -> Answer:
+        """Tell the node what a full scan found; it answers as to a report."""
+
+    def copy_ticket(self, worker_id: str, *, forced: bool, donor: str = "") -> CopyTicket:
         """Have donors pin their files for a copy.
+
+        Args:
+            worker_id: Whose replica is replaced.
+            forced: Whatever the node plans.
+            donor: Copy from this site only, also where replicas differ; empty = any.
 
         Raises:
             ApplyError: No copy is possible, with the node's reason (definite).
@@ -128,9 +166,10 @@ class HttpLogSource:
     Args:
         url: Base URL of the node's client interface.
         token: Client token, where the node asks for one.
+        admin_token: Operator's token, for what takes one; default: the client token.
     """
 
-    def __init__(self, url: str, token: str | None = None) -> None:
+    def __init__(self, url: str, token: str | None = None, admin_token: str | None = None) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ConfigError(
@@ -138,6 +177,7 @@ class HttpLogSource:
             )
         self.url = url.rstrip("/")
         self.token = token
+        self._admin_token = admin_token or token
         self._secure = parts.scheme == "https"
         self._address = (parts.hostname, parts.port)
         self._prefix = parts.path.rstrip("/")
@@ -188,12 +228,19 @@ class HttpLogSource:
         query = urlencode({"worker": worker_id})
         return _read(self._call("GET", f"/v1/worker/plan?{query}"), Decision)
 
-    def copy_ticket(self, worker_id: str, *, forced: bool) -> CopyTicket:
+    def take_recount(self, recount: Recount) -> Answer:
+        """Tell the node what a full scan found; it answers as to a report."""
+        body = msgspec.json.encode(recount)
+        return _read(self._call("POST", "/v1/worker/recounts", body=body), Answer)
+
+    def copy_ticket(self, worker_id: str, *, forced: bool, donor: str = "") -> CopyTicket:
         """Have donors pin their files for a copy."""
-        body = msgspec.json.encode({"worker_id": worker_id, "forced": forced})
-        return _read(
-            self._call("POST", "/v1/worker/copies", body=body, wait_s=_PIN_TIME_S), CopyTicket
-        )
+        body = msgspec.json.encode({"worker_id": worker_id, "forced": forced, "donor": donor})
+        try:
+            answer = self._call("POST", "/v1/worker/copies", body=body, wait_s=_PIN_TIME_S)
+        except LocalProtocolError as error:
+            raise ApplyError(error.message, hint=error.hint, **error.fields) from error
+        return _read(answer, CopyTicket)
 
     def record_transfer(self, transfer: Transfer) -> None:
         """Tell the node how a copy went, estimate against actual."""
@@ -201,7 +248,9 @@ class HttpLogSource:
 
     def maintain_log(self) -> dict[str, Any]:
         """Have the node shorten its log to its limits now; return what it did."""
-        answer = self._call("POST", "/v1/maintenance", body=b"{}", wait_s=_SHORTEN_TIME_S)
+        answer = self._call(
+            "POST", "/v1/maintenance", body=b"{}", wait_s=_SHORTEN_TIME_S, token=self._admin_token
+        )
         return _read(answer, dict[str, Any])
 
     def close(self) -> None:
@@ -211,14 +260,15 @@ class HttpLogSource:
             self._connection = None
 
     def _call(
-        self, method: str, path: str, *, body: bytes | None = None, wait_s: float = 0.0
-    ) -> bytes:
+        self, method: str, path: str, *, body: bytes | None = None, wait_s: float = 0.0,
+        token: str | None = None,
+    ) -> bytes:  # fmt: skip
         """Send one request; a kept connection that the node closed meanwhile is opened anew."""
         headers = {"Accept": "application/json"}
         if body is not None:
             headers["Content-Type"] = "application/json"
-        if self.token:
-            headers["Authorization"] = f"Bearer {self.token}"
+        if shown := token or self.token:
+            headers["Authorization"] = f"Bearer {shown}"
         kept = self._connection is not None
         while True:
             try:
@@ -254,14 +304,19 @@ class HttpLogSource:
 def _read(content: bytes, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(content, type=kind)
-    except msgspec.MsgspecError as error:
-        raise ApplyError(
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise RemoteProtocolError(
             f"the node's answer cannot be read: {error}",
             hint="Node and worker must be of one release.",
         ) from error
 
 
 def _refusal(url: str, status: int, content: bytes) -> TxLogError:
+    """Return the error that an answer without success stands for.
+
+    The node's code decides, not the status alone: only `expired` says that the log is gone, while
+    a proxy or another release may answer 410 as well.
+    """
     try:
         problem = json.loads(content)
     except ValueError:
@@ -269,11 +324,15 @@ def _refusal(url: str, status: int, content: bytes) -> TxLogError:
     problem = problem if isinstance(problem, dict) else {}
     text = problem.get("detail") or content[:200].decode("utf-8", "replace")
     message, hint = f"{url} answered {status}: {text}", str(problem.get("hint") or "")
+    kind = _REFUSALS.get(str(problem.get("title")))
+    if kind is not None:
+        return kind(message, hint=hint, url=url)
     if status in (401, 403):
         return UnauthorizedError(message, hint=hint, url=url)
-    if status >= 500:
+    if status >= 500 or status in _PASSING:
         return TransportError(message, hint=hint, url=url)
-    return ApplyError(message, hint=hint, url=url)
+    hint = hint or "Is that the URL of a node?  Node and worker must be of one release."
+    return RemoteProtocolError(message, hint=hint, url=url)
 
 
 def _signature_text(state: Any) -> str:

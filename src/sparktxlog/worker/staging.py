@@ -1,15 +1,20 @@
 """A donor's tables staged beside the replica's: fetched, checked, recounted; nothing is replaced.
 
-    table offered → stands here already? → log → way → live files → recount → staged
+    all tables:   offered → stands here already? → logs → ways → live files → room for all of them
+    table by table:                                              live files → recount → staged
 
-Everything here may be done again at any time: files that are in the workspace are not fetched
-twice, and a table that stands as offered, proved by a recount, is not fetched at all.
+Whether everything fits on the disk is known, and checked, before the first data file travels; the
+logs, which say which files are needed, are checked before they come.  Everything here may be done
+again at any time: files that are in the workspace are not fetched twice, and a table that stands as
+offered, proved by a recount, is not fetched at all.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -18,7 +23,7 @@ from pyspark.errors import PySparkException
 
 from sparktxlog.errors import ApplyError
 from sparktxlog.model.copying import Grant, OfferedTable
-from sparktxlog.worker.copy_terms import CopyOptions, Fetched, Fetcher
+from sparktxlog.worker.copy_terms import CopyOptions, Fetched, Fetcher, Wanted
 from sparktxlog.worker.deltalog import LogVersion, forget_log, read_log
 from sparktxlog.worker.layout import LOG, Way, check_copyable, data_files, log_files, swap_way
 from sparktxlog.worker.merging import read_newest, read_version, tagged
@@ -32,6 +37,16 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Coming:
+    """A table whose log is staged, and whose data has to come."""
+
+    staged: StagedTable
+    data: Wanted
+    #: Paths of its log and of its data.
+    paths: frozenset[str]
 
 
 class Staging:
@@ -70,6 +85,8 @@ class Staging:
         self.standing: dict[str, int] = {}
         #: Table → kept, rename or commit, of what stands.
         self.ways: dict[str, str] = {}
+        #: Table → what is to come of it; None before all of them were looked at.
+        self._coming: dict[str, _Coming] | None = None
 
     def check_paths(self) -> None:
         """Refuse listings that would write outside of a table's directory.
@@ -83,42 +100,79 @@ class Staging:
     def fetch(self, index: int) -> None:
         """Fetch the table of that number into the workspace, unless it stands already.
 
+        The first call looks at all tables.
+
         Raises:
             TransportError, StorageError: The donor failed; ask for a ticket anew (B34).
+            DiskFullError: The tables do not fit together; nothing of their data was fetched.
             ApplyError: The table cannot be copied by its files (definite).
         """
-        offered = self._grant.tables[index]
-        name = offered.definition.name
+        if self._coming is None:
+            self._coming = self._prepare()
+        name = self._grant.tables[index].definition.name
+        coming = self._coming.get(name)
+        if coming is None:
+            return
         with failures_named(name):
-            standing = self._find_standing(offered)
-            if standing is not None:
-                self.standing[name] = standing
-                return
-            staged = self._stage(offered)
+            self.fetched += self._fetcher.fetch(self._grants, coming.data)
+            _prune(coming.staged.path, coming.paths)
             if self._options.verify:
-                self._recount(staged)
-            self.staged[name] = staged
+                self._recount(coming.staged)
+            self.staged[name] = coming.staged
 
-    def _stage(self, offered: OfferedTable) -> StagedTable:
+    # --- before the first data file -----------------------------------------------------------
+
+    def _prepare(self) -> dict[str, _Coming]:
+        """Stage the logs of all tables that do not stand already, and check the room for all."""
+        #: Log of what is there, None = the donor's takes its place.
+        olds: dict[str, LogVersion | None] = {}
+        logs: dict[str, Wanted] = {}
+        for offered in self._grant.tables:
+            name = offered.definition.name
+            with failures_named(name):
+                standing = self._find_standing(offered)
+                if standing is not None:
+                    self.standing[name] = standing
+                    continue
+                olds[name] = None if self._options.history else self._readable_log(name)
+                logs[name] = self._select_log(offered, whole=olds[name] is None)
+        self._fetcher.require_space([*logs.values()])
+        coming = {}
+        for offered in self._grant.tables:
+            name = offered.definition.name
+            if name in logs:
+                with failures_named(name):
+                    coming[name] = self._plan(offered, logs[name], olds[name])
+        self._fetcher.require_space([table.data for table in coming.values()])
+        return coming
+
+    def _select_log(self, offered: OfferedTable, *, whole: bool) -> Wanted:
+        return self._fetcher.select(self._grants, offered, log_files(offered, whole=whole))
+
+    def _plan(self, offered: OfferedTable, wanted: Wanted, old: LogVersion | None) -> _Coming:
+        """Fetch a table's log; decide how it is swapped in, and which data that needs."""
         name, stage = offered.definition.name, self._fetcher.staged(offered.definition.name)
-        old = self._readable_log(name)
-        whole = old is None or self._options.history
-        log = self._stage_log(offered, stage, whole=whole)
+        log = self._stage_log(offered, stage, wanted, whole=old is None)
         check_copyable(name, log)
-        way = Way.RENAME if whole else swap_way(old, log)
-        wanted = log_files(offered, whole=way is Way.RENAME)
-        if way is Way.RENAME and not whole:
-            log = self._stage_log(offered, stage, whole=True)
+        way = swap_way(old, log)
+        if way is Way.RENAME and old is not None:
+            rest = self._select_log(offered, whole=True)
+            self._fetcher.require_space([rest])
+            log = self._stage_log(offered, stage, rest, whole=True)
         files = data_files(offered, log, history=self._options.history)
-        self.fetched += self._fetcher.fetch(self._grants, offered, files)
-        _prune(stage, {file.path for file in (*wanted, *files)})
-        return StagedTable(offered=offered, path=stage, log=log, way=way)
+        paths = {file.path for file in (*log_files(offered, whole=way is Way.RENAME), *files)}
+        return _Coming(
+            staged=StagedTable(offered=offered, path=stage, log=log, way=way),
+            data=self._fetcher.select(self._grants, offered, files),
+            paths=frozenset(paths),
+        )
 
-    def _stage_log(self, offered: OfferedTable, stage: Path, *, whole: bool) -> LogVersion:
-        files = log_files(offered, whole=whole)
-        self.fetched += self._fetcher.fetch(self._grants, offered, files)
+    def _stage_log(
+        self, offered: OfferedTable, stage: Path, wanted: Wanted, *, whole: bool
+    ) -> LogVersion:
+        self.fetched += self._fetcher.fetch(self._grants, wanted)
         # Left by an attempt with another donor, its log would be read as part of this one.
-        _prune(stage, {file.path for file in files}, LOG)
+        _prune(stage, {file.path for file in log_files(offered, whole=whole)}, LOG)
         forget_log(self._session, stage)
         return read_log(self._session, stage, offered.version)
 
@@ -202,7 +256,7 @@ def _check_paths(offered: OfferedTable) -> None:
             )
 
 
-def _prune(root: Path, wanted: set[str], below: str = "") -> None:
+def _prune(root: Path, wanted: AbstractSet[str], below: str = "") -> None:
     """Remove staged files that this attempt did not ask for."""
     start = root / below
     for path in [*start.rglob("*")] if start.is_dir() else []:

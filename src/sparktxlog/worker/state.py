@@ -24,8 +24,9 @@ from sparktxlog.errors import CorruptLogError, LockedError
 from sparktxlog.model.report import TableState
 from sparktxlog.model.signature import EMPTY_SIGNATURE, TableSignature
 from sparktxlog.model.table import TableDefinition
-from sparktxlog.storage.durability import sync_directory
+from sparktxlog.storage.durability import storage_error, sync_directory
 from sparktxlog.worker.batches import Batch
+from sparktxlog.worker.cutting import Cut
 
 #: Directory of the worker's own files inside the lake; Delta ignores the leading underscore.
 STATE_DIRECTORY = "_sparktxlog"
@@ -64,6 +65,8 @@ class PendingBatch:
     last: int
     from_hash: str
     to_hash: str
+    #: Where it ends, if that is inside a published segment.
+    cut: Cut | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +97,8 @@ class PendingCopy:
     started_at: int
     #: Somebody asked for it (R20 aside, no plan of the node stands behind it).
     forced: bool = False
+    #: Whom somebody named as the donor, empty = nobody was named.
+    donor: str = ""
     #: All tables lose rows that the donor lacks: the node found the replica beyond this log.
     suspect: bool = False
     #: Tables whose swap was begun.
@@ -117,16 +122,20 @@ class ReplicaState:
     pending: PendingBatch | None = None
     #: While it is there no batch may be applied.
     copying: PendingCopy | None = None
-    #: Node and position that the replica was copied from last, `B@1200`; empty = never.
+    #: Node, position and copy that the replica came from last, `B@1200/3f0c…`; empty = none.
     copied_from: str = ""
+    #: Where it may stand inside a published segment: it was to stop there (`--at-most`), or was
+    #: restored from an image, made where segments may end elsewhere.
+    cut: Cut | None = None
 
-    def begin(self, batch: Batch, lineage: str) -> ReplicaState:
-        """Return the state in which a batch is under way."""
+    def begin(self, batch: Batch, lineage: str, cut: Cut | None = None) -> ReplicaState:
+        """Return the state in which a batch is under way, which may end at a cut."""
         pending = PendingBatch(
             first=batch.first,
             last=batch.last,
             from_hash=batch.from_hash,
             to_hash=batch.to_hash,
+            cut=cut,
         )
         return replace(self, lineage=lineage, pending=pending)
 
@@ -198,18 +207,30 @@ class ReplicaDirectory:
         return state
 
     def save(self, state: ReplicaState) -> None:
-        """Replace the state durably: the old or the new one survives a crash."""
+        """Replace the state durably: the old or the new one survives a crash.
+
+        Raises:
+            DiskFullError: The old one stands (definite).
+            StorageError: The disk failed; one of both stands.
+        """
         path = self.own / "state.json"
         fresh = path.with_suffix(".json.new")
-        with open(fresh, "wb") as file:
-            file.write(msgspec.json.encode(state))
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(path)
-        sync_directory(self.own)
+        try:
+            with open(fresh, "wb") as file:
+                file.write(msgspec.json.encode(state))
+                file.flush()
+                os.fsync(file.fileno())
+            fresh.replace(path)
+            sync_directory(self.own)
+        except OSError as error:
+            raise storage_error(error, path) from error
 
     def record_snapshot(self, position: int, tables: dict[str, ReplicaTable]) -> None:
-        """Keep which table versions belong to a position, durably, before the state is saved."""
+        """Keep which table versions belong to a position, durably, before the state is saved.
+
+        Raises:
+            DiskFullError, StorageError: It is not kept (definite).
+        """
         path = self.own / "snapshots.jsonl"
         if self._snapshot_lines < 0:
             lines = path.read_bytes().count(b"\n") if path.exists() else 0
@@ -220,10 +241,17 @@ class ReplicaDirectory:
             "position": position,
             "tables": {name: table.version for name, table in tables.items()},
         }
-        with open(path, "ab") as file:
-            file.write(json.dumps(line).encode() + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
+        size = path.stat().st_size if path.exists() else 0
+        try:
+            with open(path, "ab") as file:
+                file.write(json.dumps(line).encode() + b"\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            if path.exists():
+                # A torn line would swallow the next one.
+                os.truncate(path, size)
+            raise storage_error(error, path) from error
         self._snapshot_lines += 1
 
     def forget_snapshots(self) -> None:

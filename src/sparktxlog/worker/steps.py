@@ -6,6 +6,8 @@ commit of the batch in the table's log says how far it got and with which signat
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -16,7 +18,7 @@ from deltalake.exceptions import DeltaError
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
-from sparktxlog.errors import ApplyError
+from sparktxlog.errors import ApplyError, DiskFullError
 from sparktxlog.model.signature import EMPTY_SIGNATURE, TableSignature
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.worker.batches import Batch, Clear, Stage, Step, StepKind, TablePlan
@@ -43,6 +45,9 @@ from sparktxlog.worker.tables import (
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+#: What the system says of a full disk, and of a user's share of it.
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 #: Signatures of appended rows that carry no claim, by table and stage.
 Counted = Mapping[tuple[str, int], TableSignature]
@@ -245,16 +250,34 @@ def _identity(table: Path, version: int) -> tuple[int, int, int]:
 
 @contextmanager
 def failures_named(table: str) -> Iterator[None]:
-    """Turn what Spark, delta-rs and the disk raise into an ApplyError that names the table."""
+    """Turn what Spark, delta-rs and the disk raise into an error that names the table.
+
+    Raises:
+        DiskFullError: No space is left (definite); nothing of the table has to be repaired.
+        ApplyError: All else.
+    """
     try:
         yield
     except (PySparkException, Py4JError, DeltaError, OSError) as error:
         text = " ".join(str(error).split("\n")[:3])[:600]
+        if _is_full(error):
+            raise DiskFullError(
+                f"table {table}: no space left on the disk of the lake: {text}",
+                hint="Free space there; the worker goes on from the last whole state.",
+                table=table,
+            ) from error
         raise ApplyError(
             f"table {table}: {type(error).__name__}: {text}",
             hint="Tables keep their last whole state; the worker may be started again.",
             table=table,
         ) from error
+
+
+def _is_full(error: Exception) -> bool:
+    # Spark and delta-rs pass on the system's words only.
+    if isinstance(error, OSError):
+        return error.errno in _FULL
+    return any(os.strerror(number) in str(error) for number in _FULL)
 
 
 def _appended(stage: Stage, counted: TableSignature | None) -> TableSignature:

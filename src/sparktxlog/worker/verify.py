@@ -6,13 +6,17 @@ Where a table's recount differs from what is recorded, the causes are looked for
     a data file that is missing, or not of its recorded size
     a placed file whose bytes are not those the log carried (SHA-256)
     a transaction whose claimed signature is not that of the rows it carried (protocol S2b)
+
+The replica's own node is told: what is not as recorded is a fault of this replica, and is repaired.
 """
 
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
@@ -25,6 +29,7 @@ from pyspark.sql import functions as F
 
 from sparktxlog.errors import NotAppliedError
 from sparktxlog.model.operation import StagedFile
+from sparktxlog.model.report import Recount, RecountedTable
 from sparktxlog.model.signature import EMPTY_SIGNATURE, TableSignature
 from sparktxlog.storage.interfaces import TableEffect
 from sparktxlog.worker.batches import Piece
@@ -33,12 +38,15 @@ from sparktxlog.worker.merging import applier_session, read_version, tagged
 from sparktxlog.worker.placing import placed_name
 from sparktxlog.worker.signatures import signature_columns, signature_from, signature_of
 from sparktxlog.worker.source import LogSource
-from sparktxlog.worker.state import ReplicaTable, read_state
+from sparktxlog.worker.state import ReplicaState, ReplicaTable, read_state
+from sparktxlog.worker.watching import tasks_shown, watched
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from sparktxlog.model.table import TableDefinition
+
+_logger = logging.getLogger(__name__)
 
 #: Segments read at once while looking for a wrong claim.
 _SEGMENTS_AT_ONCE = 200
@@ -59,6 +67,8 @@ class TableFinding:
     differing_sites: dict[str, str] = field(default_factory=dict)
     #: Why it stands still, or what was found: sentences that name files and transactions.
     causes: tuple[str, ...] = ()
+    #: Data files are missing, or not of their recorded size.
+    damaged: bool = False
 
     @property
     def sound(self) -> bool:
@@ -75,6 +85,9 @@ class Verification:
     tables: tuple[TableFinding, ...]
     #: Nodes with a replica at the same position.
     compared_sites: tuple[str, ...]
+    #: What the node makes of it.
+    verdict: str = ""
+    plan: str = ""
 
     @property
     def sound(self) -> bool:
@@ -85,7 +98,10 @@ class Verification:
 def verify_replica(
     spark: SparkSession, source: LogSource, lake: str | Path, tables: Iterable[str] = ()
 ) -> Verification:
-    """Recount a replica's tables at their recorded versions; a running worker may go on.
+    """Recount a replica's tables at their recorded versions, and tell its node what was found.
+
+    A running worker may go on.  A replica with a wrong table is DIVERGED from then on, lends to
+    nobody, and its worker copies it anew (protocol S2b).
 
     Args:
         tables: Only these; none named = all.
@@ -115,11 +131,34 @@ def verify_replica(
         table = state.tables[name]
         reported = {other.node_id: other.signatures.get(name, "") for other in others}
         findings.append(_verify_table(session, search, lake / name, table, reported))
-    return Verification(
+    found = Verification(
         node_id=info.node_id,
         position=state.position,
         tables=tuple(findings),
         compared_sites=tuple(sorted({other.node_id for other in others})),
+    )
+    answer = source.take_recount(recount_of(found, state))
+    return replace(found, verdict=answer.verdict, plan=answer.plan)
+
+
+def recount_of(found: Verification, state: ReplicaState) -> Recount:
+    """Return what a verification of a replica found, as the node is told it."""
+    tables = {
+        table.table: RecountedTable(
+            version=table.version,
+            recorded=table.recorded,
+            counted=table.counted,
+            cause="; ".join(table.causes[:3]) if table.counted != table.recorded else "",
+        )
+        for table in found.tables
+        if table.counted or table.damaged
+    }
+    return Recount(
+        worker_id=state.worker_id,
+        node_id=found.node_id,
+        copied_from=state.copied_from,
+        position=state.position,
+        tables=tables,
     )
 
 
@@ -136,12 +175,21 @@ def recount_tables(spark: SparkSession, lake: str | Path) -> dict[str, tuple[str
     session = applier_session(spark)
     found = {}
     for name, table in sorted(state.tables.items()):
-        with tagged(session, "recount", name):
+        with _counting(session, name):
             frame = read_version(session, str(lake / name), table.version)
             counted = signature_of(frame, table.definition).to_text()
         if counted != table.signature.to_text():
             found[name] = (table.signature.to_text(), counted)
     return found
+
+
+@contextmanager
+def _counting(session: SparkSession, table: str) -> Iterator[None]:
+    """Tag Spark's jobs, and tell how far they are."""
+    _logger.info("recounting table %s", table)
+    look = tasks_shown(session, _logger, f"recounting table {table}")
+    with tagged(session, "recount", table), watched(look):
+        yield
 
 
 def _verify_table(
@@ -153,11 +201,11 @@ def _verify_table(
 ) -> TableFinding:
     definition = table.definition
     causes = [table.diverged] if table.diverged else []
-    files = _data_files(path, table.version)
-    causes += _damaged_files(path, files)
+    damages = damaged_files(path, table.version)
+    causes += damages
     recorded, counted = table.signature.to_text(), ""
     try:
-        with tagged(session, "recount", definition.name):
+        with _counting(session, definition.name):
             frame = read_version(session, str(path), table.version)
             counted = signature_of(frame, definition).to_text()
     except (PySparkException, Py4JError) as error:
@@ -165,7 +213,7 @@ def _verify_table(
             causes.append(f"the table cannot be read: {str(error).splitlines()[0][:300]}")
     differing = {node: text for node, text in reported.items() if text and text != counted}
     if counted != recorded or differing:
-        causes += search.altered_files(definition, files)
+        causes += search.altered_files(definition, data_files(path, table.version))
         causes += search.wrong_claims(definition)
     return TableFinding(
         table=definition.name,
@@ -174,19 +222,21 @@ def _verify_table(
         counted=counted,
         differing_sites=differing,
         causes=tuple(causes),
+        damaged=bool(damages),
     )
 
 
-def _data_files(path: Path, version: int) -> dict[str, int]:
+def data_files(path: Path, version: int) -> dict[str, int]:
     """Return the live data files of a version with their sizes, relative to the table."""
     actions = pa.table(DeltaTable(path, version=version).get_add_actions())
     names, sizes = actions.column("path").to_pylist(), actions.column("size_bytes").to_pylist()
     return dict(zip(names, sizes, strict=True))
 
 
-def _damaged_files(path: Path, files: dict[str, int]) -> list[str]:
+def damaged_files(path: Path, version: int) -> list[str]:
+    """Name live data files of a version that are missing, or not of their recorded size."""
     found = []
-    for name, size in sorted(files.items()):
+    for name, size in sorted(data_files(path, version).items()):
         # Partition values in paths are quoted once in the log, and once more by some writers.
         file = path / name
         if not file.exists():

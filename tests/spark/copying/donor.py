@@ -11,6 +11,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 from tests.worker_log import LogBuilder, MemoryLog
 
+from sparktxlog.copying.selection import wanted_files
 from sparktxlog.errors import ApplyError
 from sparktxlog.model.copying import (
     CopyTicket,
@@ -23,7 +24,7 @@ from sparktxlog.model.copying import (
 from sparktxlog.model.signature import TableSignature
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.worker.apply import Applier
-from sparktxlog.worker.copy_terms import Fetched
+from sparktxlog.worker.copy_terms import Fetched, Wanted
 from sparktxlog.worker.source import Answer
 from sparktxlog.worker.state import STATE_DIRECTORY, ReplicaDirectory, read_state
 
@@ -86,18 +87,31 @@ class FolderFetcher:
         self.held: CopyTicket | None = None
         self.released = 0
         self.before: Callable[[str], None] = lambda path: None
+        #: Bytes that room was asked for, each time.
+        self.room_for: list[int] = []
 
     def staged(self, table: str) -> Path:
         return self.root / table
 
-    def fetch(
+    def select(
         self, grants: Sequence[Grant], offered: OfferedTable, files: Sequence[OfferedFile]
-    ) -> Fetched:
-        name, total, reused = offered.definition.name, 0, 0
-        for file in files:
+    ) -> Wanted:
+        """Link nothing yet: `fetch` does."""
+        return Wanted(
+            size_bytes=sum(file.size_bytes for file in files),
+            reused_bytes=0,
+            tasks=tuple(wanted_files(offered, [file.path for file in files])),
+        )
+
+    def require_space(self, wanted: Sequence[Wanted]) -> None:
+        self.room_for.append(sum(part.size_bytes for part in wanted))
+
+    def fetch(self, grants: Sequence[Grant], wanted: Wanted) -> Fetched:
+        total, reused = 0, 0
+        for file in wanted.tasks:
             self.before(file.path)
-            source = self.donor / name / file.path
-            target, local = self.root / name / file.path, self.lake / name / file.path
+            source = self.donor / file.table / file.path
+            target, local = self.root / file.table / file.path, self.lake / file.table / file.path
             target.parent.mkdir(parents=True, exist_ok=True)
             total += file.size_bytes
             content = source.read_bytes()
@@ -136,7 +150,7 @@ class CopyLog(MemoryLog):
     def plan(self, worker_id: str) -> Decision:
         return self.planned
 
-    def copy_ticket(self, worker_id: str, *, forced: bool) -> CopyTicket:
+    def copy_ticket(self, worker_id: str, *, forced: bool, donor: str = "") -> CopyTicket:
         self._check()
         self.tickets += 1
         found = self.grants if self.grants is not None else (grant_of(self.donor),)

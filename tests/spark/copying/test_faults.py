@@ -40,6 +40,9 @@ MIDDLE = 20
 class Sites:
     """Three nodes behind relays, two of them with a replica; C is to be copied."""
 
+    #: All with the same rows.
+    tables: tuple[str, ...] = ("big",)
+
     def __init__(self, directory: Path, spark: SparkSession) -> None:
         self.spark = spark
         self.cluster = Cluster(directory)
@@ -60,9 +63,10 @@ class Sites:
             )
         self.cluster.start()
         log = connect(self.spark, self.cluster.nodes["A"].url)
-        log.create_table("big", "id bigint, x string")
         noise = [F.sha2(F.concat_ws("-", "id", F.lit(part)), 512) for part in range(4)]
-        receipt = log.append("big", self.spark.range(ROWS).withColumn("x", F.concat(*noise)))
+        for table in self.tables:
+            log.create_table(table, "id bigint, x string")
+            receipt = log.append(table, self.spark.range(ROWS).withColumn("x", F.concat(*noise)))
         self.cluster.agree(receipt.position)
         for name in "AB":
             # What is ordered and not published yet is not asked for: the replica would be KNOWN.
@@ -92,9 +96,9 @@ class Sites:
         donors: list[str] = []
 
         class Watched(DonorFetcher):
-            def fetch(self, grants: Any, offered: Any, files: Any) -> Any:
+            def fetch(self, grants: Any, wanted: Any) -> Any:
                 donors[:] = [grant.node_id for grant in grants]
-                return super().fetch(grants, offered, files)
+                return super().fetch(grants, wanted)
 
         over = threading.Event()
         failures: list[BaseException] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import logging
 import os
 import re
 import shutil
@@ -19,8 +20,9 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 from tests.node_processes import TABLE, Cluster, append, call, wait_until
+from tests.unit.cli.test_app import invoke
 
-from sparktxlog.api import job
+from sparktxlog.api import job, session
 from sparktxlog.worker.apply import Applier
 from sparktxlog.worker.image_store import ImageStore
 from sparktxlog.worker.imaging import back_up_replica
@@ -30,8 +32,9 @@ from sparktxlog.worker.state import ReplicaDirectory
 pytestmark = [pytest.mark.spark, pytest.mark.e2e, pytest.mark.timeout(900)]
 
 ROOT = Path(__file__).parents[3]
-#: Runs a job in this process: name, arguments → exit code and the JSON of its last line.
+#: Runs a job or a command in this process: name, arguments → exit code, JSON of its last line.
 RunJob = Callable[..., tuple[int, dict[str, Any]]]
+RunCommand = Callable[..., tuple[int, dict[str, Any]]]
 
 
 class Sites:
@@ -134,6 +137,23 @@ def run_job(
     return run
 
 
+@pytest.fixture
+def run_command(
+    run_job: RunJob, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> RunCommand:
+    """Return what runs a command of `sparktxlog` as `run_job` runs jobs."""
+    monkeypatch.setattr(session, "build_session", job.build_session)
+
+    def run(*arguments: str) -> tuple[int, dict[str, Any]]:
+        capfd.readouterr()
+        code = invoke(monkeypatch, *arguments, "--json")
+        found: dict[str, Any] = json.loads(capfd.readouterr().out.splitlines()[-1])
+        assert found.get("exit_code", code) == code
+        return code, found
+
+    return run
+
+
 @pytest.mark.faults
 def test_a_fault_of_one_site_is_found_and_repaired_without_an_operator(
     sites: Sites, tmp_path: Path
@@ -210,6 +230,70 @@ def test_replicate_copies_by_executors(sites: Sites, run_job: RunJob) -> None:
     (copy,) = found["copies"]
     assert (code, found["verdict"], copy["tables"]) == (0, "KNOWN", {"t": "rename"})
     assert copy["wire_bytes"] > 0 and sites.rows("B") == sites.rows("A")
+
+
+def test_commands_do_what_the_jobs_do(
+    sites: Sites, run_command: RunCommand, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    for command in (("catch-up", "--force", "copy"), ("replicate", "--parts", "2")):
+        shutil.rmtree(sites.lake("B"), ignore_errors=True)
+        code, found = run_command(*command, "--url", sites.url("B"))
+        (copy,) = found["copies"]
+        assert (code, found["verdict"], copy["donor"]) == (0, "KNOWN", "A")
+        assert sites.rows("B") == sites.rows("A")
+    before = found["position"]
+    sites.cluster.nodes["A"].commit(append(200))
+    code, found = run_command("apply", "--url", sites.url("B"), "--at-least", str(before + 1))
+    assert (code, found["verdict"], found["transactions"]) == (0, "KNOWN", 1)
+    assert found["position"] == before + 1 and (200, "x") in sites.rows("B")
+    # Long work says how far it is: a fetch by executors, a replay from where it begins.
+    assert re.search(r"([\d,]+) of \1 bytes are here", caplog.text)
+    assert f"position {before} of {before + 1} is applied" in caplog.text
+
+
+def documented_restore(position: int) -> list[list[str]]:
+    """Return the command lines of docs/backup.md that bring a site to a position."""
+    lines = (ROOT / "docs" / "backup.md").read_text().splitlines()
+    chosen = [line.strip() for line in lines if "--at-most 1000" in line and line[:4] == "    "]
+    assert [line.split()[:2] for line in chosen] == [
+        ["sparktxlog", "restore"],
+        ["sparktxlog", "apply"],
+    ]
+    return [line.replace("1000", str(position)).split()[1:] for line in chosen]
+
+
+def test_image_and_log_bring_a_site_to_one_position(
+    sites: Sites, run_command: RunCommand, tmp_path: Path
+) -> None:
+    at_b, lake, store = ("--url", sites.url("B")), sites.lake("B"), tmp_path / "images"
+    assert run_command("apply", *at_b)[0] == 0
+    back_up_replica(lake, ImageStore(store), name="before", site="B")
+    for number in (300, 301):
+        sites.cluster.nodes["A"].commit(append(number))
+    wanted, end = sites.cluster.settle() - 1, sites.cluster.settle()
+    assert run_command("apply", *at_b, "--at-least", str(end))[0] == 0
+    code, found = run_command("apply", *at_b, "--at-most", str(wanted))
+    assert code == job.ERROR and f"has applied position {end} already" in str(found["error"])
+    code, found = run_command("apply", *at_b, "--at-most", str(end + 1))
+    assert code == job.ERROR and "is not ordered yet" in str(found["error"])
+    back_up_replica(lake, ImageStore(store), name="after", site="B")
+    shutil.rmtree(lake)
+
+    places = {"/backups/site-a": str(store), "data/a/lake": str(lake),
+              "http://127.0.0.1:7070": sites.url("B")}  # fmt: skip
+    restore, apply = (
+        [places.get(word, word) for word in line] for line in documented_restore(wanted)
+    )
+    code, found = run_command(*restore)
+    assert (code, found["image"], found["signatures"]) == (0, "before", "equal")
+    code, found = run_command(*apply)
+    assert (code, found["position"], found["verdict"]) == (0, wanted, "KNOWN")
+    assert (300, "x") in sites.rows("B") and (301, "x") not in sites.rows("B")
+    # The node compared the hash there, and the worker goes on when it may.
+    code, found = run_command("apply", *at_b)
+    assert (code, found["position"], found["verdict"]) == (0, end, "KNOWN")
+    assert (301, "x") in sites.rows("B")
 
 
 def test_maintain_tells_of_the_log_and_of_each_table(

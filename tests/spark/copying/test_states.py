@@ -34,7 +34,6 @@ from sparktxlog.catchup.planner import (
     EMPTY,
     NO_SIZE,
     OUT_OF_SYNC,
-    OUT_OF_SYNC_FORCED,
 )
 from sparktxlog.errors import ApplyError, DivergedError
 from sparktxlog.worker import swap
@@ -230,7 +229,7 @@ def test_known_and_far_behind_is_copied_and_told_why_before(sites: Sites) -> Non
     assert "x 1.3 =" in why and "estimated_replay_s=" in message
 
 
-def test_a_lost_update_is_found_at_the_next_signature_and_repaired(
+def test_a_lost_update_of_two_sites_waits_for_whoever_knows_which_is_right(
     sites: Sites, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sites.commit()
@@ -244,12 +243,21 @@ def test_a_lost_update_is_found_at_the_next_signature_and_repaired(
         monkeypatch.setattr(TableSteps, "run_step", run_step)
 
     monkeypatch.setattr(TableSteps, "run_step", lose)
-    said = Said(sites.b)
-    # Nobody does anything: the worker reports success, and hears that it is none (G37, R20).
+    # Found at the next signature; a third site would tell (test_majority), two cannot (G37).
     outcome = sites.work(sites.b, copies=CopyOptions())
-    assert len(lost) == 1 and [copy.from_position for copy in outcome.copies] == [position]
+    assert (len(lost), outcome.verdict, outcome.copies) == (1, "KNOWN", ())
+    for node in (sites.a, sites.b):
+        sites.hear(node, "B", position)
+        assert [sites.replica(node, name)["contested"] for name in "AB"] == [True, True]
+    assert f"at position {position} table 't'" in sites.replica(sites.b, "B")["reason"]
+    for wrong in (CopyOptions(forced=True), CopyOptions(forced=True, donor="B")):
+        with pytest.raises(ApplyError, match="no healthy donor; contested: A; name"):
+            sites.work(sites.b, copies=wrong)
+    outcome = sites.work(sites.b, copies=CopyOptions(forced=True, donor="A"))
+    assert [copy.from_position for copy in outcome.copies] == [position]
     sites.check(outcome, "commit")
-    said.lines(OUT_OF_SYNC_FORCED)
+    sites.hear(sites.a, "B", position)
+    assert not sites.replica(sites.b, "B")["contested"]
 
 
 class Killed(BaseException):

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from tests.worker_log import LogBuilder, MemoryLog, Row, expected, rows_table, table
 
 from sparktxlog.errors import ApplyError, DivergedError, LockedError, TransportError
-from sparktxlog.worker import apply as apply_module
+from sparktxlog.worker import following
 from sparktxlog.worker.apply import Applier, ApplyOutcome
 from sparktxlog.worker.placing import Placer
 from sparktxlog.worker.signatures import signature_of
@@ -360,7 +360,7 @@ class StoppingLog(MemoryLog):
 def test_a_following_worker_outlives_an_absent_node(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(apply_module, "RETRY_S", 0.01)
+    monkeypatch.setattr(following, "RETRY_S", 0.01)
     log = LogBuilder(tmp_path, interval=1)
     log.transaction().create(ORDERS)
     log.publish()
@@ -371,5 +371,6 @@ def test_a_following_worker_outlives_an_absent_node(
     with closing(ReplicaDirectory(lake)) as directory:
         outcome = Applier(spark, source, directory, reporting=reporting).follow(stop)
     assert outcome.position == 2 and source.calls == 4
-    assert [report.position for report in reporting.reports] == [0, 1, 2]
+    # On a slow machine heartbeats repeat them.
+    assert [*dict.fromkeys(report.position for report in reporting.reports)] == [0, 1, 2]
     assert {report.lineage for report in reporting.reports} == {"test"}

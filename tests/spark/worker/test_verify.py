@@ -14,8 +14,11 @@ from pyspark.sql import SparkSession
 from tests.worker_log import LogBuilder, MemoryLog, Row, rows_table, table
 
 from sparktxlog.errors import NotAppliedError
+from sparktxlog.model.report import RecountedTable
 from sparktxlog.worker.apply import Applier
+from sparktxlog.worker.merging import applier_session
 from sparktxlog.worker.placing import placed_name
+from sparktxlog.worker.recounting import recount
 from sparktxlog.worker.signatures import signature_of
 from sparktxlog.worker.source import SiteReplica
 from sparktxlog.worker.state import ReplicaDirectory, read_state
@@ -100,6 +103,25 @@ def test_a_wrong_claim_is_named_by_transaction(spark: SparkSession, source: Memo
     assert wrong in cause and found["parts"].counted != found["parts"].recorded
 
 
+def recounted(spark: SparkSession, source: MemoryLog, *tables: str) -> dict[str, RecountedTable]:
+    state = read_state(source.lake)
+    assert state is not None
+    found = recount(applier_session(spark), source.lake, state, "a", tables)
+    assert (found.worker_id, found.node_id, found.position) == (state.worker_id, "a", 6)
+    return found.tables
+
+
+def test_the_node_is_told_what_was_counted(spark: SparkSession, source: MemoryLog) -> None:
+    apply(spark, source)
+    verify(spark, source)
+    (told,) = source.recounts
+    assert (told.node_id, told.position) == ("a", source.log.position)
+    assert set(told.tables) == {"plain", "parts"}
+    assert all(table.sound for table in told.tables.values())
+    counted = recounted(spark, source, "plain", "parts", "unknown")
+    assert counted == told.tables
+
+
 def test_a_dropped_file_is_named(spark: SparkSession, source: MemoryLog) -> None:
     apply(spark, source)
     effect = next(e for e in source.log.segments[1].effects if e.table == "plain")
@@ -108,6 +130,9 @@ def test_a_dropped_file_is_named(spark: SparkSession, source: MemoryLog) -> None
     found = verify(spark, source)
     assert found["parts"].sound
     assert any(name in cause and "missing" in cause for cause in found["plain"].causes)
+    told = source.recounts[-1].tables["plain"]
+    assert (told.sound, told.counted) == (False, "") and name in told.cause
+    assert not recounted(spark, source, "plain")["plain"].sound
 
 
 def test_an_altered_row_is_named_by_its_file(spark: SparkSession, source: MemoryLog) -> None:
@@ -128,3 +153,4 @@ def test_an_altered_row_is_named_by_its_file(spark: SparkSession, source: Memory
     assert any(target.name in cause and "was altered" in cause for cause in causes)
     assert any("at position 3" in cause for cause in causes)
     assert found["parts"].counted != found["parts"].recorded
+    assert [name for name, t in source.recounts[-1].tables.items() if not t.sound] == ["parts"]

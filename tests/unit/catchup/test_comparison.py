@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from sparktxlog.catchup.comparison import Cause, LogView, compare, recordable
+from sparktxlog.catchup.comparison import Cause, LogView, compare, judge, recordable
+from sparktxlog.catchup.opinions import Dissent
 from sparktxlog.model.report import ReplicaVerdict, TableState, WorkerReport
 from sparktxlog.model.signature import TableSignature
 
@@ -31,7 +32,6 @@ SAME = {"t": table().signature.to_text(), "u": table(2).signature.to_text()}
     ("report", "log", "verdict", "cause", "reason"),
     [
         ({}, {}, "KNOWN", "none", "at position 100"),
-        ({}, {"recorded": SAME, "recorded_by": "B"}, "KNOWN", "none", ""),
         ({}, {"position": 150, "published": 130}, "KNOWN", "none", "30 transactions"),
         ({}, {"position": 150, "published": 130, "kept_after": 110, "chain_hash": None},
          "KNOWN", "expired", "kept after 110"),
@@ -45,11 +45,11 @@ SAME = {"t": table().signature.to_text(), "u": table(2).signature.to_text()}
         ({}, {"chain_hash": None}, "DIVERGED", "no-run-end", "no end of a run"),
         ({"tables": {"t": table(diverged="foreign commit 4")}}, {}, "DIVERGED", "admitted",
          "foreign commit 4"),
-        ({"tables": {"t": table(9), "u": table(2)}}, {"recorded": SAME, "recorded_by": "B"},
-         "DIVERGED", "signature", "recorded first by B"),
-        ({"tables": {"t": table()}}, {"recorded": SAME}, "DIVERGED", "signature",
-         "'u' is missing"),
-        ({}, {"recorded": {"t": SAME["t"]}}, "DIVERGED", "signature", "'u' was not recorded"),
+        ({"tables": {"t": table(diverged="counts 7")}}, {"recounted": {"t"}}, "DIVERGED",
+         "recount", "counts 7"),
+        ({"tables": {"t": table(diverged="foreign commit 4")}},
+         {"position": 150, "kept_after": 110, "chain_hash": None}, "DIVERGED", "admitted",
+         "foreign commit 4"),
     ],
 )  # fmt: skip
 def test_verdicts(
@@ -60,14 +60,43 @@ def test_verdicts(
     assert reason in comparison.reason
 
 
+DISSENT = Dissent(
+    position=90, tables=("t", "u"), signature="1:0:0", others={"A": "2:0:0", "C": "2:0:0"},
+)  # fmt: skip
+
+
+def test_a_majority_makes_a_known_replica_diverged_and_no_other_one() -> None:
+    judged = judge(compare(REPORT, LOG), DISSENT, None)
+    assert (judged.verdict, judged.cause) == (ReplicaVerdict.DIVERGED, Cause.SIGNATURE)
+    assert judged.reason == (
+        "at position 90 table 't' (and 1 more) has signature 1:0:0, most sites (A, C) have 2:0:0"
+    )
+    for other in ({"lineage": "other"}, {"position": 0}, {"position": 101}):
+        told = compare(replace(REPORT, **other), LOG)  # type: ignore[arg-type]
+        assert judge(told, DISSENT, DISSENT) == told
+
+
+def test_a_contested_replica_is_known_and_told_what_resolves_it() -> None:
+    missing = replace(DISSENT, tables=("t",), signature="", others={"B": "2:0:0"})
+    judged = judge(compare(REPORT, LOG), None, missing)
+    assert (judged.verdict, judged.cause) == (ReplicaVerdict.KNOWN, Cause.CONTESTED)
+    assert judged.contest == missing
+    for said in ("position 90", "'t' is missing", "site B has 2:0:0", "verify --compare",
+                 "--force copy --donor"):  # fmt: skip
+        assert said in judged.reason
+    expired = compare(REPORT, replace(LOG, kept_after=110, position=150))
+    assert judge(expired, None, missing).cause is Cause.EXPIRED
+
+
 def test_behind_counts_what_is_published_and_never_less_than_nothing() -> None:
     ahead_of_publishing = replace(LOG, position=150, published=90)
     assert compare(REPORT, ahead_of_publishing).behind == 0
     assert compare(REPORT, replace(LOG, position=150, published=130)).behind == 30
 
 
-def test_a_standing_table_is_never_the_known_state() -> None:
+def test_an_opinion_is_the_report_of_a_success() -> None:
     assert recordable(REPORT) == SAME
+    assert recordable(replace(REPORT, irreparable="a copy is not finished")) is None
     assert recordable(replace(REPORT, tables={"t": table(diverged="x")})) is None
 
 

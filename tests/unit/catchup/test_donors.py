@@ -49,6 +49,15 @@ def test_who_is_not_up_to_date_and_reachable_does_not_lend(change: dict[str, obj
     assert choose_donors("T", 100, [KNOWN], 3) == ["A"]
 
 
+def test_a_contested_replica_lends_only_if_somebody_names_it() -> None:
+    candidates = [replace(candidate("A", 120), contested=True), candidate("B")]
+    assert choose_donors("T", 0, candidates, 3) == ["B"]
+    assert choose_donors("T", 0, candidates, 3, "A") == ["A"]
+    assert choose_donors("T", 0, candidates, 3, "C") == []
+    wrong = replace(candidate("A"), verdict=ReplicaVerdict.DIVERGED)
+    assert choose_donors("T", 0, [wrong], 3, "A") == []
+
+
 def test_a_diverged_target_takes_any_position() -> None:
     assert choose_donors("T", 0, [candidate("A", 5)], 3) == ["A"]
 

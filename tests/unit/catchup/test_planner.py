@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from sparktxlog.catchup.comparison import Cause, Comparison, LogView, compare
+from sparktxlog.catchup.comparison import Cause, Comparison, LogView, compare, judge
 from sparktxlog.catchup.estimates import ReplayPace, TransferPace, Workload
+from sparktxlog.catchup.opinions import Dissent
 from sparktxlog.catchup.planner import (
     CATCH_UP,
     EMPTY,
@@ -133,8 +134,11 @@ def test_up_to_date_needs_nothing() -> None:
 
 # -- R03–R06, R19, R20: unknown states -------------------------------------------------------------
 
-LOG = LogView(lineage="l", position=150, published=150, chain_hash=HASH, recorded_by="B")
-SAME = {"t": TableSignature(rows=1).to_text()}
+LOG = LogView(lineage="l", position=150, published=150, chain_hash=HASH)
+OTHERS = Dissent(
+    position=100, tables=("t",), signature=TableSignature(rows=1).to_text(),
+    others={"B": "9:0:0", "C": "9:0:0"},
+)  # fmt: skip
 STANDING = TableState(
     version=1, signature=TableSignature(rows=1), schema="s", diverged="foreign commit 4"
 )
@@ -147,15 +151,18 @@ STANDING = TableState(
         ({"tables": {"t": STANDING}}, {}, OUT_OF_SYNC, "foreign commit 4"),
         ({}, {"chain_hash": "cd" * 32}, OUT_OF_SYNC, "another history"),
         ({}, {"chain_hash": None}, OUT_OF_SYNC, "no end of a run"),
-        ({}, {"recorded": {"t": "9:0:0"}}, OUT_OF_SYNC_FORCED, "recorded is 9:0:0"),
-        ({"irreparable": "broken"}, {"recorded": {"t": "9:0:0"}}, OUT_OF_SYNC, "recorded is"),
+        ({}, {"conviction": OTHERS}, OUT_OF_SYNC_FORCED, "most sites (B, C) have 9:0:0"),
+        ({"tables": {"t": STANDING}}, {"recounted": {"t"}}, OUT_OF_SYNC_FORCED, "foreign commit 4"),
+        ({"irreparable": "broken"}, {"conviction": OTHERS}, OUT_OF_SYNC, "most sites"),
     ],
 )
 def test_what_is_no_known_state_is_copied_whatever_it_costs(
     changes: dict[str, Any], log: dict[str, Any], message: str, reason: str
 ) -> None:
     told = report(**changes)
-    comparison = compare(told, replace(LOG, **{"recorded": SAME, **log}))
+    log = dict(log)
+    conviction = log.pop("conviction", None)
+    comparison = judge(compare(told, replace(LOG, **log)), conviction, None)
     # A replay of a second would win any competition.
     decision = decide(
         known(report=told, comparison=comparison, replay_pace=Exactly(seconds=1.0))
@@ -165,12 +172,22 @@ def test_what_is_no_known_state_is_copied_whatever_it_costs(
     assert log_lines(decision) == (message,)
 
 
-def test_a_difference_without_a_claim_of_success_is_not_forced() -> None:
-    assert decide(known("DIVERGED", "signature", claimed_success=False)).message == OUT_OF_SYNC
+def test_what_a_success_was_reported_of_is_forced_and_nothing_else() -> None:
+    forced = {cause for cause in Cause
+              if decide(known("DIVERGED", cause.value)).message == OUT_OF_SYNC_FORCED}  # fmt: skip
+    assert forced == {Cause.SIGNATURE, Cause.RECOUNT}
+
+
+def test_who_could_be_named_as_a_donor_is_told() -> None:
+    for plan in (known(cause="expired", donors=(), contested=("B", "C")),
+                 known(asked_for=True, donors=(), contested=("B", "C"))):  # fmt: skip
+        decision = decide(plan)
+        assert decision.plan == "stop"
+        assert "contested: B, C; name the one" in decision.reason and "--donor" in decision.reason
 
 
 def test_a_known_state_is_replayed_exactly_from_where_it_is() -> None:
-    comparison = compare(report(), replace(LOG, recorded=SAME))
+    comparison = compare(report(), LOG)
     decision = decide(known(comparison=comparison, replay_pace=Exactly(seconds=1.0)))
     assert (decision.plan, decision.behind) == ("replay", 50)
 

@@ -74,6 +74,27 @@ def invoke(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     return int(caught.value.code or 0)
 
 
+def test_status_tells_how_much_log_is_kept_and_who_needs_a_copy(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], node: type[CannedNode]
+) -> None:
+    absent = {"worker_id": "", "node_id": "B", "position": 10, "needs_copy": True, "alive": False}
+    known = STATUS["replicas"][0] | {"needs_copy": False}
+    node.answers = {
+        "/v1/status": STATUS
+        | {"kept_after": 600, "log_bytes": 12_345_678, "replicas": [known, absent]}
+    }
+    assert invoke(monkeypatch, "status") == 3
+    shown = capsys.readouterr().out
+    assert "kept after" in shown and " 600 " in shown
+    assert "log bytes" in shown and "12,345,678" in shown
+    assert invoke(monkeypatch, "workers") == 3
+    lines = capsys.readouterr().out.splitlines()
+    assert any("needs copy" in line for line in lines)
+    (own,) = (line for line in lines if " A " in line)
+    (other,) = (line for line in lines if " B " in line)
+    assert "yes" in other and " no " in own
+
+
 @pytest.mark.parametrize(
     ("change", "code", "word"),
     [
@@ -129,6 +150,33 @@ def test_status_names_who_is_awaited_and_why(
     out = capsys.readouterr().out
     assert "awaited C: its timestamp counter" in out
     assert "3.0 s" in out
+
+
+def test_status_says_why_a_node_has_no_part_and_whom_it_waits_for(
+    node: type[CannedNode], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reason = "no member of epoch 2 at the start: waits for B to admit it"
+    waiting = [{"peer": "B", "why": "admission", "since_us": 3_000_000, "behind": None}]
+    change = {"phase": "JOINING", "phase_reason": reason, "waiting_for": waiting}
+    node.answers["/v1/status"] = STATUS | change
+    assert invoke(monkeypatch, "status") == 3
+    out = capsys.readouterr().out
+    assert f"JOINING: {reason}" in out
+    assert "awaited B: its word that this node is a member again, for 3.0 s" in out
+    node.answers["/v1/status"] = STATUS | {"phase": "NORMAL", "phase_reason": "all are there"}
+    assert invoke(monkeypatch, "status") == 0
+    assert "all are there" not in capsys.readouterr().out
+
+
+def test_status_says_what_a_node_without_a_quorum_can_do(
+    node: type[CannedNode], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    restricted = {"waits_for": ["B", "W"], "since_us": 12_000_000, "levels": ["accepted"]}
+    node.answers["/v1/status"] = STATUS | {"phase": "SUSPECT", "restricted": restricted}
+    assert invoke(monkeypatch, "status") == 3
+    told = capsys.readouterr().out
+    assert "restricted: too few nodes answer, it waits for B, W, for 12.0 s" in told
+    assert "level accepted is possible" in told
 
 
 def test_an_error_ends_in_one_line_and_its_exit_code(

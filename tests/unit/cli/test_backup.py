@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from tests.unit.cli.test_app import invoke
 from tests.unit.worker.test_imaging import Lake, rows
 
+from sparktxlog.cli import backup, options
 from sparktxlog.worker.image_store import ImageStore
 from sparktxlog.worker.state import read_state
 
@@ -55,13 +57,15 @@ def test_a_drill_from_the_command_line(shell: Shell, lake: Lake, tmp_path: Path)
     assert listed[0]["image"] == "one" and len(listed) == 2
     assert "one" in shell.text("backup", "list", store)
     assert shell.json("backup", "verify", store, "one")["damaged"] == []
-    restored = shell.json("restore", store, "one", "--lake", new)
+    restored = shell.json("restore", store, "one", "--lake", new, "--no-verify")
     assert restored["signatures"] == "not counted" and restored["digests"] == "equal"
     state = read_state(new)
     assert state is not None and state.worker_id == restored["worker_id"]
     assert rows(new) == rows(lake.path)
-    said = shell.text("restore", store, "--lake", tmp_path / "newer", "--at-most", "1")
-    assert "signatures: not counted.  --verify counts them." in said
+    said = shell.text(
+        "restore", store, "--lake", tmp_path / "newer", "--at-most", "1", "--no-verify"
+    )
+    assert "signatures: not counted.  `sparktxlog verify` counts them" in said
 
 
 def test_refusals_end_in_exit_codes(shell: Shell, lake: Lake, tmp_path: Path) -> None:
@@ -93,6 +97,47 @@ def test_the_site_is_found_in_its_configuration(shell: Shell, tmp_path: Path) ->
     assert not list((tmp_path / "backups").rglob("*.zst"))
 
 
+@pytest.mark.parametrize("by_lake", [False, True])
+def test_a_node_tells_whether_files_are_compressed(
+    shell: Shell, lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_lake: bool
+) -> None:
+    lake.append(*((number, "x" * 50) for number in range(2_000)))
+    info: dict[str, Any] = {"node_id": "A", "lake_root": str(lake.path)}
+
+    class Node:
+        def __init__(self, url: str) -> None:
+            assert url == "http://a:1"
+
+        def get(self, path: str) -> Any:
+            assert path == "/v1/info"
+            return info
+
+    monkeypatch.setattr(backup, "NodeApi", Node)
+    named = ("--url", "http://a:1", *(("--lake", str(lake.path)) if by_lake else ()))
+    for compressed in (False, True):
+        info["replication_compression"] = compressed
+        store = tmp_path / f"backups-{compressed}"
+        made = shell.json("backup", store, *named)
+        assert (made["site"], made["compression"]) == ("A", compressed)
+        assert bool(list(store.rglob("*.zst"))) is compressed
+    made = shell.json("backup", tmp_path / "plain", *named, "--no-compression")
+    assert not made["compression"] and not list((tmp_path / "plain").rglob("*.zst"))
+
+
+def test_a_lake_that_no_node_serves_is_backed_up_with_a_word_about_compression(
+    lake: Lake,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    store = str(tmp_path / "backups")
+    nobody = ("--lake", str(lake.path), "--url", "http://127.0.0.1:9", "--json")
+    assert invoke(monkeypatch, "backup", store, *nobody) == 0
+    out, err = capsys.readouterr()
+    made = json.loads(out)
+    assert (made["site"], made["compression"]) == ("", True) and "--no-compression" in err
+
+
 def test_a_damaged_image_is_named(shell: Shell, lake: Lake, tmp_path: Path) -> None:
     store = tmp_path / "backups"
     shell.text("backup", store, "--lake", lake.path, "--name", "one")
@@ -105,3 +150,28 @@ def test_a_damaged_image_is_named(shell: Shell, lake: Lake, tmp_path: Path) -> N
     assert "is damaged" in shell.text("backup", "verify", store, "one", code=1)
     left = shell.text("restore", store, "one", "--lake", tmp_path / "new", code=1)
     assert "is damaged" in left
+
+
+def test_counting_rows_is_refused_at_once_without_spark(
+    shell: Shell, lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, new = tmp_path / "backups", tmp_path / "new"
+    shell.text("backup", store, "--lake", lake.path, "--name", "one")
+    monkeypatch.setattr(options, "find_spec", lambda _: None)
+    assert "add --no-verify" in shell.text("restore", store, "--lake", new, code=1)
+    assert not new.exists()
+    assert "PySpark" in shell.text("backup", "verify", store, "one", "--recount", code=1)
+
+
+def test_a_recount_needs_room_for_the_image(
+    shell: Shell, lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = tmp_path / "backups"
+    shell.text("backup", store, "--lake", lake.path, "--name", "one")
+    full = shutil.disk_usage(tmp_path)._replace(free=10)
+    monkeypatch.setattr(backup.shutil, "disk_usage", lambda _: full)
+    nowhere = ("--recount", "--scratch", tmp_path / "nowhere")
+    assert "no directory" in shell.text("backup", "verify", store, "one", *nowhere, code=2)
+    said = shell.text("backup", "verify", store, "one", "--recount", "--scratch", tmp_path, code=1)
+    assert "10 bytes free" in said and "--scratch" in said
+    assert not list(tmp_path.glob("sparktxlog-recount-*"))

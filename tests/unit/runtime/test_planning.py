@@ -279,9 +279,10 @@ def test_names_from_a_donor_never_lead_out_of_the_lake(tmp_path: Path) -> None:
 )
 def test_messages_of_what_must_be_copied(tmp_path: Path, bad: WorkerReport, message: str) -> None:
     async def main() -> None:
-        site = Site(tmp_path, {"B": Link("B")})
-        site.tell(report(20, "B"))
-        site.tell(report(END, "B"))
+        site = Site(tmp_path, {"B": Link("B"), "C": Link("C")})
+        for name in "BC":
+            site.tell(report(20, name))
+            site.tell(report(END, name))
         with capture_logs() as logs:
             for _ in range(3):
                 site.tell(bad)
@@ -324,22 +325,46 @@ def test_a_diverged_replica_stops_without_a_healthy_donor(tmp_path: Path) -> Non
     async def main() -> None:
         site = Site(tmp_path, {"B": Link("B", up=False), "C": Link("C")})
         site.tell(report(20, "B"))
+        site.tell(report(20, "D"))
         # Right away, before any question: B is behind nothing, but its node cannot be reached.
         answer = site.tell(report(20, rows=2))
         assert (answer["verdict"], answer["plan"]) == ("DIVERGED", "stop")
         assert "no healthy donor" in answer["reason"]
         # Diverged itself, C is no donor either.
-        site.tell(report(20, "C", rows=3))
+        site.tell(report(20, "C", chain_hash="ff"))
         await site.settled()
         assert site.tell(report(20, rows=2))["plan"] == "stop"
         assert (await site.planning.decide("wA"))[1] == []
-        assert site.replicas.applied(2) == 0
+        assert site.replicas.applied(3) == 0
         # B is back, though its worker does not run now: that counts at once.
         site.links["B"].up = True
         site.now += DEAD_US + 1
         assert site.tell(report(20, rows=2))["plan"] == "copy"
         await site.settled()
         assert site.tell(report(20, rows=2))["plan"] == "copy"
+
+    run(main())
+
+
+def test_contested_replicas_replay_and_lend_only_to_whom_names_them(tmp_path: Path) -> None:
+    async def main() -> None:
+        site = Site(tmp_path, {"B": Link("B"), "C": Link("C")})
+        site.tell(report(20, "B"))
+        answer = site.tell(report(20, rows=2))
+        assert (answer["verdict"], answer["plan"]) == ("KNOWN", "replay")
+        assert "site B has 1:" in answer["reason"] and "--donor" in answer["reason"]
+        await site.settled()
+        assert site.tell(report(20, rows=2))["plan"] == "replay"
+        decision, donors = await site.planning.decide("wA", forced=True)
+        assert (decision.plan, donors) == ("stop", [])
+        assert "contested: B; name the one" in decision.reason
+        decision, donors = await site.planning.decide("wA", forced=True, donor="B")
+        assert (decision.plan, decision.donor, donors) == ("copy", "B", ["B"])
+        # A third site that agrees with B settles it.
+        site.tell(report(20, "C"))
+        assert site.tell(report(20, rows=2))["plan"] == "copy"
+        await site.settled()
+        assert (await site.planning.decide("wA"))[1] == ["B", "C"]
 
     run(main())
 

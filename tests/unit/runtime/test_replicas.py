@@ -32,12 +32,13 @@ def report(position: int, node: str = "A", rows: int = 1, diverged: str = "") ->
     )  # fmt: skip
 
 
-def test_the_second_site_with_another_content_is_diverged() -> None:
+def test_a_site_with_another_content_than_most_is_diverged() -> None:
     known = replicas()
     assert known.accept(report(10, "B"), 1)[0].verdict is ReplicaVerdict.KNOWN
+    assert known.accept(report(10, "C"), 1)[0].verdict is ReplicaVerdict.KNOWN
     comparison, _, writes = known.accept(report(10, "A", rows=2), 1)
     assert comparison.verdict is ReplicaVerdict.DIVERGED
-    assert "recorded first by B" in comparison.reason
+    assert "most sites (B, C) have" in comparison.reason
     assert writes == []
     assert known.applied(1) == 0
     assert known.snapshot(None) is None
@@ -98,6 +99,8 @@ def test_a_peer_ahead_of_this_node_becomes_known_when_the_queue_has_grown() -> N
     comparison, changed, _ = known.accept(report(10, "B"), 7)
     assert (comparison.verdict, changed) == (ReplicaVerdict.KNOWN, True)
     assert known.overtaken() == []
+    # What it said while it was AHEAD counts from now on.
+    known.accept(report(10, "D"), 8)
     assert known.accept(report(10, "C", rows=2), 8)[0].verdict is ReplicaVerdict.DIVERGED
 
 

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from sparktxlog.cli.verification import run_verification
 from sparktxlog.errors import LockedError, NotAppliedError
 from sparktxlog.worker.maintenance import TableUpkeep, Upkeep, describe, maintain_replica
-from sparktxlog.worker.single_flight import single_flight
+from sparktxlog.worker.single_flight import VERIFICATION, single_flight
+from sparktxlog.worker.source import HttpLogSource, NodeInfo
 
 
 def test_only_one_maintenance_runs_on_a_lake(tmp_path: Path) -> None:
@@ -18,6 +20,24 @@ def test_only_one_maintenance_runs_on_a_lake(tmp_path: Path) -> None:
         assert caught.value.definite
     with single_flight(tmp_path):
         assert (tmp_path / "_sparktxlog" / "maintenance.lock").exists()
+
+
+def test_one_verification_runs_on_a_lake_beside_its_maintenance(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = NodeInfo(
+        node_id="A", lineage="l", payload_root="p", lake_root=str(tmp_path), signature_interval=9
+    )
+    monkeypatch.setattr(HttpLogSource, "info", lambda _: info)
+    # Refused before Spark takes its seconds to start.
+    with (
+        single_flight(tmp_path),
+        single_flight(tmp_path, VERIFICATION),
+        pytest.raises(LockedError, match=f"verification of {tmp_path} is running already"),
+    ):
+        run_verification("http://a:1", [], token=None)
+    with single_flight(tmp_path / "mistyped", VERIFICATION):
+        assert not (tmp_path / "mistyped").exists()
 
 
 def test_a_lake_without_a_replica_is_refused(tmp_path: Path) -> None:

@@ -7,7 +7,14 @@ from typing import Any, cast
 import pytest
 
 from sparktxlog.catchup.replica import Phase
-from sparktxlog.errors import ApplyError, DivergedError, LeaseGoneError, TransportError, TxLogError
+from sparktxlog.errors import (
+    ApplyError,
+    DivergedError,
+    ExpiredError,
+    LeaseGoneError,
+    TransportError,
+    TxLogError,
+)
 from sparktxlog.worker.copy_terms import CopyOutcome
 from sparktxlog.worker.copying import ReplicaCopy
 from sparktxlog.worker.recovery import ReplicaDriver
@@ -62,9 +69,11 @@ class Replica:
         self.fail("apply")
         self.position = last
 
-    def request(self, first: int, last: int) -> tuple[int, int] | None:
+    def request(self, first: int, last: int) -> tuple[int, int]:
         self.done.append(f"ask {first}-{last}")
         self.fail("ask")
+        if self.missing is None:
+            raise ExpiredError(f"the log no longer holds position {first}")
         return self.missing
 
     def give_up(self, reason: str) -> None:

@@ -1,0 +1,266 @@
+"""Who is right where sites say different things of one position: most of them (S3, G37).
+
+An **opinion** is what a site reported its tables' signatures to be at a position.  The newest one
+of each site and position is kept, whatever order they came in, so whoever is heard first has no
+more weight than the others:
+
+    three or more sites, more than half of them with one signature  →  that is the truth of the
+        table there; a replica with another one is **convicted**
+    else, two replicas that differ  →  nobody can say who is right; both are **contested**
+
+Signatures are sums: what was wrong once stays wrong until the tables are copied anew.  So a
+replica is judged by the newest position where something can be said of it, not only by the one
+where it stands; and a conviction ends by a majority that it belongs to, or by a copy.  A replica
+that was copied or made anew is another one: opinions of the former one are still opinions, but no
+verdict on what is there now.
+
+A copy repeats what its donor said, right or wrong: it is an **echo** and adds no voice to a
+majority with its donor, until a third site has agreed with it.  So a fault that was copied before
+it was found does not outvote the site that is right.
+
+What is returned depends on the opinions held only, never on the order in which they came.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+#: So many sites, at least, make a majority.
+LEAST_SITES = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opinion:
+    """What a site reported at a position."""
+
+    site: str
+    #: Which tables it spoke of: worker and copy.  Another one after a copy, and after a lost lake.
+    replica: str
+    position: int
+    #: Opinions on another history under the same position are not compared.
+    chain_hash: str
+    #: Table → signature as text.
+    signatures: Mapping[str, str]
+    #: Site and position that the replica was copied from; empty = it never was.
+    donor: str = ""
+    copied_at: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dissent:
+    """Where a replica differs from others."""
+
+    position: int
+    #: Tables that differ there, ascending, at least one.
+    tables: tuple[str, ...]
+    #: What the replica reported of the first of them; empty = it has no such table.
+    signature: str
+    #: Site → what it reported instead; of a conviction those of the majority only.
+    others: Mapping[str, str]
+    #: Newest position before it where it was equal to another replica, 0 = none is known.
+    equal_to: int = 0
+
+
+def majority(signatures: Mapping[str, str]) -> str | None:
+    """Return what more than half of at least three sites say, None if there is no such thing.
+
+    Args:
+        signatures: Site → what it says.
+    """
+    if len(signatures) < LEAST_SITES:
+        return None
+    opinion, votes = Counter(signatures.values()).most_common(1)[0]
+    return opinion if 2 * votes > len(signatures) else None
+
+
+class Opinions:
+    """The opinions on the latest positions.
+
+    Args:
+        limit: Positions kept; the one heard of first goes first.
+        pinned: Returns positions that verdicts stand on now: they are kept beyond the limit.
+    """
+
+    def __init__(self, limit: int, pinned: Callable[[], Collection[int]] = tuple) -> None:
+        self._limit = limit
+        self._pinned = pinned
+        #: Position → site → opinion, in the order in which positions were heard of.
+        self._held: OrderedDict[int, dict[str, Opinion]] = OrderedDict()
+        #: Site → positions of its opinions, ascending.
+        self._positions: dict[str, list[int]] = {}
+
+    def add(self, opinion: Opinion) -> bool:
+        """Take in an opinion, in place of the site's former one there; return whether it is new."""
+        there = self._held.setdefault(opinion.position, {})
+        former = there.get(opinion.site)
+        if former == opinion:
+            return False
+        for other in there.values():
+            if other.signatures == opinion.signatures:
+                # Sites mostly agree: what they agree on is held once.
+                opinion = replace(opinion, signatures=other.signatures)
+                break
+        there[opinion.site] = opinion
+        if former is None:
+            insort(self._positions.setdefault(opinion.site, []), opinion.position)
+        if len(self._held) > self._limit:
+            self._expire()
+        return True
+
+    def _expire(self) -> None:
+        pinned = set(self._pinned())
+        for position in [p for p in self._held if p not in pinned]:
+            if len(self._held) <= self._limit:
+                return
+            for site in self._held.pop(position):
+                self._positions[site].remove(position)
+
+    def at(self, position: int) -> list[Opinion]:
+        """Return the opinions on a position, by site."""
+        return [opinion for _, opinion in sorted(self._held.get(position, {}).items())]
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    # -- judging -----------------------------------------------------------------------------------
+
+    def conviction(self, site: str, replica: str, until: int) -> Dissent | None:
+        """Return where a majority says of a replica that it is wrong, None if none does.
+
+        Judged is each table by the newest position at which there is a majority on it.
+
+        Args:
+            until: Where the replica stands; what it said of later positions, it said before its
+                files were put back to an older state.
+        """
+        settled: set[str] = set()
+        for own, heard in self._heard_with(site, replica, until, LEAST_SITES):
+            tables = _tables_of(heard.values())
+            wrong, truths = [], {}
+            for table in sorted(tables - settled):
+                truth = self._truth(heard, table)
+                if truth is None:
+                    continue
+                settled.add(table)
+                if truth != own.signatures.get(table, ""):
+                    wrong.append(table)
+                    truths[table] = truth
+            if wrong:
+                first = wrong[0]
+                found = _says(heard, first).items()
+                return Dissent(
+                    position=own.position,
+                    tables=tuple(wrong),
+                    signature=own.signatures.get(first, ""),
+                    others={s: text for s, text in sorted(found) if text == truths[first]},
+                )
+            if tables <= settled:
+                return None
+        return None
+
+    def contest(
+        self, site: str, replica: str, until: int, sound: Mapping[str, str]
+    ) -> Dissent | None:
+        """Return where a replica differs from another one and no majority says who is right.
+
+        Judged is by the newest position that it and another sound replica reported.
+
+        Args:
+            until: Where the replica stands.
+            sound: Site → replica there, of those that nothing is wrong with so far.
+        """
+        found: Dissent | None = None
+        for own, heard in self._heard_with(site, replica, until, 2):
+            others = {
+                other: opinion
+                for other, opinion in heard.items()
+                if other != site and sound.get(other) == opinion.replica
+            }
+            if not others:
+                continue
+            tables = self._contested_tables(own, heard, others)
+            if found is not None and not tables:
+                return replace(found, equal_to=own.position)
+            if found is None:
+                if not tables:
+                    return None
+                first = tables[0]
+                text = own.signatures.get(first, "")
+                says = _says(others, first)
+                found = Dissent(
+                    position=own.position,
+                    tables=tables,
+                    signature=text,
+                    others={s: said for s, said in sorted(says.items()) if said != text},
+                )
+        return found
+
+    def _contested_tables(
+        self, own: Opinion, heard: Mapping[str, Opinion], others: Mapping[str, Opinion]
+    ) -> tuple[str, ...]:
+        """Return the tables that a replica has otherwise than others, and no majority decides."""
+        return tuple(
+            table
+            for table in sorted(_tables_of([own, *others.values()]))
+            if any(said != own.signatures.get(table, "") for said in _says(others, table).values())
+            and self._truth(heard, table) is None
+        )
+
+    def _truth(self, heard: Mapping[str, Opinion], table: str) -> str | None:
+        """Return what a majority of sites says of a table at one position, echoes left out."""
+        says = _says(heard, table)
+        if len(set(says.values())) == 1:
+            return majority(says)
+        voices = {
+            site: said
+            for site, said in says.items()
+            if says.get(heard[site].donor) != said or not self._is_echo(heard[site], table)
+        }
+        # Two that copied each other are one voice still.
+        for site, said in says.items():
+            if said not in voices.values():
+                voices[site] = said
+        return majority(voices)
+
+    def _is_echo(self, opinion: Opinion, table: str) -> bool:
+        """Return whether no third site has agreed with a copied replica since it was copied."""
+        apart = (opinion.site, opinion.donor)
+        for position in reversed(self._positions[opinion.site]):
+            if position < opinion.copied_at:
+                break
+            there = self._held[position]
+            own = there[opinion.site]
+            if position >= opinion.position or own.replica != opinion.replica:
+                continue
+            said = own.chain_hash, own.signatures.get(table, "")
+            for other in there.values():
+                third = other.site not in apart and other.donor not in apart
+                if third and (other.chain_hash, other.signatures.get(table, "")) == said:
+                    return False
+        return True
+
+    def _heard_with(
+        self, site: str, replica: str, until: int, least: int
+    ) -> Iterator[tuple[Opinion, dict[str, Opinion]]]:
+        """Yield a replica's opinions, newest first, each with those of all sites on its position.
+
+        Only where at least `least` sites have one.
+        """
+        for position in reversed(self._positions.get(site, ())):
+            there = self._held[position]
+            if position > until or len(there) < least or (own := there[site]).replica != replica:
+                continue
+            heard = {s: o for s, o in there.items() if o.chain_hash == own.chain_hash}
+            if len(heard) >= least:
+                yield own, heard
+
+
+def _says(opinions: Mapping[str, Opinion], table: str) -> dict[str, str]:
+    return {site: opinion.signatures.get(table, "") for site, opinion in opinions.items()}
+
+
+def _tables_of(opinions: Collection[Opinion]) -> set[str]:
+    return {table for opinion in opinions for table in opinion.signatures}

@@ -1,0 +1,109 @@
+"""The log cut at the end of a run, so that a replica stops there: image + log to a position (V65).
+
+Published segments hold several runs.  A segment that goes on behind the wanted position is cut: its
+effects up to there remain, those that go across it keep only their rows before it (`plan_batch`).
+The worker knows neither hash nor epoch inside a segment; both come with the cut, from the node,
+which compares the hash once the replica reports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from sparktxlog.errors import ExpiredError, InvalidRequestError
+from sparktxlog.storage.interfaces import Segment
+
+if TYPE_CHECKING:
+    from sparktxlog.worker.source import Tail
+
+#: No run has more transactions, so the one that holds a position starts within so many.
+_LONGEST_RUN = 8_192
+#: Runs asked for at once.
+_PAGE = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """A run end at which the log is cut for a replica."""
+
+    position: int
+    #: Chain hash there, hexadecimal.
+    chain_hash: str
+    #: Of the run that ends there.
+    epoch: int
+
+
+def cut_segments(segments: Sequence[Segment], cut: Cut) -> tuple[Segment, ...]:
+    """Return the segments up to a cut; the one that goes across it ends there."""
+    kept = [segment for segment in segments if segment.first <= cut.position]
+    if kept and kept[-1].last > cut.position:
+        kept[-1] = _shortened(kept[-1], cut)
+    return tuple(kept)
+
+
+def cut_tail(tail: Tail, cut: Cut) -> Tail:
+    """Return what a node sent as if its log ended at a cut."""
+    end = min(tail.position, cut.position)
+    return replace(tail, position=end, segments=cut_segments(tail.segments, cut), cut=cut)
+
+
+def _shortened(segment: Segment, cut: Cut) -> Segment:
+    return replace(
+        segment,
+        last=cut.position,
+        to_hash=cut.chain_hash,
+        epoch=cut.epoch,
+        transactions=segment.transactions - (segment.last - cut.position),
+        # Those behind the cut are not told apart; the number is for people only.
+        rejected=min(segment.rejected, cut.position - segment.first + 1),
+        effects=tuple(effect for effect in segment.effects if effect.first <= cut.position),
+    )
+
+
+def find_cut(document: Callable[..., Any], position: int) -> Cut:
+    """Return the run end at a position, as the node's queue has it.
+
+    Args:
+        document: Returns the answer to a `GET` of the node: path, query.
+
+    Raises:
+        InvalidRequestError: No run ends there, or nothing is ordered there yet (definite).
+        ExpiredError: The node's log no longer holds it (definite).
+        TxLogError: As `document`.
+    """
+    info = document("/v1/info")
+    kept_after, ordered = int(info["kept_after"]), int(info["position"])
+    if position > ordered:
+        raise InvalidRequestError(
+            f"position {position} is not ordered yet: the queue of {info['node_id']} ends at "
+            f"{ordered}",
+            hint="Name a position up to there.",
+            position=position,
+        )
+    for run in _runs(document, max(kept_after, position - _LONGEST_RUN)):
+        first, last = int(run["position"]), int(run["position"]) + int(run["n"]) - 1
+        if first > position:
+            break
+        if last == position:
+            return Cut(position=last, chain_hash=str(run["chain_hash"]), epoch=int(run["epoch"]))
+        if last > position:
+            raise InvalidRequestError(
+                f"position {position} stands inside the run {first} to {last}, whose transactions "
+                "have one place in the log for all sites",
+                hint=f"Stop before it, at {first - 1}, or behind it, at {last}.",
+                position=position,
+            )
+    raise ExpiredError(
+        f"the log begins behind position {kept_after}, it no longer holds {position}",
+        hint="Only an image of that very position can bring it back: sparktxlog backup list.",
+        position=position,
+        kept_after=kept_after,
+    )
+
+
+def _runs(document: Callable[..., Any], after: int) -> Iterator[dict[str, Any]]:
+    while page := document("/v1/queue", after=after, limit=_PAGE):
+        yield from page
+        after = int(page[-1]["position"])

@@ -1,0 +1,64 @@
+"""Progress of work that says nothing until its end: somebody looks at it from time to time.
+
+Progress is a log record with `done` and `total`; who shows it decides how often and in what form.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_logger = logging.getLogger(__name__)
+
+#: Seconds between two looks.
+LOOK_S = 1.0
+
+
+@contextmanager
+def watched(look: Callable[[], None], every_s: float = LOOK_S) -> Iterator[None]:
+    """Call `look` in a thread of its own from time to time, while something else works.
+
+    A look that fails ends the looking, not the work.
+    """
+    ended = threading.Event()
+
+    def run() -> None:
+        while not ended.wait(every_s):
+            try:
+                look()
+            except (OSError, Py4JError) as error:
+                _logger.info("progress is not known any more: %s", str(error)[:200])
+                return
+
+    thread = threading.Thread(target=run, name="progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def tasks_shown(spark: SparkSession, logger: logging.Logger, what: str) -> Callable[[], None]:
+    """Return a look at the tasks of Spark's running stages, told as progress of `what`."""
+    tracker = spark.sparkContext.statusTracker()
+
+    def look() -> None:
+        stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+        done = sum(stage.numCompletedTasks for stage in stages if stage is not None)
+        total = sum(stage.numTasks for stage in stages if stage is not None)
+        if total:
+            logger.info(
+                "%s: %s of %s tasks", what, f"{done:,}", f"{total:,}",
+                extra={"done": done, "total": total},
+            )  # fmt: skip
+
+    return look

@@ -1,0 +1,27 @@
+"""A target that holds its leases until it is killed: arguments URL and LAKE; no JVM is needed."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+from sparktxlog.worker.fetching import DonorFetcher
+from sparktxlog.worker.reports import report_of
+from sparktxlog.worker.source import HttpLogSource
+from sparktxlog.worker.state import ReplicaDirectory
+
+if __name__ == "__main__":
+    url, lake = sys.argv[1], Path(sys.argv[2])
+    with closing(HttpLogSource(url)) as source, closing(ReplicaDirectory(lake)) as directory:
+        info = source.info()
+        state = replace(directory.load(), lineage=info.lineage)
+        source.report(report_of(state, info.node_id))
+        ticket = source.copy_ticket(state.worker_id, forced=True)
+        DonorFetcher(lake, "killed").hold(ticket)
+        for grant in ticket.grants:
+            print(grant.node_id, grant.lease_id, grant.lease_s, flush=True)
+        print("held", flush=True)
+        threading.Event().wait()

@@ -1,0 +1,198 @@
+"""Who is right where sites differ: majorities, contests, and what is held of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparktxlog.catchup.opinions import Dissent, Opinion, Opinions, majority
+
+
+def opinion(site: str, position: int, replica: str = "1", **signatures: str) -> Opinion:
+    return Opinion(
+        site=site, replica=replica, position=position, chain_hash=f"h{position}",
+        signatures=signatures,
+    )  # fmt: skip
+
+
+def held(*opinions: Opinion, limit: int = 100) -> Opinions:
+    made = Opinions(limit)
+    for one in opinions:
+        made.add(one)
+    return made
+
+
+def sound(sites: str) -> dict[str, str]:
+    return dict.fromkeys(sites, "1")
+
+
+@pytest.mark.parametrize(
+    ("says", "truth"),
+    [
+        ("", None), ("x", None), ("xx", None), ("xy", None), ("xxx", "x"), ("xxy", "x"),
+        ("yxy", "y"), ("xyz", None), ("xxyy", None), ("xxyz", None), ("xxxy", "x"),
+        ("xxyyz", None), ("xxxyz", "x"),
+    ],
+)  # fmt: skip
+def test_a_majority_is_more_than_half_of_three_or_more(says: str, truth: str | None) -> None:
+    assert majority({str(number): said for number, said in enumerate(says)}) == truth
+
+
+def test_who_differs_from_most_is_convicted_table_by_table() -> None:
+    found = held(
+        opinion("A", 10, t="1", u="1"),
+        opinion("B", 10, t="2", u="1"),
+        opinion("C", 10, t="1", u="3"),
+    )
+    assert found.conviction("A", "1", 10) is None
+    assert found.conviction("B", "1", 10) == Dissent(
+        position=10, tables=("t",), signature="2", others={"A": "1", "C": "1"}
+    )
+    convicted = found.conviction("C", "1", 10)
+    assert convicted is not None
+    assert (convicted.tables, convicted.others) == (("u",), {"A": "1", "B": "1"})
+    assert found.contest("A", "1", 10, sound("A")) is None
+
+
+def test_a_table_that_most_lack_or_have_convicts_as_well() -> None:
+    found = held(opinion("A", 10, t="1"), opinion("B", 10), opinion("C", 10, t="1", u="2"))
+    missing, more = found.conviction("B", "1", 10), found.conviction("C", "1", 10)
+    assert missing is not None and more is not None
+    assert (missing.tables, missing.signature) == (("t",), "")
+    assert (more.tables, more.others) == (("u",), {"A": "", "B": ""})
+
+
+def test_two_sites_contest_each_other_and_say_where_they_were_equal() -> None:
+    found = held(
+        *(opinion(site, 10, t="1") for site in "AB"),
+        *(opinion(site, 20, t="2") for site in "AB"),
+        opinion("A", 30, t="3"),
+        opinion("B", 30, t="9"),
+        opinion("A", 40, t="4"),
+    )
+    for site, other, mine, theirs in (("A", "B", "3", "9"), ("B", "A", "9", "3")):
+        assert found.conviction(site, "1", 40) is None
+        assert found.contest(site, "1", 40, sound("AB")) == Dissent(
+            position=30, tables=("t",), signature=mine, others={other: theirs}, equal_to=20
+        )
+    # One that is known to be wrong, is gone, or was replaced contests nobody.
+    assert found.contest("A", "1", 40, sound("A")) is None
+    assert found.contest("A", "1", 40, {"A": "1", "B": "2"}) is None
+    # Equal again later: both were written anew.
+    found.add(opinion("B", 40, t="4"))
+    assert found.contest("A", "1", 40, sound("AB")) is None
+
+
+def test_three_that_all_differ_contest_each_other() -> None:
+    found = held(opinion("A", 10, t="1"), opinion("B", 10, t="2"), opinion("C", 10, t="3"))
+    assert found.conviction("A", "1", 10) is None
+    contest = found.contest("A", "1", 10, sound("ABC"))
+    assert contest is not None and contest.others == {"B": "2", "C": "3"}
+
+
+def test_a_conviction_holds_until_a_majority_or_a_copy_ends_it() -> None:
+    found = held(opinion("A", 10, t="1"), opinion("B", 10, t="2"), opinion("C", 10, t="1"))
+    # Further on it says something that nobody can compare, or one other site only.
+    found.add(opinion("B", 20, t="3"))
+    assert found.conviction("B", "1", 20) is not None
+    found.add(opinion("A", 20, t="3"))
+    assert found.conviction("B", "1", 20) is not None
+    found.add(opinion("C", 20, t="3"))
+    assert found.conviction("B", "1", 20) is None
+    # The files were put back to where it was convicted.
+    assert found.conviction("B", "1", 15) is not None
+    # A copy is another replica.
+    assert found.conviction("B", "2", 20) is None
+
+
+def test_a_table_without_majority_is_judged_by_the_newest_one_it_had() -> None:
+    found = held(
+        *(opinion(site, 10, t=text, u="1") for site, text in zip("ABC", "121", strict=True)),
+        *(opinion(site, 20, t=text, u="2") for site, text in zip("ABC", "567", strict=True)),
+    )
+    convicted = found.conviction("B", "1", 20)
+    assert convicted is not None and (convicted.position, convicted.tables) == (10, ("t",))
+    assert found.conviction("A", "1", 20) is None
+
+
+def test_a_late_majority_may_be_that_of_the_one_heard_first() -> None:
+    found = held(opinion("B", 10, t="2"), opinion("A", 10, t="1"))
+    assert found.contest("A", "1", 10, sound("AB")) is not None
+    found.add(opinion("C", 10, t="2"))
+    assert found.conviction("A", "1", 10) is not None
+    assert found.conviction("B", "1", 10) is None
+
+
+def test_a_site_may_correct_what_it_said() -> None:
+    found = held(opinion("A", 10, t="1"), opinion("B", 10, t="2"), opinion("C", 10, t="1"))
+    assert not found.add(opinion("B", 10, t="2"))
+    assert found.add(opinion("B", 10, "2", t="1"))
+    assert found.conviction("B", "2", 10) is None
+    assert len(found.at(10)) == 3
+
+
+def test_opinions_on_another_history_are_not_compared() -> None:
+    found = held(opinion("A", 10, t="1"), opinion("C", 10, t="1"))
+    found.add(Opinion(site="B", replica="1", position=10, chain_hash="x", signatures={"t": "2"}))
+    for site in "ABC":
+        assert found.conviction(site, "1", 10) is None
+        assert found.contest(site, "1", 10, sound("ABC")) is None
+
+
+def test_old_positions_go_unless_a_verdict_stands_on_them() -> None:
+    pinned: set[int] = {20}
+    found = Opinions(3, lambda: pinned)
+    for position in (10, 20, 30, 40, 50, 60):
+        for site in "ABC":
+            found.add(opinion(site, position, t="2" if site == "B" and position == 20 else "1"))
+    assert [position for position in range(100) if found.at(position)] == [20, 50, 60]
+    assert found.conviction("B", "1", 20) is not None
+    pinned.clear()
+    found.add(opinion("A", 70, t="1"))
+    assert len(found) == 3 and found.at(20) == []
+    assert found.conviction("B", "1", 20) is None
+
+
+def test_what_sites_agree_on_is_held_once() -> None:
+    found = held(opinion("A", 10, t="1"), opinion("B", 10, t="1"), opinion("C", 10, t="2"))
+    one, other, differing = found.at(10)
+    assert one.signatures is other.signatures
+    assert differing.signatures == {"t": "2"}
+
+
+def copied(site: str, position: int, donor: str, at: int, **signatures: str) -> Opinion:
+    one = opinion(site, position, f"from {donor}", **signatures)
+    return Opinion(
+        site=one.site, replica=one.replica, position=position, chain_hash=one.chain_hash,
+        signatures=signatures, donor=donor, copied_at=at,
+    )  # fmt: skip
+
+
+def test_a_copied_fault_does_not_outvote_the_site_that_is_right() -> None:
+    # B lost an update, and C copied it before anybody else had said a word.
+    found = held(opinion("B", 10, t="bad"), copied("C", 10, "B", 10, t="bad"))
+    found.add(opinion("A", 10, t="good"))
+    replicas = {"A": "1", "B": "1", "C": "from B"}
+    for site, replica in replicas.items():
+        assert found.conviction(site, replica, 10) is None
+        contest = found.contest(site, replica, 10, replicas)
+        assert contest is not None and contest.position == 10
+    # A fourth site brings three voices: who copied is as wrong as its donor.
+    found.add(opinion("D", 10, t="good"))
+    assert found.conviction("A", "1", 10) is None
+    for site in "BC":
+        assert found.conviction(site, replicas[site], 10) is not None
+
+
+def test_a_copy_that_a_third_site_agreed_with_is_a_voice_of_its_own() -> None:
+    found = held(opinion("A", 10, t="1"), copied("B", 10, "A", 10, t="1"), opinion("C", 10, t="1"))
+    found.add(opinion("A", 20, t="2"))
+    found.add(copied("B", 20, "A", 10, t="2"))
+    found.add(opinion("C", 20, t="bad"))
+    assert found.conviction("C", "1", 20) is not None
+    assert found.conviction("B", "from A", 20) is None
+    # Agreement with another echo of the same donor says nothing.
+    echoes = held(opinion("A", 10, t="1"), copied("B", 10, "A", 10, t="1"),
+                  copied("D", 10, "A", 10, t="1"), opinion("A", 20, t="2"),
+                  copied("B", 20, "A", 10, t="2"), copied("D", 20, "A", 10, t="2"),
+                  opinion("C", 20, t="3"))  # fmt: skip
+    assert echoes.conviction("C", "1", 20) is None
