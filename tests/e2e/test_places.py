@@ -14,7 +14,7 @@ import pytest
 from tests.epoch_views import QUICK, all_show, operate, told, waits_for
 from tests.node_processes import Cluster, NodeProcess, append, call, free_ports, running, wait_until
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.faults]
 
 
 def seats(node: NodeProcess) -> list[tuple[str, int, str]]:
@@ -78,7 +78,6 @@ def patch(url: str, body: dict[str, Any]) -> Any:
         return json.loads(response.read())
 
 
-@pytest.mark.faults
 def test_duty_follows_the_precedence_that_was_changed(tmp_path: Path) -> None:
     with running(Cluster(tmp_path, "ABC", settings=QUICK)) as cluster:
         a, _b, c = cluster.nodes.values()
@@ -106,7 +105,6 @@ def test_duty_follows_the_precedence_that_was_changed(tmp_path: Path) -> None:
         cluster.agree(position + 1)
 
 
-@pytest.mark.faults
 def test_votes_that_were_changed_decide_who_goes_on(tmp_path: Path) -> None:
     with running(Cluster(tmp_path, "AB", settings=QUICK)) as cluster:
         a, b = cluster.nodes.values()

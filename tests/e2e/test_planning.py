@@ -78,6 +78,25 @@ def _copy_is_ordered_and_told(a: NodeProcess, end: int) -> None:
     assert own()["last_transfer"]["outcome"] == "broken off"
 
 
+def _messages_are_verbatim(log: str) -> None:
+    lines = [line for line in log.splitlines() if "Replicating" in line or
+             "storage size" in line or "copy is preferred" in line]  # fmt: skip
+    found = re.findall(
+        r"copy is preferred|Replicating \([a-z ]+\)(?:, forced)?|Couldn't find storage size",
+        "\n".join(re.sub(r"reason=.*", "", line) for line in lines),
+    )
+    assert found == [
+        "Replicating (empty)",
+        "copy is preferred",
+        "Replicating (catch up)",
+        "Replicating (out of sync)",
+        "Replicating (out of sync), forced",
+        "Couldn't find storage size",
+    ]
+    (why,) = [line for line in lines if "copy is preferred" in line and "reason=" not in line]
+    assert re.search(r"[0-9.]+ s", why)
+
+
 def test_all_messages_verbatim_and_in_order_and_settings_that_last(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path, "AB")
     a, b = cluster.nodes.values()
@@ -128,22 +147,7 @@ def test_all_messages_verbatim_and_in_order_and_settings_that_last(tmp_path: Pat
                 and "Couldn't find storage size " in a.log_text()
             )
         )
-        lines = [line for line in a.log_text().splitlines() if "Replicating" in line or
-                 "storage size" in line or "copy is preferred" in line]  # fmt: skip
-        found = re.findall(
-            r"copy is preferred|Replicating \([a-z ]+\)(?:, forced)?|Couldn't find storage size",
-            "\n".join(re.sub(r"reason=.*", "", line) for line in lines),
-        )
-        assert found == [
-            "Replicating (empty)",
-            "copy is preferred",
-            "Replicating (catch up)",
-            "Replicating (out of sync)",
-            "Replicating (out of sync), forced",
-            "Couldn't find storage size",
-        ]
-        (why,) = [line for line in lines if "copy is preferred" in line and "reason=" not in line]
-        assert re.search(r"[0-9.]+ s", why)
+        _messages_are_verbatim(a.log_text())
 
         a.kill()
         a.start()

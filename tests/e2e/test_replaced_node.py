@@ -26,7 +26,7 @@ from tests.node_processes import (
     wait_until,
 )
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.faults]
 
 SETTINGS = (MANUAL, "suspect-timeout = 2", "start-timeout = 4")
 

@@ -24,14 +24,17 @@ LOOK_S = 1.0
 
 @contextmanager
 def watched(look: Callable[[], None], every_s: float = LOOK_S) -> Iterator[None]:
-    """Call `look` in a thread of its own from time to time, while something else works.
+    """Call `look` in a thread of its own from time to time while something else works, and once at
+    its end.
 
     A look that fails ends the looking, not the work.
     """
     ended = threading.Event()
 
     def run() -> None:
-        while not ended.wait(every_s):
+        over = False
+        while not over:
+            over = ended.wait(every_s)
             try:
                 look()
             except (OSError, Py4JError) as error:

@@ -30,6 +30,13 @@ def test_work_is_looked_at_until_it_ends() -> None:
     assert len(looks) == count
 
 
+def test_quick_work_is_looked_at_once_at_its_end() -> None:
+    looks = []
+    with watched(lambda: looks.append("done"), every_s=60):
+        assert not looks
+    assert looks == ["done"]
+
+
 def test_a_look_that_fails_ends_the_looking_and_not_the_work(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
