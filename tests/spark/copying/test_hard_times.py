@@ -284,7 +284,8 @@ def test_a_frozen_donor_is_given_up_for_another_one(
         assert outcome.verdict == "KNOWN"
     # Either way its silence was noticed soon: by the others' help, or by an end of the attempt.
     silent = [r.created for r in caplog.records if "was silent for" in r.getMessage()]
-    assert all(created - at < 2 * SILENCE_S for created in silent[:1])
+    # Requests of several kinds may each wait for it once, and on a busy machine begin late.
+    assert all(created - at < 4 * SILENCE_S for created in silent[:1])
     assert (outcome is not None and outcome.copies[0].donor == name) or silent
     if outcome is None:
         assert not (empty.lake("C") / "big").exists()
