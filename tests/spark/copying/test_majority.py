@@ -120,9 +120,13 @@ class Sites:
             for node in self.cluster.nodes.values():
                 replicas = [self.seen(node, name) for name in "ABC"]
                 tables = [r["tables"].get("t", {}).get("signature") for r in replicas]
-                if None in tables or len(set(tables)) != 1 or any(
-                    (r["verdict"], r["contested"], r["position"]) != ("KNOWN", False, position)
-                    for r in replicas
+                if (
+                    None in tables
+                    or len(set(tables)) != 1
+                    or any(
+                        (r["verdict"], r["contested"], r["position"]) != ("KNOWN", False, position)
+                        for r in replicas
+                    )
                 ):
                     return False
             return True
