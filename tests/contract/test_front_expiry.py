@@ -95,6 +95,30 @@ def test_expired_positions_can_be_read_no_more_and_all_others_can(full: Bench) -
         assert front.read_hash_at(6) == ENTRIES[2].chain_hash
 
 
+def test_behind_the_id_window_only_ends_of_segments_keep_their_hash(bench: Bench) -> None:
+    """A worker that is further back must not be called diverged for it (S2)."""
+    bench.front.load(2)
+    bench.front.write([*RUNS, AppendQueue(entries=tuple(ENTRIES), ordered_at=1)])
+    longer = replace(segment(1), first=1, from_hash=segment(0).from_hash)  # two runs
+    for one in (longer, segment(2), segment(3), segment(4)):
+        bench.front.write([MarkPublished(position=one.last, version=1, segment=one)])
+    bench.front.write([ForgetPayloads(position=10)])
+    for _ in range(2):
+        front = bench.reopen()
+        assert front.read_entry_at(6) is None  # its row is gone
+        assert front.read_hash_at(4) == ENTRIES[1].chain_hash
+        assert front.read_hash_at(6) == ENTRIES[2].chain_hash
+        for unknown in (1, 2, 3, 5):
+            with pytest.raises(ExpiredError) as caught:
+                front.read_hash_at(unknown)
+            assert caught.value.definite
+        assert front.read_hash_at(9) is None  # its row is there, and no run ends in it
+        assert front.read_hash_at(11) is None
+    # The segment behind a place says its hash, too, when the one before is forgotten.
+    bench.front.write([expire(1), DropExpired(position=4)])
+    assert bench.reopen().read_hash_at(4) == ENTRIES[1].chain_hash
+
+
 def test_expired_segments_are_listed_until_their_files_are_gone(full: Bench) -> None:
     full.front.write([expire(2)])
     assert full.reopen().read_expired(2) == [segment(0), segment(1)]

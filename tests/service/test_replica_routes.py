@@ -14,6 +14,7 @@ from urllib.parse import urlencode
 
 import aiohttp
 import msgspec
+import pyarrow as pa
 import pytest
 import zstandard
 from tests.replica_lakes import (
@@ -26,6 +27,7 @@ from tests.replica_lakes import (
 )
 from tests.service.local_nodes import cluster, config_of, serving, until
 
+from sparktxlog import Client
 from sparktxlog.codec.transactions import PreparedOperation, PreparedTransaction
 from sparktxlog.copying.chunks import DonorLink
 from sparktxlog.errors import LeaseGoneError, LocalProtocolError, TransportError
@@ -276,6 +278,42 @@ def test_what_does_not_fit_the_own_log_is_refused_and_given_back(
                 await b.parts.copies.ticket(DECISION, ["A"])
             leases = a.node.config.lake_dir / "_sparktxlog" / "leases"
             await until(lambda: not list(leases.iterdir()))
+
+    asyncio.run(main())
+
+
+def test_who_is_further_back_than_the_id_window_is_behind_and_not_diverged(tmp_path: Path) -> None:
+    """Only ends of published segments keep their hash there; the log itself is all there."""
+
+    async def main() -> None:
+        async with cluster(tmp_path, "AB", id_window=1_000, **SETTINGS) as nodes:
+            a, b = nodes["A"], nodes["B"]
+            await create(a)
+            await give_replica(a, 10)
+            rows = pa.table({"id": range(3_000), "v": ["x"] * 3_000})
+            client = Client(a.node.config.master_url)
+            await asyncio.to_thread(
+                client.submit_many, "t", rows, run_transactions=10, level="ordered"
+            )
+            await until(lambda: b.parts.published.value == 3_001)
+            await until(lambda: b.parts.front.read_entry_at(1) is None)
+            # The end of the first segment says its hash; what its worker reported stays KNOWN.
+            assert (await b.parts.copies.ticket(DECISION, ["A"])).grants[0].position == 1
+            kept = b.parts.front.read_segments(1, 100)
+            inside = next(s.first + 9 for s in kept if s.last - s.first >= 10)  # a run's end
+            report = replace(
+                report_of(b.node.status(), 0, "far back"), position=inside, chain_hash="ab" * 32
+            )
+            answer = b.node.accept_report(report)
+            assert (answer["verdict"], answer["plan"]) == ("KNOWN", "replay")
+            ask = b.parts.links["A"].request_lease
+
+            async def lend(worker_id: str, *, named: bool) -> Grant:
+                return replace(await ask(worker_id, named=named), position=inside)
+
+            b.parts.links["A"].request_lease = lend  # type: ignore[method-assign]
+            with pytest.raises(LocalProtocolError, match="nobody here can tell"):
+                await b.parts.copies.ticket(DECISION, ["A"])
 
     asyncio.run(main())
 

@@ -57,8 +57,10 @@ class LogView:
     position: int
     #: End of its published part, 0 ≤ published ≤ position.
     published: int
-    #: Chain hash at the report's position, hexadecimal; None = no run end, or expired.
+    #: Chain hash at the report's position, hexadecimal; None = no run end, or not known.
     chain_hash: str | None
+    #: False = whether and how a run ended there is not known any more; replaying still tells.
+    hash_known: bool = True
     #: First position that can still be replayed from is `kept_after` (0 = all of the log).
     kept_after: int = 0
     #: Tables of which a recount found other rows than were reported: why they stand still.
@@ -98,7 +100,7 @@ def compare(report: WorkerReport, log: LogView) -> Comparison:
             Cause.HASH, f"at {where} the replica followed another history: hash "
             f"{report.chain_hash[:12]}, here {log.chain_hash[:12]}",
         )  # fmt: skip
-    if log.chain_hash is None and report.position >= log.kept_after:
+    if log.chain_hash is None and log.hash_known and report.position >= log.kept_after:
         return _diverged(Cause.NO_RUN_END, f"{where} is no end of a run of this log")
     for table, state in sorted(report.tables.items()):
         if state.diverged:

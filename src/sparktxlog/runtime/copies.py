@@ -16,7 +16,7 @@ from typing import Protocol
 import structlog
 
 from sparktxlog.config import NodeConfig
-from sparktxlog.errors import LocalProtocolError, RemoteProtocolError, TxLogError
+from sparktxlog.errors import ExpiredError, LocalProtocolError, RemoteProtocolError, TxLogError
 from sparktxlog.model.copying import CatchUpKind, CopyTicket, Decision, Grant
 from sparktxlog.runtime.progress import Progress
 from sparktxlog.transport.peers import PeerLink
@@ -47,7 +47,8 @@ class Copies:
         config: The node's settings.
         links: Ways to the peers.
         ordered: End of the own queue.
-        hash_at: Returns the chain hash at a run end, None if there is none; does not block.
+        hash_at: Returns the chain hash at a run end, None if there is none; ExpiredError = not
+            known any more; does not block.
     """
 
     def __init__(
@@ -192,7 +193,15 @@ class Copies:
                 hint="Wait until this node has caught up.",
                 donor=donor,
             )
-        here = await self._hash_at(grant.position)
+        try:
+            here = await self._hash_at(grant.position)
+        except ExpiredError as error:
+            raise RemoteProtocolError(
+                f"{donor!r} offers position {grant.position}, so far back that nobody here can "
+                f"tell whether it is of this history: {error.message}",
+                hint="Let the donor's worker catch up, then try again.",
+                donor=donor,
+            ) from error
         if here is None or here.hex() != grant.chain_hash:
             found = "none" if here is None else here.hex()[:12]
             raise RemoteProtocolError(

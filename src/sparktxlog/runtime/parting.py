@@ -157,7 +157,7 @@ def part(front: Front, end: int, followed: Followed) -> Parting:
     known = [
         position
         for position, chain_hash in followed.known.items()
-        if position <= end and front.read_hash_at(position) == chain_hash
+        if position <= end and _has(front, position, chain_hash)
     ]
     low, least = max(known, default=0), max(floor, followed.floor())
     if low < least:
@@ -171,6 +171,14 @@ def part(front: Front, end: int, followed: Followed) -> Parting:
     high = min(end, followed.end)
     common = last_common(own, followed.run_behind, low, high)
     return Parting(common=common, exact=True, proven=common < high, floor=floor)
+
+
+def _has(front: Front, position: int, chain_hash: bytes) -> bool:
+    """Tell whether the queue is known to have that chain hash there."""
+    try:
+        return front.read_hash_at(position) == chain_hash
+    except ExpiredError:
+        return False
 
 
 def _floor(front: Front, end: int) -> int:

@@ -23,6 +23,7 @@ import structlog
 
 from sparktxlog.catchup.comparison import Comparison, LogView, compare, judge, recordable
 from sparktxlog.catchup.opinions import Dissent, Opinion, Opinions
+from sparktxlog.errors import ExpiredError
 from sparktxlog.model.report import Recount, ReplicaVerdict, WorkerReport
 from sparktxlog.runtime.recounts import Recounts
 from sparktxlog.storage.interfaces import PutValue, Write
@@ -90,7 +91,8 @@ class Replicas:
         lineage: This log.
         dead_after_us: Silence after which a worker counts as dead (G38).
         ends: Returns where the log stands.
-        hash_at: Returns the chain hash at a run end, None if there is none.
+        hash_at: Returns the chain hash at a run end, None if there is none; ExpiredError = not
+            known any more.
         saved: Values of the front at start.
         takes_part: Tells whether a site still belongs to the cluster.
     """
@@ -298,7 +300,12 @@ class Replicas:
 
     def _compare(self, report: WorkerReport) -> Comparison:
         ends = self._ends()
-        chain_hash = self._hash_at(report.position) if report.position <= ends.position else None
+        chain_hash, known = None, True
+        if report.position <= ends.position:
+            try:
+                chain_hash = self._hash_at(report.position)
+            except ExpiredError:
+                known = False
         return compare(
             report,
             LogView(
@@ -307,6 +314,7 @@ class Replicas:
                 published=ends.published,
                 kept_after=ends.kept_after,
                 chain_hash=None if chain_hash is None else chain_hash.hex(),
+                hash_known=known,
                 recounted=self._recounts.wrong(report),
             ),
         )

@@ -445,7 +445,7 @@ class SqliteFront:
         return stored_entry(row, None)
 
     def read_hash_at(self, position: int) -> bytes | None:
-        """Return the chain hash at a run end, None if `position` is no run end held here."""
+        """Return the chain hash at a run end, None if no run ends at `position`."""
         if position == 0:
             return bytes(32)
         entry = self.read_entry_at(position)
@@ -453,7 +453,10 @@ class SqliteFront:
             return entry.entry.chain_hash if entry.entry.end == position else None
         # The run was pruned, but the one behind it may still say its hash.
         behind = self.read_entry_at(position + 1)
-        return None if behind is None else behind.entry.previous_hash
+        if behind is not None:
+            return behind.entry.previous_hash
+        with self._reading() as db:
+            return front_expiry.read_published_hash(db, position)
 
     def read_segments(self, after: int, limit: int) -> list[Segment]:
         """Return published segments that end after position `after`, ascending."""

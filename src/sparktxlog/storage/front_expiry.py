@@ -17,7 +17,7 @@ import sqlite3
 
 import structlog
 
-from sparktxlog.errors import InvariantViolation
+from sparktxlog.errors import ExpiredError, InvariantViolation
 from sparktxlog.storage.front_schema import segment_of
 from sparktxlog.storage.interfaces import DropExpired, ExpireLog, LogExtent, Segment, SegmentCut
 
@@ -70,6 +70,38 @@ def drop_expired(db: sqlite3.Connection, write: DropExpired) -> None:
 def add_files_bytes(db: sqlite3.Connection, size_bytes: int) -> None:
     """Add to the bytes of the files that the segments name."""
     _put_meta(db, "files_bytes", max(_meta(db, "files_bytes") + size_bytes, 0))
+
+
+def read_published_hash(db: sqlite3.Connection, position: int) -> bytes | None:
+    """Return the chain hash at a position without a queue row; as `published_hash`."""
+    row = db.execute(
+        "SELECT segment FROM segments WHERE last >= ? ORDER BY last LIMIT 1", (position,)
+    ).fetchone()
+    gone = max(_meta(db, "pruned"), _meta(db, "kept_after"))
+    return published_hash(None if row is None else segment_of(row[0]), position, gone)
+
+
+def published_hash(holding: Segment | None, position: int, gone: int) -> bytes | None:
+    """Return the chain hash at a position by the published segments, None if there is none.
+
+    Args:
+        holding: First segment that ends at `position` or behind.
+        position: Without a queue row.
+        gone: Up to here queue rows are gone.
+
+    Raises:
+        ExpiredError: A run may have ended there; its hash is not known any more (definite).
+    """
+    if holding is not None and holding.last == position:
+        return bytes.fromhex(holding.to_hash)
+    if holding is not None and holding.first == position + 1:
+        return bytes.fromhex(holding.from_hash)
+    if position > gone:
+        return None
+    raise ExpiredError(
+        f"the chain hash at position {position} is not known any more: rows are kept after {gone}",
+        position=position,
+    )
 
 
 def read_extent(db: sqlite3.Connection) -> LogExtent:

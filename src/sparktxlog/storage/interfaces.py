@@ -334,7 +334,13 @@ class Front(Protocol):
         """Return the entry that holds `position`, without payload."""
 
     def read_hash_at(self, position: int) -> bytes | None:
-        """Return the chain hash at a run end, None if `position` is no run end held here."""
+        """Return the chain hash at a run end, None if no run ends at `position`.
+
+        Of what lies behind the id window only the ends of published segments are known.
+
+        Raises:
+            ExpiredError: The hash at `position` is not known any more (definite).
+        """
 
     def read_segments(self, after: int, limit: int) -> list[Segment]:
         """Return published segments that end after position `after`, ascending.

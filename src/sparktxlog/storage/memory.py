@@ -30,7 +30,7 @@ from sparktxlog.protocol.messages import MergeBase, QueueEntry, RunHeader
 from sparktxlog.protocol.recovery import RecoveredAnnouncement, RecoveredRun, RecoveredState
 from sparktxlog.protocol.view import View
 from sparktxlog.storage.front_epochs import check_own, check_restamp, check_snapshot, newer_view
-from sparktxlog.storage.front_expiry import cut_of
+from sparktxlog.storage.front_expiry import cut_of, published_hash
 from sparktxlog.storage.front_forgetting import held_bytes_of
 from sparktxlog.storage.interfaces import (
     AppendQueue,
@@ -332,14 +332,17 @@ class MemoryFront:
         return self._queue[index]
 
     def read_hash_at(self, position: int) -> bytes | None:
-        """Return the chain hash at a run end, None if `position` is no run end held here."""
+        """Return the chain hash at a run end, None if no run ends at `position`."""
         if position == 0:
             return bytes(32)
         held = self.read_entry_at(position)
         if held is not None:
             return held.entry.chain_hash if held.entry.end == position else None
         behind = self.read_entry_at(position + 1)
-        return None if behind is None else behind.entry.previous_hash
+        if behind is not None:
+            return behind.entry.previous_hash
+        holding = next((one for one in self._segments if one.last >= position), None)
+        return published_hash(holding, position, max(self._pruned, self._kept_after))
 
     def read_segments(self, after: int, limit: int) -> list[Segment]:
         """Return published segments that end after position `after`, ascending."""

@@ -35,6 +35,8 @@ SAME = {"t": table().signature.to_text(), "u": table(2).signature.to_text()}
         ({}, {"position": 150, "published": 130}, "KNOWN", "none", "30 transactions"),
         ({}, {"position": 150, "published": 130, "kept_after": 110, "chain_hash": None},
          "KNOWN", "expired", "kept after 110"),
+        ({}, {"position": 150, "published": 130, "chain_hash": None, "hash_known": False},
+         "KNOWN", "none", "30 transactions"),
         ({}, {"position": 150, "published": 130, "kept_after": 110}, "KNOWN", "expired", ""),
         ({"position": 0, "chain_hash": "0" * 64}, {"published": 7}, "EMPTY", "none", "7"),
         ({"position": 0, "chain_hash": ""}, {"published": 0, "position": 0}, "EMPTY", "none", ""),
