@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
 from sparktxlog.cli.node_api import NodeApi
 from sparktxlog.cli.output import ExitCode
+from sparktxlog.model.operation import LONGEST_RUN
+from sparktxlog.worker.cutting import runs_behind
 
 _WITHOUT_PART = ("IDLE", "JOINING")
 _BAD_VERDICTS = ("DIVERGED", "FOREIGN")
@@ -91,17 +94,8 @@ def _age_text(since_us: float) -> str:
     return f"{since_us / 1e6:,.1f} s"
 
 
-#: No run has more transactions, so the last one starts within so many positions.
-_LONGEST_RUN = 8_192
-_PAGE = 1_000
-
-
 def latest_runs(api: NodeApi, limit: int) -> list[dict[str, Any]]:
     """Return the last `limit` runs of a node's queue, ascending; fewer where runs are long."""
     info = api.get("/v1/info")
-    after = max(int(info.get("kept_after", 0)), int(info["position"]) - _LONGEST_RUN)
-    runs: list[dict[str, Any]] = []
-    while page := api.get("/v1/queue", after=after, limit=_PAGE):
-        runs = (runs + page)[-limit:]
-        after = int(page[-1]["position"])
-    return runs
+    after = max(int(info.get("kept_after", 0)), int(info["position"]) - LONGEST_RUN)
+    return list(deque(runs_behind(api.get, after), maxlen=limit))

@@ -25,7 +25,14 @@ from sparktxlog.errors import (
     SchemaMismatchError,
 )
 from sparktxlog.model.ids import transaction_id_to_text
-from sparktxlog.model.operation import OP_COLUMN, ROW_KINDS, TX_COLUMN, Block, RunManifest
+from sparktxlog.model.operation import (
+    LONGEST_RUN,
+    OP_COLUMN,
+    ROW_KINDS,
+    TX_COLUMN,
+    Block,
+    RunManifest,
+)
 from sparktxlog.model.table import TableDefinition
 
 #: Operations of transactions, `tx << 32 | op`.
@@ -40,7 +47,7 @@ _INFLATION = 8
 class RunLimits:
     """Bounds of a run (protocol P1b)."""
 
-    transactions: int = 8192
+    transactions: int = LONGEST_RUN
     #: Of the payload container.
     size_bytes: int = 4 << 20
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sparktxlog.model.operation import LONGEST_RUN
 from sparktxlog.model.values import (
     MAX_WEIGHT,
     counted,
@@ -119,7 +120,7 @@ SETTINGS: tuple[Setting, ...] = (
             description="Longest pause between rounds without work, seconds."),
     Setting(key="inline-limit", read=counted(0, 4 << 20), default=65_536,
             description="Bytes of rows of one transaction that may travel with its manifest."),
-    Setting(key="run-limit-transactions", read=counted(1, 8_192), default=8_192,
+    Setting(key="run-limit-transactions", read=counted(1, LONGEST_RUN), default=LONGEST_RUN,
             description="Most transactions in one run."),
     Setting(key="run-limit-bytes", read=counted(65_536, 64 << 20), default=4_194_304,
             description="Most bytes of one run's payload container."),

@@ -13,6 +13,8 @@ from enum import Enum
 from sparktxlog.model.signature import TableSignature
 from sparktxlog.model.table import TableDefinition
 
+#: Most transactions of a run (protocol P1b): one that holds a position starts within so many.
+LONGEST_RUN = 8_192
 #: Column of inline rows: index of the row's transaction in its run, int32, ascending.
 TX_COLUMN = "__txlog_tx"
 #: Column of inline rows: place of the row's operation in its transaction, int32.

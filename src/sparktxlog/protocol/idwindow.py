@@ -22,6 +22,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sparktxlog.model.operation import LONGEST_RUN
+
 _WORD = (1 << 64) - 1
 _LINK = (1 << 32) - 1
 #: Odd constants that spread structured ids (counters, UUIDv7) over the buckets.
@@ -44,7 +46,7 @@ class IdWindow:
         "_older_view", "_shift", "end", "first", "size",
     )  # fmt: skip
 
-    def __init__(self, size: int, max_run: int = 8_192) -> None:
+    def __init__(self, size: int, max_run: int = LONGEST_RUN) -> None:
         self.size = size
         #: Last position added, 0 = none.
         self.end = 0

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from sparktxlog.model.ids import NodeId
-from sparktxlog.model.operation import RunFacts
+from sparktxlog.model.operation import LONGEST_RUN, RunFacts
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.protocol.balloting import BallotState
 from sparktxlog.protocol.messages import MergeBase, RunHeader
@@ -42,7 +42,7 @@ class MasterConfig:
     #: A silent peer counts as awaited by name after this (shown, never acted upon: G21, G22).
     silent_after_us: int = 10_000_000
     #: Bounds (P3b).
-    max_run: int = 8_192
+    max_run: int = LONGEST_RUN
     max_incoming_runs: int = 65_536
     max_incoming_bytes: int = 512 << 20
     max_post_headers: int = 512

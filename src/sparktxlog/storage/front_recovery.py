@@ -7,13 +7,11 @@ from collections.abc import Iterator
 from itertools import chain
 
 from sparktxlog.codec.payload import read_manifest
-from sparktxlog.model.operation import RunFacts
+from sparktxlog.model.operation import LONGEST_RUN, RunFacts
 from sparktxlog.protocol.recovery import RecoveredAnnouncement
 
 #: Ids of the window are handed out in pieces of at most this many.
 _PIECE_IDS = 8_192
-#: No run is longer (P1b).
-_LONGEST_RUN = 8_192
 
 
 def read_announcements(db: sqlite3.Connection) -> list[RecoveredAnnouncement]:
@@ -77,5 +75,5 @@ def _queue_ids(
     yield from db.execute(
         "SELECT position, ids FROM queue WHERE position > ?1 AND position + n - 1 > ?2"
         " AND (?3 IS NULL OR position < ?3) ORDER BY position",
-        (after - _LONGEST_RUN, after, before),
+        (after - LONGEST_RUN, after, before),
     )

@@ -13,13 +13,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from sparktxlog.errors import ExpiredError, InvalidRequestError
+from sparktxlog.model.operation import LONGEST_RUN
 from sparktxlog.storage.interfaces import Segment
 
 if TYPE_CHECKING:
     from sparktxlog.worker.source import Tail
 
-#: No run has more transactions, so the one that holds a position starts within so many.
-_LONGEST_RUN = 8_192
 #: Runs asked for at once.
 _PAGE = 1_000
 
@@ -82,7 +81,7 @@ def find_cut(document: Callable[..., Any], position: int) -> Cut:
             hint="Name a position up to there.",
             position=position,
         )
-    for run in _runs(document, max(kept_after, position - _LONGEST_RUN)):
+    for run in runs_behind(document, max(kept_after, position - LONGEST_RUN)):
         first, last = int(run["position"]), int(run["position"]) + int(run["n"]) - 1
         if first > position:
             break
@@ -103,7 +102,12 @@ def find_cut(document: Callable[..., Any], position: int) -> Cut:
     )
 
 
-def _runs(document: Callable[..., Any], after: int) -> Iterator[dict[str, Any]]:
+def runs_behind(document: Callable[..., Any], after: int) -> Iterator[dict[str, Any]]:
+    """Yield the runs of a node's queue that start behind a position, ascending.
+
+    Args:
+        document: As of `find_cut`.
+    """
     while page := document("/v1/queue", after=after, limit=_PAGE):
         yield from page
         after = int(page[-1]["position"])
