@@ -12,7 +12,8 @@ from typing import Any
 import uvicorn
 
 from sparktxlog.config import NodeConfig, load_config
-from sparktxlog.runtime.wiring import RunningNode, build_node
+from sparktxlog.runtime.running import RunningNode
+from sparktxlog.runtime.wiring import build_node
 from sparktxlog.service.app import build_app
 
 SECRET = "a secret of the test cluster"

@@ -23,7 +23,8 @@ from tests.service.test_peer_routes import Stranger
 
 from sparktxlog.codec import wire
 from sparktxlog.config import load_config
-from sparktxlog.runtime.wiring import RunningNode, build_node
+from sparktxlog.runtime.running import RunningNode
+from sparktxlog.runtime.wiring import build_node
 from sparktxlog.service.access import _ROLES, Role, role_of
 from sparktxlog.service.app import build_app
 

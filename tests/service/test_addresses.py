@@ -14,7 +14,7 @@ from tests.service.local_nodes import cluster, until
 
 from sparktxlog.cli.demo.relay import RelayNetwork
 from sparktxlog.codec import wire
-from sparktxlog.runtime.wiring import RunningNode
+from sparktxlog.runtime.running import RunningNode
 from sparktxlog.transport import addresses as addresses_module
 from sparktxlog.transport.peers import PeerLink
 

@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from tests.node_processes import HttpProblem, NodeProcess, call, free_ports, wait_until
 from tests.service.local_nodes import cluster, until
 
-from sparktxlog.runtime.wiring import RunningNode
+from sparktxlog.runtime.running import RunningNode
 from sparktxlog.storage.schemas import EPOCHS
 
 

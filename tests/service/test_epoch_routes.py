@@ -27,8 +27,8 @@ from sparktxlog.protocol.messages import MergeBase
 from sparktxlog.protocol.view import Ballot, Seat
 from sparktxlog.runtime.founding import core_config
 from sparktxlog.runtime.joining import JoinOrder
+from sparktxlog.runtime.running import RunningNode
 from sparktxlog.runtime.settings import RunTimeSettings
-from sparktxlog.runtime.wiring import RunningNode
 
 
 def probe(node: RunningNode, sender: str) -> Probe:

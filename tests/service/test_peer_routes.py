@@ -22,7 +22,7 @@ from sparktxlog.model.operation import OperationKind
 from sparktxlog.model.receipt import Level
 from sparktxlog.model.table import Column, TableDefinition
 from sparktxlog.protocol.messages import MergeBase, Post
-from sparktxlog.runtime.wiring import RunningNode
+from sparktxlog.runtime.running import RunningNode
 from sparktxlog.transport.signing import BOOT, Signer
 
 DEFINITION = TableDefinition(name="t", columns=(Column(name="id", type="bigint"),))

@@ -13,7 +13,7 @@ from tests.service.test_peer_routes import create, delete
 
 from sparktxlog.model.receipt import Level
 from sparktxlog.protocol.view import View
-from sparktxlog.runtime.wiring import RunningNode
+from sparktxlog.runtime.running import RunningNode
 
 FRESH = "http://127.0.0.1:1"
 

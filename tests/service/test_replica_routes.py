@@ -40,7 +40,7 @@ from sparktxlog.model.copying import (
 )
 from sparktxlog.model.operation import OperationKind
 from sparktxlog.model.receipt import Level
-from sparktxlog.runtime.wiring import RunningNode
+from sparktxlog.runtime.running import RunningNode
 
 CHUNK = 65_536
 SETTINGS: dict[str, Any] = {"replication.chunk-bytes": CHUNK}

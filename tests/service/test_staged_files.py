@@ -19,7 +19,7 @@ from sparktxlog.errors import TransportError
 from sparktxlog.model.operation import OperationKind, StagedFile
 from sparktxlog.model.receipt import Level
 from sparktxlog.model.table import Column, TableDefinition
-from sparktxlog.runtime.wiring import RunningNode
+from sparktxlog.runtime.running import RunningNode
 
 DEFINITION = TableDefinition(name="t", columns=(Column(name="id", type="bigint"),))
 ROWS = 400_000

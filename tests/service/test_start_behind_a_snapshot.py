@@ -20,7 +20,7 @@ from sparktxlog.errors import CommitStateUnknownError
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import OperationKind
 from sparktxlog.model.receipt import Level
-from sparktxlog.runtime.wiring import RunningNode
+from sparktxlog.runtime.running import RunningNode
 from sparktxlog.storage.front import SqliteFront
 from sparktxlog.storage.interfaces import ResetFront
 

@@ -19,7 +19,7 @@ from sparktxlog.config import NodeConfig, load_config
 from sparktxlog.errors import ConfigError, TxLogError
 
 if TYPE_CHECKING:
-    from sparktxlog.runtime.wiring import RunningNode
+    from sparktxlog.runtime.running import RunningNode
 
 #: Open requests get so long to end after a stop signal, seconds.
 _GRACE_S = 3

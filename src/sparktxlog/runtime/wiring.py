@@ -1,4 +1,4 @@
-"""Building, starting and stopping a node from its parts."""
+"""Building a node from its parts."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import aiohttp
 import structlog
 
 from sparktxlog import __version__
 from sparktxlog.codec.wire import Hello
 from sparktxlog.config import NodeConfig
-from sparktxlog.errors import BusyError, CommitStateUnknownError, StorageError, TxLogError
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.actions import Action, Alarm
 from sparktxlog.protocol.events import Event, LinkChanged, PayloadArrived
@@ -39,9 +37,7 @@ from sparktxlog.runtime.holdings import Holdings, OwnRun
 from sparktxlog.runtime.joining import Joining, StartAgainError, join_order
 from sparktxlog.runtime.membership import Membership, places_of
 from sparktxlog.runtime.metrics import Metrics
-from sparktxlog.runtime.node import Node
 from sparktxlog.runtime.parts import Parts
-from sparktxlog.runtime.peering import Peering
 from sparktxlog.runtime.planning import Planning
 from sparktxlog.runtime.progress import Progress
 from sparktxlog.runtime.pruning import Pruning
@@ -49,6 +45,7 @@ from sparktxlog.runtime.publisher import Publisher
 from sparktxlog.runtime.receipts import Receipts
 from sparktxlog.runtime.replicas import LogEnds, Replicas
 from sparktxlog.runtime.retention import Holders, RetentionView
+from sparktxlog.runtime.running import RunningNode
 from sparktxlog.runtime.settings import RunTimeSettings
 from sparktxlog.runtime.transfers import Transfers
 from sparktxlog.runtime.turns import Turns
@@ -70,98 +67,6 @@ _PEER_INSTANCE = "peer-instance:"
 _FOREIGN_BYTES = 128 << 20
 _CACHE_BYTES = 16 << 20
 _US = 1_000_000
-
-
-class RunningNode:
-    """A started node: its face for the service, and its end.
-
-    **After calling** `start`: await `failed`, and `stop` in any case.
-    """
-
-    def __init__(self, parts: Parts, session: OpenSession = open_session) -> None:
-        self.parts = parts
-        self._open_session = session
-        self.node = Node(parts)
-        self.peering = Peering(parts)
-        self._tasks: list[asyncio.Task[None]] = []
-        self._session: aiohttp.ClientSession | None = None
-        self._loop = asyncio.get_running_loop()
-        #: Set to the error after which the node must stop.
-        self.failed: asyncio.Future[TxLogError] = self._loop.create_future()
-
-    async def start(self) -> None:
-        """Start the core, the links and the publisher."""
-        parts = self.parts
-        if not parts.config.is_witness:
-            await parts.donor.start()
-        for work in (parts.executor.run, self._run_core):
-            task = asyncio.create_task(work(), name=work.__qualname__)
-            task.add_done_callback(self._ended)
-            self._tasks.append(task)
-        self._session = self._open_session()
-        parts.membership.start(self._session)
-        if not parts.config.is_witness:
-            parts.publisher.start(parts.ordered.value)
-        config, view = parts.config, parts.master.view
-        _log.info(
-            "started", node=config.node_id, url=config.master_url, lineage=view.lineage,
-            position=parts.ordered.value, published=parts.published.value,
-            phase=parts.master.phase.value, epoch=view.epoch, members=list(view.members),
-            quorum=view.quorum,
-        )  # fmt: skip
-
-    async def _run_core(self) -> None:
-        await self.parts.joining.settled.wait()
-        await self.parts.cycle.run()
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        if task.cancelled() or self.failed.done():
-            return
-        error = task.exception()
-        if not isinstance(error, TxLogError):
-            _log.critical("unexpected end of a task", task=task.get_name(), exc_info=error)
-            error = StorageError(f"{task.get_name()} ended: {error!r}")
-        else:
-            _log.critical("the node must stop", error=str(error))
-        self.failed.set_result(error)
-
-    def start_again(self, error: StartAgainError) -> None:
-        """Ask for a new start in this process: the durable state is another one."""
-        if not self.failed.done():
-            self.failed.set_result(error)
-
-    def begin_stop(self) -> None:
-        """Take no more submits; who waits learns that the outcome is open."""
-        parts = self.parts
-        parts.stopping = True
-        parts.cycle.fail_waiting(BusyError("the node is stopping"))
-        parts.receipts.close(
-            CommitStateUnknownError(
-                "the node is stopping", hint="Ask for the transaction's id when it is back."
-            )
-        )
-        parts.published.release()
-
-    async def stop(self) -> None:
-        """Stop cleanly; nothing accepted is lost."""
-        parts = self.parts
-        self.begin_stop()
-        await parts.joining.close()
-        await parts.membership.close()
-        await parts.fetcher.close()
-        await parts.planning.close()
-        await parts.donor.close()
-        if not parts.config.is_witness:
-            await asyncio.to_thread(parts.publisher.stop)
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._session is not None:
-            await self._session.close()
-        parts.executor.close()
-        parts.readers.shutdown(wait=True)
-        parts.front.close()
-        _log.info("stopped", node=parts.config.node_id)
 
 
 def build_node(config: NodeConfig, session: OpenSession = open_session) -> RunningNode:

@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sparktxlog.errors import InvalidRequestError, NotFoundError, TxLogError
 from sparktxlog.runtime.parts import Parts
-from sparktxlog.runtime.wiring import RunningNode
+from sparktxlog.runtime.running import RunningNode
 from sparktxlog.service.access import guarded_routes
 from sparktxlog.service.auth import Tokens
 from sparktxlog.service.client import client_routes

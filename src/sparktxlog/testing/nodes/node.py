@@ -11,7 +11,8 @@ from starlette.types import ASGIApp
 from sparktxlog.config import load_config
 from sparktxlog.errors import TxLogError
 from sparktxlog.runtime.joining import StartAgainError
-from sparktxlog.runtime.wiring import RunningNode, build_node
+from sparktxlog.runtime.running import RunningNode
+from sparktxlog.runtime.wiring import build_node
 from sparktxlog.service import app as application
 from sparktxlog.storage.front import SqliteFront
 from sparktxlog.testing.nodes.disk import die_inside
