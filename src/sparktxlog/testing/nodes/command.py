@@ -7,7 +7,6 @@ violated an invariant, or a rare branch was never taken.
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import os
 import pickle
@@ -16,7 +15,6 @@ import shutil
 import sys
 import tempfile
 import traceback
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from time import perf_counter
@@ -26,7 +24,15 @@ import structlog
 from sparktxlog.testing.nodes.marks import EXPECTED
 from sparktxlog.testing.nodes.mutants import MUTANTS
 from sparktxlog.testing.nodes.node import share_documents
-from sparktxlog.testing.nodes.run import FAULTS_UNTIL_S, Outcome, layout_of, run_seed
+from sparktxlog.testing.nodes.run import FAULTS_UNTIL_S, layout_of, run_seed
+from sparktxlog.testing.seeds import (
+    Outcome,
+    add_arguments,
+    seeds_of,
+    tell_marks,
+    tell_totals,
+    tell_violation,
+)
 
 _PROGRAM = "python -m sparktxlog.testing.nodes"
 #: From so many seeds on every mark must show.
@@ -46,11 +52,10 @@ def command(arguments: list[str]) -> int:
         return _one(asked)
     started = perf_counter()
     outcomes = []
-    for outcome in _run_all(range(asked.first, asked.first + asked.seeds), asked):
+    for outcome in _run_all(seeds_of(asked), asked):
         outcomes.append(outcome)
         if outcome.violation:
-            print(f"seed {outcome.seed} ({outcome.layout}): {outcome.violation}")
-            print(f"  again: {_PROGRAM} --seed {outcome.seed}{_same(asked)}", flush=True)
+            tell_violation(outcome, f"{_PROGRAM} --seed {outcome.seed}{_same(asked)}")
     return _report(outcomes, asked, perf_counter() - started)
 
 
@@ -60,10 +65,7 @@ def _arguments(arguments: list[str]) -> argparse.Namespace:
         description="Simulate clusters of whole nodes with faults and check what they must keep.",
         epilog="example: make sim-nodes SEEDS=100",
     )
-    parser.add_argument("--seeds", type=int, default=8, help="number of seeds (default 8)")
-    parser.add_argument("--first", type=int, default=0, help="first seed (default 0)")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
-    parser.add_argument("--seed", type=int, help="run this one seed again and say more of it")
+    add_arguments(parser, seeds=8)
     parser.add_argument("--check-trace", action="store_true",
                         help="run each seed twice: it must be one history")  # fmt: skip
     parser.add_argument("--faults-until", type=float, default=FAULTS_UNTIL_S, metavar="S",
@@ -71,7 +73,6 @@ def _arguments(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--mutant", choices=sorted(MUTANTS), help="break a rule: it must be found")
     parser.add_argument("--trace", action="store_true", help="with --seed: print the history")
     parser.add_argument("--log", action="store_true", help="with --seed: print the nodes' logs")
-    parser.add_argument("--json", action="store_true", help="end with one JSON object")
     return parser.parse_args(arguments)
 
 
@@ -172,31 +173,14 @@ def _one(asked: argparse.Namespace) -> int:
 
 
 def _report(outcomes: list[Outcome], asked: argparse.Namespace, seconds: float) -> int:
-    marks: Counter[str] = Counter()
-    for outcome in outcomes:
-        marks += outcome.marks
-    missing = [m for m in EXPECTED if not marks[m]] if len(outcomes) >= _ENOUGH_FOR_MARKS else []
-    simulated, spent = sum(o.simulated_s for o in outcomes), sum(o.seconds for o in outcomes)
-    print("marks: " + ", ".join(f"{mark} {count}" for mark, count in sorted(marks.items())))
-    for mark in missing:
-        print(f"never happened: {mark}")
+    missing = tell_marks(outcomes, EXPECTED, _ENOUGH_FOR_MARKS)
     healed = sorted(outcome.healed_s for outcome in outcomes)
     print(f"whole again after: median {healed[len(healed) // 2]:.1f} s, most {healed[-1]:.1f} s")
+    simulated, spent = sum(o.simulated_s for o in outcomes), sum(o.seconds for o in outcomes)
     most, rate = max(outcome.seconds for outcome in outcomes), simulated / max(spent, 1e-9)
     print(
         f"{simulated:.0f} simulated s, {spent:.0f} CPU s ({spent / len(outcomes):.1f} a seed, most "
         f"{most:.1f}), {rate:.1f} x real time; took {seconds:.0f} s"
     )
-    violations = sum(1 for outcome in outcomes if outcome.violation)
-    totals = {
-        "seeds": len(outcomes),
-        "events": sum(outcome.events for outcome in outcomes),
-        "epochs": sum(outcome.epochs for outcome in outcomes),
-        "transactions": sum(outcome.transactions for outcome in outcomes),
-        "violations": violations,
-    }
-    if asked.json:
-        print(json.dumps({**totals, "marks": dict(marks), "missing": missing}))
-    else:
-        print(", ".join(f"{name} {number}" for name, number in totals.items()))
-    return 1 if violations or missing else 0
+    tell_totals(outcomes, missing, as_json=asked.json)
+    return 1 if missing or any(outcome.violation for outcome in outcomes) else 0

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import gc
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from time import process_time
 
 from sparktxlog.testing.nodes.faults import Faults
 from sparktxlog.testing.nodes.world import Layout, World
+from sparktxlog.testing.seeds import Outcome
 
 LAYOUTS = (
     Layout(name="three", masters=("a", "b", "c")),
@@ -24,25 +23,6 @@ _FAULTS_FROM_S, FAULTS_UNTIL_S = 5.0, 120.0
 _FAULT_PAUSE_S = 4.0
 #: The cluster must be whole so long after the last fault, at the latest.
 _HEAL_S = 150.0
-
-
-@dataclass(slots=True)
-class Outcome:
-    """What one seed did."""
-
-    seed: int
-    layout: str
-    trace: str = ""
-    events: int = 0
-    epochs: int = 0
-    transactions: int = 0
-    simulated_s: float = 0.0
-    #: From the end of the faults until the cluster was whole.
-    healed_s: float = 0.0
-    #: CPU seconds it took.
-    seconds: float = 0.0
-    violation: str = ""
-    marks: Counter[str] = field(default_factory=Counter)
 
 
 def layout_of(seed: int) -> Layout:

@@ -7,10 +7,7 @@ violated an invariant or had too little in it, or a rare branch was never taken.
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from time import perf_counter
@@ -18,8 +15,16 @@ from time import perf_counter
 from rich.console import Console
 from rich.progress import track
 
+from sparktxlog.testing.seeds import (
+    Outcome,
+    add_arguments,
+    seeds_of,
+    tell_marks,
+    tell_totals,
+    tell_violation,
+)
 from sparktxlog.testing.simulation.marks import EXPECTED
-from sparktxlog.testing.simulation.run import HOUR_US, Outcome, run_seed
+from sparktxlog.testing.simulation.run import HOUR_US, run_seed
 
 #: From so many seeds on every mark must show.
 _ENOUGH_FOR_MARKS = 200
@@ -32,48 +37,27 @@ def main() -> int:
     arguments = _arguments()
     if arguments.seed is not None:
         return _one(arguments.seed)
-    seeds = range(arguments.first, arguments.first + arguments.seeds)
+    seeds = seeds_of(arguments)
     started = perf_counter()
     console = Console(stderr=True)
     running = _run_all(seeds, arguments.jobs)
     outcomes = list(track(running, "seeds", total=len(seeds), console=console, transient=True))
     violations = [outcome for outcome in outcomes if outcome.violation]
-    marks: Counter[str] = Counter()
-    for outcome in outcomes:
-        marks += outcome.marks
-    enough = len(seeds) >= _ENOUGH_FOR_MARKS
-    missing = [mark for mark in EXPECTED if not marks[mark]] if enough else []
     small = [
         outcome
         for outcome in outcomes
         if outcome.transactions < _LEAST_TRANSACTIONS or outcome.epochs < _LEAST_EPOCHS
     ]
-    _report(outcomes, marks, perf_counter() - started)
+    _report(outcomes, perf_counter() - started)
     for outcome in violations[:20]:
-        print(f"seed {outcome.seed} ({outcome.layout}): {outcome.violation}")
-        print(f"  again: python -m sparktxlog.testing.simulation --seed {outcome.seed}")
+        tell_violation(outcome, f"python -m sparktxlog.testing.simulation --seed {outcome.seed}")
     for outcome in small[:20]:
         print(
             f"seed {outcome.seed} ({outcome.layout}): only {outcome.transactions} transactions "
             f"and {outcome.epochs} epochs; {_LEAST_TRANSACTIONS} and {_LEAST_EPOCHS} are needed"
         )
-    for mark in missing:
-        print(f"never happened: {mark}")
-    if not enough:
-        print(
-            f"marks are not checked: that takes {_ENOUGH_FOR_MARKS} seeds, these are {len(seeds)}"
-        )
-    totals = {
-        "seeds": len(outcomes),
-        "events": sum(outcome.steps for outcome in outcomes),
-        "epochs": sum(outcome.epochs for outcome in outcomes),
-        "transactions": sum(outcome.transactions for outcome in outcomes),
-        "violations": len(violations),
-    }
-    if arguments.json:
-        print(json.dumps({**totals, "marks": dict(marks), "missing": missing}))
-    else:
-        print(", ".join(f"{name} {number}" for name, number in totals.items()))
+    missing = tell_marks(outcomes, EXPECTED, _ENOUGH_FOR_MARKS)
+    tell_totals(outcomes, missing, as_json=arguments.json)
     return 1 if violations or missing or small else 0
 
 
@@ -83,11 +67,7 @@ def _arguments() -> argparse.Namespace:
         description="Simulate clusters with faults and check the protocol's invariants.",
         epilog="example: make sim SEEDS=10000",
     )
-    parser.add_argument("--seeds", type=int, default=500, help="number of seeds (default 500)")
-    parser.add_argument("--first", type=int, default=0, help="first seed (default 0)")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
-    parser.add_argument("--seed", type=int, help="run this one seed again and say more of it")
-    parser.add_argument("--json", action="store_true", help="end with one JSON object")
+    add_arguments(parser, seeds=500)
     return parser.parse_args()
 
 
@@ -99,12 +79,12 @@ def _run_all(seeds: range, jobs: int) -> Iterator[Outcome]:
         yield from pool.map(run_seed, seeds, chunksize=4)
 
 
-def _report(outcomes: list[Outcome], marks: Counter[str], seconds: float) -> None:
+def _report(outcomes: list[Outcome], seconds: float) -> None:
     """Print the distribution over the seeds."""
     for title, values in (
         ("epochs a seed", [outcome.epochs for outcome in outcomes]),
         ("transactions a seed", [outcome.transactions for outcome in outcomes]),
-        ("events a seed", [outcome.steps for outcome in outcomes]),
+        ("events a seed", [outcome.events for outcome in outcomes]),
     ):
         values.sort()
         low, middle, high = values[0], values[len(values) // 2], values[-1]
@@ -112,12 +92,11 @@ def _report(outcomes: list[Outcome], marks: Counter[str], seconds: float) -> Non
     simulated, spent = sum(o.simulated_s for o in outcomes), sum(o.seconds for o in outcomes)
     print(f"{simulated / 3_600:.0f} simulated hours in {seconds:.0f} s; "
           f"{simulated / max(spent, 1e-9):.0f} x real time a core")  # fmt: skip
-    print("marks: " + ", ".join(f"{mark} {count}" for mark, count in sorted(marks.items())))
 
 
 def _one(seed: int) -> int:
     outcome = run_seed(seed)
-    print(f"seed {seed}, {outcome.layout}, trace {outcome.trace}, {outcome.steps} events, "
+    print(f"seed {seed}, {outcome.layout}, trace {outcome.trace}, {outcome.events} events, "
           f"{outcome.epochs} epochs, {outcome.transactions} transactions of "
           f"{HOUR_US // 1_000_000} s: {outcome.violation or 'no violation'}")  # fmt: skip
     return 1 if outcome.violation else 0

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from time import process_time
 
 from sparktxlog.errors import InvariantViolation
 from sparktxlog.protocol.master import Master
+from sparktxlog.testing.seeds import Outcome
 from sparktxlog.testing.simulation.clients import Clients
 from sparktxlog.testing.simulation.faults import Faults
 from sparktxlog.testing.simulation.network import Weather
@@ -29,23 +28,6 @@ LAYOUTS = (
     Layout(name="four-and-witness", masters={"a": 1, "b": 1, "c": 1, "d": 1}, witnesses=("w",)),
     Layout(name="five", masters={"a": 1, "b": 1, "c": 1, "d": 1, "e": 1}),
 )
-
-
-@dataclass(slots=True)
-class Outcome:
-    """What one seed did."""
-
-    seed: int
-    layout: str
-    trace: str = ""
-    steps: int = 0
-    epochs: int = 0
-    transactions: int = 0
-    simulated_s: float = 0.0
-    #: CPU seconds it took.
-    seconds: float = 0.0
-    violation: str = ""
-    marks: Counter[str] = field(default_factory=Counter)
 
 
 def layout_of(seed: int) -> Layout:
@@ -73,7 +55,7 @@ def run_seed(
     except (InvariantViolation, AssertionError) as error:
         outcome.violation = f"{type(error).__name__}: {error}"
     checks = world.checks
-    outcome.trace, outcome.steps, outcome.marks = checks.trace, world.steps, world.marks.counts
+    outcome.trace, outcome.events, outcome.marks = checks.trace, world.steps, world.marks.counts
     outcome.epochs = max(checks.views, default=1)
     outcome.transactions = checks.transactions
     outcome.simulated_s = world.now / 1e6
