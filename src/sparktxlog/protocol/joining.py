@@ -13,8 +13,10 @@ from sparktxlog.protocol.view import View
 #: A joiner fetches the queue by itself until what it lacks was stamped so short a time ago; the
 #: rest comes with the flush, for which the members stand still (V36, V41), microseconds.
 _NEAR_US = 100_000
-#: One that never gets so near is admitted when it has asked for so many times the patience, and
-#: lacks at most so many transactions: it cannot keep up, and somebody has to wait for it.
+#: One that never gets so near is admitted when it has asked for so many times the patience, came
+#: nearer within such a time, and lacks at most so many transactions: it cannot keep up, and
+#: somebody has to wait for it.  One that stands still would stop everybody for nothing: what it
+#: lacks it gets by a flush no sooner than by itself.
 _FOLLOWS = 10
 _NEAR = 16_384
 #: After so many failures in a row the bar does not double any more.
@@ -29,6 +31,8 @@ class _Asking:
     #: When the newest request came, and the first one of an unbroken row.
     at: int
     since: int
+    #: When its queue was last seen to have grown.
+    moved_at: int
     #: Whether it lacked little when it asked.
     near: bool = False
 
@@ -57,11 +61,13 @@ class Admission:
         """
         asking = self._asking.get(request.sender)
         if asking is None or self._is_old(asking, now):
-            asking = self._asking[request.sender] = _Asking(request, now, now)
+            asking = self._asking[request.sender] = _Asking(request, now, now, now)
+        if request.base.position > asking.request.base.position:
+            asking.moved_at = now
         asking.request, asking.at = request, now
-        lacks = end.position - request.base.position
-        tries = now - asking.since >= _FOLLOWS * self._patience_us
-        asking.near = request.ts + _NEAR_US >= ts or (tries and lacks <= _NEAR)
+        lacks, long = end.position - request.base.position, _FOLLOWS * self._patience_us
+        follows = now - asking.since >= long > now - asking.moved_at
+        asking.near = request.ts + _NEAR_US >= ts or (follows and lacks <= _NEAR)
 
     def _is_old(self, asking: _Asking, now: int) -> bool:
         return now > asking.at + 2 * self._patience_us

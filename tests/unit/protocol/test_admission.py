@@ -57,6 +57,23 @@ def test_one_that_cannot_keep_up_is_waited_for(lacks: int, pause_us: int, admitt
     assert admission.ready(VIEW, now) == ({"c": 1} if admitted else {})
 
 
+def test_one_that_stands_still_is_not_waited_for() -> None:
+    """What nobody can send it now it would not get in a flush either, and all would stand still."""
+    admission, lacks = Admission(PATIENCE_US), 10
+
+    def ask(now: int, position: int) -> dict[NodeId, int]:
+        admission.requested(asks(position, 0), END, TS, now)
+        return admission.ready(VIEW, now)
+
+    seconds = range(0, 30 * PATIENCE_US, PATIENCE_US)
+    assert [ask(now, END.position - lacks) for now in seconds] == [{}] * 30
+    # As soon as it comes nearer it counts, for as long as it goes on.
+    assert ask(30 * PATIENCE_US, END.position - lacks + 1) == {"c": 1}
+    late = range(31 * PATIENCE_US, 40 * PATIENCE_US, PATIENCE_US)
+    assert [ask(now, END.position - lacks + 1) for now in late] == [{"c": 1}] * 9
+    assert ask(40 * PATIENCE_US, END.position - lacks + 1) == {}
+
+
 def test_old_requests_and_those_of_other_epochs_do_not_count() -> None:
     admission = Admission(PATIENCE_US)
     admission.requested(asks(50_000, TS), END, TS, now=0)
