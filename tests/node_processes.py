@@ -217,6 +217,27 @@ class NodeProcess:
         status: dict[str, Any] = call(f"{self.url}/v1/status", timeout=15)
         return status
 
+    @property
+    def lake(self) -> Path:
+        """Where the replica of this node's site is."""
+        return self.directory / self.name / "lake"
+
+    def replica(self, site: str = "") -> dict[str, Any]:
+        """Return what the node knows of a site's replica, its own if none is named."""
+        found = self.status()["replicas"]
+        return next((r for r in found if r["node_id"] == (site or self.name)), {})
+
+    def hear(self, site: str, position: int, timeout: float = 240.0) -> dict[str, Any]:
+        """Wait until the node knows that a site's replica is at a position; return it."""
+
+        def heard() -> dict[str, Any]:
+            replica = self.replica(site)
+            return replica if replica.get("position") == position else {}
+
+        what = f"{self.name} hears that the replica of {site} is at {position}"
+        found: dict[str, Any] = wait_until(heard, timeout, what)
+        return found
+
     def commit(
         self, body: dict[str, Any], level: str = "ordered", timeout: float = 30
     ) -> dict[str, Any]:
@@ -289,6 +310,13 @@ class Cluster:
             return int(positions.pop()) if len(positions) == 1 else 0
 
         position: int = wait_until(quiet, timeout, "everything is ordered everywhere")
+        return position
+
+    def publish(self) -> int:
+        """As `settle`, and wait until all nodes have published what they hold."""
+        position = self.settle()
+        for node in self.masters():
+            call(f"{node.url}/v1/published?at_least={position}&timeout=30")
         return position
 
     def agree(self, position: int, timeout: float = 90) -> str:

@@ -102,8 +102,9 @@ class Parts:
 
     def _pass_on(self, worker_id: str) -> None:
         """Tell the peers of a worker of this site, with what recounts found."""
+        report = self.replicas.state(worker_id).report
         for link in self.links.values():
-            link.report([self.replicas.state(worker_id).report])
+            link.report([report])
 
     def take_foreign_report(self, report: WorkerReport) -> None:
         """Take in a peer's worker report, or its latest one when the link comes up."""

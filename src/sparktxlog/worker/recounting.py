@@ -19,7 +19,7 @@ from sparktxlog.model.report import Recount, RecountedTable
 from sparktxlog.worker.merging import read_version, tagged
 from sparktxlog.worker.signatures import signature_of
 from sparktxlog.worker.state import ReplicaState, ReplicaTable
-from sparktxlog.worker.verify import damaged_files
+from sparktxlog.worker.verify import damaged_files, data_files
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -57,7 +57,7 @@ def _recount_table(session: SparkSession, path: Path, table: ReplicaTable) -> Re
     name, counted = table.definition.name, ""
     causes: list[str] = []
     try:
-        causes = damaged_files(path, table.version)
+        causes = damaged_files(path, data_files(path, table.version))
         with tagged(session, "recount", name):
             frame = read_version(session, str(path), table.version)
             counted = signature_of(frame, table.definition).to_text()

@@ -55,6 +55,8 @@ class ReplayRecords:
         self._node_id = node_id
         self._open: _Replay | None = None
         self._worker_id = ""
+        #: Up to here the node would have copied: whoever replays nevertheless leaves no record.
+        self._copied_to = 0
 
     def begin(self, tail: Tail, worker_id: str, position: int, transactions: int) -> None:
         """Begin a record if what is to be applied next is a catch-up, and none is open.
@@ -65,7 +67,9 @@ class ReplayRecords:
             transactions: Applied by this worker until now.
         """
         ordered_at, now = tail.segments[0].ordered_at, time_ns() // 1000
-        if self._open is not None or not ordered_at or now - ordered_at < BEHIND_S * 1e6:
+        if self._open is not None or position < self._copied_to:
+            return
+        if not ordered_at or now - ordered_at < BEHIND_S * 1e6:
             return
         estimated_s, reason = None, ""
         try:
@@ -75,6 +79,7 @@ class ReplayRecords:
             _logger.warning("the node did not tell its estimate: %s", error)
         else:
             if decision.plan == Plan.COPY.value:
+                self._copied_to = tail.position
                 return
             estimated_s = None if decision.replay is None else decision.replay.seconds
             reason = decision.reason

@@ -201,7 +201,8 @@ def _verify_table(
 ) -> TableFinding:
     definition = table.definition
     causes = [table.diverged] if table.diverged else []
-    damages = damaged_files(path, table.version)
+    files = data_files(path, table.version)
+    damages = damaged_files(path, files)
     causes += damages
     recorded, counted = table.signature.to_text(), ""
     try:
@@ -213,7 +214,7 @@ def _verify_table(
             causes.append(f"the table cannot be read: {str(error).splitlines()[0][:300]}")
     differing = {node: text for node, text in reported.items() if text and text != counted}
     if counted != recorded or differing:
-        causes += search.altered_files(definition, data_files(path, table.version))
+        causes += search.altered_files(definition, files)
         causes += search.wrong_claims(definition)
     return TableFinding(
         table=definition.name,
@@ -233,10 +234,10 @@ def data_files(path: Path, version: int) -> dict[str, int]:
     return dict(zip(names, sizes, strict=True))
 
 
-def damaged_files(path: Path, version: int) -> list[str]:
-    """Name live data files of a version that are missing, or not of their recorded size."""
+def damaged_files(path: Path, files: dict[str, int]) -> list[str]:
+    """Name live data files of a table that are missing, or not of their recorded size."""
     found = []
-    for name, size in sorted(data_files(path, version).items()):
+    for name, size in sorted(files.items()):
         # Partition values in paths are quoted once in the log, and once more by some writers.
         file = path / name
         if not file.exists():

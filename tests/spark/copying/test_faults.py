@@ -133,7 +133,7 @@ class Sites:
         assert totals[0] == totals[1] and totals[0][0] == ROWS
         state = read_state(self.lake("C"))
         assert state is not None and state.copying is None
-        (own,) = (r for r in self.node("C").status()["replicas"] if r["node_id"] == "C")
+        own = self.node("C").replica()
         assert (own["verdict"], own["position"]) == ("KNOWN", state.position)
 
     def stop(self) -> None:

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from time import time
 from typing import Any
@@ -28,6 +28,7 @@ from pyspark.sql import SparkSession
 from tests.node_processes import call, wait_until
 from tests.spark.copying.test_faults import CHUNK_BYTES, MIDDLE, ROOT, ROWS
 from tests.spark.copying.test_faults import Sites as FaultySites
+from tests.spark.followers import follower
 
 from sparktxlog.catchup.planner import OUT_OF_SYNC
 from sparktxlog.copying.fetch import SILENCE_S
@@ -35,11 +36,10 @@ from sparktxlog.copying.placing import PartWriter
 from sparktxlog.copying.selection import MARGIN_BYTES
 from sparktxlog.errors import ApplyError, DiskFullError, TransportError
 from sparktxlog.worker import following, replays
-from sparktxlog.worker.apply import Applier, ApplyOutcome
+from sparktxlog.worker.apply import Applier
 from sparktxlog.worker.copy_terms import CopyOptions
 from sparktxlog.worker.fetching import DonorFetcher
-from sparktxlog.worker.source import HttpLogSource
-from sparktxlog.worker.state import ReplicaDirectory, read_state
+from sparktxlog.worker.state import read_state
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e, pytest.mark.faults, pytest.mark.timeout(900)]
 
@@ -60,10 +60,7 @@ class Sites(FaultySites):
             rows = [{"id": -self.number, "x": "late"}]
             operation = {"kind": "append", "table": "twin", "rows": rows}
             self.node("A").commit({"operations": [operation]})
-        position = self.cluster.settle()
-        for name in "ABC":
-            call(f"{self.node(name).url}/v1/published?at_least={position}&timeout=30")
-        return position
+        return self.cluster.publish()
 
     def bring(self, *names: str) -> None:
         """Bring replicas to the end of the log, and let C's node hear of it."""
@@ -71,14 +68,9 @@ class Sites(FaultySites):
             assert self.work(name).verdict == "KNOWN"
         position = self.node("C").status()["published"]
         wait_until(
-            lambda: all(self.replica(name).get("position") == position for name in names),
+            lambda: all(self.node("C").replica(name).get("position") == position for name in names),
             what=f"C's node hears that {names} are at {position}",
         )
-
-    def replica(self, name: str) -> dict[str, Any]:
-        """What C's node knows of a site's replica."""
-        found = self.node("C").status()["replicas"]
-        return next((replica for replica in found if replica["node_id"] == name), {})
 
     def size(self) -> int:
         """Bytes of one table's data."""
@@ -107,36 +99,6 @@ class Sites(FaultySites):
     def heal(self) -> None:
         self.loop.call_soon_threadsafe(self.relays.heal)
         wait_until(self.cluster.all_linked, what="all links are back")
-
-    @contextmanager
-    def following(self) -> Iterator[list[ApplyOutcome]]:
-        """Run C's worker until the block is left; its outcome is in the list then."""
-        stop, outcomes, failures = threading.Event(), [], []
-
-        def follow() -> None:
-            url = self.node("C").url
-            try:
-                with (
-                    closing(HttpLogSource(url)) as source,
-                    closing(HttpLogSource(url)) as reporting,
-                    closing(ReplicaDirectory(self.lake("C"))) as directory,
-                ):
-                    applier = Applier(
-                        self.spark, source, directory, reporting=reporting, copies=CopyOptions()
-                    )
-                    outcomes.append(applier.follow(stop))
-            except BaseException as failure:
-                failures.append(failure)
-
-        thread = threading.Thread(target=follow, name="follower")
-        thread.start()
-        try:
-            yield outcomes
-        finally:
-            stop.set()
-            thread.join(120)
-            assert not failures, failures
-            assert not thread.is_alive()
 
 
 @pytest.fixture(scope="module")
@@ -356,14 +318,14 @@ def test_a_follower_without_a_donor_stands_still_and_comes_back(
     spoil(whole)
     told = len(whole.node("C").log_text())
     whole.cut()
-    with caplog.at_level(logging.ERROR), whole.following() as outcomes:
+    with caplog.at_level(logging.ERROR), follower(whole.spark, whole.node("C")) as outcomes:
         wait_until(lambda: "no healthy donor" in caplog.text, 180.0, "C's worker says why")
         assert not outcomes and not (whole.lake("C") / "_sparktxlog" / "quarantine.jsonl").exists()
         whole.heal()
         position = whole.node("C").status()["published"]
         wait_until(
             lambda: (
-                (whole.replica("C")["verdict"], whole.replica("C")["position"])
+                (whole.node("C").replica()["verdict"], whole.node("C").replica()["position"])
                 == ("KNOWN", position)
             ),
             240.0,

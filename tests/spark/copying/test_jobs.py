@@ -60,10 +60,7 @@ class Sites:
         with closing(source), closing(ReplicaDirectory(self.lake("A"))) as directory:
             outcome = Applier(self.spark, source, directory).run_once(ordered, 30.0)
         assert (outcome.verdict, outcome.position) == ("KNOWN", ordered)
-        wait_until(
-            lambda: self.replica("A", seen_by="B")["position"] == ordered,
-            what="B's node to hear of A's replica",
-        )
+        self.cluster.nodes["B"].hear("A", ordered)
         return ordered
 
     def url(self, name: str) -> str:
@@ -71,11 +68,6 @@ class Sites:
 
     def lake(self, name: str) -> Path:
         return self.cluster.directory / name / "lake"
-
-    def replica(self, name: str, *, seen_by: str) -> dict[str, Any]:
-        """Return a site's replica as a node sees it; position -1 if it does not."""
-        found = self.cluster.nodes[seen_by].status()["replicas"]
-        return next((r for r in found if r["node_id"] == name), {"position": -1})
 
     def signatures(self, name: str) -> Any:
         """Return the newest position and signatures that a site's worker reported."""
@@ -167,11 +159,11 @@ def test_a_fault_of_one_site_is_found_and_repaired_without_an_operator(
     with out.open("wb") as stdout, err.open("wb") as stderr:
         worker = subprocess.Popen(command, env=environment, stdout=stdout, stderr=stderr)
     try:
-        before = sites.replica("A", seen_by="A")["position"]
+        before = sites.cluster.nodes["A"].replica()["position"]
 
         def stands_at(position: int) -> bool:
             assert worker.poll() is None, err.read_text()[-3000:]
-            replica = sites.replica("B", seen_by="B")
+            replica = sites.cluster.nodes["B"].replica()
             return (replica["position"], replica.get("verdict")) == (position, "KNOWN")
 
         wait_until(lambda: stands_at(before), 200, "B's worker has applied the log")
@@ -312,7 +304,7 @@ def test_maintain_tells_of_the_log_and_of_each_table(
     assert (images["removed"], images["kept"], images["files"]) == ([], 2, 0)
     assert (quarantine["removed"], quarantine["failed"]) == ([], "")
     log, (table,) = found["log"], found["tables"]
-    position = sites.replica("A", seen_by="A")["position"]
+    position = sites.cluster.nodes["A"].replica()["position"]
     assert 0 <= log["pruned_to"] <= position
     assert 0 < log["log_bytes"] <= log["log_bytes_before"]
     assert (table["table"], table["failed"], table["vacuumed"]) == ("t", "", "")

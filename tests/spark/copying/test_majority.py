@@ -7,9 +7,8 @@ all replicas KNOWN at the end of the log and equal, and leaves them so.
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 from tests.node_processes import TABLE, NodeProcess, append, call, wait_until
 from tests.site_links import LinkedCluster, ways_between
+from tests.spark.followers import follower
 
 from sparktxlog.catchup.planner import OUT_OF_SYNC_FORCED
 from sparktxlog.model.signature import TableSignature
@@ -47,70 +47,21 @@ class Sites:
         """Have a row appended at A; return its position once all nodes have published it."""
         self.number += 1
         self.a.commit(append(self.number))
-        return self.settle()
-
-    def settle(self) -> int:
-        position = self.cluster.settle()
-        for node in self.cluster.nodes.values():
-            call(f"{node.url}/v1/published?at_least={position}&timeout=30")
-        return position
-
-    def lake(self, node: NodeProcess) -> Path:
-        return node.directory / node.name / "lake"
+        return self.cluster.publish()
 
     def work(self, node: NodeProcess, at_least: int = 0, **options: Any) -> ApplyOutcome:
         """Run a node's worker until it holds what is published; it may copy if it is told to."""
         source = HttpLogSource(node.url)
         options.setdefault("copies", CopyOptions())
-        with closing(source), closing(ReplicaDirectory(self.lake(node))) as directory:
+        with closing(source), closing(ReplicaDirectory(node.lake)) as directory:
             applier = Applier(self.spark, source, directory, **options)
             if options["copies"].forced:
                 return applier.catch_up(30.0)
             return applier.run_once(at_least, 30.0 if at_least else 0.0)
 
-    @contextmanager
-    def following(self, node: NodeProcess) -> Iterator[list[ApplyOutcome]]:
-        """Let a node's worker follow; its outcome is there once it has ended."""
-        stop, outcomes = threading.Event(), []
-
-        def follow() -> None:
-            with (
-                closing(HttpLogSource(node.url)) as source,
-                closing(HttpLogSource(node.url)) as reporting,
-                closing(ReplicaDirectory(self.lake(node))) as directory,
-            ):
-                applier = Applier(
-                    self.spark, source, directory, reporting=reporting, copies=CopyOptions()
-                )
-                outcomes.append(applier.follow(stop))
-
-        worker = threading.Thread(target=follow, name=f"worker {node.name}", daemon=True)
-        worker.start()
-        try:
-            yield outcomes
-        finally:
-            stop.set()
-            worker.join(60)
-        assert not worker.is_alive()
-
-    def seen(self, node: NodeProcess, name: str) -> dict[str, Any]:
-        """Return a site's replica as a node sees it."""
-        found = node.status()["replicas"]
-        return next((replica for replica in found if replica["node_id"] == name), {})
-
-    def hear(self, node: NodeProcess, name: str, position: int) -> dict[str, Any]:
-        """Wait until a node knows that a site's replica is at a position; return it."""
-
-        def heard() -> dict[str, Any]:
-            replica = self.seen(node, name)
-            return replica if replica.get("position") == position else {}
-
-        found: dict[str, Any] = wait_until(heard, 240.0, f"{node.name} hears {name} at {position}")
-        return found
-
     def rows(self, node: NodeProcess) -> list[int]:
         # By delta-rs, which keeps no table open: copies replace whole directories.
-        table = DeltaTable(self.lake(node) / "t").to_pyarrow_table()
+        table = DeltaTable(node.lake / "t").to_pyarrow_table()
         return sorted(table.column("id").to_pylist())
 
     def await_peace(self, position: int) -> None:
@@ -118,7 +69,7 @@ class Sites:
 
         def equal() -> bool:
             for node in self.cluster.nodes.values():
-                replicas = [self.seen(node, name) for name in "ABC"]
+                replicas = [node.replica(name) for name in "ABC"]
                 tables = [r["tables"].get("t", {}).get("signature") for r in replicas]
                 if (
                     None in tables
@@ -150,8 +101,8 @@ class Sites:
         for node in (self.a, self.c):
             assert self.blamed(node.name) == []
             assert "Replicating (out of sync" not in node.log_text()
-            assert not (self.lake(node) / "_sparktxlog" / "quarantine.jsonl").exists()
-            state = read_state(self.lake(node))
+            assert not (node.lake / "_sparktxlog" / "quarantine.jsonl").exists()
+            state = read_state(node.lake)
             assert state is not None and state.copied_from == ""
 
 
@@ -194,14 +145,14 @@ def lost(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_a_faulty_site_that_is_heard_first_comes_back_and_blames_nobody(
     sites: Sites, lost: list[str]
 ) -> None:
-    with sites.following(sites.b) as outcomes:
+    with follower(sites.spark, sites.b) as outcomes:
         position = sites.commit()
         for node in sites.cluster.nodes.values():
             # The fault is everywhere before anybody else has said a word.
-            assert sites.hear(node, "B", position)["verdict"] == "KNOWN"
+            assert node.hear("B", position)["verdict"] == "KNOWN"
         assert len(lost) == 1
         assert sites.work(sites.a, position).verdict == "KNOWN"
-        assert sites.seen(sites.a, "A")["contested"] or sites.seen(sites.a, "C")
+        assert sites.a.replica("A")["contested"] or sites.a.replica("C")
         assert sites.work(sites.c, position).verdict == "KNOWN"
         sites.await_peace(position)
     (outcome,) = outcomes
@@ -226,7 +177,7 @@ def test_a_faulty_site_comes_back_though_every_node_heard_its_own_worker_first(
     assert len(lost) == 1 and sites.rows(sites.b) != sites.rows(sites.a)
     sites.cluster.links.heal()
     wait_until(sites.cluster.all_linked, what="the links are back")
-    with sites.following(sites.b) as outcomes:
+    with follower(sites.spark, sites.b) as outcomes:
         sites.await_peace(position)
     (copy,) = outcomes[0].copies
     assert copy.donor in "AC"
@@ -237,14 +188,14 @@ def test_two_sites_that_differ_wait_for_the_operator_who_names_the_donor(
     sites: Sites, lost: list[str]
 ) -> None:
     position = sites.commit()
-    with sites.following(sites.b):
-        sites.hear(sites.a, "B", position)
+    with follower(sites.spark, sites.b):
+        sites.a.hear("B", position)
         assert len(lost) == 1
         assert sites.work(sites.a, position).verdict == "KNOWN"
         for node in (sites.a, sites.b):
-            wait_until(lambda node=node: sites.seen(node, "A").get("contested"), what="contested")
-            assert sites.seen(node, "B")["contested"]
-        reason = sites.seen(sites.b, "B")["reason"]
+            wait_until(lambda node=node: node.replica("A").get("contested"), what="contested")
+            assert node.replica("B")["contested"]
+        reason = sites.b.replica("B")["reason"]
         assert f"at position {position} table 't'" in reason and "site A has" in reason
         # It is asked to recount, and its rows are what it recorded: that settles nothing.
         told = f"{sites.b.url}/v1/worker/plan"
@@ -254,7 +205,7 @@ def test_two_sites_that_differ_wait_for_the_operator_who_names_the_donor(
             240.0,
             "B is recounted",
         )
-        assert sites.seen(sites.b, "B")["verdict"] == "KNOWN"
+        assert sites.b.replica("B")["verdict"] == "KNOWN"
     outcome = sites.work(sites.b, copies=CopyOptions(forced=True, donor="A"))
     assert [copy.donor for copy in outcome.copies] == ["A"]
     assert sites.work(sites.c, position).verdict == "KNOWN"
@@ -274,12 +225,12 @@ def test_two_sites_that_differ_are_told_apart_by_a_recount(
         monkeypatch.setattr(TableSteps, "run_step", run_step)
 
     monkeypatch.setattr(TableSteps, "run_step", lie)
-    with sites.following(sites.b) as outcomes:
+    with follower(sites.spark, sites.b) as outcomes:
         position = sites.commit()
-        sites.hear(sites.a, "B", position)
+        sites.a.hear("B", position)
         assert sites.work(sites.a, position).verdict == "KNOWN"
         wait_until(
-            lambda: read_state(sites.lake(sites.b)).copied_from.startswith(f"A@{position}/"),
+            lambda: read_state(sites.b.lake).copied_from.startswith(f"A@{position}/"),
             240.0, "B has recounted itself and copied A",
         )  # fmt: skip
         assert sites.work(sites.c, position).verdict == "KNOWN"
@@ -290,18 +241,18 @@ def test_two_sites_that_differ_are_told_apart_by_a_recount(
 
 
 def test_what_verify_finds_wrong_is_repaired(sites: Sites) -> None:
-    position = sites.settle()
-    table = sites.lake(sites.b) / "t"
+    position = sites.cluster.publish()
+    table = sites.b.lake / "t"
     name = Path(DeltaTable(table).file_uris()[0]).name
     rows = pq.read_table(table / name)
     (table / name).unlink()
     pq.write_table(rows.set_column(0, "id", [[n + 1_000 for n in rows["id"].to_pylist()]]),
                    table / name)  # fmt: skip
     with closing(HttpLogSource(sites.b.url)) as source:
-        found = verify_replica(sites.spark, source, sites.lake(sites.b))
+        found = verify_replica(sites.spark, source, sites.b.lake)
     assert not found.sound and (found.verdict, found.plan) == ("DIVERGED", "copy")
     for node in sites.cluster.nodes.values():
-        wait_until(lambda node=node: sites.seen(node, "B")["verdict"] == "DIVERGED", what="told")
+        wait_until(lambda node=node: node.replica("B")["verdict"] == "DIVERGED", what="told")
     # It survives a restart of the node, and ends with the copy.
     sites.b.stop()
     sites.b.start()
@@ -311,5 +262,5 @@ def test_what_verify_finds_wrong_is_repaired(sites: Sites) -> None:
     assert (outcome.verdict, len(outcome.copies)) == ("KNOWN", 1)
     sites.await_peace(position)
     with closing(HttpLogSource(sites.b.url)) as source:
-        assert verify_replica(sites.spark, source, sites.lake(sites.b)).sound
+        assert verify_replica(sites.spark, source, sites.b.lake).sound
     sites.check_spared()

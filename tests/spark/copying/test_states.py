@@ -23,7 +23,6 @@ from tests.node_processes import (
     Cluster,
     NodeProcess,
     append,
-    call,
     free_ports,
     wait_until,
 )
@@ -72,23 +71,14 @@ class Sites:
         """Have a row appended at A; return its position once both nodes have published it."""
         self.number += 1
         self.a.commit(append(self.number))
-        return self.settle()
-
-    def settle(self) -> int:
-        position = self.cluster.settle()
-        for node in (self.a, self.b):
-            call(f"{node.url}/v1/published?at_least={position}&timeout=30")
-        return position
-
-    def lake(self, node: NodeProcess) -> Path:
-        return node.directory / node.name / "lake"
+        return self.cluster.publish()
 
     def work(
         self, node: NodeProcess, lake: Path | None = None, at_least: int = 0, **options: Any
     ) -> ApplyOutcome:
         """Run a node's worker until it holds what is published, or has to stop."""
         source = HttpLogSource(node.url)
-        with closing(source), closing(ReplicaDirectory(lake or self.lake(node))) as directory:
+        with closing(source), closing(ReplicaDirectory(lake or node.lake)) as directory:
             applier = Applier(self.spark, source, directory, **options)
             if "copies" in options and options["copies"].forced:
                 return applier.catch_up(30.0)
@@ -96,28 +86,17 @@ class Sites:
 
     def apply_at_a(self) -> int:
         """Bring A's replica to the end of the log; return it once B's node has heard of that."""
-        position = self.settle()
+        position = self.cluster.publish()
         assert self.work(self.a, at_least=position).verdict == "KNOWN"
-        self.hear(self.b, "A", position)
+        self.b.hear("A", position)
         return position
-
-    def hear(self, node: NodeProcess, name: str, position: int) -> None:
-        """Wait until a node knows that a site's replica is at a position."""
-        wait_until(
-            lambda: self.replica(node, name).get("position") == position,
-            what=f"{node.name} hears that the replica of {name} is at {position}",
-        )
-
-    def replica(self, node: NodeProcess, name: str) -> dict[str, Any]:
-        found = node.status()["replicas"]
-        return next((replica for replica in found if replica["node_id"] == name), {})
 
     def await_plan(self, node: NodeProcess, plan: str, message: str = "") -> None:
         """Report a node's replica as it is until the plan for it stands, and a message is told."""
         before = len(node.log_text())
         with (
             closing(HttpLogSource(node.url)) as source,
-            closing(ReplicaDirectory(self.lake(node))) as directory,
+            closing(ReplicaDirectory(node.lake)) as directory,
         ):
             state = replace(directory.load(), lineage=source.info().lineage)
             report = report_of(state, node.name)
@@ -133,11 +112,11 @@ class Sites:
     def check(self, outcome: ApplyOutcome, way: str = "") -> None:
         """B's replica is what A's is, and its node knows it; the table was replaced that way."""
         assert (outcome.verdict, outcome.diverged, outcome.stopped) == ("KNOWN", {}, "")
-        assert self.replica(self.b, "B")["verdict"] == "KNOWN"
-        states = [read_state(self.lake(node)) for node in (self.a, self.b)]
+        assert self.b.replica("B")["verdict"] == "KNOWN"
+        states = [read_state(node.lake) for node in (self.a, self.b)]
         assert states[0] is not None and states[1] is not None
         assert states[0].position == states[1].position == outcome.position
-        assert self.rows(self.lake(self.b)) == self.rows(self.lake(self.a))
+        assert self.rows(self.b.lake) == self.rows(self.a.lake)
         assert states[0].tables["t"].signature == states[1].tables["t"].signature
         assert [(copy.donor, copy.tables) for copy in outcome.copies] == (
             [("A", {"t": way})] if way else []
@@ -145,7 +124,7 @@ class Sites:
 
     def quarantined(self, copy_id: str) -> list[int]:
         """Return the ids that a copy saved from B's table, as its last line tells."""
-        lake = self.lake(self.b)
+        lake = self.b.lake
         lines = (lake / "_sparktxlog" / "quarantine.jsonl").read_text().splitlines()
         found = [line for line in map(json.loads, lines) if line["copy_id"] == copy_id]
         return self.rows(lake, found[-1]["path"])
@@ -199,12 +178,12 @@ def sites(running: Sites) -> Sites:
 
 
 def test_empty_is_copied_and_the_last_healthy_replica_is_not(sites: Sites) -> None:
-    shutil.rmtree(sites.lake(sites.b))
+    shutil.rmtree(sites.b.lake)
     said = Said(sites.b)
     with sites.eager(sites.b):
         sites.await_plan(sites.b, "copy")
-        assert sites.replica(sites.b, "B")["verdict"] == "EMPTY"
-        sites.hear(sites.a, "B", 0)
+        assert sites.b.replica("B")["verdict"] == "EMPTY"
+        sites.a.hear("B", 0)
         # Now A has the only healthy replica: nothing may replace it (D8).
         with pytest.raises(ApplyError, match="it is the last healthy replica"):
             sites.work(sites.a, copies=CopyOptions(forced=True))
@@ -247,17 +226,17 @@ def test_a_lost_update_of_two_sites_waits_for_whoever_knows_which_is_right(
     outcome = sites.work(sites.b, copies=CopyOptions())
     assert (len(lost), outcome.verdict, outcome.copies) == (1, "KNOWN", ())
     for node in (sites.a, sites.b):
-        sites.hear(node, "B", position)
-        assert [sites.replica(node, name)["contested"] for name in "AB"] == [True, True]
-    assert f"at position {position} table 't'" in sites.replica(sites.b, "B")["reason"]
+        node.hear("B", position)
+        assert [node.replica(name)["contested"] for name in "AB"] == [True, True]
+    assert f"at position {position} table 't'" in sites.b.replica("B")["reason"]
     for wrong in (CopyOptions(forced=True), CopyOptions(forced=True, donor="B")):
         with pytest.raises(ApplyError, match="no healthy donor; contested: A; name"):
             sites.work(sites.b, copies=wrong)
     outcome = sites.work(sites.b, copies=CopyOptions(forced=True, donor="A"))
     assert [copy.from_position for copy in outcome.copies] == [position]
     sites.check(outcome, "commit")
-    sites.hear(sites.a, "B", position)
-    assert not sites.replica(sites.b, "B")["contested"]
+    sites.a.hear("B", position)
+    assert not sites.b.replica("B")["contested"]
 
 
 class Killed(BaseException):
@@ -275,7 +254,7 @@ def test_lost_commit_races_are_noticed_and_nothing_foreign_is_lost(
 ) -> None:
     sites.commit()
     sites.apply_at_a()
-    lake, handle, actions = sites.lake(sites.b), Placer._handle, swap.swap_actions
+    lake, handle, actions = sites.b.lake, Placer._handle, swap.swap_actions
     save_rows = Quarantine.save_rows
 
     def lose_the_batch(self: Placer, name: str) -> DeltaTable:
@@ -314,7 +293,7 @@ def test_lost_commit_races_are_noticed_and_nothing_foreign_is_lost(
 
 
 def test_a_table_replaced_or_removed_stands_still_until_it_is_copied_anew(sites: Sites) -> None:
-    lake = sites.lake(sites.b)
+    lake = sites.b.lake
     versions = DeltaTable(lake / "t").version() + 1
     shutil.rmtree(lake / "t")
     for _ in range(versions):
@@ -357,7 +336,7 @@ def test_ahead_of_a_restored_node_stops_until_the_node_has_caught_up(
     b.wait_ready()
     wait_until(sites.cluster.all_linked, what="the nodes are linked")
     position = sites.commit()
-    sites.hear(b, "A", position - 1)
+    b.hear("A", position - 1)
     a.stop()
     wait_until(lambda: not b.status()["peers"][0]["linked"], what="B misses A")
     with pytest.raises(ApplyError, match="a copy was asked for; no copy: no healthy donor"):
@@ -374,12 +353,12 @@ def test_ahead_of_a_restored_node_stops_until_the_node_has_caught_up(
     b.start()
     b.wait_ready()
     assert b.status()["position"] < position
-    before = sites.rows(sites.lake(b))
+    before = sites.rows(b.lake)
     for copies in (None, CopyOptions()):
         stopped = sites.work(b, copies=copies) if copies else sites.work(b)
         assert (stopped.verdict, stopped.position, stopped.batches) == ("AHEAD", position, 0)
         assert "lies beyond this node's queue" in stopped.stopped
-    assert sites.rows(sites.lake(b)) == before
+    assert sites.rows(b.lake) == before
     a.start()
     a.wait_ready()
     newest = sites.commit()
@@ -401,7 +380,7 @@ def test_foreign_is_refused_and_only_replaced_when_asked_for(sites: Sites, tmp_p
         assert "Replicating" not in other.log_text()
     finally:
         other.stop()
-    lake = sites.lake(other)
+    lake = other.lake
     for copies in (None, CopyOptions()):
         with pytest.raises(DivergedError, match="is of lineage"):
             sites.work(sites.b, lake, copies=copies) if copies else sites.work(sites.b, lake)
@@ -410,5 +389,5 @@ def test_foreign_is_refused_and_only_replaced_when_asked_for(sites: Sites, tmp_p
     outcome = sites.work(sites.b, lake, copies=CopyOptions(forced=True))
     (copy,) = outcome.copies
     assert (outcome.verdict, copy.donor, copy.quarantined) == ("KNOWN", "A", {"t": 1})
-    assert sites.rows(lake) == sites.rows(sites.lake(sites.a))
+    assert sites.rows(lake) == sites.rows(sites.a.lake)
     said.lines("verdict=FOREIGN")

@@ -91,8 +91,13 @@ def test_what_the_node_would_copy_is_no_replay(node: Node) -> None:
     node.decision = replace(node.decision, plan="copy")
     records = ReplayRecords(node, "a")
     records.begin(tail(BEHIND_S * 2), "w", 10, 0)
+    records.applied(20, 10)
+    records.begin(tail(BEHIND_S * 2), "w", 20, 10)
+    assert node.asked == 1, "the same answer for every batch on the way"
     records.applied(40, 30)
     assert node.told == []
+    records.begin(tail(BEHIND_S * 2, position=50), "w", 40, 30)
+    assert node.asked == 2
 
 
 def test_without_an_answer_it_counts_without_an_estimate(
