@@ -114,5 +114,11 @@ CONFIGURATIONS: dict[str, Configuration] = {
                       quorum_rule="majority", newest=True, starters=("a",)),
         Configuration(name="epoch-3-two", masters=_THREE, submits=("a", "b"), ballots=1,
                       quorum_rule="majority", newest=True, starters=("a",)),
+        Configuration(name="epoch-3-two-all", masters=_THREE, submits=("a", "b"), ballots=1,
+                      newest=True, starters=("a",)),
+        Configuration(name="ballots-3-all", masters=_THREE, submits=("a",), ballots=2,
+                      newest=True),
+        Configuration(name="ballots-3-majority", masters=_THREE, submits=("a",), ballots=2,
+                      quorum_rule="majority", newest=True),
     )
 }  # fmt: skip
