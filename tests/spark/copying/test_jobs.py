@@ -164,7 +164,7 @@ def test_a_fault_of_one_site_is_found_and_repaired_without_an_operator(
         def stands_at(position: int) -> bool:
             assert worker.poll() is None, err.read_text()[-3000:]
             replica = sites.cluster.nodes["B"].replica()
-            return (replica["position"], replica.get("verdict")) == (position, "KNOWN")
+            return (replica.get("position"), replica.get("verdict")) == (position, "KNOWN")
 
         wait_until(lambda: stands_at(before), 200, "B's worker has applied the log")
         DeltaTable(sites.lake("B") / "t").delete("id = 1")

@@ -121,7 +121,7 @@ def running(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> It
 @pytest.fixture
 def sites(running: Sites) -> Sites:
     """All replicas are KNOWN at the end of the log."""
-    position = running.settle()
+    position = running.cluster.publish()
     for node in running.cluster.nodes.values():
         assert running.work(node, position).verdict == "KNOWN"
     running.await_peace(position)

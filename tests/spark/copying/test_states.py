@@ -173,7 +173,7 @@ def sites(running: Sites) -> Sites:
     """Both replicas are KNOWN at the end of the log."""
     position = running.apply_at_a()
     assert running.work(running.b, at_least=position).verdict == "KNOWN"
-    running.hear(running.a, "B", position)
+    running.a.hear("B", position)
     return running
 
 
