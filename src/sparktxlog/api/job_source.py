@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from sparktxlog.errors import InvalidRequestError
-from sparktxlog.worker.cutting import Cut, cut_tail
+from sparktxlog.worker.cutting import Cut
 from sparktxlog.worker.source import HttpLogSource, NodeInfo, Tail
 from sparktxlog.worker.state import read_state
 
@@ -42,7 +42,7 @@ class JobSource(HttpLogSource):
             tail = super().segments(after, wait_s=wait_s, limit=limit)
         else:
             wait_s = 0.0 if after >= self._cut.position else wait_s
-            tail = cut_tail(super().segments(after, wait_s=wait_s, limit=limit), self._cut)
+            tail = super().segments(after, wait_s=wait_s, limit=limit).cut_at(self._cut)
         self._tell(after, tail.position)
         return tail
 

@@ -10,14 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sparktxlog.errors import ExpiredError, InvalidRequestError
 from sparktxlog.model.operation import LONGEST_RUN
 from sparktxlog.storage.interfaces import Segment
-
-if TYPE_CHECKING:
-    from sparktxlog.worker.source import Tail
 
 #: Runs asked for at once.
 _PAGE = 1_000
@@ -40,12 +37,6 @@ def cut_segments(segments: Sequence[Segment], cut: Cut) -> tuple[Segment, ...]:
     if kept and kept[-1].last > cut.position:
         kept[-1] = _shortened(kept[-1], cut)
     return tuple(kept)
-
-
-def cut_tail(tail: Tail, cut: Cut) -> Tail:
-    """Return what a node sent as if its log ended at a cut."""
-    end = min(tail.position, cut.position)
-    return replace(tail, position=end, segments=cut_segments(tail.segments, cut), cut=cut)
 
 
 def _shortened(segment: Segment, cut: Cut) -> Segment:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import http.client
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 from urllib.parse import urlencode, urlsplit
 
@@ -32,7 +32,7 @@ from sparktxlog.model.copying import CopyTicket, Decision, Transfer
 from sparktxlog.model.report import Recount, WorkerReport
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.storage.interfaces import Segment
-from sparktxlog.worker.cutting import Cut
+from sparktxlog.worker.cutting import Cut, cut_segments
 
 T = TypeVar("T")
 
@@ -82,6 +82,11 @@ class Tail:
     segments: tuple[Segment, ...] = ()
     #: Where the worker cut them for itself; no node does.
     cut: Cut | None = None
+
+    def cut_at(self, cut: Cut) -> Tail:
+        """Return this as if the node's log ended at a cut."""
+        end = min(self.position, cut.position)
+        return replace(self, position=end, segments=cut_segments(self.segments, cut), cut=cut)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from tests.worker_log import LogBuilder, MemoryLog, expected, rows_table, table
 from sparktxlog.api import session
 from sparktxlog.errors import ApplyError
 from sparktxlog.worker.apply import Applier, ApplyOutcome
-from sparktxlog.worker.cutting import Cut, cut_tail
+from sparktxlog.worker.cutting import Cut
 from sparktxlog.worker.placing import placed_name
 from sparktxlog.worker.source import Tail
 from sparktxlog.worker.state import ReplicaDirectory, read_state
@@ -38,7 +38,7 @@ class CutLog(MemoryLog):
         self.cut = Cut(position=position, chain_hash=f"cut at {position}", epoch=1)
 
     def segments(self, after: int, *, wait_s: float, limit: int = 500) -> Tail:
-        return cut_tail(super().segments(after, wait_s=wait_s, limit=limit), self.cut)
+        return super().segments(after, wait_s=wait_s, limit=limit).cut_at(self.cut)
 
 
 class StumblingDirectory(ReplicaDirectory):

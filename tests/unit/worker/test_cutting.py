@@ -10,7 +10,7 @@ from tests.unit.worker.test_batches import effect, segment
 from sparktxlog.errors import ExpiredError, InvalidRequestError, TxLogError
 from sparktxlog.storage.interfaces import TableEffect
 from sparktxlog.worker.batches import Clear, Place, plan_batch
-from sparktxlog.worker.cutting import Cut, cut_segments, cut_tail, find_cut
+from sparktxlog.worker.cutting import Cut, cut_segments, find_cut
 from sparktxlog.worker.source import Tail
 
 CUT = Cut(position=5, chain_hash="c5", epoch=1)
@@ -28,7 +28,7 @@ def test_segments_behind_a_cut_go_and_the_one_across_it_ends_there() -> None:
     assert second.transactions == 2 and [e.first for e in second.effects] == [4]
     assert cut_segments([segment(1, 5), segment(6, 9)], CUT) == (segment(1, 5),)
     assert cut_segments([segment(6, 9)], CUT) == ()
-    tail = cut_tail(Tail(position=12, lineage="l", epoch=2, segments=tuple(segments)), CUT)
+    tail = Tail(position=12, lineage="l", epoch=2, segments=tuple(segments)).cut_at(CUT)
     assert (tail.position, tail.cut, tail.segments[-1].last) == (5, CUT, 5)
 
 
