@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 
+from sparktxlog.protocol.messages import RunHeader
 from sparktxlog.protocol.streams import Run
 
 #: Retries of one payload back off up to this many times the configured time.
@@ -59,11 +60,16 @@ class Fetching:
             started.append(run)
         return started
 
-    def arrived(self, digest: bytes) -> None:
-        """Note that a payload came, by push or fetch."""
-        self.in_flight.pop(digest, None)
-        if self._failures:
-            self._failures.pop(digest, None)
+    def arrived(self, header: RunHeader) -> None:
+        """Note that a run's payload came, by push or fetch.
+
+        One that came late, under an older stamp, or for another run with the same manifest, is
+        refused, and ends no fetch: if that failed then, the run would never be asked for again.
+        """
+        run = self.in_flight.get(header.digest)
+        if run is not None and run.header == header:
+            del self.in_flight[header.digest]
+            self._failures.pop(header.digest, None)
 
     def failed(self, digest: bytes, now: int) -> bool:
         """Plan the next attempt; return whether the digest was a fetch of this kind."""

@@ -234,7 +234,7 @@ class Ordering:
 
     def on_payload(self, header: RunHeader, facts: RunFacts, now: int) -> None:
         """Keep a pushed or fetched run (P4); what is unwanted is not persisted."""
-        self._fetching.arrived(header.digest)
+        self._fetching.arrived(header)
         acquired = self._acquire_wanted if self.frozen else self._acquire
         if acquired(header, facts, now):
             self._outbox.persist(PersistForeignRun(header=header))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 
 import pytest
 
@@ -185,7 +186,7 @@ class TestFetching:
         assert fetching.start(5) == runs[:2] and fetching.next_deadline() is None
         assert fetching.failed(runs[0].header.digest, 6)
         assert fetching.start(6) == runs[2:]
-        fetching.arrived(runs[1].header.digest)
+        fetching.arrived(runs[1].header)
         assert fetching.next_deadline() == 16
         assert fetching.start(16) == runs[:1]
         fetching.failed(runs[0].header.digest, 20)
@@ -196,6 +197,17 @@ class TestFetching:
         fetching.want(run, 5)
         run.facts = FACTS
         assert fetching.next_deadline() is None and fetching.start(9) == []
+
+    def test_what_comes_for_another_run_with_the_same_manifest_ends_no_fetch(self) -> None:
+        """Seed 9934: a payload with an older stamp, then the fetch failed: never asked again."""
+        fetching, run = Fetching(limit=2, retry_us=10), Run(header(1, 7), 0)
+        fetching.want(run, 5)
+        assert fetching.start(5) == [run]
+        fetching.arrived(replace(run.header, ts=3, epoch=run.header.epoch - 1))
+        assert fetching.failed(run.header.digest, 6)
+        assert fetching.start(16) == [run]
+        fetching.arrived(run.header)
+        assert not fetching.failed(run.header.digest, 17)
 
     def test_a_failure_of_something_else_is_not_ours(self) -> None:
         assert not Fetching(limit=1, retry_us=1).failed(b"other", 0)
