@@ -9,6 +9,7 @@ from typing import Any
 from sparktxlog.model.operation import RunFacts
 from sparktxlog.protocol.addition import head_of, holders, may_add
 from sparktxlog.protocol.counter import TimestampCounter
+from sparktxlog.protocol.fetching import Fetching
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.messages import MergeBase, Post, QueueEntry, RunHeader, Tail
 from sparktxlog.protocol.ordering import Ordering
@@ -92,6 +93,11 @@ class TornPost(Ordering):
         snapshot = super()._snapshot(now)
         snapshot.counter += 30
         return snapshot
+
+
+def any_payload_ends_a_fetch(self: Fetching, header: RunHeader) -> None:
+    """Take whatever comes with a digest for the answer to its fetch."""
+    self.in_flight.pop(header.digest, None)
 
 
 class ClaimingUnacquired(Ordering):

@@ -7,6 +7,7 @@ from dataclasses import replace
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.actions import (
     PERSISTS,
+    FetchPayload,
     PersistForeignRun,
     PersistOwnRun,
     PersistReservation,
@@ -18,6 +19,7 @@ from sparktxlog.protocol.balloting import (
     Decide,
 )
 from sparktxlog.protocol.events import (
+    FetchFailed,
     PostReceived,
 )
 from sparktxlog.protocol.master import Master
@@ -56,6 +58,18 @@ def old_epochs_do_not_count(core: type[Master]) -> None:
     actions += node.wait(2 * SECOND_US)
     assert not queued(actions)
     assert not [a for a in actions if isinstance(a, PersistForeignRun)]
+
+
+def late_payload_ends_no_fetch(core: type[Master]) -> None:
+    """P3a: a payload that is refused, of an older stamp, does not stand for the one asked for."""
+    node = Lone(core)
+    header = node.run_of("b", 1, node.now)
+    actions = node.feed(PostReceived(post=node.post_of("b", node.now, header)))
+    assert [a for a in actions + node.wait(SECOND_US) if isinstance(a, FetchPayload)]
+    node.push(replace(header, epoch=0, ts=1))
+    node.feed(FetchFailed(digest=header.digest, reason="the link broke"))
+    again = [a for a in node.wait(5 * SECOND_US) if isinstance(a, FetchPayload)]
+    assert [a.header for a in again] == [header]
 
 
 def lagger_is_served(core: type[Master]) -> None:

@@ -18,6 +18,7 @@ from sparktxlog.protocol.actions import (
 from sparktxlog.protocol.balloting import Flushed, Promise
 from sparktxlog.protocol.collecting import Collecting
 from sparktxlog.protocol.counter import TimestampCounter
+from sparktxlog.protocol.fetching import Fetching
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.ordering import Ordering
 from sparktxlog.protocol.peers import Peer
@@ -97,6 +98,8 @@ _ORDINARY = (
        ordering(ordinary.ForgottenNewest), "r"),
     _m("P3", "post-torn", "a post's counter is later than its headers",
        ordering(ordinary.TornPost), "r"),
+    _m("P3a", "any-payload-ends-fetch", "takes whatever comes with a digest for its fetch's answer",
+       patched((Fetching, "arrived", ordinary.any_payload_ends_a_fetch)), "t"),
     _m("P4", "claims-unacquired", "posts headers as acquired before their payload is here",
        ordering(ordinary.ClaimingUnacquired), "r"),
     _m("P4", "claims-beyond-gap", "posts as acquired what lies behind a gap",

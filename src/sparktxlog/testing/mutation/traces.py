@@ -44,6 +44,7 @@ from sparktxlog.testing.mutation.ordinary_traces import (
     broken_promise_halts,
     everything_is_durable_first,
     lagger_is_served,
+    late_payload_ends_no_fetch,
     log_clock_follows,
     old_epochs_do_not_count,
     stamps_behind_its_queue,
@@ -55,6 +56,7 @@ Trace = Callable[[type[Master]], None]
 TRACES: tuple[Trace, ...] = (
     old_epochs_do_not_count,
     lagger_is_served,
+    late_payload_ends_no_fetch,
     stamps_behind_its_queue,
     log_clock_follows,
     everything_is_durable_first,
