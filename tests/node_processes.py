@@ -306,7 +306,8 @@ class Cluster:
             states = [node.status() for node in self.masters()]
             if any(state["incoming_runs"] or state["halted"] for state in states):
                 return 0
-            positions = {state["position"] for state in states}
+            # What a core has ordered may not be durable yet, and the others not know of it.
+            positions = {s[end] for s in states for end in ("position", "chain_position")}
             return int(positions.pop()) if len(positions) == 1 else 0
 
         position: int = wait_until(quiet, timeout, "everything is ordered everywhere")

@@ -85,16 +85,18 @@ class Checks:
     def handled(self, node: SimulatedNode, actions: Sequence[Action]) -> None:
         """See what a core wants done."""
         self._trace.add(self._world.now, node.name, actions)
+        assert node.master is not None
+        entered: View | None = None  # two epochs may be entered at once
         for action in actions:
-            if isinstance(action, PersistRestamp):
+            if isinstance(action, PersistView):
+                entered = action.view
+            elif isinstance(action, PersistRestamp):
                 self._world.marks.hit("run restamped")
-                self._check_restamp(node, action)
+                self._check_restamp(node, action, entered or node.master.view)
 
-    def _check_restamp(self, node: SimulatedNode, action: PersistRestamp) -> None:
+    def _check_restamp(self, node: SimulatedNode, action: PersistRestamp, view: View) -> None:
         """P20: an old run is stamped anew only by its origin, as a member of the later epoch."""
-        header, master = action.header, node.master
-        assert master is not None
-        view = master.view
+        header = action.header
         if header.origin != node.name or header.epoch != view.epoch or (
             node.name not in view.members
         ):  # fmt: skip
