@@ -65,7 +65,7 @@ def test_a_site_is_copied_from_another_by_threads_and_by_executors(
     forced = CopyOptions(forced=True)
     # B's node learns of A's replica with the next posts.
     wait_until(
-        lambda: any(r["node_id"] == "A" for r in cluster.nodes["B"].status()["replicas"]),
+        lambda: cluster.nodes["B"].replica("A"),
         what="B's node to hear of A's replica",
     )
     outcome = work(spark, cluster, "B", copies=forced)

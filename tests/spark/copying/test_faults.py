@@ -84,7 +84,7 @@ class Sites:
         return self.cluster.nodes[name]
 
     def lake(self, name: str) -> Path:
-        return self.node(name).directory / name / "lake"
+        return self.node(name).lake
 
     def work(self, name: str, **options: Any) -> ApplyOutcome:
         source = HttpLogSource(self.node(name).url)

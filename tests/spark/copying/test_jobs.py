@@ -67,7 +67,7 @@ class Sites:
         return self.cluster.nodes[name].url
 
     def lake(self, name: str) -> Path:
-        return self.cluster.directory / name / "lake"
+        return self.cluster.nodes[name].lake
 
     def signatures(self, name: str) -> Any:
         """Return the newest position and signatures that a site's worker reported."""
