@@ -190,10 +190,13 @@ def readmission(cluster: Cluster, missed: int) -> tuple[float, float, float, flo
         begin = time.perf_counter()
         # It starts in the epoch that it knows, as a member of that.
         while not _is_back(state_of(cluster, "C"), before):
-            time.sleep(0.005)
+            time.sleep(0.025)
         end = time.perf_counter()
-        time.sleep(0.5)
+        time.sleep(3)
+        print(f"after {1e3*committers.median_s(end + 0.5, time.perf_counter()):.1f}")
         gap_s = committers.longest_gap_s(begin, end + 0.4)
+        gaps = sorted(((b - a, a - begin, end - begin, each) for i, each in enumerate(committers.each) for a, b in itertools.pairwise([t for _, t in each.done if begin < t < end + 0.4])), key=lambda g: -g[0])[:2]
+        print([f"{1e3*g[0]:.0f} ms at {g[1]:.2f} of {g[2]:.2f}" for g in gaps], end=" ")
         still_s = max(frozen_s(cluster, name) for name in "AB")
     cluster.wait_position(cluster.get("A", "/v1/info")["position"])
     return end - begin, still_s, gap_s, median_s

@@ -88,7 +88,8 @@ class Promise:
     incarnation: int
     ballot: Ballot
     accepted: Vote | None = None
-    #: None: the sender is no member.
+    #: What the sender holds; of one that is no member it goes into no final queue, and only saves
+    #: it the flush (P16).  None: the sender is a witness.
     state: MemberState | None = None
 
 

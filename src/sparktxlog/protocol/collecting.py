@@ -143,10 +143,16 @@ class Collecting:
         return self._register(stream, header, now)
 
     def keep_early(self, stream: Stream, header: RunHeader, facts: RunFacts, now: int) -> bool:
-        """Keep a run whose predecessors are on their way; return whether it is to be persisted."""
+        """Keep a run beside its stream: its predecessors are on their way, or this node is frozen.
+
+        Returns:
+            Whether it is to be persisted.
+        """
         if header.seq <= stream.known or len(stream.early) >= _MAX_EARLY:
             return False
-        if header.origin != stream.origin or header.epoch != self._config.epoch:
+        if header.epoch != self._config.epoch or stream is self._own:
+            return False
+        if header.incarnation != self._incarnations.get(header.origin, header.incarnation):
             return False
         return stream.keep_early(header, facts, now)
 
@@ -163,7 +169,8 @@ class Collecting:
         if stream is None:
             raise InvariantViolation(f"the tail holds a run of {header.origin}, which is no member")
         run = stream.get(header.seq)
-        if run is not None and run.header != header and run.header.epoch < header.epoch:
+        held = stream.early.get(header.seq) if run is None else run
+        if held is not None and held.header.epoch < header.epoch:
             stream.truncate(header.seq - 1)  # its origin stamped it anew meanwhile (P20)
             run = None
         if run is not None:
@@ -179,7 +186,7 @@ class Collecting:
         peer = self.peers.get(header.origin)
         if peer is not None and not frozen:
             self._check_promise(peer, header)
-        self._register(stream, header, now, pushed=False)
+        self._register(stream, header, now, ordered=True, frozen=frozen)
 
     def learn_final(self, header: RunHeader, now: int) -> Run:
         """Register a run of the final queue, unless it is known, and return it (P16)."""
@@ -208,19 +215,28 @@ class Collecting:
             self.stream_list = tuple(self.streams.values())
         return stream
 
-    def _register(self, stream: Stream, header: RunHeader, now: int, *, pushed: bool = True) -> Run:
+    def _register(
+        self,
+        stream: Stream,
+        header: RunHeader,
+        now: int,
+        *,
+        ordered: bool = False,
+        frozen: bool = False,
+    ) -> Run:
         """Register a header, and want its payload.
 
         Args:
-            pushed: A small one may be on its way (P3a).  What others have in their queues is not.
+            ordered: Others have it in their queues; else a small one may be on its way (P3a).
+            frozen: What was kept beside the stream stays there until it is named itself (P14).
         """
         acquired = stream.acquired
         run = stream.register(header, now)
         if run.facts is None:
             small = header.staged_bytes == 0 and header.size_bytes <= self._config.push_limit_bytes
-            self._fetching.want(run, now + self._config.retry_us if pushed and small else now)
+            self._fetching.want(run, now if ordered or not small else now + self._config.retry_us)
         # Runs that were pushed ahead of this one bring their headers along.
-        while (follower := stream.early.get(stream.known + 1)) is not None:
+        while not frozen and (follower := stream.early.get(stream.known + 1)) is not None:
             header = stream.register(follower.header, now).header
         self._counter.learn(header.ts, now)
         if header.ts > self.posted_counter or stream.acquired != acquired:

@@ -6,31 +6,43 @@ that before the decision, and appends it when the view comes into force.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from sparktxlog.errors import QUARANTINE_HINT, InvariantViolation
 from sparktxlog.protocol.balloting import MemberState
+from sparktxlog.protocol.chain import chain_hash
 from sparktxlog.protocol.collecting import Collecting
 from sparktxlog.protocol.messages import RunHeader
-from sparktxlog.protocol.streams import Stream, same_run
+from sparktxlog.protocol.streams import Run, Stream, same_run
 from sparktxlog.protocol.synchronized import SynchronizedQueue
 from sparktxlog.protocol.view import View
 
 
 def member_state(queue: SynchronizedQueue, streams: Sequence[Stream]) -> MemberState:
-    """Return what a PROMISE says (P14)."""
+    """Return what a member's PROMISE says (P14)."""
+    acquired = (run for stream in streams for run in stream.runs if run.last <= stream.acquired)
+    return _state(queue, acquired)
+
+
+def joiner_state(queue: SynchronizedQueue, streams: Sequence[Stream]) -> MemberState:
+    """Return what the PROMISE of a node says that asks to be admitted (P21).
+
+    Nothing of it goes into the final queue, so it names what it keeps beside its streams as well.
+    """
+    return _state(queue, (run for stream in streams for run in stream.held()))
+
+
+def _state(queue: SynchronizedQueue, runs: Iterable[Run]) -> MemberState:
     return MemberState(
         base=queue.base,
         key=queue.key,
         watermarks=dict(queue.watermarks),
-        acquired=tuple(
-            run.header for stream in streams for run in stream.runs if run.last <= stream.acquired
-        ),
+        acquired=tuple(run.header for run in runs),
     )
 
 
 def want(queue: SynchronizedQueue, collecting: Collecting, view: View, now: int) -> int:
-    """Ask for what the final queue holds beyond this node's (P16).
+    """Append what is at hand up to the base, and ask for what the final queue holds beyond (P16).
 
     Returns:
         Number of runs that are not durable here; -1 = the queue does not reach the base yet.
@@ -38,11 +50,39 @@ def want(queue: SynchronizedQueue, collecting: Collecting, view: View, now: int)
     Raises:
         InvariantViolation: This node's queue is another one (P28).
     """
-    if queue.position < view.base.position:
+    if queue.position < view.base.position and not _append_held(queue, collecting, view, now):
         return -1
     queue.check_base("the decided view", view.base)
     runs = [collecting.learn_final(header, now) for header in _beyond(queue, view)]
     return sum(run.facts is None for run in runs)
+
+
+def _append_held(queue: SynchronizedQueue, collecting: Collecting, view: View, now: int) -> bool:
+    """Append durable runs of the epoch that a view ends, up to its base; False = they do not fit.
+
+    Every run whose key is not above the base's stands in front of it (P7): in the agreed order what
+    is held leads to the base or something is missing.  The chain hash tells.
+    """
+    streams, base, epoch = collecting.streams, view.base, view.epoch - 1
+    most = sum(stream.held_to - stream.watermark for stream in streams.values())
+    if queue.position + most < base.position:
+        return False
+    held = [run for stream in streams.values() for run in stream.held()]
+    # Own runs of earlier epochs wait for another stamp (P20).
+    held = sorted((run for run in held if run.key[0] == epoch), key=lambda run: run.key)
+    position, hashed, found = queue.position, queue.hash, []
+    for run in held:
+        if position >= base.position:
+            break
+        position += run.header.n
+        hashed = chain_hash(hashed, run.header)
+        found.append(run)
+    if (position, hashed) != (base.position, base.chain_hash):
+        return False
+    for run in found:
+        collecting.learn_final(run.header, now)
+        queue.append(run, streams[run.header.origin])
+    return True
 
 
 def append_final(queue: SynchronizedQueue, streams: Mapping[str, Stream], view: View) -> None:

@@ -10,8 +10,12 @@ from sparktxlog.protocol.balloting import JoinRequest
 from sparktxlog.protocol.messages import MergeBase
 from sparktxlog.protocol.view import View
 
-#: A joiner fetches the queue by itself until what it lacks was stamped so short a time ago; the
-#: rest comes with the flush, for which the members stand still (V36, V41), microseconds.
+#: A joiner fetches the queue by itself.  Once what it lacks was stamped so short a time ago,
+#: microseconds, members push to it what they push to each other.
+_PUSHED_US = 1_000_000
+#: It is admitted when all that was not pushed to it is in its queue, and that ends so short a time
+#: ago: then it holds what the final queue may ask for, and answers soon.  The members stand still
+#: meanwhile (V36, V41).
 _NEAR_US = 100_000
 #: One that never gets so near is admitted when it has asked for so many times the patience, came
 #: nearer within such a time, and lacks at most so many transactions: it cannot keep up, and
@@ -33,6 +37,8 @@ class _Asking:
     since: int
     #: When its queue was last seen to have grown.
     moved_at: int
+    #: Everything stamped behind this is pushed to it; None = it lacks too much for that.
+    pushed_from: int | None = None
     #: Whether it lacked little when it asked.
     near: bool = False
 
@@ -52,12 +58,15 @@ class Admission:
         #: Node → (until when it is not admitted, how often it failed).
         self._barred: dict[str, tuple[int, int]] = {}
 
-    def requested(self, request: JoinRequest, end: MergeBase, ts: int, now: int) -> None:
+    def requested(
+        self, request: JoinRequest, end: MergeBase, ts: int, stamp: int, now: int
+    ) -> None:
         """Note a request.
 
         Args:
             end: End of this node's queue.
             ts: Stamp of the last run there.
+            stamp: Greatest stamp that this node gave or saw.
         """
         asking = self._asking.get(request.sender)
         if asking is None or self._is_old(asking, now):
@@ -67,7 +76,14 @@ class Admission:
         asking.request, asking.at = request, now
         lacks, long = end.position - request.base.position, _FOLLOWS * self._patience_us
         follows = now - asking.since >= long > now - asking.moved_at
-        asking.near = request.ts + _NEAR_US >= ts or (follows and lacks <= _NEAR)
+        if request.ts + _PUSHED_US < ts:
+            asking.pushed_from = None
+        elif asking.pushed_from is None:
+            asking.pushed_from = stamp
+        pushed = asking.pushed_from is not None and request.ts >= asking.pushed_from
+        asking.near = (
+            lacks <= 0 or (pushed and request.ts + _NEAR_US >= ts) or (follows and lacks <= _NEAR)
+        )
 
     def _is_old(self, asking: _Asking, now: int) -> bool:
         return now > asking.at + 2 * self._patience_us
@@ -84,6 +100,19 @@ class Admission:
             failures = self._barred.get(node, (0, 0))[1] + 1
             pause = self._patience_us << min(failures, _MAX_BAR)
             self._barred[node] = (now + pause, failures)
+
+    def pushed(self, view: View, now: int) -> tuple[NodeId, ...]:
+        """Return who is so near that members push to it what they push to each other."""
+        if not self._asking:
+            return ()
+        return tuple(
+            node
+            for node, asking in sorted(self._asking.items())
+            if asking.pushed_from is not None
+            and not self._is_old(asking, now)
+            and view.seat(node) is not None
+            and node not in view.members
+        )
 
     def ready(self, view: View, now: int) -> dict[NodeId, int]:
         """Return who may be admitted: node → incarnation.

@@ -152,6 +152,11 @@ class Master:
         return self._queue.key[1]
 
     @property
+    def stamp(self) -> int:
+        """Greatest stamp that this node gave or saw."""
+        return self._counter.value
+
+    @property
     def view(self) -> View:
         """View of this node's epoch."""
         return self._view
@@ -340,7 +345,9 @@ class Master:
             if self._decided is not None:
                 self._take_into_force(now)
         self._succession.work(now)
-        self._succession.send_tails(now)
+        self._succession.tails.answer(self._queue.position, now)
+        if not self._ordering.frozen:
+            self._ordering.joiners = self._succession.admission.pushed(self._view, now)
         if self._is_following:
             self._following.work(
                 self._view,
@@ -391,8 +398,12 @@ class Master:
         self._enter(Phase.WEDGED, reason)
 
     def member_state(self) -> MemberState:
-        """Return what a PROMISE says (P14)."""
+        """Return what a member's PROMISE says (P14)."""
         return self._ordering.member_state()
+
+    def joiner_state(self) -> MemberState | None:
+        """Return what the PROMISE of a node says that asks to be admitted; None = it does not."""
+        return self._ordering.joiner_state() if self._phase is Phase.JOINING else None
 
     def suspect(self, suspects: tuple[NodeId, ...]) -> None:
         """Be NORMAL or SUSPECT."""
@@ -482,10 +493,11 @@ class Master:
         """
         epoch, own = self._view.epoch, (self._config.node_id, self.incarnation)
         mine = [run for run in runs if (run.header.origin, run.header.incarnation) == own]
-        if not self._is_member:
-            return mine
         kept = [run for run in runs if run.header.epoch == epoch]
         old = [run for run in mine if run.header.epoch < epoch]
+        if not self._is_member:
+            # What it holds of others a promise or a flush may have shown (P16).
+            return [*old, *kept]
         for run in sorted(old, key=lambda run: run.header.seq):
             header = replace(run.header, epoch=epoch, ts=self._counter.stamp(now))
             self._outbox.persist(PersistRestamp(header=header))

@@ -15,6 +15,7 @@ import heapq
 from collections.abc import Mapping, Sequence
 from itertools import islice
 
+from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import RunFacts
 from sparktxlog.protocol.actions import (
     Alarm,
@@ -40,7 +41,13 @@ from sparktxlog.protocol.counter import TimestampCounter
 from sparktxlog.protocol.deadlines import earliest
 from sparktxlog.protocol.events import RunSubmitted
 from sparktxlog.protocol.fetching import Fetching
-from sparktxlog.protocol.final_queue import append_final, check_end, member_state, want
+from sparktxlog.protocol.final_queue import (
+    append_final,
+    check_end,
+    joiner_state,
+    member_state,
+    want,
+)
 from sparktxlog.protocol.messages import Announcement, Post, RunHeader, Tail
 from sparktxlog.protocol.outbox import Outbox
 from sparktxlog.protocol.peers import Peer
@@ -116,6 +123,8 @@ class Ordering:
         self._round_position = queue.position
         self._empty_rounds = 0
         self._clock_warned = False
+        #: No members, and so near the end that they are pushed what members are (P21).
+        self.joiners: tuple[NodeId, ...] = ()
         #: True: nothing is stamped, posted or added (P14).
         self.frozen = False
         if frozen:
@@ -196,9 +205,9 @@ class Ordering:
         self._outbox.persist(PersistOwnRun(ticket=submit.ticket, header=header))
         self._outbox.tell(TellAccepted(ticket=submit.ticket, header=header))
         if header.staged_bytes == 0 and header.size_bytes <= config.push_limit_bytes:
-            for peer in self._peers:
-                if peer.linked:
-                    self._outbox.tell(SendPush(peer=peer.node_id, header=header))
+            pushed = [peer.node_id for peer in self._peers if peer.linked]
+            for node in (*pushed, *self.joiners):
+                self._outbox.tell(SendPush(peer=node, header=header))
         self._collecting.news = True
 
     def _next_timestamp(self, now: int) -> int:
@@ -235,7 +244,7 @@ class Ordering:
     def on_payload(self, header: RunHeader, facts: RunFacts, now: int) -> None:
         """Keep a pushed or fetched run (P4); what is unwanted is not persisted."""
         self._fetching.arrived(header)
-        acquired = self._acquire_wanted if self.frozen else self._acquire
+        acquired = self._acquire_frozen if self.frozen else self._acquire
         if acquired(header, facts, now):
             self._outbox.persist(PersistForeignRun(header=header))
             self._prefetching.forget(header.digest)
@@ -261,11 +270,19 @@ class Ordering:
             collecting.news = True
         return True
 
-    def _acquire_wanted(self, header: RunHeader, facts: RunFacts, now: int) -> bool:
-        """Keep a run that a tail or a flush named; nothing else is acquired now (P14, P16)."""
+    def _acquire_frozen(self, header: RunHeader, facts: RunFacts, now: int) -> bool:
+        """Acquire a run that a tail or a flush named; keep others beside their streams (P14, P16).
+
+        What is kept so is durable and not counted as acquired: it need not be fetched when a tail
+        or a flush names it.
+        """
         stream = self._collecting.streams.get(header.origin)
-        run = None if stream is None else stream.get(header.seq)
-        if stream is None or run is None or run.facts is not None or run.header != header:
+        if stream is None:
+            return False
+        run = stream.get(header.seq)
+        if run is None:
+            return self._collecting.keep_early(stream, header, facts, now)
+        if run.facts is not None or run.header != header:
             return False
         stream.acquire(run, facts)
         return True
@@ -475,12 +492,18 @@ class Ordering:
         self._outbox.drop_posts()
 
     def member_state(self) -> MemberState:
-        """Return what a PROMISE says (P14)."""
+        """Return what a member's PROMISE says (P14)."""
         return member_state(self._queue, self._streams)
+
+    def joiner_state(self) -> MemberState:
+        """Return what the PROMISE of a node says that asks to be admitted (P21)."""
+        return joiner_state(self._queue, self._streams)
 
     def want(self, view: View, now: int) -> int:
         """Ask for what the final queue holds beyond this node's; errors and result as `want`."""
-        return want(self._queue, self._collecting, view, now)
+        missing = want(self._queue, self._collecting, view, now)
+        self._drain(now)
+        return missing
 
     def finish(self, view: View, now: int) -> list[RecoveredRun]:
         """Append the final queue's tail; return the own runs that are not in it, in order (P18).

@@ -8,11 +8,15 @@ from sparktxlog.protocol.actions import Action, SendPost
 
 
 class Outbox:
-    """Actions of one batch: all that is to be made durable stands before everything else."""
+    """Actions of one batch: all that is to be made durable stands before everything else.
 
-    __slots__ = ("_others", "_persists")
+    Only what says nothing of this batch, as it was so before, stands in front of that.
+    """
+
+    __slots__ = ("_firsts", "_others", "_persists")
 
     def __init__(self) -> None:
+        self._firsts: list[Action] = []
         self._persists: list[Action] = []
         self._others: list[Action] = []
 
@@ -23,6 +27,10 @@ class Outbox:
     def persist_first(self, action: Action) -> None:
         """Make something durable in front of all others of the batch."""
         self._persists.insert(0, action)
+
+    def tell_first(self, action: Action) -> None:
+        """Send what earlier batches made so: it waits for nothing of this one."""
+        self._firsts.append(action)
 
     def tell(self, action: Action) -> None:
         """Send or tell something once everything persisted so far is durable."""
@@ -38,6 +46,6 @@ class Outbox:
 
     def take(self) -> list[Action]:
         """Return everything in execution order and begin anew."""
-        actions = self._persists + self._others
-        self._persists, self._others = [], []
+        actions = self._firsts + self._persists + self._others
+        self._firsts, self._persists, self._others = [], [], []
         return actions

@@ -2,7 +2,8 @@
 
     PREPARE   until voters with more than half of the weight, and a data quorum of the members,
               promised; then the value is chosen: an accepted one, else members and final queue
-    FLUSH     until every member-to-be holds the final queue durably
+    FLUSH     until every member-to-be holds the final queue durably; those whose promises show that
+              they do need not be asked, so often there is nothing to wait for
     ACCEPT    until voters with more than half of the weight accepted: decided
 
 An attempt that gets no further is given up; the next one has a higher ballot and leaves out who
@@ -16,7 +17,7 @@ from enum import Enum
 
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.balloting import MemberState, Promise, Vote
-from sparktxlog.protocol.union import final_queue
+from sparktxlog.protocol.union import FinalQueue, final_queue
 from sparktxlog.protocol.view import Ballot, Seat, View
 
 
@@ -82,23 +83,49 @@ class Proposer:
         """Count a promise of this ballot."""
         self._promises[promise.sender] = promise
 
+    def is_ripe(self, own: NodeId, now: int) -> bool:
+        """Return whether the own promise, of a member, is all that the choice waits for."""
+        answering = {*self._promises, own}
+        return (
+            self.view.elects(answering)
+            and self.view.preserves({*self._states(), own})
+            and self._awaited(now) <= {own}
+        )
+
     def choose(self, now: int) -> bool:
         """Choose the value once enough promised and nobody else is worth waiting for (P15)."""
-        answering = self._promises.keys()
-        if not (self.view.elects(answering) and self.view.preserves(self._states())):
+        if not (self.view.elects(self._promises) and self.view.preserves(self._states())):
             return False
-        awaited = {*self.view.members} - self.intent.absent - answering
-        if awaited and now < self._since + self._patience_us // 2:
+        if self._awaited(now):
             return False
         vote = self._highest_vote()
         if vote is not None:
             self.candidate = vote.view
             self._enter(Stage.ACCEPT, now)
             return True
-        self.candidate = self._new_view()
-        self._enter(Stage.FLUSH, now)
-        self._heard = dict.fromkeys(self.candidate.members, now)
+        queue = self._final_queue()
+        self.candidate, self.holder = self._new_view(queue), queue.holder
+        members = self.candidate.members
+        states = {node: self._promises[node].state for node in members if node in self._promises}
+        self.flushed = {n for n, state in states.items() if state and queue.is_held(state)}
+        self._heard = dict.fromkeys(members, now)
+        self._enter(Stage.ACCEPT if self.flushed.issuperset(members) else Stage.FLUSH, now)
         return True
+
+    def _awaited(self, now: int) -> set[NodeId]:
+        """Return whose promises are still waited for.
+
+        Those who say what they hold: members, and for less long nodes to admit, since what these
+        do not say now the flush asks for.
+        """
+        view, waited = self.view, now - self._since
+        nodes = set[NodeId]()
+        if waited < self._patience_us // 2:
+            nodes.update(set(view.members) - self.intent.absent)
+        if waited < self._patience_us // 4:
+            joiners = self.intent.joiners.items()
+            nodes.update(n for n, i in joiners if view.weight(n) and view.is_current(n, i))
+        return nodes - self._promises.keys()
 
     def _highest_vote(self) -> Vote | None:
         votes = [p.accepted for p in self._promises.values() if p.accepted is not None]
@@ -113,10 +140,11 @@ class Proposer:
             if promise.state is not None and promise.sender in members
         }
 
-    def _new_view(self) -> View:
+    def _final_queue(self) -> FinalQueue:
+        return final_queue(self._states())
+
+    def _new_view(self, queue: FinalQueue) -> View:
         view, intent, states = self.view, self.intent, self._states()
-        queue = final_queue(states)
-        self.holder = queue.holder
         roster = tuple(
             replace(seat, incarnation=intent.joiners.get(seat.node_id, seat.incarnation))
             for seat in (view.roster if intent.roster is None else intent.roster)

@@ -6,8 +6,9 @@ gapless by sequence number.  Three numbers describe it, and only ever grow:
     watermark <= acquired <= known
 
 Headers up to `known` are held, headers and payloads up to `acquired` are durable, transactions up
-to `watermark` stand in the synchronized queue.  A pushed run that arrives before its predecessors
-is kept durably beside the stream (`early`) and joins it when the gap closes.
+to `watermark` stand in the synchronized queue.  A pushed run that arrives before its predecessors,
+or while the node is frozen, is kept durably beside the stream (`early`) and joins it when the gap
+closes, or when a tail or a flush names it.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class Stream:
         self.known = watermark
         #: Ascending by seq, gapless from `watermark + 1` to `known`.
         self.runs: deque[Run] = deque()
-        #: Durable runs behind a gap, by first sequence number.
+        #: Durable runs beside the stream, by first sequence number.
         self.early: dict[int, Run] = {}
         self.payload_bytes = 0
         self._by_seq: dict[int, Run] = {}
@@ -87,8 +88,27 @@ class Stream:
             self._advance()
         return run
 
+    @property
+    def held_to(self) -> int:
+        """Up to where all is durable, what is kept beside the stream included."""
+        beside = self._beside()
+        return beside[-1].last if beside else self.acquired
+
+    def held(self) -> list[Run]:
+        """Return the runs beyond the watermark up to `held_to`, ascending."""
+        return [run for run in self.runs if run.last <= self.acquired] + self._beside()
+
+    def _beside(self) -> list[Run]:
+        """Return the runs beside the stream that continue what is acquired."""
+        found: list[Run] = []
+        seq = self.acquired
+        while seq >= self.known and (run := self.early.get(seq + 1)) is not None:
+            found.append(run)
+            seq = run.last
+        return found
+
     def keep_early(self, header: RunHeader, facts: RunFacts, now: int) -> bool:
-        """Keep a durable run behind a gap; return False if it was kept before."""
+        """Keep a durable run beside the stream; return False if it was kept before."""
         present = self.early.get(header.seq)
         if present is not None:
             same_run(present.header, header)

@@ -6,12 +6,13 @@ master: to freeze, to say what it holds, to get hold of a final queue, to learn 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Protocol, assert_never
 
 from sparktxlog.errors import InvariantViolation
 from sparktxlog.model.ids import NodeId
-from sparktxlog.protocol.actions import PersistBallot, SendEpochMessage, SendTail
+from sparktxlog.protocol.actions import PersistBallot, SendEpochMessage
 from sparktxlog.protocol.balloting import (
     Accept,
     Accepted,
@@ -38,6 +39,7 @@ from sparktxlog.protocol.phases import Phase
 from sparktxlog.protocol.proposer import Intent, Proposer, Stage
 from sparktxlog.protocol.recovery import MasterConfig
 from sparktxlog.protocol.suspicion import Suspicion
+from sparktxlog.protocol.tails import TailRequests
 from sparktxlog.protocol.view import Ballot, View
 from sparktxlog.protocol.voter import Voter
 
@@ -75,11 +77,18 @@ class Host(Protocol):
     def base_ts(self) -> int:
         """Stamp of the last run in this node's queue."""
 
+    @property
+    def stamp(self) -> int:
+        """Greatest stamp that this node gave or saw."""
+
     def wedge(self, now: int, reason: str) -> None:
         """Freeze, being a member (P14)."""
 
     def member_state(self) -> MemberState:
-        """Return what a PROMISE says."""
+        """Return what a member's PROMISE says."""
+
+    def joiner_state(self) -> MemberState | None:
+        """Return what the PROMISE of a node says that asks to be admitted; None = it does not."""
 
     def flush_to(self, flush: Flush, now: int) -> None:
         """Get hold of a candidate's final queue and answer `Flushed` (P16)."""
@@ -121,14 +130,13 @@ class Succession:
         #: Members that were silent in a flush of this decision (P16).
         self._excluded: frozenset[str] = frozenset()
         self._attempts = 0
-        #: When a wedged node starts a ballot of its own.
-        self._retry_at = now + self.patience_us
+        #: When this node may start a ballot, after another one; a wedged node starts it then.
+        self._retry_at = now + self.patience_us if voter.promised.number else now
         #: Since when there is something to decide; None = there is nothing.
         self._need_at: int | None = None
         #: Node → when it was last told the view, or asked for its.
         self._answered_at: dict[str, int] = {}
-        #: Node → when it asked for the queue behind which position.
-        self._tail_requests: dict[NodeId, tuple[int, TailRequest]] = {}
+        self.tails = TailRequests(outbox, 2 * self.patience_us)
 
     def entered(self, now: int) -> None:
         """Begin a new epoch."""
@@ -138,6 +146,7 @@ class Succession:
         self._seen = 0
         self._excluded = frozenset()
         self._attempts = 0
+        self._retry_at = now
         self._need_at = None
         self.suspicion.forget()
         self.admission.entered(view)
@@ -248,9 +257,10 @@ class Succession:
             case Accepted():
                 self._on_accepted(message, now)
             case JoinRequest():
-                self.admission.requested(message, self._host.base, self._host.base_ts, now)
+                host = self._host
+                self.admission.requested(message, host.base, host.base_ts, host.stamp, now)
             case TailRequest():
-                self._tail_requests[message.sender] = (now, message)
+                self.tails.put(message, now)
             case Decide():
                 raise AssertionError("handled before")
             case _:
@@ -281,7 +291,8 @@ class Succession:
             return
         self._note_ballot(prepare.ballot, now)
         before = self.voter.promised
-        if self.voter.promise(prepare.ballot):
+        rival = self.proposer is not None and prepare.ballot < self.proposer.ballot
+        if not rival and self.voter.promise(prepare.ballot):
             self.send(prepare.sender, self._promised(before, prepare.ballot, now))
         else:
             self._refuse(prepare.sender, prepare.ballot)
@@ -296,7 +307,7 @@ class Succession:
         return Promise(
             lineage=view.lineage, epoch=view.epoch, sender=self._config.node_id,
             incarnation=self._host.incarnation, ballot=ballot, accepted=self.voter.accepted,
-            state=self._host.member_state() if member else None,
+            state=self._host.member_state() if member else self._host.joiner_state(),
         )  # fmt: skip
 
     def _refuse(self, node: NodeId, ballot: Ballot) -> None:
@@ -305,7 +316,8 @@ class Succession:
             node,
             Refusal(
                 lineage=view.lineage, epoch=view.epoch, sender=self._config.node_id,
-                incarnation=self._host.incarnation, ballot=ballot, promised=self.voter.promised,
+                incarnation=self._host.incarnation, ballot=ballot,
+                promised=self.voter.promised if self.proposer is None else self.proposer.ballot,
             ),
         )  # fmt: skip
 
@@ -356,24 +368,36 @@ class Succession:
     # -- proposing ---------------------------------------------------------------------------------
 
     def _propose(self, intent: Intent, now: int) -> None:
-        """Start a ballot; the own durable promise is among the answers (P14)."""
+        """Start a ballot: stop, so that nothing comes up behind the others' promises, and ask."""
         view = self._host.view
         self._seen += 1
         ballot = Ballot(number=self._seen, node=self._config.node_id)
-        before = self.voter.promised
-        if not self.voter.promise(ballot):
-            return
         self._attempts += 1
+        self._host.wedge(now, f"{ballot.node} decides on the epoch behind {view.epoch}")
         self.proposer = Proposer(view, ballot, intent, now, self.patience_us)
-        self.proposer.take_promise(self._promised(before, ballot, now))
         self._ask(self.proposer)
         self._drive(self.proposer, now)
+
+    def _promise_too(self, proposer: Proposer, now: int) -> bool:
+        """Add the own promise, the last that the choice waits for: it must be among them (P14).
+
+        So it becomes durable together with the vote, often.  If a crash comes before, this node may
+        use the number again: nobody was asked for more than promises in it, and these stay true.
+        """
+        before = self.voter.promised
+        if not self.voter.promise(proposer.ballot):
+            return False
+        proposer.take_promise(self._promised(before, proposer.ballot, now))
+        return True
 
     def _ask(self, proposer: Proposer) -> None:
         """Send this stage's question to all that have not answered."""
         # A flush is repeated to those that are done, too: else they think that it got stuck.
         flushing = proposer.stage is Stage.FLUSH
-        for node in proposer.asked() if flushing else proposer.unanswered():
+        self._ask_of(proposer, proposer.asked() if flushing else proposer.unanswered())
+
+    def _ask_of(self, proposer: Proposer, nodes: Iterable[NodeId]) -> None:
+        for node in nodes:
             if node != self._config.node_id:
                 self.send(node, self._question(proposer))
 
@@ -431,7 +455,7 @@ class Succession:
         own = self._config.node_id
         voted = self._accept(proposer.ballot, proposer.candidate, now)
         if voted and self._host.view.weight(own) and proposer.take_accepted(own):
-            self._decided(proposer, now)
+            self._decided(proposer, now, at_once=False)
 
     def _on_accepted(self, accepted: Accepted, now: int) -> None:
         proposer = self.proposer
@@ -440,21 +464,31 @@ class Succession:
         if not self._host.view.is_current(accepted.sender, accepted.incarnation):
             return
         if proposer.stage is Stage.ACCEPT and proposer.take_accepted(accepted.sender):
-            self._decided(proposer, now)
+            self._decided(proposer, now, at_once=True)
 
-    def _decided(self, proposer: Proposer, now: int) -> None:
-        candidate = proposer.candidate
+    def _decided(self, proposer: Proposer, now: int, *, at_once: bool) -> None:
+        """Tell everybody, and take it into force.
+
+        Args:
+            at_once: The votes were durable before this batch.
+        """
+        candidate, own = proposer.candidate, self._config.node_id
         assert candidate is not None
+        tell = self._outbox.tell_first if at_once else self._outbox.tell
         told = {seat.node_id for seat in (*proposer.view.roster, *candidate.roster)}
-        for node in sorted(told - {self._config.node_id}):
-            self.send(node, Decide(sender=self._config.node_id, view=candidate))
+        for node in sorted(told - {own}):
+            tell(SendEpochMessage(peer=node, message=Decide(sender=own, view=candidate)))
+            self._answered_at[node] = now  # votes on their way need no answer
         self.proposer = None
         self._host.learn(candidate, now)
 
     def _drive(self, proposer: Proposer, now: int) -> None:
         """Do what the answers and the time allow."""
-        if proposer.stage is Stage.PREPARE and proposer.choose(now):
-            return self._chosen(proposer, now)
+        if proposer.stage is Stage.PREPARE and proposer.is_ripe(self._config.node_id, now):
+            if not self._promise_too(proposer, now):
+                return self._give_up(now)
+            if proposer.choose(now):
+                return self._chosen(proposer, now)
         if proposer.failed(now):
             silent = proposer.silent(now)
             self._excluded |= silent
@@ -466,12 +500,14 @@ class Succession:
         return None
 
     def _chosen(self, proposer: Proposer, now: int) -> None:
-        """Go on with the value: an accepted one was flushed in its own ballot (P16)."""
+        """Go on with the value: a vote's was flushed in its own ballot (P16)."""
         if proposer.stage is Stage.ACCEPT:
             return self._start_accept(proposer, now)
-        self._ask(proposer)
         if self._config.node_id in proposer.unanswered():
+            # What it lacked when it promised may have come since: then nobody need be asked.
             self._host.flush_to(self._flush_of(proposer), now)
+        if self.proposer is proposer and proposer.stage is Stage.FLUSH:
+            self._ask_of(proposer, proposer.unanswered())
         return None
 
     # -- once per batch ----------------------------------------------------------------------------
@@ -515,8 +551,7 @@ class Succession:
         if self._need_at is None:
             self._need_at = now
         rank = 0 if self.changes.pending else view.rank(self._config.node_id, suspects)
-        due = self._need_at + rank * self.patience_us // 4
-        if now < due:
+        if now < max(self._need_at + rank * self.patience_us // 4, self._retry_at):
             return
         if not suspicion.allows(view, overdue, now):
             self._give_up_change(now, 4, "too few nodes answer to decide it")
@@ -544,22 +579,6 @@ class Succession:
             roster=self.changes.roster,
         )
 
-    def send_tails(self, now: int) -> None:
-        """Answer requests for the queue; one from its end waits for what comes next (V38)."""
-        if not self._tail_requests:
-            return
-        position = self._host.base.position
-        for node, (at, request) in tuple(self._tail_requests.items()):
-            if request.position < position:
-                self._outbox.tell(
-                    SendTail(
-                        peer=node, position=request.position, chain_hash=request.chain_hash
-                    )
-                )  # fmt: skip
-            elif now <= at + 2 * self.patience_us:
-                continue
-            del self._tail_requests[node]
-
     def next_deadline(self, now: int) -> int | None:
         """Return when something is due, None = nothing."""
         if self.proposer is not None:
@@ -574,7 +593,7 @@ class Succession:
             times.append(self.suspicion.probe_at)
         if self._need_at is not None:
             rank = view.rank(self._config.node_id)
-            times.append(self._need_at + rank * self.patience_us // 4)
+            times.append(max(self._need_at + rank * self.patience_us // 4, self._retry_at))
         return earliest(times, after=now)
 
 

@@ -27,6 +27,18 @@ class FinalQueue:
     base: MergeBase
     tail: tuple[RunHeader, ...]
     end: MergeBase
+    #: Per origin: last sequence number in it.
+    watermarks: Mapping[str, int]
+
+    def is_held(self, state: MemberState) -> bool:
+        """Return whether an answer shows that all of this queue is durable there (P16)."""
+        marks = dict(state.watermarks)
+        for header in state.acquired:
+            marks[header.origin] = header.last
+        if any(marks.get(origin, 0) < last for origin, last in self.watermarks.items()):
+            return False
+        named = {(header.origin, header.seq): header for header in state.acquired}
+        return all(named.get((run.origin, run.seq), run) == run for run in self.tail)
 
 
 def final_queue(states: Mapping[NodeId, MemberState]) -> FinalQueue:
@@ -49,7 +61,13 @@ def final_queue(states: Mapping[NodeId, MemberState]) -> FinalQueue:
             "queue (I2)",
             peer=holder,
         )
-    return FinalQueue(holder=holder, base=longest.base, tail=tail, end=end_of(longest.base, tail))
+    return FinalQueue(
+        holder=holder,
+        base=longest.base,
+        tail=tail,
+        end=end_of(longest.base, tail),
+        watermarks={**longest.watermarks, **{header.origin: header.last for header in tail}},
+    )
 
 
 def end_of(base: MergeBase, tail: tuple[RunHeader, ...]) -> MergeBase:

@@ -29,7 +29,7 @@ from sparktxlog.protocol.actions import (
     TellPhase,
     TellRejected,
 )
-from sparktxlog.protocol.balloting import TailRequest
+from sparktxlog.protocol.balloting import JoinRequest, TailRequest
 from sparktxlog.protocol.messages import Tail
 from sparktxlog.protocol.view import View
 from sparktxlog.runtime.fetching import Fetcher
@@ -65,6 +65,7 @@ class Delivery:
         run_blocking: Runs blocking reads of the front.
         on_phase, on_change: Called with what the core tells of epochs.
         on_tail_request: Called with the peer asked for its queue, and the position behind which.
+        may_ask: Returns whether a request to join may leave now; the core repeats it.
     """
 
     def __init__(
@@ -84,7 +85,9 @@ class Delivery:
         on_phase: Callable[[TellPhase], None] = lambda told: None,
         on_change: Callable[[TellChange], None] = lambda told: None,
         on_tail_request: Callable[[PeerLink, int], None] = lambda link, position: None,
+        may_ask: Callable[[], bool] = lambda: True,
     ) -> None:
+        self._may_ask = may_ask
         self._on_tail_request = on_tail_request
         self._node_id = node_id
         self._view = view
@@ -146,6 +149,8 @@ class Delivery:
             case SendAnnouncement():
                 link.announce(action.announcement)
             case SendEpochMessage():
+                if isinstance(action.message, JoinRequest) and not self._may_ask():
+                    return
                 link.epoch(action.message)
                 if isinstance(action.message, TailRequest):
                     self._on_tail_request(link, action.message.position)

@@ -43,6 +43,8 @@ _RETRY_MAX_S = 10.0
 _REPORTS_INTERVAL_S = 5.0
 _MAX_REPORTS = 4_096
 _TRIM_S = 5.0
+#: An epoch change that takes longer is no reason to publish nothing.
+_HELD_MAX_S = 0.25
 
 #: Report, verdict, plan, reason.
 JudgedReport = tuple[WorkerReport, str, str, str]
@@ -108,6 +110,9 @@ class Publisher:
         self.pruning: Pruning | None = None
         #: Why the last attempt failed; None after a success.
         self.failure: TxLogError | None = None
+        #: True while it writes; it takes a good part of a processor then.
+        self.working = False
+        self._held = False
 
     def start(self, ordered: int) -> None:
         """Start; `ordered` is the end of the synchronized queue."""
@@ -118,6 +123,12 @@ class Publisher:
         """Tell that the queue has grown; from any thread."""
         with self._changed:
             self._ordered = position
+            self._changed.notify()
+
+    def hold(self, held: bool) -> None:
+        """Begin no publish while all stand still for an epoch change; it lasts a moment."""
+        with self._changed:
+            self._held = held
             self._changed.notify()
 
     def note(self, report: JudgedReport) -> None:
@@ -158,6 +169,7 @@ class Publisher:
         working = True  # opens the tables before the first transaction waits for them
         while working:
             started = monotonic()
+            self.working = True
             try:
                 self._publish_all()
                 self._append_reports()
@@ -173,6 +185,7 @@ class Publisher:
                 self._pause(retry_s)
                 retry_s = min(2 * retry_s, _RETRY_MAX_S)
             self._shorten()
+            self.working = False
             working = self._wait(started)
 
     def _wait(self, started: float) -> bool:
@@ -187,6 +200,10 @@ class Publisher:
             if rest > 0:
                 self._changed.wait_for(
                     lambda: self._stopping or self._ordered >= full, timeout=rest
+                )
+            if self._held:
+                self._changed.wait_for(
+                    lambda: self._stopping or not self._held, timeout=_HELD_MAX_S
                 )
             return not self._stopping
 

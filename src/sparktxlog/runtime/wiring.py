@@ -14,7 +14,7 @@ from sparktxlog import __version__
 from sparktxlog.codec.wire import Hello
 from sparktxlog.config import NodeConfig
 from sparktxlog.model.ids import NodeId
-from sparktxlog.protocol.actions import Action, Alarm
+from sparktxlog.protocol.actions import Action, Alarm, TellPhase
 from sparktxlog.protocol.events import Event, LinkChanged, PayloadArrived
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.messages import RunHeader
@@ -22,6 +22,7 @@ from sparktxlog.protocol.phases import Phase
 from sparktxlog.protocol.view import View
 from sparktxlog.runtime.ancestry import Ancestry
 from sparktxlog.runtime.backlog import Backlog
+from sparktxlog.runtime.calm import Calm
 from sparktxlog.runtime.clock import LogClock
 from sparktxlog.runtime.copies import Copies
 from sparktxlog.runtime.cycle import Cycle
@@ -215,6 +216,7 @@ class _Builder:
         self.publisher.pruning = self._build_pruning(self.publisher)
         self.settings = RunTimeSettings(config, self.state.values)
         self.planning = self._build_planning()
+        self.calm = Calm(lambda: self.publisher.working, self.loop.time)
         self.delivery = self._build_delivery()
 
     # -- pieces ------------------------------------------------------------------------------------
@@ -336,10 +338,17 @@ class _Builder:
             on_ordered=self.publisher.ordered,
             on_diverged=self.cycle.raise_alarm,
             run_blocking=self._run_blocking,
-            on_phase=self.epochs.on_phase,
+            on_phase=self._on_phase,
             on_change=self.epochs.on_change,
             on_tail_request=lambda link, at: self.joining.asked(link, at, self._missed),
+            may_ask=self.calm.may_ask,
         )
+
+    def _on_phase(self, told: TellPhase) -> None:
+        self.publisher.hold(told.phase is Phase.WEDGED)
+        if told.phase is Phase.JOINING:
+            self.calm.begin()
+        self.epochs.on_phase(told)
 
     def _build_copies(self) -> Copies:
         async def hash_at(position: int) -> bytes | None:

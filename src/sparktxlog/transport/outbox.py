@@ -1,7 +1,9 @@
 """What waits to be sent to one peer, and how much went there: bounded.
 
 A newer post replaces one that still waits.  Pushes and messages beyond their bounds are refused:
-the peer fetches what it was not pushed (P3a), and the core repeats what matters.
+the peer fetches what it was not pushed (P3a), and the core repeats what matters.  A message goes
+behind the few pushes that stood before it, so that a node which asks for promises is answered by
+peers that hold its last runs; it overtakes many.
 """
 
 from __future__ import annotations
@@ -18,6 +20,8 @@ _OUTBOX_BYTES = 32 << 20
 #: Pushes that travel in one request, bytes.
 _PUSH_BATCH_BYTES = 1 << 20
 _MAX_MESSAGES = 256
+#: A message does not wait for pushes if so many bytes of them wait.
+_OVERTAKEN_BYTES = 64 << 10
 
 
 @dataclass(slots=True)
@@ -44,8 +48,10 @@ class Outbox:
     addresses: wire.FoundAddresses | None = None
     pushes: deque[tuple[RunHeader, bytes]] = field(default_factory=deque)
     push_bytes: int = 0
-    #: (path, body).
-    messages: deque[tuple[str, bytes]] = field(default_factory=deque)
+    #: (number of pushes that stood before it, path, body).
+    messages: deque[tuple[int, str, bytes]] = field(default_factory=deque)
+    #: Pushes that no longer wait.
+    pushes_taken: int = 0
 
     def put_push(self, header: RunHeader, payload: bytes) -> bool:
         """Let a run wait; False = there is no room."""
@@ -63,17 +69,29 @@ class Outbox:
             batch.append(self.pushes.popleft())
             size += len(batch[-1][1])
         self.push_bytes -= size
+        self.pushes_taken += len(batch)
         return batch
 
     def put_message(self, target: str, body: bytes) -> bool:
         """Let a message wait; False = there is no room."""
         if len(self.messages) >= _MAX_MESSAGES:
             return False
-        self.messages.append((target, body))
+        self.messages.append((self.pushes_taken + len(self.pushes), target, body))
         return True
+
+    def take_message(self) -> tuple[str, bytes] | None:
+        """Take the next message; None = there is none, or it waits for a push to be taken."""
+        if not self.messages:
+            return None
+        behind, target, body = self.messages[0]
+        if behind > self.pushes_taken and self.push_bytes <= _OVERTAKEN_BYTES:
+            return None
+        self.messages.popleft()
+        return target, body
 
     def drop(self) -> None:
         """Forget pushes and messages: the link broke, and who needs them asks, or says it again."""
+        self.pushes_taken += len(self.pushes)
         self.pushes.clear()
         self.push_bytes = 0
         self.messages.clear()

@@ -5,9 +5,10 @@ dropped (the peer then fetches, P3a), tails and announcements are repeated by th
 peer cannot be reached the link greets it again and again, so a healed network is noticed within
 about a second; each change is told through `on_link` (D11).  A peer with several addresses is
 greeted at one after the other (V59), those found dead by `transport.addresses` last.  Parts of
-epoch decisions go before pushes; to a peer that cannot be reached they are dropped, but a probe of
-it makes the link try once more at once (V21).  While the link is up, a probe that names the peer as
-suspected makes it look whether the peer answers at another address and not at the one in use.
+epoch decisions do not wait for the answers to pushes; to a peer that cannot be reached they are
+dropped, but a probe of it makes the link try once more at once (V21).  While the link is up, a
+probe that names the peer as suspected makes it look whether the peer answers at another address and
+not at the one in use.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from sparktxlog.transport.greeting import Greeter
 from sparktxlog.transport.outbox import Outbox, Traffic
 from sparktxlog.transport.run_requests import SMALL_BYTES, RunRequests
 from sparktxlog.transport.signing import Signer, StaleSessionError
+from sparktxlog.transport.telling import Telling
 
 _log = structlog.get_logger("sparktxlog.transport")
 
@@ -107,12 +109,10 @@ class PeerLink:
         self._to = ""
         self._outbox = Outbox()
         self._post_ready = asyncio.Event()
-        self._push_ready = asyncio.Event()
         self._broken = asyncio.Event()
         self._broken.set()
         self._greeted = asyncio.Event()
-        #: Set when nothing waits to be pushed.
-        self._drained = asyncio.Event()
+        self._telling = Telling(self._outbox, self._greeted, self._tell)
         self._session: aiohttp.ClientSession | None = None
         self._small_runs = RunRequests(self._ask_runs)
         self._tasks: list[asyncio.Task[None]] = []
@@ -141,9 +141,7 @@ class PeerLink:
 
     def push(self, header: RunHeader, payload: bytes) -> None:
         """Send a run's header and payload (P3a); dropped if the link is down or congested."""
-        if self.up and self._outbox.put_push(header, payload):
-            self._push_ready.set()
-        else:
+        if not (self.up and self._telling.push(header, payload)):
             self.traffic.pushes_dropped += 1
 
     def announce(self, announcement: Announcement) -> None:
@@ -169,8 +167,8 @@ class PeerLink:
         self._message("/peer/v1/epochs", wire.encode_epoch(message))
 
     def _message(self, target: str, body: bytes) -> None:
-        if self.up and self._outbox.put_message(target, body):
-            self._push_ready.set()
+        if self.up:
+            self._telling.message(target, body)
 
     # -- addresses ---------------------------------------------------------------------------------
 
@@ -204,9 +202,10 @@ class PeerLink:
     # -- life --------------------------------------------------------------------------------------
 
     def start(self, session: aiohttp.ClientSession) -> None:
-        """Start the link's three tasks on the running event loop."""
+        """Start the link's tasks on the running event loop."""
         self._session = session
-        for work in (self._greeting, self._posting, self._pushing):
+        telling = self._telling
+        for work in (self._greeting, self._posting, telling.pushing, telling.messaging):
             name = f"{work.__name__.strip('_')} {self.node_id}"
             self._tasks.append(asyncio.create_task(work(), name=name))
 
@@ -221,11 +220,10 @@ class PeerLink:
     async def retire(self) -> None:
         """Send what waits, for a short while, and close: the peer has lost its place."""
         began = time.monotonic()
-        while self.up and self._push_ready.is_set() and time.monotonic() < began + _LAST_WORDS_S:
-            self._drained.clear()
+        while self.up and not self._telling.is_done and time.monotonic() < began + _LAST_WORDS_S:
             try:
                 async with asyncio.timeout(_LAST_WORDS_S):
-                    await self._drained.wait()
+                    await self._telling.progress()
             except TimeoutError:
                 break
         await self.close()
@@ -396,26 +394,14 @@ class PeerLink:
                 self._post_ready.set()
                 self._failed(error, ups)
 
-    async def _pushing(self) -> None:
-        box = self._outbox
-        while True:
-            await self._push_ready.wait()
-            await self._greeted.wait()
-            if box.messages:
-                target, body = box.messages.popleft()
-            elif box.pushes:
-                target, body = "/peer/v1/pushes", wire.encode_pushes(box.take_pushes())
-            else:
-                self._push_ready.clear()
-                self._drained.set()
-                continue
-            ups = self.ups
-            try:
-                await self._request("POST", target, body, _TIMEOUT)
-            except RemoteProtocolError as error:
-                _log.error("message refused", peer=self.node_id, to=target, error=str(error))
-            except TxLogError as error:
-                self._failed(error, ups)
+    async def _tell(self, target: str, body: bytes) -> None:
+        ups = self.ups
+        try:
+            await self._request("POST", target, body, _TIMEOUT)
+        except RemoteProtocolError as error:
+            _log.error("message refused", peer=self.node_id, to=target, error=str(error))
+        except TxLogError as error:
+            self._failed(error, ups)
 
     def _note_round_trip(self, seconds: float) -> None:
         known = seconds if self.round_trip_s is None else self.round_trip_s

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from sparktxlog.model.ids import NodeId
@@ -37,9 +39,37 @@ def asks(position: int, ts: int, incarnation: int = 1, epoch: int = 1) -> JoinRe
     ("lacks_us", "admitted"), [(0, True), (100_000, True), (100_001, False), (TS, False)]
 )
 def test_a_joiner_is_near_when_what_it_lacks_is_young(lacks_us: int, admitted: bool) -> None:
+    """And behind all that was stamped before members began to push to it."""
+    admission, later = Admission(PATIENCE_US), TS + 500_000
+    admission.requested(asks(1, TS), END, TS, TS, now=0)
+    admission.requested(asks(2, later - lacks_us), END, later, later, now=1)
+    assert admission.ready(VIEW, 1) == ({"c": 1} if admitted else {})
+
+
+@pytest.mark.parametrize(("lacks_us", "pushed"), [(1_000_000, ("c",)), (1_000_001, ())])
+def test_members_push_to_one_that_is_near(lacks_us: int, pushed: tuple[str, ...]) -> None:
     admission = Admission(PATIENCE_US)
-    admission.requested(asks(1, TS - lacks_us), END, TS, now=0)
-    assert admission.ready(VIEW, 0) == ({"c": 1} if admitted else {})
+    admission.requested(asks(1, TS - lacks_us), END, TS, TS, now=0)
+    assert admission.pushed(VIEW, 0) == pushed
+    assert admission.pushed(VIEW, 2 * PATIENCE_US + 1) == (), "it asks no more"
+    members = replace(VIEW, members=(NodeId("a"), NodeId("b"), NodeId("c")))
+    assert admission.pushed(members, 0) == (), "members are pushed to anyway"
+
+
+def test_what_was_stamped_before_the_pushes_must_be_in_its_queue() -> None:
+    """Else the final queue may hold runs that nobody has sent it."""
+    admission, stamp = Admission(PATIENCE_US), TS + 40_000
+    admission.requested(asks(1, TS - 10_000), END, TS, stamp, now=0)
+    assert admission.pushed(VIEW, 0) == ("c",)
+    for ts, admitted in ((TS, {}), (stamp - 1, {}), (stamp, {"c": 1})):
+        admission.requested(asks(2, ts), END, stamp, stamp + 9, now=1)
+        assert admission.ready(VIEW, 1) == admitted
+
+
+def test_one_that_has_all_is_near_at_once() -> None:
+    admission = Admission(PATIENCE_US)
+    admission.requested(asks(END.position, TS), END, TS, TS + 9, now=0)
+    assert admission.ready(VIEW, 0) == {"c": 1}
 
 
 @pytest.mark.parametrize(
@@ -50,10 +80,10 @@ def test_one_that_cannot_keep_up_is_waited_for(lacks: int, pause_us: int, admitt
     """Asking all the time counts; a pause begins the count anew."""
     admission = Admission(PATIENCE_US)
     for now in range(0, 10 * PATIENCE_US, pause_us):
-        admission.requested(asks(1, 0), END, TS, now)
+        admission.requested(asks(1, 0), END, TS, TS, now)
         assert admission.ready(VIEW, now) == {}
     now = 10 * PATIENCE_US
-    admission.requested(asks(END.position - lacks, 0), END, TS, now)
+    admission.requested(asks(END.position - lacks, 0), END, TS, TS, now)
     assert admission.ready(VIEW, now) == ({"c": 1} if admitted else {})
 
 
@@ -62,7 +92,7 @@ def test_one_that_stands_still_is_not_waited_for() -> None:
     admission, lacks = Admission(PATIENCE_US), 10
 
     def ask(now: int, position: int) -> dict[NodeId, int]:
-        admission.requested(asks(position, 0), END, TS, now)
+        admission.requested(asks(position, 0), END, TS, TS, now)
         return admission.ready(VIEW, now)
 
     seconds = range(0, 30 * PATIENCE_US, PATIENCE_US)
@@ -76,10 +106,10 @@ def test_one_that_stands_still_is_not_waited_for() -> None:
 
 def test_old_requests_and_those_of_other_epochs_do_not_count() -> None:
     admission = Admission(PATIENCE_US)
-    admission.requested(asks(50_000, TS), END, TS, now=0)
+    admission.requested(asks(50_000, TS), END, TS, TS, now=0)
     assert admission.ready(VIEW, 2 * PATIENCE_US) == {"c": 1}
     assert admission.ready(VIEW, 2 * PATIENCE_US + 1) == {}
-    admission.requested(asks(50_000, TS, epoch=2), END, TS, now=0)
+    admission.requested(asks(50_000, TS, epoch=2), END, TS, TS, now=0)
     assert admission.ready(VIEW, 0) == {}
 
 

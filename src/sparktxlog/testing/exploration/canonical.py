@@ -34,6 +34,7 @@ from sparktxlog.protocol.staging import Prefetching, Staging, Unstamped
 from sparktxlog.protocol.streams import Run, Stream
 from sparktxlog.protocol.succession import Succession
 from sparktxlog.protocol.synchronized import SynchronizedQueue
+from sparktxlog.protocol.tails import TailRequests
 from sparktxlog.protocol.voter import Voter
 from sparktxlog.testing.simulation.disk import SimulatedDisk
 
@@ -131,7 +132,9 @@ def _requests(value: dict[str, tuple[int, Any]], now: int) -> Hashable:
 
 
 def _asking(value: dict[str, Any], now: int) -> Hashable:
-    return tuple(sorted((n, describe(a.request, now), a.near) for n, a in value.items()))
+    return tuple(
+        sorted((n, describe(a.request, now), a.near, a.pushed_from) for n, a in value.items())
+    )
 
 
 def _bars(value: dict[str, tuple[int, int]], now: int) -> Hashable:
@@ -162,7 +165,7 @@ _RULES: dict[type, dict[str, Rule]] = {
     },
     # Configured, and equal in all states of a node.
     MasterConfig: {field.name: _no for field in dataclasses.fields(MasterConfig)},
-    Outbox: {"_persists": describe, "_others": describe},
+    Outbox: {"_firsts": describe, "_persists": describe, "_others": describe},
     Ordering: {
         # With the view's members; queue, counter and the like are the master's.
         "_config": _no, "_outbox": _no, "_queue": _no, "_counter": _no, "_staging": _no,
@@ -170,6 +173,7 @@ _RULES: dict[type, dict[str, Rule]] = {
         "_peers": _no, "_own": _no, "_own_headers": describe, "_rounds": describe,
         "_stamp_check": describe, "_told_acquired": describe, "_added_at": _no,
         "_round_position": _no, "_empty_rounds": _no, "_clock_warned": _no, "frozen": describe,
+        "joiners": describe,
     },
     Collecting: {
         "_config": _no, "_incarnations": describe, "_counter": _no, "_fetching": _no,
@@ -224,8 +228,9 @@ _RULES: dict[type, dict[str, Rule]] = {
         "_host": _no, "_config": _no, "_outbox": _no, "patience_us": _no, "suspicion": _no,
         "voter": describe, "proposer": describe, "admission": describe, "changes": describe,
         "_seen": describe, "_excluded": describe, "_attempts": _no, "_retry_at": _no,
-        "_need_at": _no, "_answered_at": _no, "_tail_requests": _requests, "wish": describe,
+        "_need_at": _no, "_answered_at": _no, "tails": describe, "wish": describe,
     },
+    TailRequests: {"_outbox": _no, "_requests": _requests, "_wait_us": _no},
     Voter: {"accepted": describe, "epoch": describe, "promised": describe},
     Admission: {"_asking": _asking, "_barred": _bars, "_patience_us": _no},
     Changes: {"_outbox": _no, "_request": describe},

@@ -10,7 +10,6 @@ from unittest.mock import patch
 
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import RunFacts
-from sparktxlog.protocol import proposer as proposing
 from sparktxlog.protocol.balloting import BallotState, MemberState, Vote
 from sparktxlog.protocol.events import RunSubmitted
 from sparktxlog.protocol.messages import Post, RunHeader
@@ -18,6 +17,7 @@ from sparktxlog.protocol.ordering import Ordering
 from sparktxlog.protocol.posting import Snapshot
 from sparktxlog.protocol.proposer import Intent, Proposer, Stage
 from sparktxlog.protocol.recovery import MasterConfig, RecoveredState
+from sparktxlog.protocol.streams import Run, Stream
 from sparktxlog.protocol.succession import Succession
 from sparktxlog.protocol.suspicion import Suspicion
 from sparktxlog.protocol.union import FinalQueue, end_of, final_queue
@@ -207,18 +207,11 @@ def longest_queue(states: Mapping[NodeId, MemberState]) -> FinalQueue:
     return final_queue({n: replace(state, acquired=()) for n, state in states.items()})
 
 
-_new_view = Proposer._new_view
-
-
-def own_queue(self: Proposer) -> View:
+def own_queue(self: Proposer) -> FinalQueue:
     """Take the proposer's queue, and what it acquired itself."""
-
-    def own(states: Mapping[NodeId, MemberState]) -> FinalQueue:
-        mine = {node: state for node, state in states.items() if node == self.ballot.node}
-        return final_queue(mine or states)
-
-    with patch.object(proposing, "final_queue", own):
-        return _new_view(self)
+    states = self._states()
+    mine = {node: state for node, state in states.items() if node == self.ballot.node}
+    return final_queue(mine or states)
 
 
 def torn_union(states: Mapping[NodeId, MemberState]) -> FinalQueue:
@@ -259,6 +252,15 @@ class BeyondGaps(Ordering):
             stream.early.update(kept[stream.origin])
 
 
+_promise_too = Succession._promise_too
+
+
+def promise_in_memory(self: Succession, proposer: Proposer, now: int) -> bool:
+    """Count the own promise without making it durable."""
+    with patch.object(self._outbox, "persist", lambda action: None):
+        return _promise_too(self, proposer, now)
+
+
 # -- P16, P17 --------------------------------------------------------------------------------------
 
 _choose = Proposer.choose
@@ -270,6 +272,16 @@ def without_flush(self: Proposer, now: int) -> bool:
     if chosen and self.stage is Stage.FLUSH:
         self._enter(Stage.ACCEPT, now)
     return chosen
+
+
+def everything_is_held(self: FinalQueue, state: MemberState) -> bool:
+    """Take a promise for a flush, whatever it shows."""
+    return True
+
+
+def all_beside(self: Stream) -> list[Run]:
+    """Name what is kept beside a stream, behind a gap or not."""
+    return [self.early[seq] for seq in sorted(self.early)]
 
 
 _take_flushed = Proposer.take_flushed

@@ -54,8 +54,7 @@ def old_voters_decide(core: type[Master]) -> None:
     node = Lone(core)
     roster = tuple(replace(s, weight=3 if s.node_id == "a" else 1) for s in node.view.roster)
     ballot = changing(node, roster)
-    node.hear(node.promise("b", ballot), node.promise("c", ballot))
-    actions = node.hear(node.flushed("b", ballot, 0), node.flushed("c", ballot, 0))
+    actions = node.hear(node.promise("b", ballot), node.promise("c", ballot))
     assert sent(actions, Accept), "no vote was asked for"
     assert not views(actions), "decided by the votes it gives itself"
     assert views(node.hear(node.accepted("b", ballot)))
@@ -126,9 +125,9 @@ def a_retry_leaves_the_roster(core: type[Master]) -> None:
     node.feed(ChangeRequested(ticket=1, roster=(*node.view.roster, heavy)))
     ballot = proposing(node)
     actions = node.hear(node.promise("b", ballot), node.promise("c", ballot))
-    flushes = sent(actions, Flush)
-    assert flushes
-    assert {flush.candidate.roster for flush in flushes} == {node.view.roster}
+    asked = sent(actions, Accept)
+    assert asked
+    assert {accept.candidate.roster for accept in asked} == {node.view.roster}
 
 
 def another_decision_halts(core: type[Master]) -> None:
@@ -147,8 +146,8 @@ def data_quorum_is_needed(core: type[Master]) -> None:
     node = Lone(core, votes=dict.fromkeys(("a", "b", "c", "w", "w2"), 1))
     ballot = proposing(node)
     actions = node.hear(node.promise("w", ballot), node.promise("w2", ballot))
-    assert not sent(actions + node.wait(SECOND_US // 2), Flush)
-    assert sent(node.hear(node.promise("b", ballot)) + node.wait(SECOND_US // 5), Flush)
+    assert not sent(actions + node.wait(SECOND_US // 2), Accept)
+    assert sent(node.hear(node.promise("b", ballot)) + node.wait(SECOND_US // 5), Accept)
 
 
 def promise_stops_everything(core: type[Master]) -> None:
@@ -172,7 +171,9 @@ def promise_stops_everything(core: type[Master]) -> None:
     pushed = [a for a in actions if isinstance(a, SendPush)]
     posted = [a for a in actions if isinstance(a, SendPost) and a.post.counter > before]
     assert not (told or pushed or posted or queued(actions))
-    assert not [a for a in actions if isinstance(a, PersistForeignRun)]
+    # What is pushed now is kept, and neither a promise nor a post calls it acquired.
+    again = sent(node.hear(node.prepare("b", 2)), Promise)
+    assert again[0].state == promise[0].state
 
 
 def promise_is_durable_first(core: type[Master]) -> None:
@@ -221,8 +222,10 @@ def everybody_flushes_first(core: type[Master]) -> None:
     """P16: no vote is asked for until every member-to-be holds the whole final queue."""
     node = Lone(core)
     ballot = proposing(node)
-    actions = node.hear(node.promise("b", ballot), node.promise("c", ballot))
-    actions += node.hear(node.flushed("b", ballot, 0), node.flushed("c", ballot, 1))
+    run = node.run_of("b", 1, 7, n=2)
+    actions = node.hear(node.promise("b", ballot, run), node.promise("c", ballot))
+    actions += node.hear(node.flushed("c", ballot, 1))
+    actions += node.push(run)
     assert not sent(actions, Accept)
     assert sent(node.hear(node.flushed("c", ballot, 0)), Accept)
 
@@ -281,8 +284,7 @@ def every_vote_is_needed(core: type[Master]) -> None:
     """P12: in five votes, two are no majority."""
     node = Lone(core, votes=dict.fromkeys("abcde", 1))
     ballot = proposing(node)
-    node.hear(*(node.promise(peer, ballot) for peer in "bcde"))
-    actions = node.hear(*(node.flushed(peer, ballot, 0) for peer in "bcde"))
+    actions = node.hear(*(node.promise(peer, ballot) for peer in "bcde"))
     assert sent(actions, Accept)
     assert not views(actions + node.hear(node.accepted("b", ballot)))
     assert views(node.hear(node.accepted("c", ballot)))

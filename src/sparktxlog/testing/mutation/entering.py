@@ -9,6 +9,7 @@ from unittest.mock import patch
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.actions import PersistRestamp
 from sparktxlog.protocol.balloting import MemberState, Vote
+from sparktxlog.protocol.collecting import Collecting
 from sparktxlog.protocol.counter import TimestampCounter
 from sparktxlog.protocol.events import ForceRequested
 from sparktxlog.protocol.forcing import forced_view
@@ -18,6 +19,7 @@ from sparktxlog.protocol.phases import Phase
 from sparktxlog.protocol.proposer import Proposer
 from sparktxlog.protocol.recovery import MasterConfig, RecoveredRun, RecoveredState
 from sparktxlog.protocol.succession import Succession
+from sparktxlog.protocol.synchronized import SynchronizedQueue
 from sparktxlog.protocol.view import View
 from sparktxlog.protocol.voter import Voter
 from sparktxlog.testing.mutation.ordinary import unchecked
@@ -194,6 +196,17 @@ def _stamped(core: Master, run: RecoveredRun, epoch: int, now: int) -> Recovered
 
 
 _take_flushed = Proposer.take_flushed
+
+
+def appended_unchecked(
+    queue: SynchronizedQueue, collecting: Collecting, view: View, now: int
+) -> bool:
+    """Append what is held until the queue is as long as the base says."""
+    held = [run for stream in collecting.streams.values() for run in stream.held()]
+    for run in sorted(held, key=lambda run: run.key):
+        if queue.position < view.base.position:
+            queue.append(collecting.learn_final(run.header, now), collecting.streams[run.key[2]])
+    return queue.position >= view.base.position
 
 
 def joiners_unflushed(self: Proposer, node: str, missing: int, now: int) -> bool:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from sparktxlog.protocol import final_queue, succession
 from sparktxlog.protocol import master as mastering
 from sparktxlog.protocol import ordering as orders
 from sparktxlog.protocol import proposer as proposing
-from sparktxlog.protocol import succession
 from sparktxlog.protocol.actions import (
     PersistAnnouncement,
     PersistBallot,
@@ -29,6 +29,7 @@ from sparktxlog.protocol.streams import Stream
 from sparktxlog.protocol.succession import Succession
 from sparktxlog.protocol.suspicion import Suspicion
 from sparktxlog.protocol.synchronized import SynchronizedQueue
+from sparktxlog.protocol.union import FinalQueue
 from sparktxlog.protocol.view import View
 from sparktxlog.protocol.voter import Voter
 from sparktxlog.testing.mutation import deciding, entering, ordinary
@@ -173,6 +174,8 @@ _DECIDING = (
        forgetful(deciding.forget_promise), "ts", _RIVALS),
     _m("P14", "wedge-forgotten", "works on after a restart although a ballot was promised",
        plain(entering.ForgottenWedge), "ts", _RIVALS),
+    _m("P14", "own-promise-volatile", "tells a value in a ballot that only its memory knows",
+       patched((Succession, "_promise_too", deciding.promise_in_memory)), "ts", _RIVALS),
     _m("P14", "promises-any-ballot", "promises lower ballots, too",
        patched((Voter, "promise", deciding.promise_anything)), "ts", _RIVALS),
     _m("P14", "ballot-counter-volatile", "begins with ballot number 1 after a restart",
@@ -185,13 +188,17 @@ _DECIDING = (
     _m("P15", "longest-queue", "takes the longest queue instead of the union",
        patched((proposing, "final_queue", deciding.longest_queue)), "s"),
     _m("P15", "proposers-queue", "takes the proposer's queue instead of the union",
-       patched((Proposer, "_new_view", deciding.own_queue)), "s"),
+       patched((Proposer, "_final_queue", deciding.own_queue)), "s"),
     _m("P15", "union-unsorted", "leaves the union in the order of its origins",
        patched((proposing, "final_queue", deciding.unsorted_union)), "s"),
     _m("P15", "union-with-gaps", "promises runs behind a gap as well",
        ordering(deciding.BeyondGaps), "s"),
     _m("P16", "no-flush", "asks for votes before anybody holds the final queue",
        patched((Proposer, "choose", deciding.without_flush)), "s"),
+    _m("P16", "promise-for-flush", "takes a promise for a flush, whatever it shows",
+       patched((FinalQueue, "is_held", deciding.everything_is_held)), "ts"),
+    _m("P16", "holds-beyond-gap", "says that it holds what lies behind a gap",
+       patched((Stream, "_beside", deciding.all_beside)), "ts"),
     _m("P16", "flush-half-done", "takes every answer to a flush for a complete one",
        patched((Proposer, "take_flushed", deciding.begun_is_done)), "st"),
     _m("P16", "flush-of-a-majority", "goes on when a majority of the members flushed",
@@ -213,6 +220,8 @@ _DECIDING = (
 _ENTERING = (
     _m("P18", "install-unchecked", "installs a final queue that is none of its own",
        plain(entering.InstallsAnything), "t"),
+    _m("P18", "held-runs-unchecked", "appends the runs it holds without comparing the hash",
+       patched((final_queue, "_append_held", entering.appended_unchecked)), "ts"),
     _m("P18", "view-spoken-early", "posts in an epoch before its view is durable",
        hasty(PersistView, at_once=True), "ts"),
     _m("P18", "acquired-kept", "keeps for acquired, when evicted, what its disk dropped",

@@ -40,6 +40,13 @@ from sparktxlog.testing.mutation.entering_traces import (
     only_own_runs_are_restamped,
     tail_of_another_lineage_is_ignored,
 )
+from sparktxlog.testing.mutation.holding_traces import (
+    ballot_number_is_used_once,
+    held_runs_are_appended_in_order,
+    held_runs_of_another_queue_stay,
+    joiner_says_what_it_holds,
+    who_holds_all_is_not_asked,
+)
 from sparktxlog.testing.mutation.ordinary_traces import (
     broken_promise_halts,
     everything_is_durable_first,
@@ -79,6 +86,11 @@ TRACES: tuple[Trace, ...] = (
     everybody_flushes_first,
     flushed_is_durable_first,
     joiner_flushes_too,
+    who_holds_all_is_not_asked,
+    ballot_number_is_used_once,
+    held_runs_are_appended_in_order,
+    held_runs_of_another_queue_stay,
+    joiner_says_what_it_holds,
     no_vote_below_a_promise,
     accepted_value_survives_a_crash,
     another_final_queue_halts,

@@ -1,0 +1,97 @@
+"""Directed traces of what nodes hold and say that they hold (protocol P14–P16, P18, P21)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sparktxlog.model.ids import NodeId
+from sparktxlog.protocol.actions import PersistForeignRun, SendEpochMessage
+from sparktxlog.protocol.balloting import Accept, Decide, Flush, Promise
+from sparktxlog.protocol.chain import chain_hash
+from sparktxlog.protocol.master import Master
+from sparktxlog.protocol.messages import MergeBase, RunHeader
+from sparktxlog.protocol.phases import Phase
+from sparktxlog.protocol.view import View
+from sparktxlog.testing.mutation.lone import Lone, next_view, proposing, queued, sent, views
+
+
+def _end_of(*runs: RunHeader) -> MergeBase:
+    position, hashed = 0, bytes(32)
+    for run in runs:
+        position, hashed = position + run.n, chain_hash(hashed, run)
+    return MergeBase(
+        position=position, chain_hash=hashed, origin=runs[-1].origin, seq=runs[-1].last
+    )
+
+
+def _behind(node: Lone, *runs: RunHeader) -> View:
+    """Return the view behind an epoch whose queue, as some member had it, are these runs."""
+    end = _end_of(*runs)
+    return replace(next_view(node.view, "a", "b", "c"), base=end, end=end)
+
+
+def who_holds_all_is_not_asked(core: type[Master]) -> None:
+    """P16: whose promises show the whole final queue need no flush; all others get one."""
+    node = Lone(core)
+    ballot = proposing(node)
+    actions = node.hear(node.promise("b", ballot), node.promise("c", ballot))
+    assert sent(actions, Accept)
+    assert not sent(actions, Flush)
+
+    node = Lone(core)
+    ballot, run = proposing(node), node.run_of("b", 1, 7)
+    node.push(run)  # it comes while this node is wedged: at hand, once the final queue names it
+    actions = node.hear(node.promise("b", ballot, run), node.promise("c", ballot))
+    asked = [a for a in actions if isinstance(a, SendEpochMessage)]
+    assert [a.peer for a in asked if isinstance(a.message, Flush)] == ["c"]
+    assert not sent(actions, Accept)
+    assert sent(node.hear(node.flushed("c", ballot, 0)), Accept)
+
+
+def ballot_number_is_used_once(core: type[Master]) -> None:
+    """P14: a number under which a value was told is never used again, also after a crash."""
+    node = Lone(core)
+    ballot, run = proposing(node), node.run_of("b", 1, 7)
+    assert sent(node.hear(node.promise("b", ballot, run), node.promise("c", ballot)), Flush)
+    node.start()
+    assert proposing(node, ballot.number) > ballot
+
+
+def held_runs_are_appended_in_order(core: type[Master]) -> None:
+    """P18: who holds the runs up to a final queue's base needs nobody's tail to append them."""
+    node = Lone(core)
+    first, second = node.run_of("c", 1, 5), node.run_of("b", 1, 7, n=2)
+    node.hear(node.prepare("b", 1))
+    for run in (second, first):
+        node.push(run)
+    actions = node.hear(Decide(sender=NodeId("b"), view=_behind(node, first, second)))
+    assert [e.header for action in queued(actions) for e in action.entries] == [first, second]
+    assert views(actions)
+
+
+def held_runs_of_another_queue_stay(core: type[Master]) -> None:
+    """P18, P28: held runs are appended if they are what the base names, else they wait."""
+    node = Lone(core)
+    mine, other = node.run_of("c", 1, 5), node.run_of("b", 1, 7)
+    node.hear(node.prepare("b", 1))
+    node.push(mine)
+    actions = node.hear(Decide(sender=NodeId("b"), view=_behind(node, other)))
+    assert not queued(actions)
+    assert not views(actions)
+    assert node.master.phase is Phase.WEDGED
+
+
+def joiner_says_what_it_holds(core: type[Master]) -> None:
+    """P21, P16: the promise of a node about to join names what it holds without gap, no more."""
+    node = Lone(core)
+    node.hear(Decide(sender=NodeId("b"), view=next_view(node.view, "b", "c")))
+    assert node.master.phase is Phase.JOINING
+    node.view = node.master.view
+    runs = [replace(node.run_of("b", seq, seq), epoch=2) for seq in (1, 2, 4)]
+    actions = [action for run in runs for action in node.push(run)]
+    assert [a.header for a in actions if isinstance(a, PersistForeignRun)] == runs
+    for _ in range(2):
+        (promise,) = sent(node.hear(node.prepare("b", 1)), Promise)
+        assert promise.state is not None
+        assert list(promise.state.acquired) == runs[:2]
+        node.start()  # what it said it holds is there behind a crash
