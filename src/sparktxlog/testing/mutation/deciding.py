@@ -6,7 +6,6 @@ import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
-from unittest.mock import patch
 
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import RunFacts
@@ -257,8 +256,10 @@ _promise_too = Succession._promise_too
 
 def promise_in_memory(self: Succession, proposer: Proposer, now: int) -> bool:
     """Count the own promise without making it durable."""
-    with patch.object(self._outbox, "persist", lambda action: None):
-        return _promise_too(self, proposer, now)
+    before = list(self._outbox._persists)
+    promised = _promise_too(self, proposer, now)
+    self._outbox._persists = before
+    return promised
 
 
 # -- P16, P17 --------------------------------------------------------------------------------------

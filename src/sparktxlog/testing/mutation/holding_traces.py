@@ -12,7 +12,15 @@ from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.messages import MergeBase, RunHeader
 from sparktxlog.protocol.phases import Phase
 from sparktxlog.protocol.view import View
-from sparktxlog.testing.mutation.lone import Lone, next_view, proposing, queued, sent, views
+from sparktxlog.testing.mutation.lone import (
+    Lone,
+    next_ballot,
+    next_view,
+    proposing,
+    queued,
+    sent,
+    views,
+)
 
 
 def _end_of(*runs: RunHeader) -> MergeBase:
@@ -54,7 +62,7 @@ def ballot_number_is_used_once(core: type[Master]) -> None:
     ballot, run = proposing(node), node.run_of("b", 1, 7)
     assert sent(node.hear(node.promise("b", ballot, run), node.promise("c", ballot)), Flush)
     node.start()
-    assert proposing(node, ballot.number) > ballot
+    assert next_ballot(node) > ballot
 
 
 def held_runs_are_appended_in_order(core: type[Master]) -> None:

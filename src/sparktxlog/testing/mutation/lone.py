@@ -220,6 +220,11 @@ def next_view(view: View, *members: str) -> View:
 def proposing(node: Lone, number: int = 1) -> Ballot:
     """Let a node propose by itself, behind a ballot of `b` that came to nothing."""
     node.hear(node.prepare("b", number))
+    return next_ballot(node)
+
+
+def next_ballot(node: Lone) -> Ballot:
+    """Let a wedged node try by itself."""
     for _ in range(100):
         started = sent(node.wait(SECOND_US // 10), Prepare)
         if started:

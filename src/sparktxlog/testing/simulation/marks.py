@@ -13,7 +13,7 @@ from sparktxlog.protocol.balloting import (
     Promise,
 )
 from sparktxlog.protocol.phases import Phase
-from sparktxlog.protocol.view import Ballot
+from sparktxlog.protocol.view import Ballot, View
 
 #: Marks that a run of many seeds must show.
 EXPECTED = (
@@ -21,7 +21,8 @@ EXPECTED = (
     "probe", "prepare", "promise", "refusal", "flush", "flushed", "accept", "accepted", "decide",
     "join request", "tail request",
     "promise with an accepted value", "value of an earlier ballot proposed again",
-    "flush of a joiner", "final queue with a tail", "flush not complete",
+    "flush of a joiner", "final queue with a tail", "flush not complete", "nobody to flush",
+    "joiner that needs no flush",
     "run restamped", "wedged at start", "joining at start", "disk lost", "returned after a loss",
     "member evicted", "member admitted", "roster changed", "two ballots for one epoch",
     "nobody evicted", "one member alone", "forced",
@@ -42,6 +43,8 @@ class Marks:
         #: Epoch → ballots prepared, and those of them that were flushed.
         self._prepared: dict[int, set[Ballot]] = {}
         self._flushed: set[tuple[int, Ballot]] = set()
+        #: Values that some promise named, until their epoch is over.
+        self._voted: dict[int, list[View]] = {}
 
     def hit(self, mark: str) -> None:
         """Count a mark."""
@@ -60,6 +63,7 @@ class Marks:
             case Promise():
                 if message.accepted is not None:
                     counts["promise with an accepted value"] += 1
+                    self._voted.setdefault(message.epoch, []).append(message.accepted.view)
             case Prepare():
                 ballots = self._prepared.setdefault(message.view.epoch, set())
                 ballots.add(message.ballot)
@@ -75,11 +79,19 @@ class Marks:
                 if message.missing:
                     counts["flush not complete"] += 1
             case Accept():
-                alone = len(message.candidate.members) == 1
-                if (message.view.epoch, message.ballot) not in self._flushed and not alone:
-                    counts["value of an earlier ballot proposed again"] += 1
+                if (message.view.epoch, message.ballot) not in self._flushed:
+                    self._unflushed(message)
             case _:
                 pass
+
+    def _unflushed(self, accept: Accept) -> None:
+        members = accept.candidate.members
+        if accept.candidate in self._voted.get(accept.view.epoch, ()):
+            self.counts["value of an earlier ballot proposed again"] += 1
+        elif len(members) > 1:
+            self.counts["nobody to flush"] += 1
+            if set(members) - set(accept.view.members):
+                self.counts["joiner that needs no flush"] += 1
 
     def missing(self) -> list[str]:
         """Return the expected marks that never showed."""
