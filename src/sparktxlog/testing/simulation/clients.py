@@ -5,11 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sparktxlog.protocol.events import RunSubmitted
+from sparktxlog.protocol.phases import Phase
 from sparktxlog.testing.simulation.node import SimulatedNode
 from sparktxlog.testing.simulation.world import World
 
 #: Chance that a client waits for the outcome and goes elsewhere for it, and how often it does.
 _STUBBORN, _MOST_ATTEMPTS = 0.3, 4
+
+
+#: Phases that an epoch change follows soon, and the runs that then come in so long a time.
+_NEAR_CHANGE = (Phase.SUSPECT, Phase.JOINING)
+_STEADY, _STEADY_RUNS, _STEADY_US = 0.12, 16, 1_500_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +40,7 @@ class Clients:
         self._until = until
         #: Mean transactions of a burst are about 30.
         self._pause_us = max(1, 30 * (until - world.now) // transactions)
+        world.on_phase = self._phase
         self._next()
 
     def _next(self) -> None:
@@ -44,6 +51,16 @@ class Clients:
     def _due(self) -> None:
         self.burst()
         self._next()
+
+    def _phase(self, phase: Phase) -> None:
+        """Go on steadily where an epoch change is near, so that it meets runs on their way."""
+        world = self._world
+        if phase not in _NEAR_CHANGE or world.now >= self._until:
+            return
+        if world.random.random() < _STEADY:
+            for _ in range(_STEADY_RUNS):
+                node = world.random.choice(list(world.nodes.values()))
+                world.after(world.random.randrange(_STEADY_US), self._submit, node, 0)
 
     def burst(self) -> None:
         """Submit some runs within the next 200 ms."""

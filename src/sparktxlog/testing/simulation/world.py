@@ -94,6 +94,8 @@ class World:
         self.steps = 0
         self.network = Network(self.random, Weather())
         self.marks = Marks()
+        #: Told of each phase that a node enters.
+        self.on_phase: Callable[[Phase], None] = lambda phase: None
         self.facts: dict[bytes, RunFacts] = {}
         self._queue: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
         self._count = 0
@@ -363,6 +365,7 @@ class World:
     def phase_changed(self, node: SimulatedNode, told: TellPhase) -> None:
         """See a node change its part."""
         self.marks.phase(told.phase)
+        self.on_phase(told.phase)
         before, node.told_phase = node.told_phase, (told.phase, told.view.epoch)
         if told.phase is Phase.NORMAL and before == (Phase.SUSPECT, told.view.epoch):
             self.marks.hit("suspect cleared")
