@@ -497,7 +497,7 @@ class Master:
         old = [run for run in mine if run.header.epoch < epoch]
         if not self._is_member:
             # What it holds of others a promise or a flush may have shown (P16).
-            return [*old, *kept]
+            return mine + [run for run in kept if run.header.origin != self._config.node_id]
         for run in sorted(old, key=lambda run: run.header.seq):
             header = replace(run.header, epoch=epoch, ts=self._counter.stamp(now))
             self._outbox.persist(PersistRestamp(header=header))

@@ -106,6 +106,8 @@ class Proposer:
         queue = self._final_queue()
         self.candidate, self.holder = self._new_view(queue), queue.holder
         members = self.candidate.members
+        if not members:
+            return False  # a roster without any of those that hold the log
         states = {node: self._promises[node].state for node in members if node in self._promises}
         self.flushed = {n for n, state in states.items() if state and queue.is_held(state)}
         self._heard = dict.fromkeys(members, now)
@@ -149,13 +151,13 @@ class Proposer:
             replace(seat, incarnation=intent.joiners.get(seat.node_id, seat.incarnation))
             for seat in (view.roster if intent.roster is None else intent.roster)
         )
-        members = tuple(
+        there = [
             seat.node_id
             for seat in roster
-            if not seat.witness
-            and (seat.node_id in states or seat.node_id in intent.joiners)
-            and seat.node_id not in intent.excluded
-        )
+            if not seat.witness and (seat.node_id in states or seat.node_id in intent.joiners)
+        ]
+        # If each was silent once, nobody is left out for it: without members nothing goes on.
+        members = tuple(node for node in there if node not in intent.excluded) or tuple(there)
         return replace(
             view,
             epoch=view.epoch + 1,

@@ -299,15 +299,15 @@ class Succession:
 
     def _promised(self, before: Ballot, ballot: Ballot, now: int) -> Promise:
         """Make a promise durable, wedge, and return what to answer (P14)."""
-        view, member = self._host.view, self._host.is_member
-        if member:
-            self._host.wedge(now, f"{ballot.node} decides on the epoch behind {view.epoch}")
+        view, host = self._host.view, self._host
+        if host.is_member:
+            host.wedge(now, f"{ballot.node} decides on the epoch behind {view.epoch}")
         if self.voter.promised != before:
             self._outbox.persist(PersistBallot(state=self.voter.state))
         return Promise(
             lineage=view.lineage, epoch=view.epoch, sender=self._config.node_id,
-            incarnation=self._host.incarnation, ballot=ballot, accepted=self.voter.accepted,
-            state=self._host.member_state() if member else self._host.joiner_state(),
+            incarnation=host.incarnation, ballot=ballot, accepted=self.voter.accepted,
+            state=host.member_state() if host.is_member else host.joiner_state(),
         )  # fmt: skip
 
     def _refuse(self, node: NodeId, ballot: Ballot) -> None:
@@ -370,9 +370,8 @@ class Succession:
     def _propose(self, intent: Intent, now: int) -> None:
         """Start a ballot: stop, so that nothing comes up behind the others' promises, and ask."""
         view = self._host.view
-        self._seen += 1
+        self._seen, self._attempts = self._seen + 1, self._attempts + 1
         ballot = Ballot(number=self._seen, node=self._config.node_id)
-        self._attempts += 1
         self._host.wedge(now, f"{ballot.node} decides on the epoch behind {view.epoch}")
         self.proposer = Proposer(view, ballot, intent, now, self.patience_us)
         self._ask(self.proposer)
@@ -392,9 +391,8 @@ class Succession:
 
     def _ask(self, proposer: Proposer) -> None:
         """Send this stage's question to all that have not answered."""
-        # A flush is repeated to those that are done, too: else they think that it got stuck.
-        flushing = proposer.stage is Stage.FLUSH
-        self._ask_of(proposer, proposer.asked() if flushing else proposer.unanswered())
+        done_too = proposer.stage is Stage.FLUSH  # else they think that it got stuck
+        self._ask_of(proposer, proposer.asked() if done_too else proposer.unanswered())
 
     def _ask_of(self, proposer: Proposer, nodes: Iterable[NodeId]) -> None:
         for node in nodes:

@@ -13,12 +13,15 @@ from sparktxlog.protocol.messages import MergeBase, RunHeader
 from sparktxlog.protocol.phases import Phase
 from sparktxlog.protocol.view import View
 from sparktxlog.testing.mutation.lone import (
+    LINEAGE,
     Lone,
+    entry_of,
     next_ballot,
     next_view,
     proposing,
     queued,
     sent,
+    tail_of,
     views,
 )
 
@@ -87,6 +90,23 @@ def held_runs_of_another_queue_stay(core: type[Master]) -> None:
     assert not queued(actions)
     assert not views(actions)
     assert node.master.phase is Phase.WEDGED
+
+
+def own_runs_of_before_are_foreign(core: type[Master]) -> None:
+    """P21: a node that lost its disk fetches what it stamped before as anybody's, in any order."""
+    node = Lone(core, incarnation=2)
+    entries = [entry_of(node.run_of("a", 1, 5), 1, bytes(32))]
+    entries.append(entry_of(node.run_of("a", 2, 6), 2, entries[0].chain_hash))
+    tails = [tail_of(LINEAGE, entry) for entry in entries]
+    node.feed(*tails)
+    assert not queued(node.push(entries[1].header))
+    node.start()
+    assert node.master.phase is Phase.JOINING
+    actions = node.feed(*tails) + node.push(entries[0].header)
+    actions += node.push(entries[1].header)
+    assert [e.header for action in queued(actions) for e in action.entries] == [
+        entry.header for entry in entries
+    ]
 
 
 def joiner_says_what_it_holds(core: type[Master]) -> None:

@@ -45,6 +45,7 @@ from sparktxlog.testing.mutation.holding_traces import (
     held_runs_are_appended_in_order,
     held_runs_of_another_queue_stay,
     joiner_says_what_it_holds,
+    own_runs_of_before_are_foreign,
     who_holds_all_is_not_asked,
 )
 from sparktxlog.testing.mutation.ordinary_traces import (
@@ -91,6 +92,7 @@ TRACES: tuple[Trace, ...] = (
     held_runs_are_appended_in_order,
     held_runs_of_another_queue_stay,
     joiner_says_what_it_holds,
+    own_runs_of_before_are_foreign,
     no_vote_below_a_promise,
     accepted_value_survives_a_crash,
     another_final_queue_halts,
