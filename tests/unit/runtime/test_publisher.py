@@ -5,7 +5,7 @@ And the epochs that it appends: each once, whenever the process was killed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Event
 
@@ -46,7 +46,20 @@ class Site:
         """Start, publish everything, stop."""
         state = self.front.load(1_000)
         goal, done = state.core.base.position, Event()
-        publisher = Publisher(
+        publisher = self.publisher(
+            lambda position, seconds: done.set() if position >= goal else None, epochs
+        )
+        publisher.start(goal)
+        if goal > state.published:
+            assert done.wait(10), publisher.failure
+        publisher.stop()
+        assert publisher.failure is None
+
+    def publisher(
+        self, on_published: Callable[[int, float], None], epochs: EpochHistory | None = None
+    ) -> Publisher:
+        state = self.front.load(1_000)
+        return Publisher(
             front=self.front,
             payloads=LocalPayloadStore(self.directory / "payloads"),
             log_root=self.log,
@@ -58,13 +71,8 @@ class Site:
             published=(state.published, state.published_version),
             epochs=EpochHistory({}, put=self.front.write) if epochs is None else epochs,
             instance="i",
-            on_published=lambda position, seconds: done.set() if position >= goal else None,
+            on_published=on_published,
         )
-        publisher.start(goal)
-        if goal > state.published:
-            assert done.wait(10), publisher.failure
-        publisher.stop()
-        assert publisher.failure is None
 
     def reset(self, giver: SqliteFront | MemoryFront, incarnation: int | None = None) -> None:
         """Take over a peer's snapshot and start anew."""
@@ -237,3 +245,16 @@ def test_a_row_that_is_there_before_the_front_noted_it_is_not_repeated(tmp_path:
     site.publish(history)
     assert site.epoch_rows() == [(1, "?")]
     site.front.close()
+
+
+def test_a_held_publisher_goes_on_after_a_moment(tmp_path: Path) -> None:
+    """An epoch change that never ends must not end publishing."""
+    site, done = Site(tmp_path), Event()
+    run = run_of(n=2, blocks=BLOCKS)
+    publisher = site.publisher(lambda position, seconds: done.set())
+    publisher.start(0)
+    publisher.hold(True)
+    site.order([run], entries_of([run]))
+    publisher.ordered(run.header.n)
+    assert done.wait(10), publisher.failure
+    publisher.stop()

@@ -1,0 +1,136 @@
+"""What one link sends: pushes together, messages side by side, few pushes before a message."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from sparktxlog.codec import wire
+from sparktxlog.model.ids import NodeId
+from sparktxlog.protocol.messages import RunHeader
+from sparktxlog.transport.outbox import Outbox
+from sparktxlog.transport.telling import Telling
+
+PUSHES = "/peer/v1/pushes"
+
+
+def header(seq: int) -> RunHeader:
+    return RunHeader(
+        epoch=1, ts=seq, origin=NodeId("B"), incarnation=1, seq=seq, n=1, digest=bytes(32),
+        size_bytes=100,
+    )  # fmt: skip
+
+
+class Peer:
+    """Takes requests, and answers them when it is told to."""
+
+    def __init__(self) -> None:
+        self.taken: list[str] = []
+        self.answers: dict[str, asyncio.Event] = {}
+        self.pushed: list[int] = []
+
+    async def send(self, target: str, body: bytes) -> None:
+        name = target if target == PUSHES else body.decode()
+        self.taken.append(name)
+        if target == PUSHES:
+            self.pushed.append(len(list(wire.decode_pushes(body))))
+        await self.answers.setdefault(name, asyncio.Event()).wait()
+
+
+async def settled() -> None:
+    """Let everything that can go on go on."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+def told(scenario: Callable[[Telling, Peer, asyncio.Event], Awaitable[None]]) -> None:
+    async def main() -> None:
+        peer, greeted = Peer(), asyncio.Event()
+        telling = Telling(Outbox(), greeted, peer.send)
+        tasks = [asyncio.create_task(telling.pushing()), asyncio.create_task(telling.messaging())]
+        try:
+            await asyncio.wait_for(scenario(telling, peer, greeted), 10)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    asyncio.run(main())
+
+
+def test_a_message_waits_for_no_answer() -> None:
+    async def scenario(telling: Telling, peer: Peer, greeted: asyncio.Event) -> None:
+        greeted.set()
+        telling.push(header(1), b"x")
+        await settled()
+        for name in ("one", "two"):
+            telling.message("/", name.encode())
+        await settled()
+        assert peer.taken == [PUSHES, "one", "two"]
+        assert not telling.is_done
+
+    told(scenario)
+
+
+def test_a_message_goes_behind_the_pushes_that_stood_before_it() -> None:
+    """Who is asked for a promise holds what was pushed to it by then (P14)."""
+
+    async def scenario(telling: Telling, peer: Peer, greeted: asyncio.Event) -> None:
+        greeted.set()
+        telling.push(header(1), b"x")
+        await settled()
+        telling.push(header(2), b"x")
+        telling.message("/", b"prepare")
+        telling.push(header(3), b"x")
+        await settled()
+        assert peer.taken == [PUSHES], "its push waits for the request under way"
+        peer.answers[PUSHES].set()
+        await settled()
+        assert peer.taken == [PUSHES, PUSHES, "prepare"]
+        assert peer.pushed == [1, 2]
+
+    told(scenario)
+
+
+def test_a_message_overtakes_many_bytes_of_pushes() -> None:
+    async def scenario(telling: Telling, peer: Peer, greeted: asyncio.Event) -> None:
+        greeted.set()
+        telling.push(header(1), b"x")
+        await settled()
+        telling.push(header(2), bytes(65 << 10))
+        telling.message("/", b"prepare")
+        await settled()
+        assert peer.taken == [PUSHES, "prepare"]
+
+    told(scenario)
+
+
+def test_few_messages_are_under_way_at_once() -> None:
+    async def scenario(telling: Telling, peer: Peer, greeted: asyncio.Event) -> None:
+        greeted.set()
+        for name in "abcdef":
+            telling.message("/", name.encode())
+        await settled()
+        assert peer.taken == list("abcd")
+        peer.answers["c"].set()
+        await settled()
+        assert peer.taken == list("abcde")
+
+    told(scenario)
+
+
+def test_what_waits_goes_when_the_link_is_up_and_is_done_when_answered() -> None:
+    async def scenario(telling: Telling, peer: Peer, greeted: asyncio.Event) -> None:
+        telling.message("/", b"a")
+        telling.push(header(1), b"x")
+        await settled()
+        assert peer.taken == []
+        greeted.set()
+        await settled()
+        assert peer.taken == [PUSHES, "a"]
+        peer.answers["a"].set()
+        peer.answers[PUSHES].set()
+        while not telling.is_done:
+            await telling.progress()
+
+    told(scenario)
