@@ -33,7 +33,7 @@ from sparktxlog.protocol.actions import (
     PersistView,
     TellPhase,
 )
-from sparktxlog.protocol.balloting import Flush, Flushed, MemberState
+from sparktxlog.protocol.balloting import Flush, MemberState
 from sparktxlog.protocol.counter import TimestampCounter
 from sparktxlog.protocol.deadlines import earliest
 from sparktxlog.protocol.events import (
@@ -116,7 +116,7 @@ class Master:
         self._phase, self._phase_at = self._first_phase(voter), now
         self._succession = self.succession_class(self, config, self._outbox, voter, now)
         self._following = Following(
-            config, self._succession.send, self._succession.patience_us, now
+            config, self._succession.letters.send, self._succession.patience_us, now
         )
         #: A candidate to hold durably, and the decided view to take into force when it is held.
         self._flush: Flush | None = None
@@ -431,13 +431,8 @@ class Master:
         if flush.sender == own:
             self._succession.flushed(own, flush.ballot, missing, now)
             return
-        self._succession.send(
-            flush.sender,
-            Flushed(
-                lineage=flush.view.lineage, epoch=flush.view.epoch, sender=own,
-                incarnation=self.incarnation, ballot=flush.ballot, missing=missing,
-            ),
-        )  # fmt: skip
+        letters = self._succession.letters
+        letters.send(flush.sender, letters.flushed(flush, missing))
 
     def learn(self, view: View, now: int) -> None:
         """Take in a decided view of a later epoch: as a member, or as one that is none.

@@ -33,6 +33,7 @@ from sparktxlog.protocol.balloting import (
 from sparktxlog.protocol.changes import Changes
 from sparktxlog.protocol.deadlines import earliest
 from sparktxlog.protocol.joining import Admission
+from sparktxlog.protocol.letters import Letters
 from sparktxlog.protocol.messages import MergeBase
 from sparktxlog.protocol.outbox import Outbox
 from sparktxlog.protocol.phases import Phase
@@ -121,6 +122,7 @@ class Succession:
             config.node_id, config.suspect_timeout_us, config.start_timeout_us,
             self.patience_us, now,
         )  # fmt: skip
+        self.letters = Letters(host, config.node_id, outbox)
         self.voter = voter
         self.proposer: Proposer | None = None
         self.admission = Admission(self.patience_us)
@@ -153,10 +155,6 @@ class Succession:
         self.changes.entered(view)
 
     # -- messages ----------------------------------------------------------------------------------
-
-    def send(self, peer: NodeId, message: EpochMessage) -> None:
-        """Send a message to another node."""
-        self._outbox.tell(SendEpochMessage(peer=peer, message=message))
 
     def on_message(self, message: EpochMessage, now: int) -> None:
         """Take in a message of any epoch."""
@@ -209,7 +207,7 @@ class Succession:
     def tell_view(self, node: NodeId, now: int) -> None:
         """Tell a node that is behind which epoch it is."""
         if self._may_answer(node, now):
-            self.send(node, Decide(sender=self._config.node_id, view=self._host.view))
+            self.letters.send(node, self.letters.decide(self._host.view))
 
     def ask_view(self, node: NodeId, now: int) -> None:
         """Let a node that is ahead tell its view: it answers what comes from an older epoch."""
@@ -225,15 +223,7 @@ class Succession:
         return True
 
     def _probe(self, node: NodeId, suspects: tuple[NodeId, ...]) -> None:
-        view = self._host.view
-        self.send(
-            node,
-            Probe(
-                lineage=view.lineage, epoch=view.epoch, sender=self._config.node_id,
-                incarnation=self._host.incarnation, number=self.suspicion.number,
-                suspects=suspects,
-            ),
-        )  # fmt: skip
+        self.letters.send(node, self.letters.probe(self.suspicion.number, suspects))
 
     def _dispatch(self, message: EpochMessage, now: int) -> None:
         match message:
@@ -267,17 +257,10 @@ class Succession:
                 assert_never(message)
 
     def _on_probe(self, probe: Probe, now: int) -> None:
-        view = self._host.view
         # A complaint: this node tries the suspects itself (V18, V21).
         self.suspicion.complaint(probe.suspects, now)
-        self.send(
-            probe.sender,
-            ProbeAnswer(
-                lineage=view.lineage, epoch=view.epoch, sender=self._config.node_id,
-                incarnation=self._host.incarnation, number=probe.number,
-                hears=self.suspicion.hears(now),
-            ),
-        )  # fmt: skip
+        hears = self.suspicion.hears(now)
+        self.letters.send(probe.sender, self.letters.probe_answer(probe.number, hears))
 
     # -- voting ------------------------------------------------------------------------------------
 
@@ -293,7 +276,7 @@ class Succession:
         before = self.voter.promised
         rival = self.proposer is not None and prepare.ballot < self.proposer.ballot
         if not rival and self.voter.promise(prepare.ballot):
-            self.send(prepare.sender, self._promised(before, prepare.ballot, now))
+            self.letters.send(prepare.sender, self._promised(before, prepare.ballot, now))
         else:
             self._refuse(prepare.sender, prepare.ballot)
 
@@ -304,22 +287,12 @@ class Succession:
             host.wedge(now, f"{ballot.node} decides on the epoch behind {view.epoch}")
         if self.voter.promised != before:
             self._outbox.persist(PersistBallot(state=self.voter.state))
-        return Promise(
-            lineage=view.lineage, epoch=view.epoch, sender=self._config.node_id,
-            incarnation=host.incarnation, ballot=ballot, accepted=self.voter.accepted,
-            state=host.member_state() if host.is_member else host.joiner_state(),
-        )  # fmt: skip
+        state = host.member_state() if host.is_member else host.joiner_state()
+        return self.letters.promise(ballot, self.voter.accepted, state)
 
     def _refuse(self, node: NodeId, ballot: Ballot) -> None:
-        view = self._host.view
-        self.send(
-            node,
-            Refusal(
-                lineage=view.lineage, epoch=view.epoch, sender=self._config.node_id,
-                incarnation=self._host.incarnation, ballot=ballot,
-                promised=self.voter.promised if self.proposer is None else self.proposer.ballot,
-            ),
-        )  # fmt: skip
+        promised = self.voter.promised if self.proposer is None else self.proposer.ballot
+        self.letters.send(node, self.letters.refusal(ballot, promised))
 
     def _note_ballot(self, ballot: Ballot, now: int) -> None:
         """Leave a running ballot its time, and remember its number."""
@@ -343,17 +316,10 @@ class Succession:
         if not self._eligible:
             return
         self._note_ballot(accept.ballot, now)
-        if not self._accept(accept.ballot, accept.candidate, now):
+        if self._accept(accept.ballot, accept.candidate, now):
+            self.letters.send(accept.sender, self.letters.accepted(accept.ballot))
+        else:
             self._refuse(accept.sender, accept.ballot)
-            return
-        view = self._host.view
-        self.send(
-            accept.sender,
-            Accepted(
-                lineage=view.lineage, epoch=view.epoch, sender=self._config.node_id,
-                incarnation=self._host.incarnation, ballot=accept.ballot,
-            ),
-        )  # fmt: skip
 
     def _accept(self, ballot: Ballot, candidate: View, now: int) -> bool:
         before = self.voter.state
@@ -397,26 +363,7 @@ class Succession:
     def _ask_of(self, proposer: Proposer, nodes: Iterable[NodeId]) -> None:
         for node in nodes:
             if node != self._config.node_id:
-                self.send(node, self._question(proposer))
-
-    def _question(self, proposer: Proposer) -> EpochMessage:
-        own, incarnation = self._config.node_id, self._host.incarnation
-        view, ballot, candidate = proposer.view, proposer.ballot, proposer.candidate
-        if proposer.stage is Stage.PREPARE:
-            return Prepare(sender=own, incarnation=incarnation, view=view, ballot=ballot)
-        if proposer.stage is Stage.FLUSH:
-            return self._flush_of(proposer)
-        assert candidate is not None
-        return Accept(
-            sender=own, incarnation=incarnation, view=view, ballot=ballot, candidate=candidate
-        )
-
-    def _flush_of(self, proposer: Proposer) -> Flush:
-        assert proposer.candidate is not None
-        return Flush(
-            sender=self._config.node_id, incarnation=self._host.incarnation, view=proposer.view,
-            ballot=proposer.ballot, candidate=proposer.candidate, holder=proposer.holder,
-        )  # fmt: skip
+                self.letters.send(node, self.letters.question(proposer))
 
     def _on_promise(self, promise: Promise, now: int) -> None:
         proposer = self.proposer
@@ -475,7 +422,7 @@ class Succession:
         tell = self._outbox.tell_first if at_once else self._outbox.tell
         told = {seat.node_id for seat in (*proposer.view.roster, *candidate.roster)}
         for node in sorted(told - {own}):
-            tell(SendEpochMessage(peer=node, message=Decide(sender=own, view=candidate)))
+            tell(SendEpochMessage(peer=node, message=self.letters.decide(candidate)))
             self._answered_at[node] = now  # votes on their way need no answer
         self.proposer = None
         self._host.learn(candidate, now)
@@ -503,7 +450,7 @@ class Succession:
             return self._start_accept(proposer, now)
         if self._config.node_id in proposer.unanswered():
             # What it lacked when it promised may have come since: then nobody need be asked.
-            self._host.flush_to(self._flush_of(proposer), now)
+            self._host.flush_to(self.letters.flush(proposer), now)
         if self.proposer is proposer and proposer.stage is Stage.FLUSH:
             self._ask_of(proposer, proposer.unanswered())
         return None

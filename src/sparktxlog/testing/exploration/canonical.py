@@ -226,9 +226,9 @@ _RULES: dict[type, dict[str, Rule]] = {
     # Ballots are started on demand here, so nothing depends on suspicion and patience.
     Succession: {
         "_host": _no, "_config": _no, "_outbox": _no, "patience_us": _no, "suspicion": _no,
-        "voter": describe, "proposer": describe, "admission": describe, "changes": describe,
-        "_seen": describe, "_excluded": describe, "_attempts": _no, "_retry_at": _no,
-        "_need_at": _no, "_answered_at": _no, "tails": describe, "wish": describe,
+        "letters": _no, "voter": describe, "proposer": describe, "admission": describe,
+        "changes": describe, "_seen": describe, "_excluded": describe, "_attempts": _no,
+        "_retry_at": _no, "_need_at": _no, "_answered_at": _no, "tails": describe, "wish": describe,
     },
     TailRequests: {"_outbox": _no, "_requests": _requests, "_wait_us": _no},
     Voter: {"accepted": describe, "epoch": describe, "promised": describe},
