@@ -89,8 +89,11 @@ class Faults:
         if dead.up or not survivor.member or survivor.paused:
             return
         assert survivor.master is not None
-        weights = {seat.weight for seat in survivor.master.view.roster}
-        if len(weights) == 1 and len(survivor.master.view.members) == 2:
+        view, views = survivor.master.view, self._world.checks.views
+        if views and views[max(views)].lineage != view.lineage:
+            return  # it was the other one that was let go on alone: two forks are a mistake
+        weights = {seat.weight for seat in view.roster}
+        if len(weights) == 1 and len(view.members) == 2:
             self._world.marks.hit("forced")
             self._tickets += 1
             lineage = f"forced-{self._tickets}"
