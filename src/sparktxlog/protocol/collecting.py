@@ -129,8 +129,7 @@ class Collecting:
             return run
         if (
             header.origin != stream.origin
-            or header.epoch != config.epoch
-            or header.incarnation != self._incarnations.get(header.origin, header.incarnation)
+            or not self._may_stamp(header)
             or not 1 <= header.n <= config.max_run
         ):
             self.warnings.append(
@@ -142,6 +141,11 @@ class Collecting:
             return None
         return self._register(stream, header, now)
 
+    def _may_stamp(self, header: RunHeader) -> bool:
+        """Return whether the origin of a header, as it is named there, stamps in this epoch."""
+        incarnation = self._incarnations.get(header.origin, header.incarnation)
+        return header.epoch == self._config.epoch and header.incarnation == incarnation
+
     def keep_early(self, stream: Stream, header: RunHeader, facts: RunFacts, now: int) -> bool:
         """Keep a run beside its stream: its predecessors are on their way, or this node is frozen.
 
@@ -150,9 +154,7 @@ class Collecting:
         """
         if header.seq <= stream.known or len(stream.early) >= _MAX_EARLY:
             return False
-        if header.epoch != self._config.epoch or stream is self._own:
-            return False
-        if header.incarnation != self._incarnations.get(header.origin, header.incarnation):
+        if stream is self._own or not self._may_stamp(header):
             return False
         return stream.keep_early(header, facts, now)
 

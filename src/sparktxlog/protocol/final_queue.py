@@ -20,8 +20,7 @@ from sparktxlog.protocol.view import View
 
 def member_state(queue: SynchronizedQueue, streams: Sequence[Stream]) -> MemberState:
     """Return what a member's PROMISE says (P14)."""
-    acquired = (run for stream in streams for run in stream.runs if run.last <= stream.acquired)
-    return _state(queue, acquired)
+    return _state(queue, (run for stream in streams for run in stream.acquired_runs()))
 
 
 def joiner_state(queue: SynchronizedQueue, streams: Sequence[Stream]) -> MemberState:

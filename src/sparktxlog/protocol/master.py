@@ -489,10 +489,10 @@ class Master:
         epoch, own = self._view.epoch, (self._config.node_id, self.incarnation)
         mine = [run for run in runs if (run.header.origin, run.header.incarnation) == own]
         kept = [run for run in runs if run.header.epoch == epoch]
-        old = [run for run in mine if run.header.epoch < epoch]
         if not self._is_member:
             # What it holds of others a promise or a flush may have shown (P16).
             return mine + [run for run in kept if run.header.origin != self._config.node_id]
+        old = [run for run in mine if run.header.epoch < epoch]
         for run in sorted(old, key=lambda run: run.header.seq):
             header = replace(run.header, epoch=epoch, ts=self._counter.stamp(now))
             self._outbox.persist(PersistRestamp(header=header))

@@ -85,18 +85,11 @@ class Proposer:
 
     def is_ripe(self, own: NodeId, now: int) -> bool:
         """Return whether the own promise, of a member, is all that the choice waits for."""
-        answering = {*self._promises, own}
-        return (
-            self.view.elects(answering)
-            and self.view.preserves({*self._states(), own})
-            and self._awaited(now) <= {own}
-        )
+        return self._suffice({own}, now)
 
     def choose(self, now: int) -> bool:
         """Choose the value once enough promised and nobody else is worth waiting for (P15)."""
-        if not (self.view.elects(self._promises) and self.view.preserves(self._states())):
-            return False
-        if self._awaited(now):
+        if not self._suffice(set(), now):
             return False
         vote = self._highest_vote()
         if vote is not None:
@@ -113,6 +106,14 @@ class Proposer:
         self._heard = dict.fromkeys(members, now)
         self._enter(Stage.ACCEPT if self.flushed.issuperset(members) else Stage.FLUSH, now)
         return True
+
+    def _suffice(self, added: set[NodeId], now: int) -> bool:
+        """Return whether the promises, with those of members that are `added`, are enough (P12)."""
+        return (
+            self.view.elects(self._promises.keys() | added)
+            and self.view.preserves(self._states().keys() | added)
+            and self._awaited(now) <= added
+        )
 
     def _awaited(self, now: int) -> set[NodeId]:
         """Return whose promises are still waited for.

@@ -96,7 +96,11 @@ class Stream:
 
     def held(self) -> list[Run]:
         """Return the runs beyond the watermark up to `held_to`, ascending."""
-        return [run for run in self.runs if run.last <= self.acquired] + self._beside()
+        return self.acquired_runs() + self._beside()
+
+    def acquired_runs(self) -> list[Run]:
+        """Return the runs beyond the watermark up to `acquired`, ascending."""
+        return [run for run in self.runs if run.last <= self.acquired]
 
     def _beside(self) -> list[Run]:
         """Return the runs beside the stream that continue what is acquired."""

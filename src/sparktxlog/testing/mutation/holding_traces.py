@@ -7,10 +7,10 @@ from dataclasses import replace
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.actions import PersistForeignRun, SendEpochMessage
 from sparktxlog.protocol.balloting import Accept, Decide, Flush, Promise
-from sparktxlog.protocol.chain import chain_hash
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.messages import MergeBase, RunHeader
 from sparktxlog.protocol.phases import Phase
+from sparktxlog.protocol.union import end_of
 from sparktxlog.protocol.view import View
 from sparktxlog.testing.mutation.lone import (
     LINEAGE,
@@ -26,18 +26,9 @@ from sparktxlog.testing.mutation.lone import (
 )
 
 
-def _end_of(*runs: RunHeader) -> MergeBase:
-    position, hashed = 0, bytes(32)
-    for run in runs:
-        position, hashed = position + run.n, chain_hash(hashed, run)
-    return MergeBase(
-        position=position, chain_hash=hashed, origin=runs[-1].origin, seq=runs[-1].last
-    )
-
-
 def _behind(node: Lone, *runs: RunHeader) -> View:
     """Return the view behind an epoch whose queue, as some member had it, are these runs."""
-    end = _end_of(*runs)
+    end = end_of(MergeBase(), runs)
     return replace(next_view(node.view, "a", "b", "c"), base=end, end=end)
 
 
