@@ -176,8 +176,10 @@ def rest_after_kill_s(cluster: Cluster, victim: str) -> float:
 def frozen_s(cluster: Cluster, name: str) -> float:
     """Return how long a node stood still for its last epoch change, by its log, seconds."""
     told = _PHASE.findall((cluster.root / f"site-{name.lower()}.log").read_text())
-    at = {phase: datetime.fromisoformat(time) for time, phase in told}  # the last of each
-    return (at["NORMAL"] - at["WEDGED"]).total_seconds()
+    wedged = max(index for index, (_, phase) in enumerate(told) if phase == "WEDGED")
+    # Behind the next one it may have been NORMAL again, after a suspicion that came to nothing.
+    begin, end = (datetime.fromisoformat(time) for time, _ in told[wedged : wedged + 2])
+    return (end - begin).total_seconds()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -106,6 +106,11 @@ class ForceRequested:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Rested:
+    """The shell has nothing to write or to send; told while `Master.wants_rest`, if it is so."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
     """`next_deadline()` passed."""
 
@@ -122,5 +127,6 @@ Event = (
     | EpochMessageReceived
     | ChangeRequested
     | ForceRequested
+    | Rested
     | Tick
 )

@@ -47,6 +47,7 @@ from sparktxlog.protocol.events import (
     LinkChanged,
     PayloadArrived,
     PostReceived,
+    Rested,
     RunSubmitted,
     TailReceived,
     Tick,
@@ -157,6 +158,11 @@ class Master:
         return self._counter.value
 
     @property
+    def busy(self) -> bool:
+        """Whether transactions that this node knows of wait to be ordered."""
+        return self._ordering.busy
+
+    @property
     def view(self) -> View:
         """View of this node's epoch."""
         return self._view
@@ -205,6 +211,11 @@ class Master:
         except InvariantViolation as error:
             self._halt(error.code, str(error))
         return self._outbox.take()
+
+    @property
+    def wants_rest(self) -> bool:
+        """Whether the core waits for `Rested`: it is about to let all stand still for a moment."""
+        return self._succession.rest.wanted and not self._halted
 
     def next_deadline(self) -> int | None:
         """Return when a Tick is due, shell's time; None once halted."""
@@ -258,6 +269,8 @@ class Master:
                 self._on_submit(event, now)
             case Tick():
                 pass
+            case Rested():
+                self._succession.rest.here = True
             case FetchFailed():
                 ordering.on_fetch_failed(event.digest, now)
             case FilesHeld():

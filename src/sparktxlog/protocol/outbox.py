@@ -10,7 +10,7 @@ from sparktxlog.protocol.actions import Action, SendPost
 class Outbox:
     """Actions of one batch: all that is to be made durable stands before everything else.
 
-    Only what says nothing of this batch, as it was so before, stands in front of that.
+    Only what was so before anything of this batch had to be durable may stand in front of that.
     """
 
     __slots__ = ("_firsts", "_others", "_persists")
@@ -29,8 +29,11 @@ class Outbox:
         self._persists.insert(0, action)
 
     def tell_first(self, action: Action) -> None:
-        """Send what earlier batches made so: it waits for nothing of this one."""
-        self._firsts.append(action)
+        """Send at once what rests on nothing that is asked for from here on.
+
+        If anything of this batch is to be durable already, that stands before it.
+        """
+        (self._others if self._persists else self._firsts).append(action)
 
     def tell(self, action: Action) -> None:
         """Send or tell something once everything persisted so far is durable."""

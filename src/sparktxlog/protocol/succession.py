@@ -39,6 +39,7 @@ from sparktxlog.protocol.outbox import Outbox
 from sparktxlog.protocol.phases import Phase
 from sparktxlog.protocol.proposer import Intent, Proposer, Stage
 from sparktxlog.protocol.recovery import MasterConfig
+from sparktxlog.protocol.resting import Rest
 from sparktxlog.protocol.suspicion import Suspicion
 from sparktxlog.protocol.tails import TailRequests
 from sparktxlog.protocol.view import Ballot, View
@@ -81,6 +82,10 @@ class Host(Protocol):
     @property
     def stamp(self) -> int:
         """Greatest stamp that this node gave or saw."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether transactions that this node knows of wait to be ordered."""
 
     def wedge(self, now: int, reason: str) -> None:
         """Freeze, being a member (P14)."""
@@ -136,6 +141,9 @@ class Succession:
         self._retry_at = now + self.patience_us if voter.promised.number else now
         #: Since when there is something to decide; None = there is nothing.
         self._need_at: int | None = None
+        #: When this node starts the ballot that is needed, at the latest.
+        self._begin_at = now
+        self.rest = Rest(self.patience_us // 4)
         #: Node → when it was last told the view, or asked for its.
         self._answered_at: dict[str, int] = {}
         self.tails = TailRequests(outbox, 2 * self.patience_us)
@@ -150,6 +158,7 @@ class Succession:
         self._attempts = 0
         self._retry_at = now
         self._need_at = None
+        self.rest.entered()
         self.suspicion.forget()
         self.admission.entered(view)
         self.changes.entered(view)
@@ -273,26 +282,30 @@ class Succession:
         if not self._eligible:
             return
         self._note_ballot(prepare.ballot, now)
-        before = self.voter.promised
-        rival = self.proposer is not None and prepare.ballot < self.proposer.ballot
-        if not rival and self.voter.promise(prepare.ballot):
-            self.letters.send(prepare.sender, self._promised(before, prepare.ballot, now))
+        if self._promise(prepare.ballot):
+            self.letters.send(prepare.sender, self._promised(prepare.ballot, now))
         else:
             self._refuse(prepare.sender, prepare.ballot)
 
-    def _promised(self, before: Ballot, ballot: Ballot, now: int) -> Promise:
-        """Make a promise durable, wedge, and return what to answer (P14)."""
+    def _promise(self, ballot: Ballot) -> bool:
+        """Promise a ballot durably, or return False (P14)."""
+        before = self.voter.promised
+        if not self.voter.promise(ballot):
+            return False
+        if self.voter.promised != before:
+            self._outbox.persist(PersistBallot(state=self.voter.state))
+        return True
+
+    def _promised(self, ballot: Ballot, now: int) -> Promise:
+        """Wedge, and return what to answer (P14)."""
         view, host = self._host.view, self._host
         if host.is_member:
             host.wedge(now, f"{ballot.node} decides on the epoch behind {view.epoch}")
-        if self.voter.promised != before:
-            self._outbox.persist(PersistBallot(state=self.voter.state))
         state = host.member_state() if host.is_member else host.joiner_state()
         return self.letters.promise(ballot, self.voter.accepted, state)
 
     def _refuse(self, node: NodeId, ballot: Ballot) -> None:
-        promised = self.voter.promised if self.proposer is None else self.proposer.ballot
-        self.letters.send(node, self.letters.refusal(ballot, promised))
+        self.letters.send(node, self.letters.refusal(ballot, self.voter.promised))
 
     def _note_ballot(self, ballot: Ballot, now: int) -> None:
         """Leave a running ballot its time, and remember its number."""
@@ -341,19 +354,12 @@ class Succession:
         self._host.wedge(now, f"{ballot.node} decides on the epoch behind {view.epoch}")
         self.proposer = Proposer(view, ballot, intent, now, self.patience_us)
         self._ask(self.proposer)
-        self._drive(self.proposer, now)
-
-    def _promise_too(self, proposer: Proposer, now: int) -> bool:
-        """Add the own promise, the last that the choice waits for: it must be among them (P14).
-
-        So it becomes durable together with the vote, often.  If a crash comes before, this node may
-        use the number again: nobody was asked for more than promises in it, and these stay true.
-        """
-        before = self.voter.promised
-        if not self.voter.promise(proposer.ballot):
-            return False
-        proposer.take_promise(self._promised(before, proposer.ballot, now))
-        return True
+        # The own promise becomes durable while the question travels.  If a crash comes before, the
+        # number may be used again: nobody was asked for more than promises, and these stay true.
+        if self._promise(ballot):
+            self._drive(self.proposer, now)
+        else:
+            self._give_up(now)
 
     def _ask(self, proposer: Proposer) -> None:
         """Send this stage's question to all that have not answered."""
@@ -363,7 +369,8 @@ class Succession:
     def _ask_of(self, proposer: Proposer, nodes: Iterable[NodeId]) -> None:
         for node in nodes:
             if node != self._config.node_id:
-                self.letters.send(node, self.letters.question(proposer))
+                question = self.letters.question(proposer)
+                self._outbox.tell_first(SendEpochMessage(peer=node, message=question))
 
     def _on_promise(self, promise: Promise, now: int) -> None:
         proposer = self.proposer
@@ -395,12 +402,13 @@ class Succession:
             self._start_accept(proposer, now)
 
     def _start_accept(self, proposer: Proposer, now: int) -> None:
+        """Ask for votes, and vote: the own one becomes durable while the question travels."""
         assert proposer.candidate is not None
         self._ask(proposer)
         own = self._config.node_id
         voted = self._accept(proposer.ballot, proposer.candidate, now)
         if voted and self._host.view.weight(own) and proposer.take_accepted(own):
-            self._decided(proposer, now, at_once=False)
+            self._decided(proposer, now)
 
     def _on_accepted(self, accepted: Accepted, now: int) -> None:
         proposer = self.proposer
@@ -409,20 +417,16 @@ class Succession:
         if not self._host.view.is_current(accepted.sender, accepted.incarnation):
             return
         if proposer.stage is Stage.ACCEPT and proposer.take_accepted(accepted.sender):
-            self._decided(proposer, now, at_once=True)
+            self._decided(proposer, now)
 
-    def _decided(self, proposer: Proposer, now: int, *, at_once: bool) -> None:
-        """Tell everybody, and take it into force.
-
-        Args:
-            at_once: The votes were durable before this batch.
-        """
+    def _decided(self, proposer: Proposer, now: int) -> None:
+        """Tell everybody, behind the votes, and take it into force."""
         candidate, own = proposer.candidate, self._config.node_id
         assert candidate is not None
-        tell = self._outbox.tell_first if at_once else self._outbox.tell
         told = {seat.node_id for seat in (*proposer.view.roster, *candidate.roster)}
         for node in sorted(told - {own}):
-            tell(SendEpochMessage(peer=node, message=self.letters.decide(candidate)))
+            decide = self.letters.decide(candidate)
+            self._outbox.tell_first(SendEpochMessage(peer=node, message=decide))
             self._answered_at[node] = now  # votes on their way need no answer
         self.proposer = None
         self._host.learn(candidate, now)
@@ -430,8 +434,8 @@ class Succession:
     def _drive(self, proposer: Proposer, now: int) -> None:
         """Do what the answers and the time allow."""
         if proposer.stage is Stage.PREPARE and proposer.is_ripe(self._config.node_id, now):
-            if not self._promise_too(proposer, now):
-                return self._give_up(now)
+            # What came beside its streams since it asked is in the own promise, too.
+            proposer.take_promise(self._promised(proposer.ballot, now))
             if proposer.choose(now):
                 return self._chosen(proposer, now)
         if proposer.failed(now):
@@ -459,7 +463,7 @@ class Succession:
 
     def work(self, now: int) -> None:
         """Do what is due: drive the own ballot, retry, or look whether one is needed."""
-        phase = self._host.phase
+        phase, self.rest.wanted = self._host.phase, False
         if self.proposer is not None:
             self._drive(self.proposer, now)
         elif phase is Phase.WEDGED:
@@ -472,6 +476,7 @@ class Succession:
                 self._propose(intent, now)
         elif phase in _AT_WORK:
             self._consider(now)
+        self.rest.over()
 
     def _consider(self, now: int) -> None:
         """Start a ballot when one is needed, safe, and nobody with precedence does (P13)."""
@@ -496,7 +501,10 @@ class Succession:
         if self._need_at is None:
             self._need_at = now
         rank = 0 if self.changes.pending else view.rank(self._config.node_id, suspects)
-        if now < max(self._need_at + rank * self.patience_us // 4, self._retry_at):
+        self._begin_at = max(self._need_at + rank * self.patience_us // 4, self._retry_at)
+        if now >= self._begin_at and not overdue:
+            self._begin_at = self.rest.until(self._host.busy, now)
+        if now < self._begin_at:
             return
         if not suspicion.allows(view, overdue, now):
             self._give_up_change(now, 4, "too few nodes answer to decide it")
@@ -537,8 +545,7 @@ class Succession:
         if self.changes.pending or self.admission.ready(view, now):
             times.append(self.suspicion.probe_at)
         if self._need_at is not None:
-            rank = view.rank(self._config.node_id)
-            times.append(max(self._need_at + rank * self.patience_us // 4, self._retry_at))
+            times.append(self._begin_at)
         return earliest(times, after=now)
 
 

@@ -20,7 +20,7 @@ from sparktxlog.codec.transactions import PreparedTransaction
 from sparktxlog.errors import BusyError, TxLogError
 from sparktxlog.model.operation import RunFacts, RunManifest
 from sparktxlog.protocol.actions import Action, Alarm, PersistForeignRun
-from sparktxlog.protocol.events import Event, PayloadArrived, RunSubmitted, Tick
+from sparktxlog.protocol.events import Event, PayloadArrived, Rested, RunSubmitted, Tick
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.view import View
 from sparktxlog.runtime.clock import LogClock, wall_us
@@ -56,6 +56,7 @@ class Cycle:
         run_limit: Most transactions, and bytes, of a run assembled here.
         first_ticket: Greater than every ticket of recovered announcements.
         on_fatal: Called with the alarm after which the core takes no more part (P10, P28).
+        is_busy: Returns whether something beside the cycle and the executor delays answers.
         on_view: Called when a newly decided view is durable and what it caused was sent.
     """
 
@@ -70,6 +71,7 @@ class Cycle:
         run_limit: tuple[int, int],
         first_ticket: int,
         on_fatal: Callable[[Alarm], None],
+        is_busy: Callable[[], bool] = lambda: False,
         on_view: Callable[[View], None] = lambda view: None,
     ) -> None:
         self._master = master
@@ -80,6 +82,7 @@ class Cycle:
         self._run_limit = run_limit
         self._ticket = first_ticket
         self._on_fatal = on_fatal
+        self._is_busy = is_busy
         self._on_view = on_view
         self._view = master.view
         self._events: deque[Event] = deque()
@@ -161,6 +164,15 @@ class Cycle:
         if self._singles:
             self._wake.set()
 
+    def look_for_rest(self) -> None:
+        """Wake the cycle if the core waits for a moment of rest, and this may be one."""
+        if self._master.wants_rest and self._is_at_rest():
+            self._wake.set()
+
+    def _is_at_rest(self) -> bool:
+        executor = self._executor
+        return not (self._singles or executor.writing or executor.depth or self._is_busy())
+
     # -- the task ----------------------------------------------------------------------------------
 
     async def run(self) -> None:
@@ -185,6 +197,8 @@ class Cycle:
         deadline = self._master.next_deadline()
         if deadline is not None and deadline <= now:
             self._events.append(Tick())
+        if self._master.wants_rest and self._is_at_rest():
+            self._events.append(Rested())
         if self._events:
             events = list(self._events)
             self._events.clear()
@@ -197,6 +211,7 @@ class Cycle:
                 if isinstance(action, Alarm):
                     self.raise_alarm(action)
         self._set_timer()
+        self.look_for_rest()
 
     def _enter(self, view: View) -> None:
         """Let the shell follow a new view, behind the actions that came with it."""

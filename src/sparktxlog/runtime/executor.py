@@ -71,6 +71,7 @@ class Executor:
         wrote: Called after each batch with the seconds it took; the writer is free again.
         node_id: This node: its own runs outlive the end of an epoch.
         max_batch: Most items that are written together.
+        on_rest: Called when nothing waits any more.
     """
 
     def __init__(
@@ -82,11 +83,13 @@ class Executor:
         *,
         node_id: NodeId,
         max_batch: int = MAX_BATCH,
+        on_rest: Callable[[], None] = lambda: None,
     ) -> None:
         self._front = front
         self._holdings = holdings
         self._deliver = deliver
         self._wrote = wrote
+        self._on_rest = on_rest
         self._node_id = node_id
         self._stream: ActionStream[Action | AsideWrite] = ActionStream(
             durable=(AsideWrite,), max_batch=max_batch
@@ -135,6 +138,7 @@ class Executor:
                 while self._stream:
                     self._carry_out_leading()
                     await self._work_batch()
+                self._on_rest()
         except TxLogError as error:
             self._fail(error)
             raise

@@ -66,6 +66,7 @@ class Publisher:
         epochs: What goes to `log/epochs`.
         instance: Names the front in its tables.
         on_published: Called in this thread with (position, seconds it took).
+        on_rest: Called in this thread when the work that there was is done.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class Publisher:
         epochs: EpochHistory,
         instance: str,
         on_published: Callable[[int, float], None],
+        on_rest: Callable[[], None] = lambda: None,
     ) -> None:
         self._front = front
         self._payloads = payloads
@@ -96,6 +98,7 @@ class Publisher:
         self._epochs = epochs
         self._instance = instance
         self._on_published = on_published
+        self._on_rest = on_rest
         self._queue: QueueTable | None = None
         self._reports: deque[JudgedReport] = deque(maxlen=_MAX_REPORTS)
         self._transfers: deque[Transfer] = deque(maxlen=_MAX_REPORTS)
@@ -186,6 +189,7 @@ class Publisher:
                 retry_s = min(2 * retry_s, _RETRY_MAX_S)
             self._shorten()
             self.working = False
+            self._on_rest()
             working = self._wait(started)
 
     def _wait(self, started: float) -> bool:

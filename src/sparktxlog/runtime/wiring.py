@@ -177,7 +177,12 @@ class _Builder:
         turns = Turns(config.replication_donor_share)
         self.receipts = Receipts(self.replicas.applied, turns.busy)
         self.executor = Executor(
-            self.front, self.holdings, self._deliver, self._wrote, node_id=config.node_id
+            self.front,
+            self.holdings,
+            self._deliver,
+            self._wrote,
+            node_id=config.node_id,
+            on_rest=self._on_rest,
         )
         self.cycle = Cycle(
             master=self.master,
@@ -188,6 +193,7 @@ class _Builder:
             run_limit=(config.run_limit_transactions, config.run_limit_bytes),
             first_ticket=self._recover_announcements(),
             on_fatal=self._on_fatal,
+            is_busy=lambda: self.publisher.working,
             on_view=self._on_view,
         )
         self.epochs = self._build_epochs()
@@ -393,6 +399,7 @@ class _Builder:
             epochs=self.epochs.history,
             instance=instance,
             on_published=self._on_published,
+            on_rest=lambda: self._on_loop(self.cycle.look_for_rest),
         )
 
     def _build_pruning(self, publisher: Publisher) -> Pruning:
@@ -425,6 +432,9 @@ class _Builder:
     def _wrote(self, seconds: float) -> None:
         self.metrics.write_seconds.observe(seconds)
         self.cycle.writer_is_free()
+
+    def _on_rest(self) -> None:
+        self.cycle.look_for_rest()
 
     def _on_view(self, view: View) -> None:
         self.membership.enter(view)

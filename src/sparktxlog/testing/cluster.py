@@ -44,6 +44,7 @@ from sparktxlog.protocol.events import (
     LinkChanged,
     PayloadArrived,
     PostReceived,
+    Rested,
     RunSubmitted,
     TailReceived,
     Tick,
@@ -262,6 +263,8 @@ class Cluster:
             self.crash(name)
         for watcher in self.watchers:
             watcher(name, events, done, whole)
+        if node.master is not None and node.master.wants_rest:
+            self.step(name, [Rested()])
 
     def submit(
         self,

@@ -63,9 +63,12 @@ class Bench:
         self.front = GatedFront()
         self.holdings = Holdings(foreign_limit_bytes=1 << 20, cache_limit_bytes=1 << 20)
         self.told: list[Any] = []
+        #: How much had been told at each moment of rest.
+        self.rests: list[int] = []
         self.executor = Executor(
             self.front, self.holdings, lambda action, at: self.told.append(action),
             lambda seconds: self.told.append("wrote"), node_id=NodeId("A"),
+            on_rest=lambda: self.rests.append(len(self.told)),
         )  # fmt: skip
 
     def own(self, seq: int) -> PersistOwnRun:
@@ -126,6 +129,7 @@ def test_what_gathers_during_a_write_becomes_one_write() -> None:
         assert [len(batch) for batch in bench.front.batches] == [1, 6]
         assert bench.told_tickets() == [1, 2, 3, 4, 5]
         assert bench.told.count("wrote") == 2
+        assert set(bench.rests) == {len(bench.told)}, "none between the two"
         task.cancel()
         bench.executor.close()
 

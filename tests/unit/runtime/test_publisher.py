@@ -195,6 +195,18 @@ def test_a_kill_between_commit_and_mark_repeats_nothing(tmp_path: Path, giver: S
     site.front.close()
 
 
+def test_it_tells_when_it_rests(tmp_path: Path) -> None:
+    site = Site(tmp_path / "site")
+    site.order(RUNS[:1], ENTRIES[:1])
+    rested = Event()
+    publisher = site.publisher(lambda position, seconds: None)
+    publisher._on_rest = lambda: None if publisher.working else rested.set()
+    publisher.start(2)
+    assert rested.wait(10)
+    publisher.stop()
+    site.front.close()
+
+
 def _view(epoch: int, members: str) -> View:
     return View(
         lineage="l",

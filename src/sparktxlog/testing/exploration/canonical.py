@@ -229,6 +229,7 @@ _RULES: dict[type, dict[str, Rule]] = {
         "letters": _no, "voter": describe, "proposer": describe, "admission": describe,
         "changes": describe, "_seen": describe, "_excluded": describe, "_attempts": _no,
         "_retry_at": _no, "_need_at": _no, "_answered_at": _no, "tails": describe, "wish": describe,
+        "_begin_at": _no, "rest": _no,
     },
     TailRequests: {"_outbox": _no, "_requests": _requests, "_wait_us": _no},
     Voter: {"accepted": describe, "epoch": describe, "promised": describe},

@@ -9,10 +9,12 @@ from typing import Any
 
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import RunFacts
+from sparktxlog.protocol.actions import Action
 from sparktxlog.protocol.balloting import BallotState, MemberState, Vote
 from sparktxlog.protocol.events import RunSubmitted
 from sparktxlog.protocol.messages import Post, RunHeader
 from sparktxlog.protocol.ordering import Ordering
+from sparktxlog.protocol.outbox import Outbox
 from sparktxlog.protocol.posting import Snapshot
 from sparktxlog.protocol.proposer import Intent, Proposer, Stage
 from sparktxlog.protocol.recovery import MasterConfig, RecoveredState
@@ -251,15 +253,21 @@ class BeyondGaps(Ordering):
             stream.early.update(kept[stream.origin])
 
 
-_promise_too = Succession._promise_too
+_promise = Succession._promise
 
 
-def promise_in_memory(self: Succession, proposer: Proposer, now: int) -> bool:
-    """Count the own promise without making it durable."""
+def promise_in_memory(self: Succession, ballot: Ballot) -> bool:
+    """Count the promise of an own ballot without making it durable."""
     before = list(self._outbox._persists)
-    promised = _promise_too(self, proposer, now)
-    self._outbox._persists = before
+    promised = _promise(self, ballot)
+    if ballot.node == self._config.node_id:
+        self._outbox._persists = before
     return promised
+
+
+def told_at_once(self: Outbox, action: Action) -> None:
+    """Send in front of all that is to be durable."""
+    self._firsts.append(action)
 
 
 # -- P16, P17 --------------------------------------------------------------------------------------

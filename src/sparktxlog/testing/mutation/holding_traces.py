@@ -50,6 +50,17 @@ def who_holds_all_is_not_asked(core: type[Master]) -> None:
     assert sent(node.hear(node.flushed("c", ballot, 0)), Accept)
 
 
+def votes_wait_for_the_own_payload(core: type[Master]) -> None:
+    """P16: the question for votes is not told before the proposer's own payload is durable."""
+    node = Lone(core)
+    ballot, run = proposing(node), node.run_of("b", 1, 7)
+    actions = node.hear(node.promise("b", ballot, run), node.promise("c", ballot, run))
+    assert not sent(actions, Accept)
+    actions = node.push(run)
+    assert sent(actions, Accept)
+    assert isinstance(actions[0], PersistForeignRun)
+
+
 def ballot_number_is_used_once(core: type[Master]) -> None:
     """P14: a number under which a value was told is never used again, also after a crash."""
     node = Lone(core)

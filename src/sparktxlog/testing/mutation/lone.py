@@ -33,6 +33,7 @@ from sparktxlog.protocol.events import (
     EpochMessageReceived,
     Event,
     PayloadArrived,
+    Rested,
     RunSubmitted,
     TailReceived,
     Tick,
@@ -96,8 +97,10 @@ class Lone:
         return self.feed(Tick())
 
     def feed(self, *events: Event) -> list[Action]:
-        """Let the core handle events; what it wants durable is durable at once."""
+        """Let the core handle events; what it wants durable is durable at once, so it may rest."""
         actions = self.master.handle_all(events, self.now)
+        if self.master.wants_rest:
+            actions += self.master.handle_all([Rested()], self.now)
         self.disk.write([a for a in actions if isinstance(a, PERSISTS)], self.submits)
         return actions
 

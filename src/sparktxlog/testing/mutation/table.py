@@ -21,6 +21,7 @@ from sparktxlog.protocol.counter import TimestampCounter
 from sparktxlog.protocol.fetching import Fetching
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.ordering import Ordering
+from sparktxlog.protocol.outbox import Outbox
 from sparktxlog.protocol.peers import Peer
 from sparktxlog.protocol.posting import Rounds
 from sparktxlog.protocol.proposer import Proposer
@@ -175,7 +176,7 @@ _DECIDING = (
     _m("P14", "wedge-forgotten", "works on after a restart although a ballot was promised",
        plain(entering.ForgottenWedge), "ts", _RIVALS),
     _m("P14", "own-promise-volatile", "tells a value in a ballot that only its memory knows",
-       patched((Succession, "_promise_too", deciding.promise_in_memory)), "ts", _RIVALS),
+       patched((Succession, "_promise", deciding.promise_in_memory)), "ts", _RIVALS),
     _m("P14", "promises-any-ballot", "promises lower ballots, too",
        patched((Voter, "promise", deciding.promise_anything)), "ts", _RIVALS),
     _m("P14", "ballot-counter-volatile", "begins with ballot number 1 after a restart",
@@ -205,6 +206,8 @@ _DECIDING = (
        patched((Proposer, "take_flushed", deciding.majority_flushed)), "st"),
     _m("P16", "payload-not-durable", "answers a flush before the payload is durable",
        hasty(PersistForeignRun, messages=(Flushed,), at_once=True), "ts"),
+    _m("P16", "votes-asked-early", "asks for votes before its own payload is durable",
+       patched((Outbox, "tell_first", deciding.told_at_once)), "t"),
     _m("P17", "accepted-forgotten", "restarts without the accepted value",
        forgetful(deciding.forget_accepted), "st", _RIVALS),
     _m("P17", "accepts-any-ballot", "accepts in ballots below the promised one",

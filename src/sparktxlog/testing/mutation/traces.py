@@ -46,6 +46,7 @@ from sparktxlog.testing.mutation.holding_traces import (
     held_runs_of_another_queue_stay,
     joiner_says_what_it_holds,
     own_runs_of_before_are_foreign,
+    votes_wait_for_the_own_payload,
     who_holds_all_is_not_asked,
 )
 from sparktxlog.testing.mutation.ordinary_traces import (
@@ -88,6 +89,7 @@ TRACES: tuple[Trace, ...] = (
     flushed_is_durable_first,
     joiner_flushes_too,
     who_holds_all_is_not_asked,
+    votes_wait_for_the_own_payload,
     ballot_number_is_used_once,
     held_runs_are_appended_in_order,
     held_runs_of_another_queue_stay,

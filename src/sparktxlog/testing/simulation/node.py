@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from sparktxlog.model.operation import RunFacts
 from sparktxlog.protocol.actions import Action, Alarm, PersistRestamp, PersistView, TellPhase
-from sparktxlog.protocol.events import Event, RunSubmitted, Tick
+from sparktxlog.protocol.events import Event, Rested, RunSubmitted, Tick
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.phases import Phase
 from sparktxlog.protocol.recovery import MasterConfig
@@ -141,6 +141,12 @@ class SimulatedNode:
             self._pump()
         if self.master is not None:
             self._set_timer(clock)
+            self._rest()
+
+    def _rest(self) -> None:
+        """Tell the core of a moment of rest, if it waits for one and this is one."""
+        if self.master is not None and self.master.wants_rest and self._writing is None:
+            self.handle([Rested()])
 
     def _pump(self) -> None:
         stream = self._stream
@@ -171,6 +177,7 @@ class SimulatedNode:
                 if life != self.life:
                     return
         self._pump()
+        self._rest()
 
     def _write(self, batch: list[Action]) -> None:
         persists = [action for action in batch if self._stream.must_be_durable(action)]
