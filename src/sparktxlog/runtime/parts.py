@@ -88,7 +88,13 @@ class Parts:
     forgotten: ForgetPayloads | None = None
     #: Where other nodes stood when they last showed it.
     last_positions: dict[str, int] = field(default_factory=dict)
-    stopping: bool = False
+    #: Set when the node begins to stop.
+    ending: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the node takes nothing new, since it stops."""
+        return self.ending.is_set()
 
     # -- reports -----------------------------------------------------------------------------------
 

@@ -45,6 +45,7 @@ from sparktxlog.protocol.messages import Announcement, Tail
 from sparktxlog.runtime.fetching import check_run
 from sparktxlog.runtime.parts import Parts
 from sparktxlog.transport import signing
+from sparktxlog.transport.peers import WATCH_S
 from sparktxlog.transport.run_requests import MAX_RUNS
 
 _log = structlog.get_logger("sparktxlog.peering")
@@ -131,6 +132,19 @@ class Peering:
         seal = self._parts.signer.answer_signature(headers[signing.SIGNATURE], answer)
         return answer, {signing.SIGNATURE: seal}
 
+    async def watch(self) -> None:
+        """Return after a while: the peer watches whether its connection stands that long (V19).
+
+        Raises:
+            BusyError: The node stops (definite).
+        """
+        try:
+            async with asyncio.timeout(WATCH_S):
+                await self._parts.ending.wait()
+        except TimeoutError:
+            return
+        raise BusyError("the node is stopping")
+
     # -- what peers say ----------------------------------------------------------------------------
 
     async def on_envelope(self, sender: str, envelope: Envelope) -> None:
@@ -149,6 +163,7 @@ class Peering:
         if post is not None:
             if post.sender != sender:
                 raise RemoteProtocolError(f"node {sender!r} posts for {post.sender!r}")
+            self._parts.epochs.on_post(post)
             self._tell(PostReceived(post=post))
         for report in envelope.reports:
             if report.node_id != sender:

@@ -78,7 +78,7 @@ class RunningNode:
     def begin_stop(self) -> None:
         """Take no more submits; who waits learns that the outcome is open."""
         parts = self.parts
-        parts.stopping = True
+        parts.ending.set()
         parts.cycle.fail_waiting(BusyError("the node is stopping"))
         parts.receipts.close(
             CommitStateUnknownError(

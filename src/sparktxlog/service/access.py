@@ -81,6 +81,7 @@ _TABLE: dict[Role, tuple[str, ...]] = {
     ),
     Role.PEER: (
         "POST /peer/v1/hello",
+        "GET /peer/v1/watch",
         "POST /peer/v1/posts",
         "POST /peer/v1/pushes",
         "POST /peer/v1/announcements",

@@ -48,6 +48,7 @@ class PeerRoutes:
         """Return the routes."""
         return [
             self._route("/peer/v1/hello", "POST", self._hello, greeting=True),
+            self._route("/peer/v1/watch", "GET", self._watch),
             self._route("/peer/v1/posts", "POST", self._posts),
             self._route("/peer/v1/pushes", "POST", self._pushes),
             self._route("/peer/v1/announcements", "POST", self._announcements),
@@ -101,6 +102,10 @@ class PeerRoutes:
         hello = wire.decode(wire.Hello, body)
         answer, headers = self._peering.on_hello(sender, request.headers, hello)
         return Response(answer, media_type=_BINARY, headers=headers)
+
+    async def _watch(self, sender: str, request: Request, body: bytes) -> Response:
+        await self._peering.watch()
+        return Response(status_code=204)
 
     async def _posts(self, sender: str, request: Request, body: bytes) -> Response:
         await self._peering.on_envelope(sender, wire.decode(wire.Envelope, body))

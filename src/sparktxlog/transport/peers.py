@@ -3,12 +3,13 @@
 A link never blocks the core: posts replace older ones that still wait, pushes beyond a bound are
 dropped (the peer then fetches, P3a), tails and announcements are repeated by the core.  While a
 peer cannot be reached the link greets it again and again, so a healed network is noticed within
-about a second; each change is told through `on_link` (D11).  A peer with several addresses is
-greeted at one after the other (V59), those found dead by `transport.addresses` last.  Parts of
-epoch decisions do not wait for the answers to pushes; to a peer that cannot be reached they are
-dropped, but a probe of it makes the link try once more at once (V21).  While the link is up, a
-probe that names the peer as suspected makes it look whether the peer answers at another address and
-not at the one in use.
+about a second; each change is told through `on_link` (D11).  One request is always left open by the
+peer, so that a dead one is noticed at once also while nothing is said (V19).  A peer with several
+addresses is greeted at one after the other (V59), those found dead by `transport.addresses` last.
+Parts of epoch decisions do not wait for the answers to pushes; to a peer that cannot be reached
+they are dropped, but a probe of it makes the link try once more at once (V21).  While the link is
+up, a probe that names the peer as suspected makes it look whether the peer answers at another
+address and not at the one in use.
 """
 
 from __future__ import annotations
@@ -48,6 +49,9 @@ _LAST_WORDS_S = 5.0
 _BACKOFF_MIN_S = 0.05
 _BACKOFF_MAX_S = 1.0
 _TIMEOUT = aiohttp.ClientTimeout(total=10.0, sock_connect=2.0)
+#: How long a peer leaves the request open that watches the connection, seconds.
+WATCH_S = 30.0
+_WATCH_TIMEOUT = aiohttp.ClientTimeout(total=WATCH_S + 10.0, sock_connect=2.0)
 _GET_TIMEOUT = aiohttp.ClientTimeout(total=60.0, sock_connect=2.0, sock_read=10.0)
 #: A donor links all files of its replica before it answers, or reads its tables' logs.
 _DONOR_TIMEOUT = aiohttp.ClientTimeout(total=300.0, sock_connect=2.0)
@@ -205,7 +209,9 @@ class PeerLink:
         """Start the link's tasks on the running event loop."""
         self._session = session
         telling = self._telling
-        for work in (self._greeting, self._posting, telling.pushing, telling.messaging):
+        for work in (
+            self._greeting, self._watching, self._posting, telling.pushing, telling.messaging,
+        ):  # fmt: skip
             name = f"{work.__name__.strip('_')} {self.node_id}"
             self._tasks.append(asyncio.create_task(work(), name=name))
 
@@ -260,12 +266,7 @@ class PeerLink:
     async def _pause(self, delay: float) -> None:
         """Wait until the next attempt is due, or wanted."""
         self._hurry.clear()
-        try:
-            # `wait_for` of Python 3.11 loses a cancellation that comes with the event.
-            async with asyncio.timeout(delay):
-                await self._hurry.wait()
-        except TimeoutError:
-            return
+        await _wait(self._hurry, delay)
 
     async def _greet(self) -> None:
         hello = await self._introduce(self.url)
@@ -363,6 +364,19 @@ class PeerLink:
         """Break the link after a failed request, unless it came up anew, elsewhere, meanwhile."""
         if ups == self.ups:
             self._went_down(error)
+
+    async def _watching(self) -> None:
+        """Have the peer leave a request open: if that breaks, so has the link (V19)."""
+        while True:
+            await self._greeted.wait()
+            ups, until = self.ups, time.monotonic() + WATCH_S
+            try:
+                await self._request("GET", "/peer/v1/watch", b"", _WATCH_TIMEOUT)
+            except TxLogError as error:
+                self._failed(error, ups)
+                continue
+            if (rest := until - time.monotonic()) > 0:  # something between answers for the peer
+                await _wait(self._broken, rest)
 
     async def _posting(self) -> None:
         box = self._outbox
@@ -555,6 +569,16 @@ class PeerLink:
             raise StaleSessionError(f"{answer.url} wants to be greeted first")
         answer.check_status(target, self.node_id)
         return answer.body, answer.sealed
+
+
+async def _wait(event: asyncio.Event, most_s: float) -> None:
+    """Wait for an event, for so many seconds at most."""
+    try:
+        # `wait_for` of Python 3.11 loses a cancellation that comes with the event.
+        async with asyncio.timeout(most_s):
+            await event.wait()
+    except TimeoutError:
+        return
 
 
 def _left(url: str) -> PeerTimeoutError:

@@ -54,9 +54,11 @@ EAGER = {"NetSpeedBitsPerSec": 1 << 40, "MinTimeToConsiderFullReplicationS": 0}
 class Sites:
     """Two nodes whose replicas this process applies."""
 
-    def __init__(self, directory: Path, spark: SparkSession) -> None:
+    def __init__(
+        self, directory: Path, spark: SparkSession, settings: tuple[str, ...] = ()
+    ) -> None:
         self.spark = spark
-        self.cluster = Cluster(directory, "AB")
+        self.cluster = Cluster(directory, "AB", settings=settings)
         self.a, self.b = self.cluster.nodes.values()
         self.number = 0
         for node in (self.a, self.b):
