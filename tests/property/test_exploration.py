@@ -92,6 +92,24 @@ def test_ends_heal() -> None:
     assert explore(space, limit=100_000, visit=visit).healed >= 3
 
 
+def test_work_goes_on_in_the_next_epoch() -> None:
+    """Both members order a run that was stamped in epoch 2, submitted before or there."""
+    space = Space(SMALL_EPOCH)
+    ordered = 0
+
+    def visit(number: int, state: State, is_end: bool) -> bool:
+        nonlocal ordered
+        queues = (space.nodes.facts[node].queue for node in state[: len(SMALL_EPOCH.masters)])
+        ordered += all(any(entry.header.epoch == 2 for entry in queue) for queue in queues)
+        return False
+
+    found = explore(space, limit=100_000, visit=visit)
+    assert (found.complete, found.violation) == (True, "")
+    assert ordered > 1_000
+    views = {node.view.epoch for node in space.nodes.facts if node.view and node.may_submit}
+    assert 2 in views
+
+
 # -- when two states are one ---------------------------------------------------------------------
 
 

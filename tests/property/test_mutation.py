@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
+from sparktxlog.protocol.actions import Action
+from sparktxlog.protocol.events import Event
 from sparktxlog.protocol.master import Master
 from sparktxlog.testing.mutation import __main__ as command
 from sparktxlog.testing.mutation.killers import hunt
@@ -31,6 +34,51 @@ _QUICK = (
     "evicted-works",
 )
 
+#: Which mutation of the table is which of the 31 of the design (protocol §8).
+_OF_THE_DESIGN = {
+    "stamps-wedged": "stamping while wedged",
+    "acquires-wedged": "acquiring or adding while wedged",
+    "adds-wedged": "acquiring or adding while wedged",
+    "no-vote-majority": "no vote majority",
+    "longest-queue": "longest queue instead of the union",
+    "no-flush": "no flush",
+    "promise-forgotten": "promised ballot not durable",
+    "acquired-not-durable": "acquired not durable",
+    "own-runs-forgotten": "own transaction not durable",
+    "reservation-forgotten": "counter not durable",
+    "payload-not-durable": "payload not durable",
+    "resubmits-blindly": "blind resubmission",
+    "no-epoch-tag": "no epoch tag",
+    "counter-reused": "a counter that was posted is given again",
+    "greatest-promise": "greatest counter instead of the least",
+    "quorum-minus-one": "one holder fewer",
+    "skip-instead-of-stop": "skipping what is not acquired",
+    "accepted-value-ignored": "accepted value ignored",
+    "promise-before-headers": "promise without headers, one form",
+    "promise-settled-early": "promise without headers, other form",
+    "no-data-quorum": "no data quorum",
+    "proposers-queue": "proposer's queue instead of the union",
+    "accepted-forgotten": "accepted value not durable",
+    "amnesiac-votes": "witness without memory",
+    "lowest-ballot": "lowest instead of highest accepted ballot",
+    "new-voters-decide": "new voters decide",
+    "frozen-posts-repeated": "wedged node repeats frozen posts",
+    "queue-volatile": "queue volatile",
+    "own-counter-left-out": "own counter left out of the least",
+    "claims-beyond-gap": "gaps in what is acquired",
+    "counter-not-raised": "counter not raised by a final queue",
+    "ballot-counter-volatile": "ballot counter volatile",
+}
+#: Of those, what survived there.
+_SIX_SURVIVORS = {
+    "frozen-posts-repeated",
+    "queue-volatile",
+    "own-counter-left-out",
+    "claims-beyond-gap",
+    "counter-not-raised",
+    "ballot-counter-volatile",
+}
+
 
 def test_every_rule_is_broken() -> None:
     assert missing_rules() == []
@@ -39,8 +87,15 @@ def test_every_rule_is_broken() -> None:
     assert "P1b" in {mutant.rule for mutant in MUTANTS}
 
 
+def test_mutations_of_the_design_are_there() -> None:
+    """Twenty-five that were found, and six that survived."""
+    assert len(set(_OF_THE_DESIGN.values())) == 31
+    assert BY_NAME.keys() >= _OF_THE_DESIGN.keys() >= _SIX_SURVIVORS
+
+
 def test_survivors_are_the_known_ones() -> None:
     """Nothing else may survive, and each has its reason."""
+    assert KNOWN_SURVIVORS == _SIX_SURVIVORS
     assert SURVIVORS <= KNOWN_SURVIVORS
     assert all(len(BY_NAME[name].survives) > 20 for name in SURVIVORS)
     assert all(mutant.killers for mutant in MUTANTS)
@@ -50,6 +105,22 @@ def test_survivors_are_the_known_ones() -> None:
 def test_simulation_finds(name: str) -> None:
     kill, runs = hunt(BY_NAME[name], Killer.SIMULATION, budget_s=20.0)
     assert kill is not None, f"{name} survived {runs} seeds"
+
+
+class _Broken(Master):
+    """Breaks down, instead of breaking a rule."""
+
+    def handle_all(self, events: Sequence[Event], now: int) -> list[Action]:
+        raise KeyError("an error of the mutation")
+
+
+@pytest.mark.parametrize("killer", Killer)
+def test_breaking_down_is_not_being_found(killer: Killer) -> None:
+    mutant = replace(BY_NAME["no-wedge"], core=plain(_Broken))
+    with pytest.raises(KeyError, match="an error of the mutation") as raised:
+        hunt(mutant, killer, budget_s=1.0)
+    (note,) = raised.value.__notes__
+    assert note.startswith("mutation no-wedge, ")
 
 
 def test_real_core_is_not_found() -> None:

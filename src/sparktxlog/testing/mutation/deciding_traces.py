@@ -155,7 +155,8 @@ def promise_stops_everything(core: type[Master]) -> None:
     node = Lone(core)
     waiting = node.run_of("c", 1, node.now)
     node.push(waiting)
-    before = max(a.post.counter for a in node.wait(2 * SECOND_US) if isinstance(a, SendPost))
+    counters = [a.post.counter for a in node.wait(2 * SECOND_US) if isinstance(a, SendPost)]
+    assert counters
     promise = sent(node.hear(node.prepare("b", 1)), Promise)
     assert promise
     assert promise[0].state is not None
@@ -169,7 +170,7 @@ def promise_stops_everything(core: type[Master]) -> None:
     assert node.master.phase is Phase.WEDGED
     told = [a for a in actions if isinstance(a, TellAccepted) and a.header is not None]
     pushed = [a for a in actions if isinstance(a, SendPush)]
-    posted = [a for a in actions if isinstance(a, SendPost) and a.post.counter > before]
+    posted = [a for a in actions if isinstance(a, SendPost) and a.post.counter > max(counters)]
     assert not (told or pushed or posted or queued(actions))
     # What is pushed now is kept, and neither a promise nor a post calls it acquired.
     again = sent(node.hear(node.prepare("b", 2)), Promise)

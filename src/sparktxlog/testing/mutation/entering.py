@@ -209,6 +209,13 @@ def appended_unchecked(
     return queue.position >= view.base.position
 
 
+def nothing_appended(
+    queue: SynchronizedQueue, collecting: Collecting, view: View, now: int
+) -> bool:
+    """Append nothing that is held: a tail is asked for instead."""
+    return False
+
+
 def joiners_unflushed(self: Proposer, node: str, missing: int, now: int) -> bool:
     """Wait for the members of before only."""
     self.flushed |= set(self.intent.joiners)

@@ -28,6 +28,7 @@ from sparktxlog.protocol.events import (
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.messages import MergeBase
 from sparktxlog.protocol.phases import Phase
+from sparktxlog.protocol.view import View
 from sparktxlog.testing.mutation.lone import (
     LINEAGE,
     SECOND_US,
@@ -115,19 +116,25 @@ def _force(node: Lone, lineage: str) -> list[Action]:
     return node.feed(ForceRequested(ticket=9, lineage=lineage))
 
 
+def _forced(node: Lone, lineage: str) -> View:
+    found = views(_force(node, lineage))
+    assert len(found) == 1, f"{len(found)} views came into force"
+    return found[0]
+
+
 def force_takes_the_accepted_value(core: type[Master]) -> None:
     """P23: what the survivor accepted may be decided elsewhere: it is forced, nothing else."""
     node = Lone(core, votes={"a": 1, "b": 1})
     node.submit()
     node.hear(node.accept("b", 1, next_view(node.view, "b")))
-    forced = views(_force(node, "forced"))
-    assert [(view.lineage, view.members, view.tail) for view in forced] == [("forced", ("a",), ())]
+    view = _forced(node, "forced")
+    assert (view.lineage, view.members, view.tail) == ("forced", ("a",), ())
 
 
 def force_makes_one_voter(core: type[Master]) -> None:
     """P23: the survivor is the only member and the only voter."""
     node = Lone(core, votes={"a": 1, "b": 1, "w": 1})
-    view = views(_force(node, "forced"))[0]
+    view = _forced(node, "forced")
     assert view.elects({"a"})
     assert not view.elects({"b", "w"})
 
@@ -143,7 +150,7 @@ def force_needs_a_new_lineage(core: type[Master]) -> None:
 def forced_on_both_sides(core: type[Master]) -> None:
     """P23: two forks refuse each other; an operator chooses, no node does."""
     sides = {own: Lone(core, own, {"a": 1, "b": 1}) for own in "ab"}
-    forced = {own: views(_force(side, f"forced-{own}"))[0] for own, side in sides.items()}
+    forced = {own: _forced(side, f"forced-{own}") for own, side in sides.items()}
     later = replace(forced["b"], epoch=7)
     for view in (forced["b"], later):
         sides["a"].hear(Decide(sender=NodeId("b"), view=view))

@@ -15,6 +15,7 @@ from sparktxlog.protocol.view import View
 from sparktxlog.testing.mutation.lone import (
     LINEAGE,
     Lone,
+    changing,
     entry_of,
     next_ballot,
     next_view,
@@ -63,11 +64,13 @@ def votes_wait_for_the_own_payload(core: type[Master]) -> None:
 
 def ballot_number_is_used_once(core: type[Master]) -> None:
     """P14: a number under which a value was told is never used again, also after a crash."""
-    node = Lone(core)
-    ballot, run = proposing(node), node.run_of("b", 1, 7)
-    assert sent(node.hear(node.promise("b", ballot, run), node.promise("c", ballot)), Flush)
-    node.start()
-    assert next_ballot(node) > ballot
+    for is_first in (False, True):
+        node = Lone(core)
+        run = node.run_of("b", 1, 7)
+        ballot = changing(node, node.view.roster[::-1]) if is_first else proposing(node)
+        assert sent(node.hear(node.promise("b", ballot, run), node.promise("c", ballot)), Flush)
+        node.start()
+        assert next_ballot(node) > ballot
 
 
 def held_runs_are_appended_in_order(core: type[Master]) -> None:

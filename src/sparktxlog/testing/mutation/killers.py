@@ -1,7 +1,8 @@
 """Running what may find a mutation, until the first violation or the end of the budget.
 
-Found is a mutation by any exception: an invariant, an assertion of the simulated disk or of the
-core, or a core that breaks down.  The mutation itself lies in place only for its own runs.
+Found is a mutation by an invariant or an assertion: of a trace, the checks, the simulated disk or
+the core.  Any other exception is an error of the mutation, or of what looks for it, and is raised.
+The mutation itself lies in place only for its own runs.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from time import process_time
 
+from sparktxlog.errors import InvariantViolation
 from sparktxlog.protocol.master import Master
 from sparktxlog.testing.mutation.mutant import Killer, Mutant
 from sparktxlog.testing.mutation.traces import TRACES, Trace
@@ -54,6 +56,10 @@ def hunt(mutant: Mutant, killer: Killer, budget_s: float) -> tuple[Kill | None, 
 
     Args:
         budget_s: No run begins later, CPU seconds: how busy the machine is changes nothing.
+
+    Raises:
+        Exception: A run ended in something else than an invariant or an assertion; a note says
+            which.
     """
     started, runs = process_time(), 0
     with mutant.core() as core:
@@ -61,7 +67,11 @@ def hunt(mutant: Mutant, killer: Killer, budget_s: float) -> tuple[Kill | None, 
             if runs and process_time() - started > budget_s:
                 break
             runs += 1
-            violation = _violation(run)
+            try:
+                violation = _violation(run)
+            except Exception as error:
+                error.add_note(f"mutation {mutant.name}, {where}")
+                raise
             if violation:
                 seconds = process_time() - started
                 kill = Kill(
@@ -102,8 +112,8 @@ def _simulated(seed: int, layout: Layout, core: type[Master]) -> str:
 
 
 def _violation(run: Callable[[], str]) -> str:
-    """Run once; a broken core may end in any exception."""
+    """Run once; return what is violated, if anything is."""
     try:
         return run()
-    except Exception as error:  # noqa: BLE001  a broken core may end in any way
+    except (InvariantViolation, AssertionError) as error:
         return f"{type(error).__name__}: {error}"

@@ -240,8 +240,9 @@ def changing(node: Lone, roster: tuple[Seat, ...]) -> Ballot:
     probes = sent(node.feed(ChangeRequested(ticket=1, roster=roster)), Probe)
     assert probes
     actions = node.hear(*(node.answer(peer, probes[-1].number, ("a", "b", "c")) for peer in "bc"))
-    actions += node.wait(SECOND_US // 10)
-    return sent(actions, Prepare)[-1].ballot
+    started = sent(actions + node.wait(SECOND_US // 10), Prepare)
+    assert started, "no ballot is started behind the answers"
+    return started[-1].ballot
 
 
 def entry_of(header: RunHeader, position: int, previous: bytes) -> QueueEntry:

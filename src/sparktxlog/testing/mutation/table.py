@@ -180,8 +180,7 @@ _DECIDING = (
     _m("P14", "promises-any-ballot", "promises lower ballots, too",
        patched((Voter, "promise", deciding.promise_anything)), "ts", _RIVALS),
     _m("P14", "ballot-counter-volatile", "begins with ballot number 1 after a restart",
-       _succession(deciding.StartsAtZero), "s", _RIVALS,
-       survives="its own durable promise and refusals, which carry the ballot, raise it again"),
+       _succession(deciding.StartsAtZero), "ts", _RIVALS),
     _m("P15", "accepted-value-ignored", "proposes its own value although one was accepted",
        patched((Proposer, "_highest_vote", deciding.no_vote)), "st", _RIVALS),
     _m("P15", "lowest-ballot", "takes the accepted value of the lowest ballot",
@@ -225,6 +224,8 @@ _ENTERING = (
        plain(entering.InstallsAnything), "t"),
     _m("P18", "held-runs-unchecked", "appends the runs it holds without comparing the hash",
        patched((final_queue, "_append_held", entering.appended_unchecked)), "ts"),
+    _m("P18", "held-runs-left", "waits for a tail with runs that it holds",
+       patched((final_queue, "_append_held", entering.nothing_appended)), "t"),
     _m("P18", "view-spoken-early", "posts in an epoch before its view is durable",
        hasty(PersistView, at_once=True), "ts"),
     _m("P18", "acquired-kept", "keeps for acquired, when evicted, what its disk dropped",
@@ -273,7 +274,8 @@ BY_NAME = {mutant.name: mutant for mutant in MUTANTS}
 RULES = tuple(f"P{number}" for number in range(1, 24))
 #: Protocol §8: six mutations of the design that are harmless.  Of those, `queue-volatile` is found
 #: in this core: a promise states its queue as the base of the final one, and a decided base that
-#: everybody forgot can be fetched from nobody.  `claims-beyond-gap` is, since pushes leave gaps.
+#: everybody forgot can be fetched from nobody.  `claims-beyond-gap` is, since pushes leave gaps;
+#: `ballot-counter-volatile` is: an own first ballot, number 1, may be used again for another value.
 KNOWN_SURVIVORS = frozenset(
     {
         "frozen-posts-repeated",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sparktxlog.model.ids import NodeId
+from sparktxlog.protocol.actions import PERSISTS, Action
 from sparktxlog.protocol.events import ChangeRequested, ForceRequested
 from sparktxlog.protocol.master import first_view
 from sparktxlog.protocol.view import Seat, View
@@ -34,6 +35,8 @@ class Faults:
         self._until = until
         self._pause_us = pause_us
         self._tickets = 1_000_000
+        #: Kind of `Persist…` whose next write a crash strikes.
+        self._struck: type | None = None
         kinds = (
             (self._crash, 30),
             (self._partition, 14),
@@ -49,6 +52,7 @@ class Faults:
             (self._crash_all, 2),
             (self._rivals, 3),
             (self._stale, 4),
+            (self._crash_writing, 20),
         )
         other = world.layout.faults
         self._kinds = tuple((kind, other.get(kind.__name__, weight)) for kind, weight in kinds)
@@ -59,6 +63,7 @@ class Faults:
             self._equal_weights()
         for node in world.nodes.values():
             node.on_torn_epoch = self._tear
+            node.on_write = self._strike_write
         self._next()
 
     def _next(self) -> None:
@@ -137,6 +142,17 @@ class Faults:
             self._world.marks.hit("crash")
             node.crash()
             self._world.after(self._seconds(0.05, 40), self._start, node)
+
+    def _crash_writing(self) -> None:
+        """Crash in the next write of some kind, at whatever node."""
+        self._struck = self._world.random.choice(PERSISTS)
+
+    def _strike_write(self, node: SimulatedNode, writing: list[Action], delay_us: int) -> None:
+        if self._struck is None or self._world.now >= self._until:
+            return
+        if any(isinstance(action, self._struck) for action in writing):
+            self._struck = None
+            self._world.after(delay_us // 2, self._bounce, node)
 
     def _start(self, node: SimulatedNode) -> None:
         if not node.up:

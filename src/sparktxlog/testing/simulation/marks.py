@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from sparktxlog.protocol.actions import PERSISTS
 from sparktxlog.protocol.balloting import (
     Accept,
     EpochMessage,
@@ -15,6 +16,12 @@ from sparktxlog.protocol.balloting import (
 from sparktxlog.protocol.phases import Phase
 from sparktxlog.protocol.view import Ballot, View
 
+
+def crash_mark(kind: type, *, kept: bool) -> str:
+    """Return the mark of a crash that struck a write with a `Persist…` of that kind in it."""
+    return f"crash {'kept' if kept else 'lost'} {kind.__name__}"
+
+
 #: Marks that a run of many seeds must show.
 EXPECTED = (
     "phase SUSPECT", "phase WEDGED", "phase IDLE", "phase JOINING", "phase NORMAL",
@@ -22,16 +29,18 @@ EXPECTED = (
     "join request", "tail request",
     "promise with an accepted value", "value of an earlier ballot proposed again",
     "flush of a joiner", "final queue with a tail", "flush not complete", "nobody to flush",
-    "joiner that needs no flush",
+    "joiner that needs no flush", "moment of rest",
     "run restamped", "wedged at start", "joining at start", "disk lost", "returned after a loss",
     "member evicted", "member admitted", "roster changed", "two ballots for one epoch",
     "nobody evicted", "one member alone", "forced",
     "partition", "one-way cut", "slow link", "message lost", "duplicate delivered",
     "crash", "rolling restart", "all nodes crashed at once", "crash between two writes of an epoch",
     "pause", "slow disk", "clock far off", "clock drift", "rival changes",
-    "stale messages", "batch cut short", "tail served", "change of roster refused",
+    "stale messages", "batch cut short", "tail served", "change of roster refused", "change done",
     "complaint", "suspected on a complaint", "suspect cleared",
-    "same id at two nodes", "same id in two epochs", "duplicate rejected",
+    "same id at two nodes", "same id in two epochs", "same id behind the window",
+    "duplicate rejected",
+    *(crash_mark(kind, kept=kept) for kind in PERSISTS for kept in (True, False)),
 )  # fmt: skip
 
 
@@ -92,10 +101,6 @@ class Marks:
             self.counts["nobody to flush"] += 1
             if set(members) - set(accept.view.members):
                 self.counts["joiner that needs no flush"] += 1
-
-    def missing(self) -> list[str]:
-        """Return the expected marks that never showed."""
-        return [mark for mark in EXPECTED if not self.counts[mark]]
 
 
 _NAMES = {

@@ -14,6 +14,7 @@ from sparktxlog.protocol.phases import Phase
 from sparktxlog.protocol.recovery import MasterConfig
 from sparktxlog.protocol.stream import MAX_BATCH, ActionStream
 from sparktxlog.testing.simulation.disk import SimulatedDisk
+from sparktxlog.testing.simulation.marks import crash_mark
 
 if TYPE_CHECKING:
     from sparktxlog.testing.simulation.world import World
@@ -55,6 +56,8 @@ class SimulatedNode:
         #: Called when a view or its stamps wait for a later write than what stands before them,
         #: with the microseconds until that begins.
         self.on_torn_epoch: Callable[[SimulatedNode, int], None] | None = None
+        #: Called when a write begins, with what it writes and the microseconds until it is done.
+        self.on_write: Callable[[SimulatedNode, list[Action], int], None] | None = None
         #: Counts starts and crashes: what was scheduled before one is void.
         self.life = 0
         self._stream: ActionStream[Action] = ActionStream(max_batch=max_batch)
@@ -95,11 +98,14 @@ class SimulatedNode:
         """Lose everything but the disk; a write in flight is kept or lost, some sends are made."""
         random = self.world.random
         writing, self._writing = self._writing, None
-        if writing is not None and random.random() < 0.5:
-            self._write(writing)
-            told = [a for a in writing if not self._stream.must_be_durable(a)]
-            for action in told[: random.randrange(len(told) + 1)]:
-                self.world.carry_out(self, action)
+        if writing is not None:
+            kept = random.random() < 0.5
+            self._mark_crash(writing, kept=kept)
+            if kept:
+                self._write(writing)
+                told = [a for a in writing if not self._stream.must_be_durable(a)]
+                for action in told[: random.randrange(len(told) + 1)]:
+                    self.world.carry_out(self, action)
         self.master = None
         self.paused = False
         self.told_phase = None
@@ -108,6 +114,11 @@ class SimulatedNode:
         self._inbox.clear()
         self._timer_at = -1
         self.world.lost_sight_of(self)
+
+    def _mark_crash(self, writing: list[Action], *, kept: bool) -> None:
+        """Count, for each kind of `Persist…` in the write in flight, what became of it."""
+        for kind in {type(a) for a in writing if self._stream.must_be_durable(a)}:
+            self.world.marks.hit(crash_mark(kind, kept=kept))
 
     def lose_disk(self) -> None:
         """Return, once started, as a new incarnation without a memory (P21)."""
@@ -146,6 +157,7 @@ class SimulatedNode:
     def _rest(self) -> None:
         """Tell the core of a moment of rest, if it waits for one and this is one."""
         if self.master is not None and self.master.wants_rest and self._writing is None:
+            self.world.marks.hit("moment of rest")
             self.handle([Rested()])
 
     def _pump(self) -> None:
@@ -158,6 +170,8 @@ class SimulatedNode:
             self._writing = stream.take()
             delay = 50 + int(self.world.random.random() * self.slow_us)
             self.world.after(delay, self._written, self.life)
+            if self.on_write is not None:
+                self.on_write(self, self._writing, delay)
             if stream:
                 self.world.marks.hit("batch cut short")
                 if self.on_torn_epoch and any(isinstance(a, _OF_EPOCH) for a in stream):
