@@ -256,6 +256,17 @@ class NodeProcess:
         return self.log.read_text()
 
 
+def committed(node: NodeProcess, identities: set[str]) -> list[str]:
+    """Return those of the ids that take effect, as often as they do."""
+    found, after = [], 0
+    while page := call(f"{node.url}/v1/queue?after={after}&limit=1000"):
+        for entry in page:
+            if entry["first_id"] in identities and not entry["rejected"]:
+                found.append(entry["first_id"])
+        after = page[-1]["position"] + page[-1]["n"] - 1
+    return sorted(found)
+
+
 class Cluster:
     """Nodes that are each other's peers."""
 

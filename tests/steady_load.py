@@ -32,10 +32,10 @@ class Promises:
 
 
 class SteadyLoad:
-    """One client for each node, as long as the context lasts.
+    """One client for each node, as long as the context lasts, or from `join` until `leave`.
 
     Args:
-        cluster: All its masters take part in the check.
+        cluster: All its masters take part in the check; those at the beginning have clients.
         pause_s: Between two transactions of a client.
         timeout_s: How long a client waits for its acknowledgement.
     """
@@ -44,19 +44,35 @@ class SteadyLoad:
         self._cluster = cluster
         self._pause_s = pause_s
         self._timeout_s = timeout_s
-        self._over = threading.Event()
         self.base = int(cluster.masters()[0].status()["position"])
-        self.promises = {node.name: Promises() for node in cluster.masters()}
-        self._threads = [
-            threading.Thread(target=self._work, args=(node, self.promises[node.name]))
-            for node in cluster.masters()
-        ]
+        self.promises: dict[str, Promises] = {}
+        #: Node → set when its client shall end.
+        self._over: dict[str, threading.Event] = {}
+        self._threads: dict[str, threading.Thread] = {}
 
     def __enter__(self) -> Self:
-        for thread in self._threads:
-            thread.start()
-        self.progress("".join(self.promises), 4)
+        names = [node.name for node in self._cluster.masters()]
+        for node in self._cluster.masters():
+            self._begin(node)
+        self.progress(names, 4)
         return self
+
+    def join(self, node: NodeProcess) -> None:
+        """Begin with a client of a node that is a member now."""
+        self._begin(node)
+        self.progress(node.name, 4)
+
+    def leave(self, name: str) -> None:
+        """End with a node's client; what it was promised is checked all the same."""
+        self._over[name].set()
+        self._threads[name].join()
+
+    def _begin(self, node: NodeProcess) -> None:
+        promises, over = Promises(), threading.Event()
+        self.promises[node.name], self._over[node.name] = promises, over
+        thread = threading.Thread(target=self._work, args=(node, promises, over))
+        self._threads[node.name] = thread
+        thread.start()
 
     def __exit__(
         self,
@@ -64,13 +80,14 @@ class SteadyLoad:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._over.set()
-        for thread in self._threads:
+        for over in self._over.values():
+            over.set()
+        for thread in self._threads.values():
             thread.join()
 
-    def _work(self, node: NodeProcess, promises: Promises) -> None:
+    def _work(self, node: NodeProcess, promises: Promises, over: threading.Event) -> None:
         for level in itertools.cycle(("ordered", "acquired")):
-            if self._over.is_set():
+            if over.is_set():
                 return
             identity = str(uuid.uuid4())
             promises.tried.append(identity)
@@ -85,7 +102,7 @@ class SteadyLoad:
                     promises.unclear.append(str(problem))
             except (OSError, http.client.HTTPException):
                 pass  # killed or cut off: unknown
-            self._over.wait(self._pause_s)
+            over.wait(self._pause_s)
 
     def count(self, names: Iterable[str]) -> int:
         """Return how many acknowledgements the clients of these nodes have."""
@@ -121,7 +138,8 @@ class SteadyLoad:
         for number, identity in enumerate(
             identity for promises in self.promises.values() for identity in promises.tried
         ):
-            receipt = _receipt(nodes[number % len(nodes)], identity)
+            first = number % len(nodes)
+            receipt = _receipt(nodes[first:] + nodes[:first], identity)
             if receipt.get("outcome") == "committed":
                 found[identity] = receipt["position"]
             elif receipt:
@@ -138,12 +156,22 @@ class SteadyLoad:
         return position
 
 
-def _receipt(node: NodeProcess, identity: str) -> dict[str, Any]:
-    """Return what a node says of a transaction, empty if it knows nothing."""
-    try:
-        found: dict[str, Any] = call(f"{node.url}/v1/transactions/{identity}")
-    except HttpProblem as problem:
-        if problem.status != 404:
-            raise
-        return {}
+def _receipt(nodes: list[NodeProcess], identity: str) -> dict[str, Any]:
+    """Return what the first node says of a transaction, empty if it knows nothing.
+
+    Of what was ordered before the snapshot that a node began with it tells the position only; then
+    the next one is asked for the outcome, and must tell the same position.
+    """
+    found: dict[str, Any] = {}
+    for node in nodes:
+        before = found.get("position")
+        try:
+            found = call(f"{node.url}/v1/transactions/{identity}")
+        except HttpProblem as problem:
+            if problem.status != 404:
+                raise
+            found = {}
+        assert before in (None, found.get("position")), (before, found)
+        if found.get("outcome") is not None or found.get("position") is None:
+            break
     return found

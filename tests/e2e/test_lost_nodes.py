@@ -15,7 +15,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.node_processes import Cluster, NodeProcess, call, restart_unheard, running, wait_until
+from tests.node_processes import (
+    Cluster,
+    NodeProcess,
+    call,
+    committed,
+    restart_unheard,
+    running,
+    wait_until,
+)
 
 from sparktxlog import Client
 from sparktxlog.errors import CommitStateUnknownError, TxLogError
@@ -59,17 +67,6 @@ def come_back(three: Cluster, receipt: Receipt) -> None:
         with Client(node.url) as client:
             again = client.append("t", ROW, transaction_id=identity)
         assert (again.position, again.outcome) == (receipt.position, "committed")
-
-
-def committed(node: NodeProcess, identities: set[str]) -> list[str]:
-    """Return those of the ids that take effect, as often as they do."""
-    found, after = [], 0
-    while page := call(f"{node.url}/v1/queue?after={after}&limit=1000"):
-        for entry in page:
-            if entry["first_id"] in identities and not entry["rejected"]:
-                found.append(entry["first_id"])
-        after = page[-1]["position"] + page[-1]["n"] - 1
-    return sorted(found)
 
 
 def test_a_submit_survives_the_kill_of_its_node(three: Cluster) -> None:
