@@ -66,6 +66,11 @@ class Collecting:
         #: Texts for the operator (code `protocol-remote` or `clock-skew`), taken by the master.
         self.warnings: list[tuple[str, str]] = []
 
+    @property
+    def epoch(self) -> int:
+        """Epoch of this node."""
+        return self._config.epoch
+
     def recover(self, runs: list[RecoveredRun], now: int) -> None:
         """Take in the durable runs beyond the queue.
 

@@ -57,12 +57,12 @@ def want(queue: SynchronizedQueue, collecting: Collecting, view: View, now: int)
 
 
 def _append_held(queue: SynchronizedQueue, collecting: Collecting, view: View, now: int) -> bool:
-    """Append durable runs of the epoch that a view ends, up to its base; False = they do not fit.
+    """Append durable runs of this node's epoch up to a view's base; False = they do not fit.
 
     Every run whose key is not above the base's stands in front of it (P7): in the agreed order what
     is held leads to the base or something is missing.  The chain hash tells.
     """
-    streams, base, epoch = collecting.streams, view.base, view.epoch - 1
+    streams, base, epoch = collecting.streams, view.base, collecting.epoch
     most = sum(stream.held_to - stream.watermark for stream in streams.values())
     if queue.position + most < base.position:
         return False

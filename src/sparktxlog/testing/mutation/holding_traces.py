@@ -7,6 +7,7 @@ from dataclasses import replace
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.actions import PersistForeignRun, SendEpochMessage
 from sparktxlog.protocol.balloting import Accept, Decide, Flush, Promise
+from sparktxlog.protocol.events import ForceRequested
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.messages import MergeBase, RunHeader
 from sparktxlog.protocol.phases import Phase
@@ -95,6 +96,18 @@ def held_runs_of_another_queue_stay(core: type[Master]) -> None:
     assert not queued(actions)
     assert not views(actions)
     assert node.master.phase is Phase.WEDGED
+
+
+def force_appends_what_it_holds(core: type[Master]) -> None:
+    """P23: a forced value's base may lie behind the own queue: nobody is there to send the rest."""
+    node = Lone(core, votes={"a": 1, "b": 1})
+    run = node.run_of("b", 1, 7)
+    node.push(run)
+    end = end_of(MergeBase(), (run,))
+    node.hear(node.accept("b", 1, replace(next_view(node.view, "a", "b"), base=end, end=end)))
+    actions = node.feed(ForceRequested(ticket=1, lineage="forced"))
+    assert [e.header for action in queued(actions) for e in action.entries] == [run]
+    assert [(view.lineage, view.members) for view in views(actions)] == [("forced", ("a",))]
 
 
 def own_runs_of_before_are_foreign(core: type[Master]) -> None:

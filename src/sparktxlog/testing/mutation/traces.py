@@ -42,6 +42,7 @@ from sparktxlog.testing.mutation.entering_traces import (
 )
 from sparktxlog.testing.mutation.holding_traces import (
     ballot_number_is_used_once,
+    force_appends_what_it_holds,
     held_runs_are_appended_in_order,
     held_runs_of_another_queue_stay,
     joiner_says_what_it_holds,
@@ -95,6 +96,7 @@ TRACES: tuple[Trace, ...] = (
     held_runs_of_another_queue_stay,
     joiner_says_what_it_holds,
     own_runs_of_before_are_foreign,
+    force_appends_what_it_holds,
     no_vote_below_a_promise,
     accepted_value_survives_a_crash,
     another_final_queue_halts,
