@@ -236,9 +236,11 @@ def _print_losses(losses: list[Mapping[str, Any]], *, err: bool = False) -> None
     for loss in losses:
         unheard = loss["unheard_s"]
         since = "never heard" if unheard is None else f"last heard {unheard:,.1f} s ago"
-        typer.echo(
-            f"{loss['node_id']}, {since}: showed {loss['last_shown']:,} transactions of its own, "
-            f"{loss['held_here']:,} are held here, {loss['missing']:,} are missing; what it took "
-            "afterwards is not known here.",
-            err=err,
-        )
+        if loss["missing"] is None:
+            shown = f"{loss['held_here']:,} transactions of its own are held here; what else it had"
+        else:
+            shown = (
+                f"showed {loss['last_shown']:,} transactions of its own, {loss['held_here']:,} are "
+                f"held here, {loss['missing']:,} are missing; what it took afterwards"
+            )
+        typer.echo(f"{loss['node_id']}, {since}: {shown} is not known here.", err=err)

@@ -17,11 +17,14 @@ import structlog
 from sparktxlog.errors import CommitStateUnknownError, InvalidRequestError, LocalProtocolError
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.actions import TellChange, TellPhase
+from sparktxlog.protocol.balloting import BallotState
 from sparktxlog.protocol.events import ChangeRequested, Event, ForceRequested
 from sparktxlog.protocol.master import Master
+from sparktxlog.protocol.messages import Post
 from sparktxlog.protocol.phases import Phase
 from sparktxlog.protocol.view import Seat, View
 from sparktxlog.runtime.epoch_history import EpochHistory
+from sparktxlog.runtime.losses import Losses
 from sparktxlog.runtime.reachability import (
     HEARD_US,
     AddressReports,
@@ -53,6 +56,8 @@ class Epochs:
         addresses: Returns which of several addresses of a peer answer this node.
         now: Log clock, microseconds.
         history: Told of each epoch that comes into force.
+        halted: Returns why this node takes no more part; empty = it does.
+        ballot: What was durable of this voter at the start.
     """
 
     def __init__(
@@ -67,6 +72,8 @@ class Epochs:
         addresses: Callable[[], Found],
         now: Callable[[], int],
         history: EpochHistory,
+        halted: Callable[[], str] = str,
+        ballot: BallotState | None = None,
     ) -> None:
         self._master = master
         self._cluster = cluster
@@ -77,6 +84,8 @@ class Epochs:
         self._own_addresses = addresses
         self._now = now
         self.history = history
+        self._halted = halted
+        self._losses = Losses(master, ballot)
         self._tickets = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[TellChange]] = {}
         #: Node → (when it said so, whom it is linked to).
@@ -118,6 +127,14 @@ class Epochs:
         """Note which addresses a peer says that answer it (V62)."""
         self._addresses.note(node_id, found, self._now())
 
+    def on_post(self, post: Post) -> None:
+        """Note how many transactions a member says that it has."""
+        self._losses.on_post(post, self._now())
+
+    def on_ballot(self, ballot: BallotState) -> None:
+        """Note what this voter promised and accepted."""
+        self._losses.on_ballot(ballot)
+
     # -- what operators ask ------------------------------------------------------------------------
 
     async def change(self, edit: Edit, timeout: float) -> dict[str, Any]:
@@ -145,16 +162,23 @@ class Epochs:
                 f"{self.force_text()!r}: with any of them alive the log forks.",
                 expected=self.force_text(),
             )
-        losses, ticket = self.losses(), next(self._tickets)
+        shown, ticket = self._losses.shown(), next(self._tickets)
         lineage = f"{self._cluster}-{uuid.uuid4().hex[:12]}"
         event = ForceRequested(ticket=ticket, lineage=lineage)
-        return await self._ask(ticket, event, timeout) | {"may_be_lost": losses}
+        view = await self._ask(ticket, event, timeout)
+        return view | {"may_be_lost": self._losses.of(shown, self._now())}
 
     def force_text(self) -> str:
         """Return what an operator types to confirm `force`."""
         return f"{self._node_id} {self._master.view.epoch}"
 
     async def _ask(self, ticket: int, event: Event, timeout: float) -> dict[str, Any]:
+        halted = self._halted()
+        if halted:  # the core is not asked any more
+            raise LocalProtocolError(
+                f"nothing was changed: this node takes no more part: {halted}",
+                hint="Ask a node that goes on; see `sparktxlog status`.",
+            )
         future: asyncio.Future[TellChange] = asyncio.get_running_loop().create_future()
         self._waiting[ticket] = future
         self._tell(event)
@@ -175,31 +199,8 @@ class Epochs:
         return self.view()
 
     def losses(self) -> list[dict[str, Any]]:
-        """Return per other member what it showed last, and what of it this node holds.
-
-        What a member accepted after it was heard last is not known here: it is lost too if the
-        member never comes back, and returns as new transactions if it does.
-        """
-        status, state = self._master.status(), self._master.member_state()
-        held = dict(state.watermarks)
-        for header in state.acquired:
-            held[header.origin] = max(held.get(header.origin, 0), header.last)
-        now, found = self._now(), []
-        for peer in status.peers:
-            told = [other.acquired.get(peer.peer, 0) for other in status.peers]
-            shown = max([peer.last_seq, *told])
-            here = held.get(peer.peer, 0)
-            heard = peer.last_post_at
-            found.append(
-                {
-                    "node_id": peer.peer,
-                    "last_shown": shown,
-                    "held_here": here,
-                    "missing": max(0, shown - here),
-                    "unheard_s": None if heard is None else round((now - heard) / 1e6, 3),
-                }
-            )
-        return found
+        """Return per other member what it showed last, and what of it `force` would leave."""
+        return self._losses.of(self._losses.shown(), self._now())
 
     # -- what is shown -----------------------------------------------------------------------------
 

@@ -161,6 +161,19 @@ def test_force_shows_what_may_be_lost_before_it_asks(
     assert "2 are missing" in shown
 
 
+def test_what_nobody_showed_is_not_called_zero(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    unknown = LOSS | {"last_shown": None, "missing": None, "unheard_s": None}
+    monkeypatch.setitem(EPOCHS["force"], "may_be_lost", [unknown])
+    monkeypatch.setattr("typer.prompt", lambda text, **_: text.split("'")[1])
+    invoke(monkeypatch, "force")
+    assert capsys.readouterr().err.splitlines()[1] == (
+        "B, never heard: 7 transactions of its own are held here; what else it had is not known "
+        "here."
+    )
+
+
 def test_nothing_to_set_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["sparktxlog", "peer", "set", "B"])
     with pytest.raises(SystemExit) as caught:

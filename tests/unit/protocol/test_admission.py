@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
 from sparktxlog.model.ids import NodeId
-from sparktxlog.protocol.actions import Action, SendTail
-from sparktxlog.protocol.balloting import JoinRequest, TailRequest
+from sparktxlog.protocol.actions import Action, SendEpochMessage, SendTail
+from sparktxlog.protocol.balloting import (
+    Accept,
+    Decide,
+    EpochMessage,
+    Flush,
+    JoinRequest,
+    Prepare,
+    Probe,
+    TailRequest,
+)
 from sparktxlog.protocol.following import Following
 from sparktxlog.protocol.joining import Admission
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.messages import MergeBase
+from sparktxlog.protocol.phases import Phase
 from sparktxlog.protocol.recovery import MasterConfig
 from sparktxlog.protocol.view import Seat, View
 from sparktxlog.testing.mutation.lone import LINEAGE, SECOND_US, Lone
@@ -155,3 +166,96 @@ def test_progress_is_told_soon() -> None:
     assert wishes(3, soon) == [3, 3]
     assert wishes(3, 2 * soon) == [], "there is nothing new to tell"
     assert wishes(3, soon + config.retry_us) == [3, 3]
+
+
+# -- those that failed -----------------------------------------------------------------------------
+
+
+def admitted(admission: Admission, now: int, view: View = VIEW) -> bool:
+    """Return whether `c`, which has all and asks all the time, is admitted."""
+    admission.requested(asks(END.position, TS), END, TS, TS, now)
+    return admission.ready(view, now) == {"c": 1}
+
+
+def test_who_failed_to_flush_is_left_alone_for_ever_longer() -> None:
+    """All stand still for each attempt: 2, 4, … 64 times the patience, and no longer."""
+    admission, now = Admission(PATIENCE_US), 0
+    for times in (2, 4, 8, 16, 32, 64, 64, 64):
+        assert admitted(admission, now)
+        admission.bar("c", now)
+        assert not admitted(admission, now)
+        now += times * PATIENCE_US
+        assert not admitted(admission, now - 1), times
+    assert admitted(admission, now)
+
+
+def test_only_the_node_that_failed_is_left_alone() -> None:
+    admission = Admission(PATIENCE_US)
+    admission.bar("d", 0)
+    assert admitted(admission, 0)
+
+
+def test_a_member_has_failed_in_nothing() -> None:
+    """If it is evicted later, its next failure is the first one."""
+    admission = Admission(PATIENCE_US)
+    for _ in range(5):
+        admission.bar("c", 0)
+    admission.entered(VIEW)
+    assert not admitted(admission, 2 * PATIENCE_US), "not yet a member"
+    admission.entered(replace(VIEW, members=(NodeId("a"), NodeId("b"), NodeId("c"))))
+    assert admitted(admission, 2 * PATIENCE_US)
+    admission.bar("c", 2 * PATIENCE_US)
+    assert not admitted(admission, 4 * PATIENCE_US - 1)
+    assert admitted(admission, 4 * PATIENCE_US)
+
+
+class Joining:
+    """`a` and `b` are members; `c` asks `a` to be admitted and never answers a flush."""
+
+    def __init__(self) -> None:
+        self.node = Lone(Master, suspect_us=PATIENCE_US)
+        self.node.hear(Decide(sender=NodeId("b"), view=replace(VIEW, epoch=2)))
+        self.node.view = self.node.master.view
+        #: When an attempt began that has `c` among the members-to-be, and who flushed it.
+        self.tried: list[int] = []
+
+    def let_pass(self, until: int) -> None:
+        """Play `b`, which does what it is asked for, and `c`."""
+        node = self.node
+        while node.now < until:
+            node.now += PATIENCE_US // 20
+            epoch = node.master.view.epoch
+            self.play(node.hear(asks(0, 0, epoch=epoch)))
+
+    def play(self, actions: list[Action]) -> None:
+        for action in actions:
+            if isinstance(action, SendEpochMessage) and action.peer == "b":
+                self.play(self.node.hear(*self.reply(action.message)))
+
+    def reply(self, message: EpochMessage) -> list[EpochMessage]:
+        node, view = self.node, self.node.master.view
+        match message:
+            case Probe():
+                said: EpochMessage = node.answer("b", message.number, ("a", "c"))
+            case Prepare():
+                said = node.promise("b", message.ballot)
+            case Accept():
+                said = node.accepted("b", message.ballot)
+            case Flush():
+                if "c" in message.candidate.members:
+                    self.tried.append(node.now)
+                said = node.flushed("b", message.ballot, 0)
+            case _:
+                return []
+        return [replace(said, epoch=view.epoch)]  # type: ignore[arg-type]
+
+
+def test_the_members_go_on_without_a_joiner_that_does_not_flush() -> None:
+    joining = Joining()
+    joining.let_pass(joining.node.now + 40 * PATIENCE_US)
+    pauses = [(later - at) // PATIENCE_US for at, later in pairwise(joining.tried)]
+    assert pauses == [2, 4, 8, 16]
+    view = joining.node.master.view
+    assert view.members == ("a", "b")
+    assert view.epoch == 2 + len(joining.tried), "each attempt ended in an epoch without it"
+    assert joining.node.master.phase is Phase.NORMAL
