@@ -157,7 +157,10 @@ class Nodes:
     # -- questions ------------------------------------------------------------------------------
 
     def get(self, path: str, *, wait_s: float | None = None, **query: Any) -> Any:
-        """Return the answer of the first node that gives one; errors as `Http.get`."""
+        """Return the answer of the first node that gives one; errors as `Http.get`.
+
+        A witness gives none to what only masters know.
+        """
         return self._ask(lambda link: link.get(path, wait_s=wait_s, **query))
 
     def get_below(self, path: str, name: str, **query: Any) -> Any:
@@ -166,9 +169,15 @@ class Nodes:
 
     def _ask(self, question: Callable[[Http], _T]) -> _T:
         failure: TransportError | None = None
+        witness: NotFoundError | None = None
         for link in self._in_turn():
             try:
                 answer = question(link)
+            except NotFoundError as error:
+                if "witness" not in error.fields:
+                    raise
+                witness = error
+                continue
             except TransportError as error:
                 if not _is_mute(error):
                     raise
@@ -177,8 +186,9 @@ class Nodes:
                 continue
             self._current = link
             return answer
-        assert failure is not None
-        raise failure
+        last = failure or witness
+        assert last is not None
+        raise last
 
     def receipt(self, transaction_id: str) -> Receipt:
         """Return the most that any node knows of a transaction.
@@ -398,7 +408,7 @@ def _is_mute(error: TransportError) -> bool:
 
 def _takes_nothing(error: TxLogError) -> bool:
     """Whether a definite refusal is about the node, not about the transaction."""
-    # A witness does not have the routes of transactions.
+    # A witness has no transactions.
     of_the_node = (UnreachableError, DiskFullError, LocalProtocolError, NotFoundError)
     return error.http_status == 503 or isinstance(error, of_the_node)
 

@@ -110,9 +110,25 @@ def client_routes(node: Node) -> list[Route]:
         *epoch_handlers(node, api.read_body),
     ]
     if node.config.is_witness:
-        table = [route for route in table if route[1] in _OF_A_WITNESS]
+        refuse = _of_masters(node.config.node_id)
+        table = [(m, path, act if path in _OF_A_WITNESS else refuse) for m, path, act in table]
     routes = [Route(path, guarded(handler), methods=[method]) for method, path, handler in table]
     return routes + document_routes()
+
+
+def _of_masters(witness: str) -> Handler:
+    """Return what answers at a witness where masters have something."""
+
+    async def refuse(request: Request) -> Response:
+        path = request.url.path[:200]
+        raise NotFoundError(
+            f"node {witness!r} is a witness, it votes only: there is nothing at {path}",
+            hint="Ask a master; `sparktxlog peer list` names them.",
+            path=path,
+            witness=witness,
+        )
+
+    return refuse
 
 
 class _ClientApi:

@@ -55,9 +55,9 @@ def test_replicas_are_read_while_all_masters_are_gone(sites: Sites, spark: Spark
                 session.read.format("txlog").load(view).collect()
             assert_says_who(errors_from_spark(caught.value), a.url)
         # The first question breaks with the connection that was kept for it.
-        with pytest.raises(TransportError) as unread:
+        with pytest.raises(TransportError) as broken:
             log.table("t")
-        assert unread.value.retryable and a.url in str(unread.value)
+        assert broken.value.retryable and a.url in str(broken.value)
         with pytest.raises(UnreachableError) as unread:
             log.table("t")
         assert_says_who(unread.value, a.url)
