@@ -28,8 +28,8 @@ class PlaceRole(StrEnum):
     WITNESS = "witness"
 
 
-#: The node answers within 30 s, a decision that takes longer is told as unknown.
-_TIMEOUT_S = 40.0
+#: The node answers within 60 s, a decision that takes longer is told as unknown.
+_TIMEOUT_S = 70.0
 
 
 def _api(url: str) -> NodeApi:

@@ -22,8 +22,9 @@ from sparktxlog.runtime.node import Node
 from sparktxlog.service.problems import Handler, json_response
 from sparktxlog.service.queries import seconds, whole
 
-#: Default wait for a decision, seconds.
-_TIMEOUT_S = 30.0
+#: Default wait for a decision, seconds: longer than four times the default `suspect-timeout`, after
+#: which a change is refused that too few nodes answer to decide.
+_TIMEOUT_S = 60.0
 _T = TypeVar("_T")
 Roster = tuple[Seat, ...]
 

@@ -494,7 +494,7 @@ def _epochs() -> list[tuple[str, str, dict[str, Any]]]:
          "Give its place to another node, by one decision", [node], replace),
         ("/v1/force", "post", "force", "Go on alone: all others are dead for certain", [], confirm),
     ]  # fmt: skip
-    timeout = _query("timeout", "number", "Seconds to wait for the decision.", 30)
+    timeout = _query("timeout", "number", "Seconds to wait for the decision.", 60)
     show: dict[str, Any] = {
         "operationId": "epochs",
         "summary": "Current view: phase, epoch, places, members, who is linked to whom",
