@@ -202,8 +202,11 @@ class Faults:
         views = world.checks.views
         view = views[max(views)] if views else first_view(node.config)
         others = set(world.nodes) - {node.name}
-        if not (view.elects(others) and view.preserves(others)):
-            return
+        # What was voted for may be decided already, though nobody has learned of it.
+        voted = [v.disk.ballot.accepted for v in world.nodes.values() if v.disk.ballot is not None]
+        for each in (view, *(vote.view for vote in voted if vote is not None)):
+            if each.epoch >= view.epoch and not (each.elects(others) and each.preserves(others)):
+                return
         if node.up:
             node.crash()
         node.lose_disk()
