@@ -75,6 +75,8 @@ class PersistView:
     view: View
     #: This node's incarnation from now on.
     incarnation: int
+    #: The view of another lineage: entries in front of it are final only together with it (P23).
+    forced: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

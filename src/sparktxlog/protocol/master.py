@@ -490,7 +490,8 @@ class Master:
 
     def _adopt(self, view: View) -> None:
         self._outbox.drop_posts()
-        self._outbox.persist(PersistView(view=view, incarnation=self.incarnation))
+        forced = view.lineage != self._view.lineage
+        self._outbox.persist(PersistView(view=view, incarnation=self.incarnation, forced=forced))
         self._view = view
         self._is_member = self._counts_me(view)
 

@@ -9,7 +9,8 @@ durable goes to the disk together, and only then is the rest carried out, in its
 
 A batch is bounded, so it may end between any two persists of the core.  A kill there is harmless
 because they stand in this order (P18): the final queue's entries first, as part of the old epoch,
-then the view, then the new stamps; a start with the view and old stamps stamps anew.
+then the view, then the new stamps; a start with the view and old stamps stamps anew.  What `force`
+appends is final only with the forced view: no batch ends between these two (P23).
 
 The node's executor and the simulation work by the same stream.
 """
@@ -20,7 +21,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Generic, TypeVar
 
-from sparktxlog.protocol.actions import PERSISTS
+from sparktxlog.protocol.actions import PERSISTS, PersistView
 
 #: Most items of one batch: bounds the time until the first of them is told.
 MAX_BATCH = 4_096
@@ -39,6 +40,8 @@ class ActionStream(Generic[_T]):
         self._durable = frozenset((*PERSISTS, *durable))
         self._max_batch = max_batch
         self._queue: deque[_T] = deque()
+        #: So many of the first items belong into one batch.
+        self._together = 0
 
     def __len__(self) -> int:
         """Return the number of items that wait."""
@@ -50,12 +53,16 @@ class ActionStream(Generic[_T]):
 
     def put(self, items: Iterable[_T]) -> None:
         """Add items behind all earlier ones."""
-        self._queue.extend(items)
+        for item in items:
+            self._queue.append(item)
+            if isinstance(item, PersistView) and item.forced:
+                self._together = len(self._queue)
 
     def leading(self) -> Iterator[_T]:
         """Give the items before the first one that must be durable, those added meanwhile too."""
         queue, durable = self._queue, self._durable
         while queue and type(queue[0]) not in durable:
+            self._together = max(0, self._together - 1)
             yield queue.popleft()
 
     def take(self) -> list[_T]:
@@ -64,9 +71,10 @@ class ActionStream(Generic[_T]):
         **After calling**: write the items that `must_be_durable` together, then carry out the
         others in their order, then ask again.  No two batches are on their way at once.
         """
-        queue = self._queue
-        if len(queue) > self._max_batch:
-            return [queue.popleft() for _ in range(self._max_batch)]
+        queue, most = self._queue, max(self._max_batch, self._together)
+        self._together = 0
+        if len(queue) > most:
+            return [queue.popleft() for _ in range(most)]
         batch = list(queue)
         queue.clear()
         return batch
@@ -78,3 +86,4 @@ class ActionStream(Generic[_T]):
     def clear(self) -> None:
         """Forget what waits: the process ends here."""
         self._queue.clear()
+        self._together = 0

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from sparktxlog.protocol.actions import PersistReservation
+from sparktxlog.model.ids import NodeId
+from sparktxlog.protocol.actions import Action, PersistReservation, PersistView
 from sparktxlog.protocol.stream import ActionStream
+from sparktxlog.protocol.view import Seat, View
 
 
 @dataclass(frozen=True)
@@ -75,3 +77,19 @@ def test_a_process_that_ends_forgets_what_waits() -> None:
     stream.put([Say(1), keep(2)])
     stream.clear()
     assert list(stream.leading()) == [] and stream.take() == []
+
+
+def test_no_batch_ends_in_front_of_a_forced_view() -> None:
+    """P23: what is forced is final only with its view; a kill in between made two histories."""
+    roster = (Seat(node_id=NodeId("a")),)
+    view = View(lineage="forced", epoch=3, roster=roster, members=(NodeId("a"),))
+    forced = PersistView(view=view, incarnation=1, forced=True)
+    stream: ActionStream[Action | Say] = ActionStream(max_batch=2)
+    stream.put([Say(0), keep(1), keep(2), keep(3)])
+    stream.put([keep(4), forced, Say(5), keep(6)])
+    assert list(stream.leading()) == [Say(0)]
+    assert stream.take() == [keep(1), keep(2), keep(3), keep(4), forced]
+    assert stream.take() == [Say(5), keep(6)]
+    decided = replace(forced, forced=False)
+    stream.put([keep(1), keep(2), decided])
+    assert stream.take() == [keep(1), keep(2)], "what is decided is final without it"
