@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Generic, TypeVar
 
 from sparktxlog.protocol.actions import PERSISTS, PersistView
@@ -40,8 +41,6 @@ class ActionStream(Generic[_T]):
         self._durable = frozenset((*PERSISTS, *durable))
         self._max_batch = max_batch
         self._queue: deque[_T] = deque()
-        #: So many of the first items belong into one batch.
-        self._together = 0
 
     def __len__(self) -> int:
         """Return the number of items that wait."""
@@ -53,16 +52,12 @@ class ActionStream(Generic[_T]):
 
     def put(self, items: Iterable[_T]) -> None:
         """Add items behind all earlier ones."""
-        for item in items:
-            self._queue.append(item)
-            if isinstance(item, PersistView) and item.forced:
-                self._together = len(self._queue)
+        self._queue.extend(items)
 
     def leading(self) -> Iterator[_T]:
         """Give the items before the first one that must be durable, those added meanwhile too."""
         queue, durable = self._queue, self._durable
         while queue and type(queue[0]) not in durable:
-            self._together = max(0, self._together - 1)
             yield queue.popleft()
 
     def take(self) -> list[_T]:
@@ -71,13 +66,18 @@ class ActionStream(Generic[_T]):
         **After calling**: write the items that `must_be_durable` together, then carry out the
         others in their order, then ask again.  No two batches are on their way at once.
         """
-        queue, most = self._queue, max(self._max_batch, self._together)
-        self._together = 0
-        if len(queue) > most:
-            return [queue.popleft() for _ in range(most)]
+        queue = self._queue
+        if len(queue) > self._max_batch:
+            return [queue.popleft() for _ in range(self._whole())]
         batch = list(queue)
         queue.clear()
         return batch
+
+    def _whole(self) -> int:
+        """Return how many items a batch takes that is not the last (to a forced view, if any)."""
+        beyond = enumerate(islice(self._queue, self._max_batch, None), start=self._max_batch + 1)
+        forced = (end for end, item in beyond if isinstance(item, PersistView) and item.forced)
+        return max(forced, default=self._max_batch)
 
     def must_be_durable(self, item: _T) -> bool:
         """Return whether an item is to be written before what stands behind it is carried out."""
@@ -86,4 +86,3 @@ class ActionStream(Generic[_T]):
     def clear(self) -> None:
         """Forget what waits: the process ends here."""
         self._queue.clear()
-        self._together = 0

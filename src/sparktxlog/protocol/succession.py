@@ -16,6 +16,7 @@ from sparktxlog.protocol.actions import PersistBallot, SendEpochMessage
 from sparktxlog.protocol.balloting import (
     Accept,
     Accepted,
+    BallotState,
     Decide,
     EpochMessage,
     Flush,
@@ -289,12 +290,15 @@ class Succession:
 
     def _promise(self, ballot: Ballot) -> bool:
         """Promise a ballot durably, or return False (P14)."""
-        before = self.voter.promised
+        before = self.voter.state
         if not self.voter.promise(ballot):
             return False
-        if self.voter.promised != before:
-            self._outbox.persist(PersistBallot(state=self.voter.state))
+        self._keep_vote(before)
         return True
+
+    def _keep_vote(self, before: BallotState) -> None:
+        if self.voter.state != before:
+            self._outbox.persist(PersistBallot(state=self.voter.state))
 
     def _promised(self, ballot: Ballot, now: int) -> Promise:
         """Wedge, and return what to answer (P14)."""
@@ -340,8 +344,7 @@ class Succession:
             return False
         if self._host.is_member:
             self._host.wedge(now, f"{ballot.node} decides on epoch {candidate.epoch}")
-        if self.voter.state != before:
-            self._outbox.persist(PersistBallot(state=self.voter.state))
+        self._keep_vote(before)
         return True
 
     # -- proposing ---------------------------------------------------------------------------------
