@@ -60,8 +60,6 @@ class Changes:
             self._outbox.tell(TellChange(ticket=event.ticket, epoch=view.epoch))
         elif _places(view.roster) != _places(asked.roster):
             self.fail(f"the roster changed meanwhile, in epoch {view.epoch}")
-        else:
-            self._request = (replace(event, roster=_renewed(event.roster, view)), view)
 
     def fail(self, reason: str) -> None:
         """Answer a pending request: it did not happen."""
@@ -92,14 +90,6 @@ def unsafe(view: View, roster: tuple[Seat, ...]) -> str:
     if _places(roster) == _places(view.roster):
         return "the roster is so already"
     return ""
-
-
-def _renewed(roster: tuple[Seat, ...], view: View) -> tuple[Seat, ...]:
-    """Return a roster under the incarnations of a view: a former one must not come back (P21)."""
-    seats = ((seat, view.seat(seat.node_id)) for seat in roster)
-    return tuple(
-        seat if now is None else replace(seat, incarnation=now.incarnation) for seat, now in seats
-    )
 
 
 def _places(roster: tuple[Seat, ...]) -> tuple[tuple[str, str, int, bool], ...]:

@@ -148,8 +148,10 @@ class Proposer:
 
     def _new_view(self, queue: FinalQueue) -> View:
         view, intent, states = self.view, self.intent, self._states()
+        # A roster may have been asked for in an earlier epoch: incarnations are those of now (P21).
+        incarnations = {seat.node_id: seat.incarnation for seat in view.roster} | intent.joiners
         roster = tuple(
-            replace(seat, incarnation=intent.joiners.get(seat.node_id, seat.incarnation))
+            replace(seat, incarnation=incarnations.get(seat.node_id, seat.incarnation))
             for seat in (view.roster if intent.roster is None else intent.roster)
         )
         there = [

@@ -91,6 +91,18 @@ def test_nobody_is_left_out_if_everybody_was_silent() -> None:
     assert ballot.candidate.members == ("a", "b")
 
 
+def test_a_roster_of_before_brings_no_former_incarnation_back() -> None:
+    """P21: it was asked for when c had not lost its disk yet (simulation, seed 2655)."""
+    a, b, c = (Seat(node_id=NodeId(name)) for name in "abc")
+    view = replace(VIEW, roster=(a, b, replace(c, incarnation=2)))
+    ballot = Proposer(view, BALLOT, Intent(roster=(c, b, a)), 0, PATIENCE_US)
+    for name in "ab":
+        ballot.take_promise(promise(name, state()))
+    assert ballot.choose(PATIENCE_US)
+    assert ballot.candidate is not None
+    assert ballot.candidate.roster == (replace(c, incarnation=2), b, a)
+
+
 def test_a_roster_without_those_that_hold_the_log_is_not_proposed() -> None:
     ballot = proposer(roster=(Seat(node_id=NodeId("x")),))
     for name in "ab":
