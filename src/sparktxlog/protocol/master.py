@@ -168,6 +168,12 @@ class Master:
         return self._view
 
     @property
+    def accepted(self) -> View | None:
+        """Value that this node accepted for the next epoch, None = none (P17)."""
+        vote = self._succession.voter.accepted
+        return None if vote is None else vote.view
+
+    @property
     def phase(self) -> Phase:
         """What part this node takes."""
         return self._phase

@@ -19,8 +19,7 @@ from sparktxlog.codec.payload import digest_of
 from sparktxlog.codec.transactions import PreparedTransaction
 from sparktxlog.errors import BusyError, TxLogError
 from sparktxlog.model.operation import RunFacts, RunManifest
-from sparktxlog.protocol.actions import Action, Alarm, PersistBallot, PersistForeignRun
-from sparktxlog.protocol.balloting import BallotState
+from sparktxlog.protocol.actions import Action, Alarm, PersistForeignRun
 from sparktxlog.protocol.events import Event, PayloadArrived, Rested, RunSubmitted, Tick
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.view import View
@@ -59,7 +58,6 @@ class Cycle:
         on_fatal: Called with the alarm after which the core takes no more part (P10, P28).
         is_busy: Returns whether something beside the cycle and the executor delays answers.
         on_view: Called when a newly decided view is durable and what it caused was sent.
-        on_ballot: Called with what this voter promised and accepted, when that changes.
     """
 
     def __init__(
@@ -75,7 +73,6 @@ class Cycle:
         on_fatal: Callable[[Alarm], None],
         is_busy: Callable[[], bool] = lambda: False,
         on_view: Callable[[View], None] = lambda view: None,
-        on_ballot: Callable[[BallotState], None] = lambda ballot: None,
     ) -> None:
         self._master = master
         self._executor = executor
@@ -87,7 +84,6 @@ class Cycle:
         self._on_fatal = on_fatal
         self._is_busy = is_busy
         self._on_view = on_view
-        self._on_ballot = on_ballot
         self._view = master.view
         self._events: deque[Event] = deque()
         self._singles: deque[_Single] = deque()
@@ -214,8 +210,6 @@ class Cycle:
             for action in actions:
                 if isinstance(action, Alarm):
                     self.raise_alarm(action)
-                elif isinstance(action, PersistBallot):
-                    self._on_ballot(action.state)
         self._set_timer()
         self.look_for_rest()
 

@@ -17,7 +17,6 @@ import structlog
 from sparktxlog.errors import CommitStateUnknownError, InvalidRequestError, LocalProtocolError
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.actions import TellChange, TellPhase
-from sparktxlog.protocol.balloting import BallotState
 from sparktxlog.protocol.events import ChangeRequested, Event, ForceRequested
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.messages import Post
@@ -57,7 +56,6 @@ class Epochs:
         now: Log clock, microseconds.
         history: Told of each epoch that comes into force.
         halted: Returns why this node takes no more part; empty = it does.
-        ballot: What was durable of this voter at the start.
     """
 
     def __init__(
@@ -73,7 +71,6 @@ class Epochs:
         now: Callable[[], int],
         history: EpochHistory,
         halted: Callable[[], str] = str,
-        ballot: BallotState | None = None,
     ) -> None:
         self._master = master
         self._cluster = cluster
@@ -85,7 +82,7 @@ class Epochs:
         self._now = now
         self.history = history
         self._halted = halted
-        self._losses = Losses(master, ballot)
+        self._losses = Losses(master)
         self._tickets = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[TellChange]] = {}
         #: Node → (when it said so, whom it is linked to).
@@ -130,10 +127,6 @@ class Epochs:
     def on_post(self, post: Post) -> None:
         """Note how many transactions a member says that it has."""
         self._losses.on_post(post, self._now())
-
-    def on_ballot(self, ballot: BallotState) -> None:
-        """Note what this voter promised and accepted."""
-        self._losses.on_ballot(ballot)
 
     # -- what operators ask ------------------------------------------------------------------------
 

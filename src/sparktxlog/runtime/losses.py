@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparktxlog.model.ids import NodeId
-from sparktxlog.protocol.balloting import BallotState, MemberState
+from sparktxlog.protocol.balloting import MemberState
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.messages import Post, RunHeader
 from sparktxlog.protocol.view import View
@@ -34,12 +34,10 @@ class Losses:
 
     Args:
         master: The core, for reading.
-        ballot: What was durable of this voter at the start.
     """
 
-    def __init__(self, master: Master, ballot: BallotState | None) -> None:
+    def __init__(self, master: Master) -> None:
         self._master = master
-        self._ballot = ballot
         #: Node → (when it posted last, last sequence number that it ever posted).
         self._posted: dict[str, tuple[int, int]] = {}
 
@@ -47,10 +45,6 @@ class Losses:
         """Note how many transactions a member has, also such that nothing else is known of."""
         last = self._posted.get(post.sender, (0, 0))[1]
         self._posted[post.sender] = (now, max(last, post.last_seq))
-
-    def on_ballot(self, ballot: BallotState) -> None:
-        """Note what this voter promised and accepted."""
-        self._ballot = ballot
 
     def shown(self) -> list[Shown]:
         """Return what each other member showed, as far as known here."""
@@ -74,7 +68,7 @@ class Losses:
         What a member accepted after it was heard last is not known here: it is lost too if the
         member never comes back, and returns as new transactions if it does.
         """
-        held = held_when_forced(self._master.member_state(), self._accepted())
+        held = held_when_forced(self._master.member_state(), self._master.accepted)
         found = []
         for one in shown:
             here, heard = held.get(one.node_id, 0), one.heard_at
@@ -88,13 +82,6 @@ class Losses:
                 }
             )
         return found
-
-    def _accepted(self) -> View | None:
-        """Return the value that this voter accepted for the epoch behind the present one."""
-        ballot = self._ballot
-        if ballot is None or ballot.accepted is None or ballot.epoch != self._master.view.epoch:
-            return None
-        return ballot.accepted.view
 
 
 def held_when_forced(state: MemberState, accepted: View | None) -> dict[str, int]:

@@ -15,7 +15,6 @@ from sparktxlog.codec.wire import Hello
 from sparktxlog.config import NodeConfig
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.actions import Action, Alarm, TellPhase
-from sparktxlog.protocol.balloting import BallotState
 from sparktxlog.protocol.events import Event, LinkChanged, PayloadArrived
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.messages import RunHeader
@@ -196,7 +195,6 @@ class _Builder:
             on_fatal=self._on_fatal,
             is_busy=lambda: self.publisher.working,
             on_view=self._on_view,
-            on_ballot=self._on_ballot,
         )
         self.epochs = self._build_epochs()
         return turns
@@ -331,7 +329,6 @@ class _Builder:
             now=self.clock.now,
             history=EpochHistory(self.state.values, put=self._put_aside),
             halted=lambda: "" if self.cycle.halted is None else self.cycle.halted.text,
-            ballot=self.state.core.ballot,
         )
 
     def _build_delivery(self) -> Delivery:
@@ -353,9 +350,6 @@ class _Builder:
             on_tail_request=lambda link, at: self.joining.asked(link, at, self._missed),
             may_ask=self.calm.may_ask,
         )
-
-    def _on_ballot(self, ballot: BallotState) -> None:
-        self.epochs.on_ballot(ballot)
 
     def _on_phase(self, told: TellPhase) -> None:
         self.publisher.hold(told.phase is Phase.WEDGED)

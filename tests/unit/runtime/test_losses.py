@@ -13,14 +13,13 @@ import pytest
 from sparktxlog.codec.wire import Envelope
 from sparktxlog.errors import LocalProtocolError, RemoteProtocolError
 from sparktxlog.model.ids import NodeId
-from sparktxlog.protocol.actions import PersistBallot, TellChange
-from sparktxlog.protocol.balloting import BallotState, Decide
+from sparktxlog.protocol.actions import TellChange
+from sparktxlog.protocol.balloting import Decide
 from sparktxlog.protocol.chain import chain_hash
-from sparktxlog.protocol.events import Event, PostReceived, Tick
+from sparktxlog.protocol.events import Event, PostReceived
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.messages import MergeBase, Post, RunHeader
-from sparktxlog.protocol.view import Ballot, View
-from sparktxlog.runtime.cycle import Cycle
+from sparktxlog.protocol.view import View
 from sparktxlog.runtime.epoch_history import EpochHistory
 from sparktxlog.runtime.epochs import Epochs
 from sparktxlog.runtime.losses import held_when_forced
@@ -46,15 +45,12 @@ class Survivor:
             master=self.node.master, cluster="c", node_id=NodeId("a"),
             receipts=Receipts(lambda copies: 0), tell=self.feed, links_up=tuple, addresses=nobody,
             now=lambda: self.node.now, history=EpochHistory({}, put=lambda writes: None),
-            ballot=self.node.disk.ballot,
         )  # fmt: skip
 
     def feed(self, *events: Event) -> None:
-        """Let the core handle events, and tell the epochs what concerns them, as the cycle does."""
+        """Let the core handle events, and tell the epochs how a change ended."""
         for action in self.node.feed(*events):
-            if isinstance(action, PersistBallot):
-                self.epochs.on_ballot(action.state)
-            elif isinstance(action, TellChange):
+            if isinstance(action, TellChange):
                 self.epochs.on_change(action)
 
     def post(self, post: Post) -> None:
@@ -65,9 +61,7 @@ class Survivor:
         self.post(self.node.post_of(sender, self.node.now, *headers, last_seq=last_seq))
 
     def accept(self, view: View) -> None:
-        for action in self.node.hear(self.node.accept("b", 1, view)):
-            if isinstance(action, PersistBallot):
-                self.epochs.on_ballot(action.state)
+        self.node.hear(self.node.accept("b", 1, view))
 
     def losses(self) -> dict[str, Loss]:
         return {loss["node_id"]: loss for loss in self.epochs.losses()}
@@ -287,31 +281,6 @@ def test_numbers_of_a_queue_that_was_forced_are_those_of_the_rule() -> None:
 
 
 # -- who tells it ----------------------------------------------------------------------------------
-
-
-def test_the_cycle_tells_of_ballots() -> None:
-    ballot = BallotState(epoch=1, promised=Ballot(number=1, node="b"))
-    core: Any = SimpleNamespace(
-        view=None, wants_rest=False, next_deadline=lambda: None,
-        handle_all=lambda events, now: [PersistBallot(state=ballot)],
-    )  # fmt: skip
-    idle: Any = SimpleNamespace(writing=False, put=lambda actions: None)
-    still: Any = SimpleNamespace(now=lambda: 0)
-    nothing: Any = None
-    told: list[BallotState] = []
-    cycle = Cycle(
-        master=core, executor=idle, holdings=nothing, receipts=nothing, clock=still,
-        run_limit=(1, 1), first_ticket=1, on_fatal=lambda alarm: None, on_ballot=told.append,
-    )  # fmt: skip
-
-    async def turn() -> None:
-        cycle.tell(Tick())
-        task = asyncio.create_task(cycle.run())
-        await asyncio.sleep(0)
-        task.cancel()
-
-    asyncio.run(turn())
-    assert told == [ballot]
 
 
 def test_peers_posts_are_told() -> None:
