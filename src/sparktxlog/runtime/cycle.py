@@ -24,7 +24,7 @@ from sparktxlog.protocol.events import Event, PayloadArrived, Rested, RunSubmitt
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.view import View
 from sparktxlog.runtime.clock import LogClock, wall_us
-from sparktxlog.runtime.executor import AsideWrite, Executor
+from sparktxlog.runtime.executor import Executor
 from sparktxlog.runtime.holdings import Holdings, OwnRun
 from sparktxlog.runtime.receipts import Receipts, Submission
 
@@ -216,11 +216,7 @@ class Cycle:
     def _enter(self, view: View) -> None:
         """Let the shell follow a new view, behind the actions that came with it."""
         self._view = view
-        behind = asyncio.get_running_loop().create_future()
-        behind.add_done_callback(
-            lambda done: None if done.cancelled() or done.exception() else self._on_view(view)
-        )
-        self._executor.put([AsideWrite(writes=(), done=behind)])
+        self._executor.write_then((), lambda: self._on_view(view))
 
     def _set_timer(self) -> None:
         if self._alarm is not None:

@@ -12,7 +12,9 @@ thread shortens, gives a witness a history, too, and outlives rows that expire.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 import msgspec
 
@@ -25,6 +27,8 @@ from sparktxlog.storage.interfaces import PutValue, Write
 #: Epochs kept for questions; older ones stand in `log/epochs`.
 HISTORY = 1_000
 _PREFIX = "epoch:"
+#: A question waits so long for an epoch that is on its way to the disk.
+_PATIENCE_S = 1.0
 
 #: Number of an epoch in this node's history, from 1, and the epoch.
 NumberedEpoch = tuple[int, EpochRecord]
@@ -34,9 +38,11 @@ _decode = msgspec.msgpack.Decoder(NumberedEpoch).decode
 class EpochHistory:
     """Epochs that this node has taken up; `behind` from any thread, all else on the event loop.
 
+    What is not durable yet is told to nobody: a kill would change when it was taken up.
+
     Args:
         saved: Values of the front at start.
-        put: Makes writes durable, in their turn.
+        put: Makes writes durable, in their turn, then calls.
         now: Wall clock, microseconds.
     """
 
@@ -44,7 +50,7 @@ class EpochHistory:
         self,
         saved: Mapping[str, bytes],
         *,
-        put: Callable[[Sequence[Write]], None],
+        put: Callable[[Sequence[Write], Callable[[], None]], None],
         now: Callable[[], int] = wall_us,
     ) -> None:
         self._put = put
@@ -52,10 +58,14 @@ class EpochHistory:
         found = [_decode(value) for name, value in saved.items() if name.startswith(_PREFIX)]
         #: Ascending, without gap.  Never changed, only replaced: another thread reads it.
         self._kept: tuple[NumberedEpoch, ...] = tuple(sorted(found, key=lambda item: item[0]))
+        #: The same, and behind it what is on its way to the disk.
+        self._noted = self._kept
+        self._settled = asyncio.Event()
+        self._settled.set()
 
     def begin(self, view: View, phase: Phase) -> None:
         """Take up the epoch that this node finds itself in, unless it knows of one already."""
-        if not self._kept:
+        if not self._noted:
             self.take_up(view, phase)
 
     def take_up(self, view: View, phase: Phase) -> None:
@@ -66,21 +76,36 @@ class EpochHistory:
             phase: Of this node in it.
         """
         if view.epoch < 1 or any(
-            (record.lineage, record.epoch) == (view.lineage, view.epoch) for _, record in self._kept
+            (record.lineage, record.epoch) == (view.lineage, view.epoch)
+            for _, record in self._noted
         ):
             return
-        number, before = self._kept[-1] if self._kept else (0, None)
+        number, before = self._noted[-1] if self._noted else (0, None)
         item = (number + 1, record_of(view, phase, before, self._now()))
-        self._kept = (*self._kept, item)[-HISTORY:]
+        noted = self._noted = (*self._noted, item)[-HISTORY:]
+        self._settled.clear()
         name = f"{_PREFIX}{item[0] % HISTORY}"
-        self._put([PutValue(name=name, value=msgspec.msgpack.encode(item))])
+        self._put(
+            [PutValue(name=name, value=msgspec.msgpack.encode(item))], lambda: self._keep(noted)
+        )
+
+    def _keep(self, noted: tuple[NumberedEpoch, ...]) -> None:
+        self._kept = noted
+        if noted is self._noted:
+            self._settled.set()
+
+    async def settle(self) -> None:
+        """Wait until all epochs taken up so far can be told; not long, if the disk is full."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_PATIENCE_S):
+                await self._settled.wait()
 
     def latest(self, limit: int) -> list[EpochRecord]:
-        """Return the latest epochs, newest first."""
+        """Return the latest epochs that are durable, newest first."""
         return [record for _, record in self._kept[: -limit - 1 : -1]]
 
     def behind(self, number: int) -> Sequence[NumberedEpoch]:
-        """Return the epochs with higher numbers that are kept, ascending."""
+        """Return the durable epochs with higher numbers that are kept, ascending."""
         kept = self._kept
         newer = kept[-1][0] - number if kept else 0
         return kept[-newer:] if newer > 0 else ()

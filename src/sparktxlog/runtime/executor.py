@@ -119,6 +119,12 @@ class Executor:
             self.put([AsideWrite(writes=writes, done=done)])
         return done
 
+    def write_then(self, writes: Sequence[Write], then: Callable[[], None]) -> None:
+        """Make the shell's own writes durable, then call; never, if they fail."""
+        self.write(writes).add_done_callback(
+            lambda done: None if done.cancelled() or done.exception() else then()
+        )
+
     @property
     def depth(self) -> int:
         """Number of items that wait."""

@@ -327,7 +327,7 @@ class _Builder:
             links_up=lambda: [node_id for node_id, link in self.links.items() if link.up],
             addresses=lambda: found_addresses(self.links),
             now=self.clock.now,
-            history=EpochHistory(self.state.values, put=self._put_aside),
+            history=EpochHistory(self.state.values, put=self.executor.write_then),
             halted=lambda: "" if self.cycle.halted is None else self.cycle.halted.text,
         )
 

@@ -92,7 +92,9 @@ class _EpochApi:
 
     async def history(self, request: Request) -> Response:
         limit = whole(request, "limit", 100, 1, 1000)
-        return json_response(self._node.epochs().history.latest(limit))
+        history = self._node.epochs().history
+        await history.settle()
+        return json_response(history.latest(limit))
 
     async def add(self, request: Request) -> Response:
         wanted = await self._decode(request, _AddPeer)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -12,6 +14,7 @@ from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.messages import MergeBase
 from sparktxlog.protocol.phases import Phase
 from sparktxlog.protocol.view import Seat, View
+from sparktxlog.runtime import epoch_history
 from sparktxlog.runtime.epoch_history import HISTORY, EpochHistory, record_of
 from sparktxlog.storage.interfaces import PutValue, Write
 
@@ -36,7 +39,9 @@ class Place:
     def __init__(self) -> None:
         self.saved: dict[str, bytes] = {}
         self.clock = 0
-        self.dead = False
+        #: True: writes wait.
+        self.slow = False
+        self.waiting: deque[tuple[Sequence[Write], Callable[[], None]]] = deque()
 
     def start(self) -> EpochHistory:
         return EpochHistory(self.saved, put=self._put, now=self._now)
@@ -45,11 +50,19 @@ class Place:
         self.clock += 1
         return self.clock
 
-    def _put(self, writes: Sequence[Write]) -> None:
-        for write in writes:
-            assert isinstance(write, PutValue)
-            if not self.dead:
+    def _put(self, writes: Sequence[Write], then: Callable[[], None]) -> None:
+        self.waiting.append((writes, then))
+        if not self.slow:
+            self.write()
+
+    def write(self) -> None:
+        """Write what waits, in its turn."""
+        while self.waiting:
+            writes, then = self.waiting.popleft()
+            for write in writes:
+                assert isinstance(write, PutValue)
                 self.saved[write.name] = write.value
+            then()
 
 
 def changes(before: View, after: View) -> list[str]:
@@ -131,17 +144,49 @@ def test_an_epoch_that_a_kill_kept_out_of_the_front_is_taken_up_at_the_start() -
     place = Place()
     place.start().take_up(view_of(1), Phase.NORMAL)
     history = place.start()
-    place.dead = True
+    place.slow = True
     history.take_up(view_of(2, members="AB"), Phase.NORMAL)
-    ((number, lost),) = history.behind(1)
-    place.dead = False
-    history = place.start()
+    assert [e.epoch for e in history.latest(9)] == [1], "a kill may still change when it was"
     assert history.behind(1) == ()
+    place.waiting.clear()
+    place.slow = False
+    history = place.start()
     # The front has the view: it was durable before.
     history.take_up(view_of(2, members="AB"), Phase.NORMAL)
-    ((again, found),) = history.behind(1)
-    assert again == number == 2
-    assert replace(found, taken_up_at=0) == replace(lost, taken_up_at=0)
+    ((number, found),) = history.behind(1)
+    assert (number, found.epoch, found.left) == (2, 2, ("C",))
+
+
+def test_a_question_waits_for_what_is_on_its_way_to_the_disk() -> None:
+    async def main() -> None:
+        place = Place()
+        history = place.start()
+        await history.settle()
+        place.slow = True
+        for epoch in (1, 2, 2):
+            history.take_up(view_of(epoch), Phase.NORMAL)
+        question = asyncio.create_task(history.settle())
+        await asyncio.sleep(0)
+        assert (history.latest(9), question.done()) == ([], False)
+        place.write()
+        await question
+        assert [e.epoch for e in history.latest(9)] == [2, 1]
+
+    asyncio.run(main())
+
+
+def test_a_question_is_answered_though_the_disk_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        place = Place()
+        history = place.start()
+        history.take_up(view_of(1), Phase.NORMAL)
+        place.slow = True
+        history.take_up(view_of(2), Phase.NORMAL)
+        await history.settle()
+        assert [e.epoch for e in history.latest(9)] == [1]
+
+    monkeypatch.setattr(epoch_history, "_PATIENCE_S", 0.01)
+    asyncio.run(main())
 
 
 def test_the_latest_are_kept_in_a_ring() -> None:

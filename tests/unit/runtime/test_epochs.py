@@ -47,7 +47,7 @@ def epochs_of(
     return Epochs(
         master=Master(config, state, 0), cluster="c", node_id=config.node_id,
         receipts=receipts, tell=lambda event: None, links_up=tuple,
-        addresses=nobody, now=lambda: 0, history=EpochHistory({}, put=lambda writes: None),
+        addresses=nobody, now=lambda: 0, history=EpochHistory({}, put=lambda writes, then: None),
     )  # fmt: skip
 
 

@@ -44,7 +44,7 @@ class Survivor:
         self.epochs = Epochs(
             master=self.node.master, cluster="c", node_id=NodeId("a"),
             receipts=Receipts(lambda copies: 0), tell=self.feed, links_up=tuple, addresses=nobody,
-            now=lambda: self.node.now, history=EpochHistory({}, put=lambda writes: None),
+            now=lambda: self.node.now, history=EpochHistory({}, put=lambda writes, then: None),
         )  # fmt: skip
 
     def feed(self, *events: Event) -> None:
