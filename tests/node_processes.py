@@ -256,15 +256,25 @@ class NodeProcess:
         return self.log.read_text()
 
 
+def queue_of(node: NodeProcess, after: int = 0) -> list[dict[str, Any]]:
+    """Return the runs of a node's queue behind a position, each position being in one of them."""
+    found: list[dict[str, Any]] = []
+    end = after
+    while page := call(f"{node.url}/v1/queue?after={end}&limit=1000"):
+        for run in page:
+            assert run["position"] == end + 1
+            end += run["n"]
+        found += page
+    return found
+
+
 def committed(node: NodeProcess, identities: set[str]) -> list[str]:
     """Return those of the ids that take effect, as often as they do."""
-    found, after = [], 0
-    while page := call(f"{node.url}/v1/queue?after={after}&limit=1000"):
-        for entry in page:
-            if entry["first_id"] in identities and not entry["rejected"]:
-                found.append(entry["first_id"])
-        after = page[-1]["position"] + page[-1]["n"] - 1
-    return sorted(found)
+    return sorted(
+        run["first_id"]
+        for run in queue_of(node)
+        if run["first_id"] in identities and not run["rejected"]
+    )
 
 
 class Cluster:

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.epoch_views import QUICK, shows
 from tests.node_processes import (
     TABLE,
     Cluster,
-    NodeProcess,
     call,
     wait_until,
 )
@@ -24,8 +24,6 @@ from tests.steady_load import SteadyLoad
 
 pytestmark = [pytest.mark.e2e, pytest.mark.faults]
 
-#: Ready to go on without a member soon, and patient with a busy machine.
-QUICK = ("suspect-timeout = 2", "start-timeout = 4")
 
 Start = Callable[..., LinkedCluster]
 
@@ -46,12 +44,6 @@ def start(tmp_path: Path) -> Iterator[Start]:
     yield begin
     for cluster in clusters:
         cluster.stop()
-
-
-def shows(node: NodeProcess, members: str) -> bool:
-    """Return whether a node takes part in an epoch of these members."""
-    status = node.status()
-    return status["phase"] == "NORMAL" and "".join(sorted(status["members"])) == members
 
 
 def all_show(cluster: Cluster, members: str, names: str = "") -> None:

@@ -8,13 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.node_processes import TABLE, NodeProcess, wait_until
+from tests.epoch_views import QUICK, all_show, shows
+from tests.node_processes import TABLE, wait_until
 from tests.site_namespaces import NamespaceCluster
 from tests.steady_load import SteadyLoad
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.privileged, pytest.mark.timeout(600)]
-
-QUICK = ("suspect-timeout = 2", "start-timeout = 4")
 
 
 @pytest.fixture
@@ -29,16 +28,6 @@ def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Namespac
         yield found
     finally:
         found.stop()
-
-
-def shows(node: NodeProcess, members: str) -> bool:
-    status = node.status()
-    return status["phase"] == "NORMAL" and "".join(sorted(status["members"])) == members
-
-
-def all_show(cluster: NamespaceCluster, members: str) -> None:
-    nodes = [cluster.nodes[name] for name in members]
-    wait_until(lambda: all(shows(node, members) for node in nodes), 150, f"members {members}")
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.epoch_views import QUICK, shows
 from tests.node_processes import (
     Cluster,
     HttpProblem,
@@ -28,9 +29,6 @@ from tests.node_processes import (
 )
 
 pytestmark = pytest.mark.e2e
-
-#: Ready to go on without a member after a second.
-QUICK = ("suspect-timeout = 2", "start-timeout = 4")
 
 
 def send(method: str, url: str, body: dict[str, Any]) -> Any:
@@ -57,12 +55,6 @@ def three(tmp_path: Path) -> Iterator[Cluster]:
     """Three masters that go on without one of them."""
     with running(Cluster(tmp_path, "ABC", settings=QUICK)) as cluster:
         yield cluster
-
-
-def shows(node: NodeProcess, members: str) -> bool:
-    """Return whether a node takes part in an epoch of these members."""
-    status = node.status()
-    return status["phase"] == "NORMAL" and "".join(status["members"]) == members
 
 
 def test_the_others_go_on_without_a_dead_member_and_it_comes_back(three: Cluster) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.epoch_views import QUICK
 from tests.node_processes import (
     Cluster,
     NodeProcess,
@@ -31,7 +32,6 @@ from sparktxlog.model.receipt import Level, Receipt
 
 pytestmark = [pytest.mark.e2e, pytest.mark.faults]
 
-QUICK = ("suspect-timeout = 2", "start-timeout = 4")
 ROW = [{"id": 1, "v": "x"}]
 
 

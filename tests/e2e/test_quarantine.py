@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
+from tests.epoch_views import QUICK, shows
 from tests.node_processes import (
     TABLE,
     Cluster,
@@ -34,8 +35,6 @@ from sparktxlog.runtime.joining import JoinOrder, keep_order
 from sparktxlog.storage.front import SqliteFront
 
 pytestmark = [pytest.mark.e2e, pytest.mark.faults]
-
-QUICK = ("suspect-timeout = 2", "start-timeout = 4")
 
 
 @pytest.fixture
@@ -68,12 +67,6 @@ def quarantine(node: NodeProcess, followed: NodeProcess) -> subprocess.Completed
     return sparktxlog(
         "peer", "quarantine", "--config", str(node.config), "--from", followed.url, "--json"
     )
-
-
-def shows(node: NodeProcess, members: str) -> bool:
-    """Return whether a node takes part in an epoch of these members."""
-    status = node.status()
-    return status["phase"] == "NORMAL" and "".join(status["members"]) == members
 
 
 def force(node: NodeProcess) -> str:

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from tests.epoch_views import QUICK, all_show
-from tests.node_processes import Cluster, NodeProcess, append, call, running, wait_until
+from tests.node_processes import Cluster, NodeProcess, append, queue_of, running, wait_until
 
 from sparktxlog.codec.assembly import assemble_rows
 from sparktxlog.model.operation import OperationKind
@@ -52,18 +52,6 @@ def fill(nodes: list[NodeProcess], seeds: Iterable[int]) -> None:
             assert (receipt["level"], receipt["rejections"]) == ("ordered", [])
 
 
-def runs(node: NodeProcess, after: int = 0) -> list[dict[str, Any]]:
-    """Return the runs of a node's queue behind a position, each position being in one of them."""
-    found: list[dict[str, Any]] = []
-    end = after
-    while page := call(f"{node.url}/v1/queue?after={end}&limit=1000"):
-        for run in page:
-            assert run["position"] == end + 1
-            end += run["n"]
-        found += page
-    return found
-
-
 def size(entries: Iterable[dict[str, Any]]) -> int:
     """Return the bytes of runs."""
     return sum(run["size_bytes"] for run in entries)
@@ -93,7 +81,7 @@ def test_only_what_a_node_missed_is_moved_to_it(three: Cluster) -> None:
     c.start()
     all_show(three, "ABC")
     three.agree(position)
-    missed, history = size(runs(a, base)), size(runs(a))
+    missed, history = size(queue_of(a, base)), size(queue_of(a))
     assert history > 10 * missed > 10 * _SLACK_BYTES
     assert missed <= fetched(c) <= missed + _SLACK_BYTES
     assert told((a, b), "C") - before < _SLACK_BYTES
@@ -131,11 +119,11 @@ def test_a_joiner_that_is_killed_three_times_goes_on_where_it_was(three: Cluster
     starts = [int(found) for found in re.findall(r"started .* position=(\d+)", c.log_text())]
     assert len(starts) == 5
     assert all(start >= told for start, told in zip(starts[1:], reached, strict=True))
-    assert fetched(c) <= size(runs(a, reached[-1])) + _SLACK_BYTES
+    assert fetched(c) <= size(queue_of(a, reached[-1])) + _SLACK_BYTES
     assert "snapshot taken over" not in c.log_text()
-    queues = [[run["digest"] for run in runs(node)] for node in (a, b, c)]
+    queues = [[run["digest"] for run in queue_of(node)] for node in (a, b, c)]
     assert queues[0] == queues[1] == queues[2]
-    assert len(set(queues[0])) == len(queues[0]) == len({*map(name_of, runs(c))})
+    assert len(set(queues[0])) == len(queues[0]) == len({*map(name_of, queue_of(c))})
     assert c.commit(append(2))["position"] == position + 1
     three.agree(position + 1)
 

@@ -9,12 +9,12 @@ import pytest
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.actions import Action, SendEpochMessage, TellChange, TellPhase
 from sparktxlog.protocol.balloting import Decide, Prepare, Probe
-from sparktxlog.protocol.chain import chain_hash
 from sparktxlog.protocol.changes import unsafe
 from sparktxlog.protocol.events import ChangeRequested, ForceRequested
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.messages import MergeBase, RunHeader
 from sparktxlog.protocol.phases import Phase
+from sparktxlog.protocol.union import end_of
 from sparktxlog.protocol.view import Seat, View
 from sparktxlog.testing.mutation.lone import (
     LINEAGE,
@@ -273,11 +273,7 @@ def test_a_lineage_is_forced_once(lineage: str) -> None:
 
 def accepting(node: Lone, *runs: RunHeader) -> View:
     """Let a node accept a final queue that it does not hold; it acquired nothing of it."""
-    position, hashed = 0, bytes(32)
-    for run in runs:
-        position, hashed = position + run.n, chain_hash(hashed, run)
-    end = MergeBase(position=position, chain_hash=hashed, origin=runs[-1].origin, seq=runs[-1].last)
-    view = replace(next_view(node.view, "b"), tail=runs, end=end)
+    view = replace(next_view(node.view, "b"), tail=runs, end=end_of(MergeBase(), runs))
     node.hear(node.accept("b", 1, view))
     return view
 

@@ -15,10 +15,10 @@ from sparktxlog.errors import LocalProtocolError, RemoteProtocolError
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.actions import TellChange
 from sparktxlog.protocol.balloting import Decide
-from sparktxlog.protocol.chain import chain_hash
 from sparktxlog.protocol.events import Event, PostReceived
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.messages import MergeBase, Post, RunHeader
+from sparktxlog.protocol.union import end_of
 from sparktxlog.protocol.view import View
 from sparktxlog.runtime.epoch_history import EpochHistory
 from sparktxlog.runtime.epochs import Epochs
@@ -86,16 +86,8 @@ def runs_of(node: Lone, origin: str, count: int) -> list[RunHeader]:
 
 def with_tail(view: View, tail: Sequence[RunHeader], base: Sequence[RunHeader] = ()) -> View:
     """Return a view whose final queue is `base`, in some node's queue already, and a tail."""
-    ends = []
-    for runs in (base, (*base, *tail)):
-        end = MergeBase()
-        for run in runs:
-            end = MergeBase(
-                position=end.position + run.n, chain_hash=chain_hash(end.chain_hash, run),
-                origin=run.origin, seq=run.last,
-            )  # fmt: skip
-        ends.append(end)
-    return replace(view, base=ends[0], tail=tuple(tail), end=ends[1])
+    start = end_of(MergeBase(), tuple(base))
+    return replace(view, base=start, tail=tuple(tail), end=end_of(start, tuple(tail)))
 
 
 # -- what was shown --------------------------------------------------------------------------------

@@ -27,7 +27,6 @@ from sparktxlog.protocol.balloting import (
     Refusal,
     Vote,
 )
-from sparktxlog.protocol.chain import chain_hash
 from sparktxlog.protocol.events import (
     ChangeRequested,
     LinkChanged,
@@ -36,6 +35,7 @@ from sparktxlog.protocol.events import (
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.messages import MergeBase
 from sparktxlog.protocol.phases import Phase
+from sparktxlog.protocol.union import end_of
 from sparktxlog.protocol.view import Ballot, Seat
 from sparktxlog.testing.mutation.lone import (
     SECOND_US,
@@ -235,9 +235,7 @@ def flushed_is_durable_first(core: type[Master]) -> None:
     """P16, P18: FLUSHED leaves behind the payload, a post of the next epoch behind its view."""
     node = Lone(core)
     run = node.run_of("c", 1, 7)
-    end = MergeBase(
-        position=1, chain_hash=chain_hash(bytes(32), run), origin=run.origin, seq=run.seq
-    )
+    end = end_of(MergeBase(), (run,))
     decided = replace(next_view(node.view, "a", "b"), tail=(run,), end=end)
     node.hear(node.prepare("b", 1))
     node.hear(
