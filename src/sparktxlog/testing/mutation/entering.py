@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container
 from dataclasses import replace
+from typing import Any
 from unittest.mock import patch
 
 from sparktxlog.model.ids import NodeId
@@ -18,8 +19,10 @@ from sparktxlog.protocol.ordering import Ordering
 from sparktxlog.protocol.phases import Phase
 from sparktxlog.protocol.proposer import Proposer
 from sparktxlog.protocol.recovery import MasterConfig, RecoveredRun, RecoveredState
+from sparktxlog.protocol.stream import ActionStream
 from sparktxlog.protocol.succession import Succession
 from sparktxlog.protocol.synchronized import SynchronizedQueue
+from sparktxlog.protocol.union import FinalQueue
 from sparktxlog.protocol.view import View
 from sparktxlog.protocol.voter import Voter
 from sparktxlog.testing.mutation.ordinary import unchecked
@@ -235,6 +238,25 @@ class OldIncarnation(Master):
 
 
 # -- P23 -------------------------------------------------------------------------------------------
+
+
+_new_view = Proposer._new_view
+
+
+def incarnations_as_asked(self: Proposer, queue: FinalQueue) -> View:
+    """Give seats the incarnations that the request named."""
+    view, asked = _new_view(self, queue), self.intent.roster or ()
+    former = {seat.node_id: seat.incarnation for seat in asked} | self.intent.joiners
+    roster = (
+        replace(seat, incarnation=former.get(seat.node_id, seat.incarnation))
+        for seat in view.roster
+    )
+    return replace(view, roster=tuple(roster))
+
+
+def full_batch(self: ActionStream[Any]) -> int:
+    """End a batch at its bound, whatever stands there."""
+    return self._max_batch
 
 
 def force_own(

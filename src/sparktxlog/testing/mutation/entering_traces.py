@@ -8,7 +8,9 @@ from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.actions import (
     Action,
     PersistBallot,
+    PersistQueue,
     PersistRestamp,
+    PersistView,
     SendEpochMessage,
     SendPost,
     TellChange,
@@ -22,12 +24,11 @@ from sparktxlog.protocol.balloting import (
     Prepare,
     Probe,
 )
-from sparktxlog.protocol.events import (
-    ForceRequested,
-)
+from sparktxlog.protocol.events import ChangeRequested, ForceRequested
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.messages import MergeBase
 from sparktxlog.protocol.phases import Phase
+from sparktxlog.protocol.stream import ActionStream
 from sparktxlog.protocol.view import View
 from sparktxlog.testing.mutation.lone import (
     LINEAGE,
@@ -137,6 +138,37 @@ def force_makes_one_voter(core: type[Master]) -> None:
     view = _forced(node, "forced")
     assert view.elects({"a"})
     assert not view.elects({"b", "w"})
+
+
+def a_waiting_change_brings_nobody_back(core: type[Master]) -> None:
+    """P21: c lost its disk, and is admitted anew, while a change of another weight waits."""
+    node = Lone(core)
+    heavy, b, c = node.view.roster
+    heavy, admitted = replace(heavy, weight=2), replace(c, incarnation=2)
+    node.feed(ChangeRequested(ticket=1, roster=(heavy, b, c)))
+    view = next_view(node.view, "a", "b", "c")
+    view = replace(view, roster=(node.view.roster[0], b, admitted))
+    actions = node.hear(Decide(sender=NodeId("b"), view=view)) + node.wait(SECOND_US)
+    number = sent(actions, Probe)[-1].number
+    answer = replace(node.answer("b", number, ("a", "b", "c")), epoch=2)
+    actions = node.hear(answer, replace(answer, sender=c.node_id, incarnation=2))
+    started = sent(actions + node.wait(SECOND_US // 10), Prepare)[-1].ballot
+    promises = (node.promise("b", started), node.promise("c", started, incarnation=2))
+    actions = node.hear(*(replace(promise, epoch=2) for promise in promises))
+    assert {accept.candidate.roster for accept in sent(actions, Accept)} == {(heavy, b, admitted)}
+
+
+def a_kill_tears_no_force(core: type[Master]) -> None:
+    """P23: what `force` appends and its view are durable together, however small batches are."""
+    node = Lone(core, votes={"a": 1, "b": 1})
+    node.push(node.run_of("b", 1, 7))
+    stream: ActionStream[Action] = ActionStream(max_batch=1)
+    stream.put(_force(node, "forced"))
+    batches = []
+    while stream:
+        batches.append({type(action) for action in stream.take()})
+    (written,) = [kinds for kinds in batches if PersistQueue in kinds]
+    assert PersistView in written
 
 
 def force_needs_a_new_lineage(core: type[Master]) -> None:

@@ -26,6 +26,7 @@ from sparktxlog.protocol.peers import Peer
 from sparktxlog.protocol.posting import Rounds
 from sparktxlog.protocol.proposer import Proposer
 from sparktxlog.protocol.staging import Staging
+from sparktxlog.protocol.stream import ActionStream
 from sparktxlog.protocol.streams import Stream
 from sparktxlog.protocol.succession import Succession
 from sparktxlog.protocol.suspicion import Suspicion
@@ -256,12 +257,16 @@ _ENTERING = (
        patched((View, "is_current", entering.any_incarnation)), "ts"),
     _m("P21", "old-incarnation", "returns from a lost disk under its old name",
        plain(entering.OldIncarnation), "s"),
+    _m("P21", "former-incarnation", "decides on a change under the incarnations it was asked with",
+       patched((Proposer, "_new_view", entering.incarnations_as_asked)), "t"),
     _m("P22", "lagger-not-served", "sends no tail to a member that lags behind",
        patched((Ordering, "_serve_lagger", ordinary.no_service)), "rt"),
     _m("P23", "force-own-queue", "forces its own queue although it accepted a value",
        patched((mastering, "forced_view", entering.force_own)), "ts", _FORCED),
     _m("P23", "force-leaves-votes", "forces, and leaves the others their votes",
        patched((mastering, "forced_view", entering.force_with_votes)), "ts", _FORCED),
+    _m("P23", "force-torn", "writes what `force` appends, and its view, in two batches",
+       patched((ActionStream, "_whole", entering.full_batch)), "ts", _FORCED),
     _m("P23", "force-same-lineage", "forces under the lineage that the others go on with",
        plain(entering.SameLineage), "ts", _FORCED),
     _m("P23", "fork-followed", "takes the view of another fork for its own future",

@@ -29,6 +29,8 @@ from sparktxlog.testing.mutation.deciding_traces import (
     promise_stops_everything,
 )
 from sparktxlog.testing.mutation.entering_traces import (
+    a_kill_tears_no_force,
+    a_waiting_change_brings_nobody_back,
     amnesiac_does_not_vote,
     another_final_queue_halts,
     evicted_is_silent,
@@ -108,4 +110,6 @@ TRACES: tuple[Trace, ...] = (
     force_makes_one_voter,
     force_needs_a_new_lineage,
     forced_on_both_sides,
+    a_waiting_change_brings_nobody_back,
+    a_kill_tears_no_force,
 )
