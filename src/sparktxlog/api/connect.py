@@ -101,7 +101,7 @@ def connect(
             spark.conf.set(name, value)
     root = Path(info["payload_root"])
     check_store(spark, root, home.get, home.url)
-    register(spark, url=home.url, token=token)
+    register(spark, url=",".join(link.urls), token=token)
     log = TxLog(
         spark,
         link,

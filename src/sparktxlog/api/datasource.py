@@ -32,7 +32,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from sparktxlog.api.files import FileStage
-from sparktxlog.api.http import ERROR_CLASSES, Http
+from sparktxlog.api.http import ERROR_CLASSES
 from sparktxlog.api.nodes import Nodes
 from sparktxlog.api.probe import check_directory
 from sparktxlog.api.schema import check_fit, definition_from
@@ -63,9 +63,9 @@ _TIMEOUT_S = 60.0
 class TxLogDataSource(DataSource):
     """`format("txlog")`.
 
-    Options: `url` and `token` of the node (known after `connect`); to write `table`,
-    `transaction_id`, `level`, `timeout`; to read, `load("queue" | "masters" | "workers" |
-    "signatures" | "tables" | "transfers" | "epochs")`.
+    Options: `url` and `token` of the node, or of several with commas between their URLs (known
+    after `connect`); to write `table`, `transaction_id`, `level`, `timeout`; to read,
+    `load("queue" | "masters" | "workers" | "signatures" | "tables" | "transfers" | "epochs")`.
     """
 
     #: Set by `register`: what `connect` knows.
@@ -104,11 +104,11 @@ class TxLogDataSource(DataSource):
             )
         if not self.options.get("table"):
             raise InvalidRequestError("no table is named", hint="Add .option('table', name).")
-        link = self._link()
+        home, info = self._link().choose()
         name = check_table_name(self.options["table"])
-        definition = definition_from(link.get_below("/v1/tables", name))
+        definition = definition_from(home.get_below("/v1/tables", name))
         check_fit(schema, definition, OperationKind.APPEND)
-        return TxLogWriter(dict(self.options), definition, link.get("/v1/info")["payload_root"])
+        return TxLogWriter(dict(self.options), definition, home.url, info["payload_root"])
 
     def _view(self) -> str:
         name = self.options.get("path") or self.options.get("view") or ""
@@ -120,18 +120,18 @@ class TxLogDataSource(DataSource):
             )
         return name
 
-    def _link(self) -> Http:
+    def _link(self) -> Nodes:
         return _link(self.options)
 
 
-def _link(options: Mapping[str, str]) -> Http:
+def _link(options: Mapping[str, str]) -> Nodes:
     url = options.get("url")
     if not url:
         raise InvalidRequestError(
             "the node is not named",
             hint="Add .option('url', 'http://host:port'), or call sparktxlog.connect first.",
         )
-    return Http(url, token=options.get("token"))
+    return Nodes(url, token=options.get("token"))
 
 
 class _ViewReader(DataSourceReader):
@@ -173,7 +173,7 @@ class _QueueReader(DataSourceReader):
                 yield from pa.Table.from_arrays(columns, schema=self._schema).to_batches()
 
 
-def _open_queue(link: Http) -> Any:
+def _open_queue(link: Nodes) -> Any:
     try:
         from deltalake import DeltaTable
         from deltalake.exceptions import TableNotFoundError
@@ -212,21 +212,27 @@ class TxLogWriter(DataSourceArrowWriter):
     """Stages the rows of one append from tasks, and posts it when all are done.
 
     Built once for each job and pickled to tasks and commit, so the transaction id made here is
-    the same everywhere.  Of a task that ran twice only the attempt that won sends a message.
+    the same everywhere.  Of a task that ran twice only the attempt that won sends a message.  Only
+    the node whose payload store has the files can take them; the outcome is asked for at all.
     """
 
     def __init__(
-        self, options: Mapping[str, str], definition: TableDefinition, payload_root: str
+        self,
+        options: Mapping[str, str],
+        definition: TableDefinition,
+        home: str,
+        payload_root: str,
     ) -> None:
         self._options = dict(options)
         self._definition = definition
+        self._home = home
         self._root = Path(payload_root)
         text = options.get("transaction_id")
         self._id = transaction_id_from_text(text) if text else uuid.uuid4().bytes
         self._folder = (
             f"{transaction_id_to_text(self._id)}/0-{definition.name}-{uuid.uuid4().hex[:8]}"
         )
-        check_directory(self._root, options["url"])
+        check_directory(self._root, home)
         (self._root / self._folder).mkdir(parents=True)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -270,8 +276,7 @@ class TxLogWriter(DataSourceArrowWriter):
         transaction = PreparedTransaction(transaction_id=self._id, operations=(operation,))
         level = self._options.get("level", "ordered")
         timeout_s = float(self._options.get("timeout", _TIMEOUT_S))
-        link = Nodes(self._options["url"], token=self._options.get("token"))
-        submission = Submission(link, link.url)
+        submission = Submission(_link(self._options), self._home)
         if submission.known(self._id, level, timeout_s) is not None:
             self._remove()  # of the first commit the log has its own
             return
@@ -318,8 +323,8 @@ def register(spark: SparkSession, *, url: str | None = None, token: str | None =
 
     Args:
         spark: The session.
-        url: The node that is meant where no option `url` is given.
-        token: Its client token.
+        url: The node, or several with commas, that are meant where no option `url` is given.
+        token: Their client token.
     """
     known = {"url": url, "token": token}
 

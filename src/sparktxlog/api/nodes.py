@@ -116,6 +116,13 @@ class Nodes:
         return self._current.url
 
     @property
+    def urls(self) -> list[str]:
+        """URLs of all nodes, that of the one that is asked first in front."""
+        return [
+            link.url for link in sorted(self._links, key=lambda link: link is not self._current)
+        ]
+
+    @property
     def current(self) -> Http:
         """The node that is asked first."""
         return self._current
