@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from tests.epoch_views import QUICK, all_show
-from tests.node_processes import TABLE, Cluster, queue_of
+from tests.node_processes import Cluster, queue_of, running
 
 from sparktxlog import connect
 
@@ -19,14 +19,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.e2e, pytest.mark.faults, pytest.mar
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     """Two sites and a witness, so that either may be lost."""
-    cluster = Cluster(tmp_path, "ABW", settings=QUICK, witnesses="W")
-    try:
-        cluster.start()
-        cluster.nodes["A"].commit(TABLE)
-        cluster.settle()
+    with running(Cluster(tmp_path, "ABW", settings=QUICK, witnesses="W")) as cluster:
         yield cluster
-    finally:
-        cluster.stop()
 
 
 def save(frame: DataFrame) -> None:
