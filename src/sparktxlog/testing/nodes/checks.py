@@ -23,7 +23,7 @@ from sparktxlog.model.receipt import Level, Receipt
 from sparktxlog.protocol.chain import chain_hash
 from sparktxlog.protocol.messages import QueueEntry
 from sparktxlog.protocol.phases import Phase
-from sparktxlog.protocol.view import View
+from sparktxlog.protocol.view import Seat, View
 from sparktxlog.storage.interfaces import (
     AppendQueue,
     ExpireLog,
@@ -202,6 +202,12 @@ class Checks:
         elif known != view:
             self.fail(f"I5: two decisions on epoch {view.epoch}: {known} and {view}")
 
+    def places_changed(self, node: SimulatedNode, epoch: int, roster: tuple[Seat, ...]) -> None:
+        """See an operator told that a change was decided: it was, by that epoch."""
+        known = [view.roster for number, view in self.views.items() if number <= epoch]
+        if not any(_places(found) == _places(roster) for found in known):
+            self.fail(f"{node.name} told of a change of places that no epoch has: {roster}")
+
     # -- wires -------------------------------------------------------------------------------------
 
     def request(self, sender: str, receiver: str, method: str, target: str, body: bytes) -> None:
@@ -320,6 +326,10 @@ class Checks:
                 self.fail(f"{text}, told as {told.level.value} by {told.node}, is not in the queue")
             if told.level is Level.ORDERED:
                 self._check_ordered(transaction, told)
+
+
+def _places(roster: tuple[Seat, ...]) -> list[tuple[str, int]]:
+    return [(seat.node_id, seat.weight) for seat in roster]
 
 
 def violated(error: BaseException) -> str:

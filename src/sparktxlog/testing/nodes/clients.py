@@ -28,7 +28,7 @@ _ATTEMPTS = 6
 _T = TypeVar("_T")
 
 
-class _LostError(Exception):
+class LostError(Exception):
     """The node went away under a client: whatever it did is unknown."""
 
 
@@ -63,7 +63,7 @@ class Clients:
     @staticmethod
     def _break(answer: asyncio.Future[Any]) -> None:
         if not answer.done():
-            answer.set_exception(_LostError())
+            answer.set_exception(LostError())
 
     def _due(self) -> None:
         self.burst()
@@ -118,7 +118,7 @@ class Clients:
                 node = world.random.choice(takers)
                 try:
                     receipt = await self._submit(node, transaction, level)
-                except _LostError:
+                except LostError:
                     unknown = lost = True
                 except TxLogError as error:
                     world.checks.note("refused", node.name, error.code)
@@ -142,7 +142,7 @@ class Clients:
         """Submit at a node; as its own task, in its own life."""
         running, life = node.running, node.life
         if running is None or life is None:
-            raise _LostError
+            raise LostError
         return await self.ask(
             life, running.node.submit(transaction, level=level, timeout=_PATIENCE_S)
         )
@@ -151,7 +151,7 @@ class Clients:
         """Do something in a node's life, and wait for it as long as the node lives.
 
         Raises:
-            _LostError: It ended meanwhile.
+            LostError: It ended meanwhile.
         """
         loop = self._world.loop
         answer: asyncio.Future[_T] = loop.create_future()
@@ -168,7 +168,7 @@ def _pass_on(done: asyncio.Task[_T], answer: asyncio.Future[_T]) -> None:
     if answer.done():
         return
     if done.cancelled():
-        answer.set_exception(_LostError())
+        answer.set_exception(LostError())
         return
     error = done.exception()
     if error is not None:

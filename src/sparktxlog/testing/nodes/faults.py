@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from sparktxlog.protocol.master import first_view
 from sparktxlog.runtime.founding import core_config
 from sparktxlog.testing.nodes.network import Weather
+from sparktxlog.testing.nodes.operator import Operator
 
 if TYPE_CHECKING:
     from sparktxlog.testing.nodes.node import SimulatedNode
@@ -32,6 +33,7 @@ class Faults:
         self._world = world
         self._until_s = until_s
         self._pause_s = pause_s
+        self._operator = Operator(world)
         self._kinds = (
             (self._kill, 30),
             (self._power, 10),
@@ -45,6 +47,8 @@ class Faults:
             (self._clock, 6),
             (self._lose_disk, 7),
             (self._all, 3),
+            (self._rolling_restart, 2),
+            (self._operator.change_places, 10),
         )
         for node in world.nodes.values():
             self._usual_clock(node)
@@ -123,6 +127,13 @@ class Faults:
             if node.life is not None:
                 node.kill(power=self._world.random.random() < 0.5)
                 self._world.after(self._between(0.05, 8), node.start)
+
+    def _rolling_restart(self) -> None:
+        """Restart one node after the other, as for a new version."""
+        self._world.checks.happened("rolling restart")
+        for number, node in enumerate(self._world.nodes.values()):
+            self._world.after(6.0 * number, node.stop)
+            self._world.after(6.0 * number + self._between(1, 4), node.start)
 
     def _pause(self) -> None:
         node = self._any()

@@ -5,12 +5,13 @@ from __future__ import annotations
 #: Marks that a run of enough seeds must show.
 EXPECTED = (
     "kill", "kill before a write", "kill between write and completion",
-    "kill inside a transaction", "power loss", "clean stop", "disk lost", "disk full",
-    "disk full while a batch waits", "slow disk", "pause", "partition", "one-way cut",
+    "kill inside a transaction", "power loss", "clean stop", "rolling restart", "disk lost",
+    "disk full", "disk full while a batch waits", "slow disk", "pause", "partition", "one-way cut",
     "bad weather", "clock far off",
     "request lost after it was taken", "request repeated",
     "request taken though its sender gave up", "refused as replayed", "refused as stale",
     "member evicted", "member admitted", "returned after a loss", "snapshot of a queue taken",
+    "places changed", "change of places refused", "change of places unknown",
     "run fetched", "tail sent", "payloads forgotten", "published",
     "acknowledged at accepted", "acknowledged at acquired", "acknowledged at ordered",
     "committed elsewhere after its node was lost", "duplicate rejected", "outcome unknown",

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sparktxlog.runtime import wiring
+from sparktxlog.runtime.epochs import Edit, Epochs
 from sparktxlog.runtime.executor import AsideWrite, Executor
 from sparktxlog.storage import front
 from sparktxlog.storage.front_schema import open_front
@@ -40,5 +41,20 @@ def _careless() -> None:
     mutated.open_front = opened
 
 
+async def _obliged(self: Epochs, edit: Edit, timeout: float) -> dict[str, Any]:
+    """Answer that places are changed without having them decided."""
+    edit(self._master.view.roster)
+    return self.view()
+
+
+def _obliging() -> None:
+    mutated: Any = Epochs
+    mutated.change = _obliged
+
+
 #: Name → puts the mutant into its place, for the rest of this process.
-MUTANTS: Mapping[str, Callable[[], None]] = {"hasty": _hasty, "careless": _careless}
+MUTANTS: Mapping[str, Callable[[], None]] = {
+    "hasty": _hasty,
+    "careless": _careless,
+    "obliging": _obliging,
+}

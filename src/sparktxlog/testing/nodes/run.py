@@ -16,6 +16,7 @@ LAYOUTS = (
     Layout(name="two-and-witness", masters=("a", "b"), witnesses=("w",)),
     Layout(name="two", masters=("a", "b")),
     Layout(name="four", masters=("a", "b", "c", "d")),
+    Layout(name="five", masters=("a", "b", "c", "d", "e")),
 )
 #: Faults begin so late, and no more of them after; seconds.
 _FAULTS_FROM_S, FAULTS_UNTIL_S = 5.0, 120.0
