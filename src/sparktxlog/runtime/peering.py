@@ -94,9 +94,11 @@ class Peering:
             raise ForbiddenPeerError("this node has no peers")
         return self._verifier.check(headers, method, target, body, greeting=greeting)
 
-    def refusal_headers(self) -> dict[str, str]:
-        """Return what a refused peer needs in order to greet this start."""
-        return {signing.BOOT: self._greeter.own.boot}
+    def refusal_headers(self, headers: Mapping[str, str]) -> dict[str, str]:
+        """Return what the peer whose request is refused needs in order to greet this start."""
+        if self._verifier is None:
+            return {}
+        return {signing.BOOT: self._verifier.challenge(headers.get(signing.NODE, ""))}
 
     def note_refusal(
         self, headers: Mapping[str, str], path: str, client: str, error: TxLogError

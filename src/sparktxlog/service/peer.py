@@ -93,7 +93,7 @@ class PeerRoutes:
         client = request.client.host if request.client else ""
         self._peering.note_refusal(request.headers, request.url.path, client, error)
         response = problem_response(error)
-        response.headers.update(self._peering.refusal_headers())
+        response.headers.update(self._peering.refusal_headers(request.headers))
         return response
 
     # -- routes ------------------------------------------------------------------------------------

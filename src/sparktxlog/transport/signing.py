@@ -9,6 +9,10 @@ receiver's boot id and a counter that rises with each request of the sender's bo
 - a counter seen before → 401 "replayed" (sliding window, so that requests may overtake);
 - a boot that another boot of the same node has replaced → 401.
 
+Who has no session is refused with a *challenge* (409), this boot with the number of the sessions
+that the node had, and greets with that as `to`.  A greeting that comes late, from a process that is
+dead by now, therefore replaces no session that was opened since.
+
 Hence a recorded request is good for nothing: not now (window), not after the receiver's restart
 (`to`), not after the sender's (retired boot).
 """
@@ -109,6 +113,8 @@ class Verifier:
         self._boot = boot
         self._sessions: dict[str, _Session] = {}
         self._retired: dict[tuple[str, str], None] = {}
+        #: Node → number of sessions opened.
+        self._opened: dict[str, int] = {}
 
     def check(
         self, headers: Mapping[str, str], method: str, target: str, body: bytes, *, greeting: bool
@@ -119,7 +125,7 @@ class Verifier:
             greeting: True for the hello request, which needs no session; `admit` opens one.
 
         Raises:
-            StaleSessionError: Right secret, but greeting needed (definite).
+            StaleSessionError: Right secret, but greeting needed, or another one (definite).
             UnauthorizedError: Wrong or replayed signature (definite).
         """
         node, boot, to = headers.get(NODE, ""), headers.get(BOOT, ""), headers.get(TO, "")
@@ -134,18 +140,22 @@ class Verifier:
                 hint="cluster-secret must be the same on all members.",
                 node=node,
             )
-        if to != self._boot:
+        if to.partition(".")[0] != self._boot:
             raise StaleSessionError(f"node {node!r} must greet this start first", node=node)
         if (node, boot) in self._retired:
             raise UnauthorizedError(f"this start of node {node!r} was replaced", node=node)
         session = self._sessions.get(node)
         if session is None or session.boot != boot:
-            if greeting:
+            if greeting and to == self.challenge(node):
                 return node
             raise StaleSessionError(f"node {node!r} must greet first", node=node)
         if not session.take(int(counter)):
             raise UnauthorizedError(f"a request of node {node!r} was replayed", node=node)
         return node
+
+    def challenge(self, node: str) -> str:
+        """Return what a greeting of a node is to be meant for, so that it opens a session."""
+        return f"{self._boot}.{self._opened.get(node, 0)}"
 
     def admit(self, headers: Mapping[str, str]) -> None:
         """Open a session for the start of a node whose checked greeting was accepted.
@@ -163,5 +173,6 @@ class Verifier:
             self._retired[node, old.boot] = None
             while len(self._retired) > _MAX_RETIRED:
                 del self._retired[next(iter(self._retired))]
+        self._opened[node] = self._opened.get(node, 0) + 1
         session = self._sessions[node] = _Session(boot=boot)
         return session

@@ -100,7 +100,7 @@ def test_a_task_that_goes_on_after_an_abort_leaves_nothing(
     definition = _definition("string")
     if not partitioned:
         definition = replace(definition, partition_by=())
-    writer = TxLogWriter({"url": URL}, definition, str(tmp_path))
+    writer = TxLogWriter({"url": URL}, definition, URL, str(tmp_path))
     stage = FileStage(tmp_path, writer._folder, "part", definition)
     writer.abort([])
     with pytest.raises(PayloadStoreError, match="aborted"):
@@ -109,7 +109,7 @@ def test_a_task_that_goes_on_after_an_abort_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
     writer.abort([])  # Spark does so after a commit that failed, too
     with pytest.raises(PayloadStoreError, match="has no such directory"):
-        TxLogWriter({"url": URL}, definition, str(tmp_path / "elsewhere"))
+        TxLogWriter({"url": URL}, definition, URL, str(tmp_path / "elsewhere"))
 
 
 def test_listing_reads_partitions_and_removes_spark_s_checksums(tmp_path: Path) -> None:

@@ -19,10 +19,19 @@ SECRET = "0123456789abcdef"
 
 def greeted(boot: str = "a1", to: str = "b1") -> tuple[Signer, Verifier]:
     signer, verifier = Signer(SECRET, "A", boot), Verifier(SECRET, to)
-    headers = signer.headers("POST", "/hello", b"", to)
-    assert verifier.check(headers, "POST", "/hello", b"", greeting=True) == "A"
-    verifier.admit(headers)
+    verifier.admit(greeting(signer, verifier))
     return signer, verifier
+
+
+def greeting(signer: Signer, verifier: Verifier) -> dict[str, str]:
+    """Return the headers of a greeting that the verifier finds genuine; it opens no session yet."""
+    headers = signer.headers("POST", "/hello", b"", verifier.challenge("A"))
+    assert greets(verifier, headers) == "A"
+    return headers
+
+
+def greets(verifier: Verifier, headers: dict[str, str]) -> str:
+    return verifier.check(headers, "POST", "/hello", b"", greeting=True)
 
 
 def check(verifier: Verifier, headers: dict[str, str], body: bytes = b"x") -> str:
@@ -92,17 +101,46 @@ def test_a_restarted_sender_retires_its_former_start() -> None:
     recorded = old.headers("POST", "/posts", b"x", "b1")
     recorded_hello = old.headers("POST", "/hello", b"", "b1")
     new = Signer(SECRET, "A", "a2")
-    hello = new.headers("POST", "/hello", b"", "b1")
-    verifier.check(hello, "POST", "/hello", b"", greeting=True)
+    hello = greeting(new, verifier)
     # Not admitted yet: a refused greeting must not end the session of the right node.
     assert check(verifier, old.headers("POST", "/posts", b"x", "b1")) == "A"
     verifier.admit(hello)
     with pytest.raises(UnauthorizedError, match="replayed"):
-        verifier.check(hello, "POST", "/hello", b"", greeting=True)
+        greets(verifier, hello)
     for headers, target, body in ((recorded, "/posts", b"x"), (recorded_hello, "/hello", b"")):
         with pytest.raises(UnauthorizedError, match="was replaced"):
             verifier.check(headers, "POST", target, body, greeting=True)
     assert check(verifier, new.headers("POST", "/posts", b"x", "b1")) == "A"
+
+
+def test_a_late_greeting_replaces_no_session_that_was_opened_since() -> None:
+    """The former start greeted, was killed, and its request comes behind those of the next one."""
+    verifier = Verifier(SECRET, "b1")
+    old, new = Signer(SECRET, "A", "a1"), Signer(SECRET, "A", "a2")
+    late = greeting(old, verifier)
+    verifier.admit(greeting(new, verifier))
+    with pytest.raises(StaleSessionError):
+        greets(verifier, late)
+    assert check(verifier, new.headers("POST", "/posts", b"x", "b1")) == "A"
+
+
+def test_who_was_overtaken_by_a_late_greeting_greets_again() -> None:
+    verifier = Verifier(SECRET, "b1")
+    old, new = Signer(SECRET, "A", "a1"), Signer(SECRET, "A", "a2")
+    late, hello = greeting(old, verifier), greeting(new, verifier)
+    verifier.admit(late)
+    with pytest.raises(StaleSessionError):
+        greets(verifier, hello)
+    verifier.admit(greeting(new, verifier))
+    assert check(verifier, new.headers("POST", "/posts", b"x", "b1")) == "A"
+
+
+def test_without_a_challenge_only_a_session_is_gone_on_with() -> None:
+    signer, verifier = greeted()
+    assert greets(verifier, signer.headers("POST", "/hello", b"", "b1")) == "A"
+    other = Signer(SECRET, "A", "a2").headers("POST", "/hello", b"", "b1")
+    with pytest.raises(StaleSessionError):
+        greets(verifier, other)
 
 
 def test_an_answer_is_bound_to_its_request() -> None:
