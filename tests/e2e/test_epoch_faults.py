@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.epoch_views import QUICK, shows
+from tests.epoch_views import QUICK, all_show, shows
 from tests.node_processes import (
     TABLE,
-    Cluster,
     call,
     wait_until,
 )
@@ -44,12 +43,6 @@ def start(tmp_path: Path) -> Iterator[Start]:
     yield begin
     for cluster in clusters:
         cluster.stop()
-
-
-def all_show(cluster: Cluster, members: str, names: str = "") -> None:
-    """Wait until nodes take part in an epoch of these members."""
-    nodes = [cluster.nodes[name] for name in names or members]
-    wait_until(lambda: all(shows(node, members) for node in nodes), 120, f"members {members}")
 
 
 @pytest.mark.parametrize("cut", [SiteLinks.refuse, SiteLinks.lose], ids=["refused", "lost"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
@@ -16,6 +16,7 @@ from sparktxlog.model.table import Column, TableDefinition
 from sparktxlog.testing.nodes.virtual import Life
 
 if TYPE_CHECKING:
+    from sparktxlog.runtime.node import Node
     from sparktxlog.testing.nodes.node import SimulatedNode
     from sparktxlog.testing.nodes.world import World
 
@@ -139,21 +140,22 @@ class Clients:
     async def _submit(
         self, node: SimulatedNode, transaction: PreparedTransaction, level: Level
     ) -> Receipt | None:
-        """Submit at a node; as its own task, in its own life."""
+        return await self.ask(
+            node, lambda asked: asked.submit(transaction, level=level, timeout=_PATIENCE_S)
+        )
+
+    async def ask(
+        self, node: SimulatedNode, question: Callable[[Node], Coroutine[Any, Any, _T]]
+    ) -> _T:
+        """Ask a node, as a task of its own in its life, and wait as long as that lasts.
+
+        Raises:
+            LostError: It is not there, or ended meanwhile.
+        """
         running, life = node.running, node.life
         if running is None or life is None:
             raise LostError
-        return await self.ask(
-            life, running.node.submit(transaction, level=level, timeout=_PATIENCE_S)
-        )
-
-    async def ask(self, life: Life, work: Coroutine[Any, Any, _T]) -> _T:
-        """Do something in a node's life, and wait for it as long as the node lives.
-
-        Raises:
-            LostError: It ended meanwhile.
-        """
-        loop = self._world.loop
+        loop, work = self._world.loop, question(running.node)
         answer: asyncio.Future[_T] = loop.create_future()
         task = loop.own_task(life, work)
         task.add_done_callback(lambda done: _pass_on(done, answer), context=self._world.context)

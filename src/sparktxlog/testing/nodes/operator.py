@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sparktxlog.errors import TxLogError
 from sparktxlog.protocol.view import Seat
@@ -29,16 +28,12 @@ class Operator:
         """Ask some node for a master's new number of votes, or for another precedence."""
         takers = [node for node in self._world.nodes.values() if node.takes]
         if takers:
-            self._begin(self._ask(self._world.random.choice(takers)))
-
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        task = self._world.loop.create_task(work, context=self._world.context)
-        task.add_done_callback(self._world.report)
+            work = self._ask(self._world.random.choice(takers))
+            task = self._world.loop.create_task(work, context=self._world.context)
+            task.add_done_callback(self._world.report)
 
     async def _ask(self, node: SimulatedNode) -> None:
-        world, life, running = self._world, node.life, node.running
-        assert life is not None
-        assert running is not None
+        world = self._world
         wanted: list[tuple[Seat, ...]] = []
 
         def edit(roster: tuple[Seat, ...]) -> tuple[Seat, ...]:
@@ -46,9 +41,10 @@ class Operator:
             return wanted[-1]
 
         patience = world.random.uniform(*_PATIENCE_S)
-        change = running.node.epochs().change(edit, patience)
         try:
-            found = await world.clients.ask(life, change)
+            found = await world.clients.ask(
+                node, lambda asked: asked.epochs().change(edit, patience)
+            )
         except LostError:
             world.checks.happened("change of places lost with its node")
         except TxLogError as error:
