@@ -12,22 +12,17 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.node_processes import TABLE, Cluster, HttpProblem, NodeProcess, append, wait_until
+from tests.epoch_views import QUICK, shows
+from tests.node_processes import TABLE, Cluster, HttpProblem, append, wait_until
 from tests.steady_load import SteadyLoad
 
 pytestmark = [pytest.mark.e2e, pytest.mark.faults]
 
-QUICK = ("suspect-timeout = 2", "start-timeout = 4")
 #: In a user namespace of its own a process may mount without being root.
 _OWN_MOUNTS = ("unshare", "--user", "--map-root-user", "--mount")
 _MOUNT_TMPFS = 'mount -t tmpfs -o size=24m tmpfs "$0" && exec "$@"'
 #: EXT4_IOC_SHUTDOWN, and its flag that drops what is not in the journal on disk yet.
 _SHUTDOWN, _NO_LOG_FLUSH = 0x8004587D, 2
-
-
-def shows(node: NodeProcess, members: str) -> bool:
-    status = node.status()
-    return status["phase"] == "NORMAL" and "".join(sorted(status["members"])) == members
 
 
 def fill(directory: Path) -> Path:

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.epoch_views import QUICK
 from tests.node_processes import call, running, wait_until
 from tests.site_links import TwoSwitchCluster, ways_between
 from tests.steady_load import SteadyLoad
 
 pytestmark = pytest.mark.e2e
 
-QUICK = ("suspect-timeout = 2", "start-timeout = 4")
 #: A member is overdue after six seconds, and a post without an answer ends after ten.
 SOONER = ("suspect-timeout = 4", "start-timeout = 8")
 
