@@ -7,9 +7,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 DEMO_ARGS ?=
 BENCH_ARGS ?=
 MUTANT_ARGS ?=
+FUZZ_ARGS ?=
 EXPLORE_ARGS ?=
 PYTEST_ARGS ?=
 SEEDS ?= 500
@@ -19,7 +21,7 @@ SHARED := -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 # Classes of Spark for the many short-lived JVMs of tests; see tests/spark/jvm.py.
 TEST_CLASSES := $(VENV)/test-jvm/spark.jsa
 
-.PHONY: help setup check-machine lint types test test-classes test-faults test-long test-fast test-spark sim sim-nodes explore demo bench docs clean mutants
+.PHONY: help setup check-machine lint types test test-classes test-faults test-long test-fast test-spark sim sim-nodes explore torture demo bench docs clean mutants fuzz attacks
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
@@ -29,12 +31,13 @@ check-machine: ## Check Python and Java, with a clear message when one is missin
 
 setup: $(STAMP) ## Create .venv with everything; does nothing when it is up to date
 
-$(STAMP): pyproject.toml constraints.txt tools/check_machine.py
+$(STAMP): pyproject.toml constraints.txt constraints-build.txt tools/check_machine.py
 	@$(PYTHON) tools/check_machine.py
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "Installing the locked versions into $(VENV) (once) …"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check \
-		--constraint constraints.txt --editable '.[dev]'
+	@$(PIP) --require-hashes --requirement constraints-build.txt
+	@$(PIP) --require-hashes --no-build-isolation --requirement constraints.txt
+	@$(PIP) --no-deps --no-build-isolation --editable .
 	@SPARKTXLOG_PYTHON=$(BIN)/python ./spark-submit.sh --resolve
 	@touch $@
 
@@ -71,6 +74,10 @@ sim-nodes: SEEDS = 40
 sim-nodes: $(STAMP) ## Simulate whole nodes under faults, minutes a seed; SEEDS=40 sets how many
 	@$(BIN)/python -m sparktxlog.testing.nodes --seeds $(SEEDS) $(SIM_ARGS)
 
+torture: MINUTES = 10
+torture: $(STAMP) ## Kill, stop, cut and fill real nodes under load for MINUTES=10; check the disks
+	@$(BIN)/python -m tests.verification.torture --minutes $(MINUTES) $(TORTURE_ARGS)
+
 explore: $(STAMP) ## Visit every state of small clusters, and write docs/exploration.md
 	@$(BIN)/python -m sparktxlog.testing.exploration --write docs/exploration.md $(EXPLORE_ARGS)
 
@@ -88,6 +95,12 @@ demo: $(STAMP) ## Run three sites with real flights; DEMO_ARGS="--scale 1 --keep
 bench: $(STAMP) ## Measure, and write benchmarks/results.json
 	@$(PYTHON) tools/check_machine.py --java
 	@$(BIN)/python -m benchmarks $(BENCH_ARGS)
+
+fuzz: $(STAMP) ## Send a million mutated requests to nodes; FUZZ_ARGS="--requests 4000" is the short form
+	@$(BIN)/python -m tests.verification.fuzz $(FUZZ_ARGS)
+
+attacks: $(STAMP) ## Attack a node with requests; /livez within 250 ms, memory 64 MiB above before
+	@$(BIN)/python -m tests.verification.fuzz.attacks
 
 mutants: $(STAMP) ## Break each rule of the protocol once; something must find it; writes docs/mutants.md
 	@$(BIN)/python -m sparktxlog.testing.mutation $(MUTANT_ARGS)

@@ -173,4 +173,12 @@ if $print_only; then
     exit 0
 fi
 
+# Spark merges a Python driver's stderr into its own stdout.  Jobs of this project write to this
+# pipe instead, so that stdout has nothing but what they print there.  It ends with Spark, which
+# holds its writing end, and is removed once it is empty.
+pipe=$(mktemp -d)
+mkfifo "$pipe/stderr"
+(trap '' INT TERM HUP; cat "$pipe/stderr" >&2; rm -rf "$pipe") 3>&- </dev/null >/dev/null &
+exec 3>"$pipe/stderr"
+export SPARKTXLOG_STDERR=$pipe/stderr
 exec "$SPARK_HOME/bin/spark-submit" "${options[@]}" "$@"

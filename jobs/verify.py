@@ -49,10 +49,11 @@ def verify(context: job.JobContext) -> tuple[int, dict[str, Any]]:
     if compared is not None:
         said = conclusions(compared, found)
         lines += comparison_lines(compared, said)
-        result["comparison"] = {"equal": compared.equal, **asdict(compared), "conclusions": said}
+        result["comparison"] = compared.to_document(said)
     say("\n".join(lines))
-    sound = found.sound and (compared is None or compared.equal)
-    return (job.OK if sound else job.DIVERGED), result
+    if not found.sound or (compared is not None and not compared.equal):
+        return job.DIVERGED, result
+    return (job.OK if compared is None or compared.complete else job.LAGGING), result
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 # Set before anything of Spark is imported; what the caller has set stays.
 os.environ.update(environment() | os.environ)
+#: Where nodes note the files of their tokens: not where the user's own nodes do.
+_NOTES = tempfile.TemporaryDirectory(prefix="sparktxlog-tests-")
+os.environ["XDG_CONFIG_HOME"] = _NOTES.name
 
 #: Markers of tests that take long, the longest first.
 _HEAVY = ("slow", "spark", "e2e")

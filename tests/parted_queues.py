@@ -20,6 +20,7 @@ from tests.storage_samples import (
     run_of,
 )
 
+from sparktxlog.codec.payload import read_manifest
 from sparktxlog.config import NodeConfig, load_config
 from sparktxlog.errors import (
     ExpiredError,
@@ -151,7 +152,13 @@ class Node:
             runs, after=last.end if last else 0,
             previous=last.chain_hash if last else bytes(32), rejections=rejections,
         )  # fmt: skip
-        tables = () if last else ((1, ORDERS), (1, CITIES))
+        made = [
+            (entry.position + block.txs[0], block.definition)
+            for entry, run in zip(entries, runs, strict=True)
+            for block in read_manifest(run.payload).blocks
+            if block.definition is not None and block.txs is not None
+        ]
+        tables = (*(() if last else ((1, ORDERS), (1, CITIES))), *made)
         self.write(
             *runs, AppendQueue(entries=entries, ordered_at=1_700_000_000_000_000, tables=tables)
         )
@@ -167,6 +174,7 @@ class Node:
                 tables={"orders": ORDERS, "cities": CITIES},
                 payloads=self.payloads,
                 queue=QueueTable(self.data_dir / "log", LOG),
+                creations=front.read_created,
             )
             front.write(marks)
         finally:

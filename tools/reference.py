@@ -59,8 +59,9 @@ In TOML: `[peer.1]`, then `id = "B"` and `url = "http://10.0.0.2:7070"`.
 
 | role | shows | may |
 |---|---|---|
-| client | `client-token` | submit, ask, and what workers need |
-| admin | `admin-token` | the same, and what changes the cluster or the node |
+| client | `client-token` | submit, ask, and what workers ask |
+| worker | `worker.token` in the node's `data-dir` | the same, and report for the replica |
+| admin | `admin-token` | all of that, and what changes the cluster or the node |
 | peer | signatures by `cluster-secret` | what members say to each other |
 
 A token is the header `Authorization: Bearer TOKEN`. Commands, jobs and `sparktxlog.Client` take the
@@ -69,6 +70,19 @@ client token from `{ENV_PREFIX}CLIENT_TOKEN`. Commands and `jobs/maintain.py` sh
 `replace`, `set`, `promote`, `demote`, `pause`, `continue` and `force`, `settings set` and `unset`,
 `maintain`. If only one of the two is set, commands and jobs show it with everything. Each node has
 tokens of its own; who goes to several nodes needs the same at all.
+
+A worker shows which node's it is: where clients need a token, the node makes `worker.token`, which
+its user alone can read, and its worker, on the same machine as the same user, finds it by itself.
+So no client speaks for a replica, and no worker for that of another node.
+
+A node whose token stands in a file (`client-token-file`; `sparktxlog init` writes one) notes the
+file's path in `~/.config/sparktxlog/nodes`, or below `$XDG_CONFIG_HOME`, when it starts: clients of
+the same user on that machine find the token by themselves, if nothing else names one.
+
+Pages in a browser are kept out ([why](decisions/0050-pages-and-local-tokens.md)): a request with
+the `Origin` of another site, or with a body of the type `text/plain`, of a form, or of none, is
+refused; a node that listens on loopback answers only to addresses, `localhost` and the names in
+`master-url`.
 
 Without an `admin-token` the client token does for both; with one, the client token gets
 `403 forbidden` where it is not enough ([why](decisions/0042-admin-token.md)). Without a

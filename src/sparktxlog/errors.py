@@ -9,15 +9,22 @@ that HTTP (RFC 9457), the CLI and Python show the same text.
       ConfigError                      MissingDependencyError
       ProtocolError                    LocalProtocolError, RemoteProtocolError
       CommitRejectedError  definite    UnknownTableError, SchemaMismatchError, InvalidRowsError,
-                                       InvalidNameError, DuplicateTransactionError, OversizeError,
+                                       InvalidNameError, DuplicateTransactionError, ExpiredIdError,
+                                       ExpiredTransactionError, OversizeError,
                                        ManifestMismatchError, PayloadStoreError, BusyError,
-                                       NotMemberError, NoQuorumError, PausedError
+                                       NotMemberError, NoQuorumError, PausedError,
+                                       HeadTooLongError, SlowRequestError,
+                                       PositionNotReachedError,
+                                       UnsupportedTypeError
       CommitStateUnknownError          may have happened; carries the transaction id
-      StorageError                     CorruptLogError, ExpiredError, LockedError, DiskFullError,
-                                       LeaseGoneError, FileChangedError
+      StorageError                     CorruptLogError (FrontLostError), ExpiredError, LockedError,
+                                       DiskFullError, LeaseGoneError, FileChangedError
       TransportError                   PeerTimeoutError, UnauthorizedError, ForbiddenError,
+                                       ForeignPageError,
                                        UnreachableError, DamagedChunkError
-      ApplyError                       DivergedError, NotAppliedError, CopyConflictError
+      ApplyError                       DivergedError (ForeignLogError), NotAppliedError,
+                                       CopyConflictError,
+                                       CommittedNotAppliedError (not definite)
       InternalError                    a bug of the node: it may have happened
       InvariantViolation               a bug or a damaged disk: the node stops
 """
@@ -159,11 +166,47 @@ class DuplicateTransactionError(CommitRejectedError):
     http_status = 409
 
 
+class ExpiredIdError(CommitRejectedError):
+    """The transaction was ordered so long after it was accepted that its id may be a repeat."""
+
+    code = "expired-id"
+    http_status = 409
+
+
+class ExpiredTransactionError(CommitRejectedError):
+    """The transaction was ordered, or submitted, after the time that it was valid until."""
+
+    code = "expired-transaction"
+    http_status = 409
+
+
 class OversizeError(CommitRejectedError):
     """A body, run or transaction is over its configured limit."""
 
     code = "oversize"
     http_status = 413
+
+
+class UnsupportedTypeError(CommitRejectedError):
+    """The body of a request has a type that no route takes."""
+
+    code = "unsupported-type"
+    http_status = 415
+
+
+class HeadTooLongError(CommitRejectedError):
+    """URL and headers of a request are longer than a node takes."""
+
+    code = "head-too-long"
+    http_status = 431
+
+
+class SlowRequestError(CommitRejectedError):
+    """A request did not arrive in time."""
+
+    code = "slow-request"
+    retryable = True
+    http_status = 408
 
 
 class ManifestMismatchError(CommitRejectedError):
@@ -230,6 +273,24 @@ class PausedError(CommitRejectedError):
     http_status = 503
 
 
+class PositionNotReachedError(CommitRejectedError):
+    """The node has not got to the position after which the request was to come.
+
+    Fields `after`, and `position` that the node has got to.
+    """
+
+    code = "position-not-reached"
+    retryable = True
+    http_status = 503
+
+    def __init__(self, message: str, *, hint: str = "", **fields: Any) -> None:
+        way_out = (
+            "Try again, here or elsewhere; `sparktxlog status` says whom the node waits for.  "
+            "After a restore or `peer force` the log may end before it: then connect anew."
+        )
+        super().__init__(message, hint=hint or way_out, **fields)
+
+
 class CommitStateUnknownError(TxLogError):
     """The transaction may or may not take effect: ask for its id (field `transaction_id`)."""
 
@@ -257,6 +318,10 @@ class CorruptLogError(StorageError):
     """Stored bytes are damaged beyond what the node may repair by itself."""
 
     code = "corrupt-log"
+
+
+class FrontLostError(CorruptLogError):
+    """The front lacks what the node's other files say it had: the node must not go on with it."""
 
 
 class ExpiredError(StorageError):
@@ -351,6 +416,13 @@ class ForbiddenError(UnauthorizedError):
     http_status = 403
 
 
+class ForeignPageError(UnauthorizedError):
+    """The request comes from a page of another site, in somebody's browser."""
+
+    code = "foreign-page"
+    http_status = 403
+
+
 class ForbiddenPeerError(UnauthorizedError):
     """The sender is no configured peer, or not the one it claims to be (G41, G42, G44)."""
 
@@ -371,6 +443,12 @@ class DivergedError(ApplyError):
     http_status = 409
 
 
+class ForeignLogError(DivergedError):
+    """The replica is of another log than the node's: it is the wrong node, or the wrong lake."""
+
+    code = "foreign"
+
+
 class CopyConflictError(ApplyError):
     """Somebody wrote to a table while a copy replaced it; the table is as that writer left it."""
 
@@ -387,6 +465,24 @@ class NotAppliedError(ApplyError):
     http_status = 409
 
 
+class CommittedNotAppliedError(ApplyError):
+    """The transaction has its position, and `apply="inline"` could not apply it here.
+
+    Attribute `receipt`: what the commit would have returned, None where the error came as JSON.
+    """
+
+    code = "committed-not-applied"
+    definite = False
+
+    def __init__(self, message: str, *, hint: str = "", receipt: Any = None, **fields: Any) -> None:
+        way_out = (
+            "Do not commit it again: every site has it.  log.apply() tries once more; `sparktxlog "
+            "status` says what keeps this site's tables."
+        )
+        super().__init__(message, hint=hint or way_out, **fields)
+        self.receipt = receipt
+
+
 class InternalError(TxLogError):
     """The node failed at a request in a way that nobody foresaw; its log has the trace."""
 
@@ -399,6 +495,28 @@ class InvariantViolation(TxLogError):
 
     code = "invariant"
     definite = False
+
+
+class ContradictionError(InvariantViolation):
+    """A node contradicts what it said itself: nothing more of it is believed (P10, P30)."""
+
+    code = "contradiction"
+
+    def __init__(self, message: str, *, peer: str = "", hint: str = "", **fields: object) -> None:
+        super().__init__(message, hint=hint, **({"peer": peer} if peer else {}), **fields)
+        self.peer = peer
+
+
+class OtherQueueError(ContradictionError):
+    """A node has another queue at a position that this one knows (I1)."""
+
+    code = "diverged"
+
+
+class OutdatedError(InvariantViolation):
+    """Others hold what this node said and does not know of: its disk is an older image (P30)."""
+
+    code = "outdated"
 
 
 #: The way out for a node whose history is another one than that of the log which goes on (P28).

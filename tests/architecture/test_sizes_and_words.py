@@ -15,7 +15,7 @@ from tests.architecture.source_tree import (
     script_modules,
 )
 
-MAX_FILE_LINES = 600
+MAX_FILE_LINES = 800
 MAX_FUNCTION_LINES = 70
 #: Built in parts, so that this file does not hold the words it looks for.
 FORBIDDEN_WORDS = tuple(
@@ -39,7 +39,7 @@ def _where(module: Module, line: int = 0) -> str:
 
 
 def test_files_stay_short() -> None:
-    """No file over 600 lines."""
+    """No file over 800 lines."""
     long = [
         f"{_where(m)} {len(m.text.splitlines())} lines"
         for m in _all()

@@ -13,6 +13,7 @@ from sparktxlog.protocol.messages import MergeBase, Rejection
 from sparktxlog.storage.front import SqliteFront
 from sparktxlog.storage.interfaces import (
     AppendQueue,
+    DropAnnouncement,
     ForgetPayloads,
     Front,
     MarkPublished,
@@ -109,6 +110,9 @@ def test_appended_runs_are_the_queue(bench: Bench) -> None:
     assert b"".join(ids for _, ids in state.core.recent_ids) == ids_in(runs[0]) + ids_in(runs[1])
     assert state.core.recent_ids[0][0] == 1
 
+    assert bench.front.read_created(2, 5) == {(2, "orders")}
+    assert bench.front.read_created(3, 9) == bench.front.read_created(1, 1) == set()
+
     stored = bench.front.read_queue(0, 10, payloads=True)
     assert [item.entry for item in stored] == list(entries[:2])
     assert stored[1].entry.rejections == refusal
@@ -194,6 +198,17 @@ def test_an_announcement_is_replaced_by_its_run(bench: Bench) -> None:
 
     bench.front.write([run])
     assert bench.front.read_announced(run.header.digest) is None
+    assert [item.ticket for item in bench.reopen().load(10).core.announcements] == [7]
+
+
+def test_a_withdrawn_announcement_is_gone(bench: Bench) -> None:
+    run, other = run_of(seq=1, n=1), run_of(seq=2, n=1)
+    for ticket, item in ((8, run), (7, other)):
+        digest = item.header.digest
+        bench.front.write([PutAnnouncement(ticket=ticket, digest=digest, payload=item.payload)])
+    bench.front.write([DropAnnouncement(digest=run.header.digest)])
+    assert bench.front.read_announced(run.header.digest) is None
+    assert bench.front.find_transaction(ids_in(run)) is None
     assert [item.ticket for item in bench.reopen().load(10).core.announcements] == [7]
 
 

@@ -11,6 +11,7 @@ from tests.contract.test_front import Bench, bench
 from tests.storage_samples import entries_of, ids_in, run_of
 
 from sparktxlog.errors import ExpiredError, InvariantViolation
+from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import Block, OperationKind, StagedFile
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.recovery import MasterConfig
@@ -23,6 +24,8 @@ from sparktxlog.storage.interfaces import (
     Front,
     MarkPublished,
     PutAnnouncement,
+    PutRun,
+    ResetFront,
     Segment,
     ShrinkFront,
     TableEffect,
@@ -224,3 +227,44 @@ def test_the_file_shrinks(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "front.sqlite") as db:
         assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     db.close()
+
+
+def _long_log(directory: Path) -> tuple[SqliteFront, list[PutRun]]:
+    """Return a front of 50 runs of two, one appended after the other."""
+    runs = [run_of(seq=1 + 2 * i, n=2) for i in range(50)]
+    front = SqliteFront(directory, id_window=40)
+    for run, entry in zip(runs, entries_of(runs), strict=True):
+        front.write([run, AppendQueue(entries=(entry,), ordered_at=1)])
+    return front, runs
+
+
+def test_ids_are_filed_before_the_core_forgets_them(tmp_path: Path) -> None:
+    front, runs = _long_log(tmp_path)
+    assert 100 - 40 < front.filed_ids < 100
+    ids = b"".join(ids_in(run) for run in runs)
+    end = front.filed_ids
+    for _ in range(2):
+        found = front.older_ids(ids)
+        assert found.end == end
+        assert found.found == {index: (index + 1, False) for index in range(end)}
+        # The core asks of all that is durable.
+        assert front.find(ids, 10) == [(index, index + 1) for index in range(10, 100)]
+        front.close()
+        front = SqliteFront(tmp_path, id_window=40)
+    front.close()
+
+
+def test_a_snapshot_brings_the_ids_that_are_filed(tmp_path: Path) -> None:
+    front, runs = _long_log(tmp_path)
+    last = entries_of(runs)[-1]
+    seen = replace(segment(0), first=1, last=100, to_hash=last.chain_hash.hex())
+    front.write([MarkPublished(position=100, version=1, segment=seen)])
+    snapshot = front.read_snapshot()
+    front.close()
+    assert b"".join(ids for _, ids in snapshot.recent_ids) == b"".join(map(ids_in, runs[:-1]))
+    (tmp_path / "joiner").mkdir()
+    joiner, _ = _long_log(tmp_path / "joiner")
+    joiner.write([ResetFront(snapshot=snapshot, node_id=NodeId("d"), incarnation=2)])
+    assert joiner.filed_ids == 0
+    assert joiner.find(ids_in(runs[3]), 0) == [(0, 7), (1, 8)]
+    joiner.close()

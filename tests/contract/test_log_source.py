@@ -88,13 +88,24 @@ def test_segments_and_reports_survive_the_wire(node: Node, tmp_path: Path) -> No
         chain_hash="h",
         tables={"t": TableState(version=1, signature=TableSignature(lane0=2**64 - 1), schema="s")},
     )
+    info = {
+        "node_id": "a", "lineage": "l", "payload_root": "/p", "lake_root": "/l",
+        "signature_interval": 10, "worker_token_file": str(tmp_path / "worker.token"),
+    }  # fmt: skip
+    node.answers["/v1/info"] = (200, json.dumps(info).encode())
+    (tmp_path / "worker.token").write_text("of its worker\n")
     with closing(source_of(node, "secret")) as source:
         assert source.segments(0, wait_s=0.5).segments == (segment,)
         assert source.tables() == log.tables
         assert source.report(report).plan == "replay"
     assert node.asked[0][1] == "/v1/worker/segments?after=0&wait=0.5&limit=500"
-    assert {asked[3] for asked in node.asked} == {"Bearer secret"}
-    assert msgspec.json.decode(node.asked[2][2], type=WorkerReport) == report
+    # What only a worker of the node may tell, it shows the node's own token for.
+    assert [asked[3] for asked in node.asked] == ["Bearer secret"] * 3 + ["Bearer of its worker"]
+    assert msgspec.json.decode(node.asked[3][2], type=WorkerReport) == report
+    (tmp_path / "worker.token").unlink()
+    with closing(source_of(node, "secret")) as source:
+        source.report(report)
+    assert node.asked[-1][3] == "Bearer secret"
 
 
 def test_a_kept_connection_that_was_closed_is_opened_anew(node: Node) -> None:

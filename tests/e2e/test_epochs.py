@@ -242,11 +242,18 @@ def test_a_node_that_lost_its_disk_comes_back_under_a_new_incarnation(three: Clu
     assert seats == {"A": 1, "B": 1, "C": 2}
     assert c.commit(append(101))["position"] == position + 1
     three.agree(position + 1)
-    # The old disk is a second node under one id now.
+    # The old disk never speaks under its old name again: it comes back as one that lost its memory.
     c.stop()
     c.write_config(three.ports["C"], c.peers)
     c.start()
-    wait_until(lambda: "two nodes with one id" in a.log_text())
+
+    def is_third() -> bool:
+        seats = {seat["id"]: seat["incarnation"] for seat in a.status()["roster"]}
+        return seats == {"A": 1, "B": 1, "C": 3}
+
+    wait_until(is_third, what="C comes back once more")
+    wait_until(lambda: all(shows(node, "ABC") for node in (a, b, c)), what="C is back")
+    three.agree(c.commit(append(102))["position"])
 
 
 @pytest.mark.faults

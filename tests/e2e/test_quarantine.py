@@ -71,6 +71,7 @@ def quarantine(node: NodeProcess, followed: NodeProcess) -> subprocess.Completed
 
 def force(node: NodeProcess) -> str:
     """Let a node go on alone; return its lineage."""
+    wait_until(lambda: not call(f"{node.url}/v1/epochs")["force"]["linked_voters"])
     return str(call(f"{node.url}/v1/force", {"confirm": f"{node.name} 1"})["lineage"])
 
 

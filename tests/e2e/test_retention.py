@@ -107,7 +107,10 @@ def limit(node: NodeProcess, **settings: Any) -> None:
     """Change settings of a running node."""
     for name, value in settings.items():
         body = json.dumps({name.replace("_", "-"): value}).encode()
-        request = urllib.request.Request(f"{node.url}/v1/settings", data=body, method="PATCH")
+        request = urllib.request.Request(
+            f"{node.url}/v1/settings", data=body, method="PATCH",
+            headers={"content-type": "application/json"},
+        )  # fmt: skip
         with urllib.request.urlopen(request, timeout=10) as answer:
             answer.read()
 

@@ -190,7 +190,7 @@ def test_wrong_secret_and_a_second_node_under_one_id_are_refused(cluster: Cluste
     second = NodeProcess(cluster.directory / "second", "C", cluster.ports["C"], c.peers)
     second.start(f"listen=127.0.0.1:{free_ports(1)[0]}")
     try:
-        wait_until(lambda: "two nodes with one id" in a.log_text(), what="A tells C apart")
+        wait_until(lambda: "two processes are node" in a.log_text(), what="A tells C apart")
         assert a.status()["halted"] is None
     finally:
         second.stop()

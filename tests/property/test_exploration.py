@@ -34,7 +34,7 @@ TWO_BALLOTS = Configuration(
     ("configuration", "states", "depth"),
     [
         (CONFIGURATIONS["rounds-2"], 998, 11),
-        (SMALL_CRASH, 1_856, 11),
+        (SMALL_CRASH, 1_506, 11),
         (IDLE_EPOCH, 3_272, 18),
     ],
     ids=lambda value: value.name if isinstance(value, Configuration) else None,

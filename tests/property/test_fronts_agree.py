@@ -15,6 +15,7 @@ from sparktxlog.errors import InvariantViolation, TxLogError
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.balloting import BallotState
 from sparktxlog.protocol.messages import QueueEntry
+from sparktxlog.protocol.recovery import NoOlderIds
 from sparktxlog.protocol.view import Ballot, Seat, View
 from sparktxlog.storage.front import SqliteFront
 from sparktxlog.storage.interfaces import (
@@ -165,8 +166,10 @@ def seen(front: Front, runs: Sequence[PutRun], window: int) -> dict[str, Any]:
     snapshot: Any
     try:
         snapshot = front.read_snapshot()
+        # SQLite files ids that are older than the window; what is in the window is the same.
+        last = 0 if snapshot.last is None else snapshot.last.entry.header.n
         snapshot = replace(
-            snapshot, recent_ids=(joined(snapshot.recent_ids, window - 1, snapshot.position),)
+            snapshot, recent_ids=(joined(snapshot.recent_ids, window - last, snapshot.position),)
         )
     except TxLogError as error:
         snapshot = error.code
@@ -176,6 +179,8 @@ def seen(front: Front, runs: Sequence[PutRun], window: int) -> dict[str, Any]:
             core,
             incoming=sorted(core.incoming, key=lambda r: (r.header.origin, r.header.seq)),
             recent_ids=joined(core.recent_ids, window, core.base.position),
+            repeats=tuple(core.repeats),
+            older_ids=NoOlderIds,
         ),
         "payloads": [front.read_payload(*key) for key in keys],
         "found": [front.find_transaction(ids_in(run)[-16:]) for run in runs],

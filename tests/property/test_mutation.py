@@ -110,7 +110,9 @@ def test_simulation_finds(name: str) -> None:
 class _Broken(Master):
     """Breaks down, instead of breaking a rule."""
 
-    def handle_all(self, events: Sequence[Event], now: int) -> list[Action]:
+    def handle_all(
+        self, events: Sequence[Event], now: int, wall: int | None = None
+    ) -> list[Action]:
         raise KeyError("an error of the mutation")
 
 
@@ -136,7 +138,7 @@ def test_report_tells_survivors() -> None:
     found = command.examine("tripwire-off", budget_s=5.0)
     survived = command.examine("tripwire-off", budget_s=0.1, killers=(Killer.SCHEDULES,))
     page = markdown([found, survived])
-    assert "broken_promise_halts" in page
+    assert "a_contradiction_is_the_senders" in page
     assert "**not expected to survive**" in page
     answer = json.loads(json.dumps(as_json([found, survived])))
     assert (answer["killed"], answer["unexpected"]) == (1, ["tripwire-off"])

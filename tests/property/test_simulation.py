@@ -10,7 +10,7 @@ import pytest
 
 from sparktxlog.errors import InvariantViolation
 from sparktxlog.model.ids import NodeId
-from sparktxlog.model.operation import RunFacts
+from sparktxlog.model.operation import Acceptance, RunFacts
 from sparktxlog.protocol.actions import PersistQueue
 from sparktxlog.protocol.chain import chain_hash
 from sparktxlog.protocol.messages import QueueEntry, Rejection, RunHeader
@@ -52,7 +52,11 @@ def _order(world: World, origin: str, seq: int, ids: str, rejected: tuple[int, .
     """Let node a append a run to its queue; `ids` has a letter for each transaction."""
     node, number = world.nodes["a"], len(world.facts) + 1
     digest, n = number.to_bytes(32, "big"), len(ids)
-    world.facts[digest] = RunFacts(n=n, ids=b"".join(one.encode() * 16 for one in ids))
+    world.facts[digest] = RunFacts(
+        n=n,
+        ids=b"".join(one.encode() * 16 for one in ids),
+        acceptance=Acceptance(position=0, ts=0),
+    )
     header = RunHeader(
         epoch=1, ts=number, origin=NodeId(origin), incarnation=1, seq=seq, n=n, digest=digest,
         size_bytes=1,
@@ -63,7 +67,7 @@ def _order(world: World, origin: str, seq: int, ids: str, rejected: tuple[int, .
         position=position, header=header, previous_hash=previous,
         chain_hash=chain_hash(previous, header),
         rejections=tuple(
-            Rejection(index=i, code="duplicate-transaction", text="") for i in rejected
+            Rejection(index=i, code="duplicate-transaction", text="", first=2) for i in rejected
         ),
     )  # fmt: skip
     node.disk.queue.append(entry)
@@ -84,7 +88,7 @@ def test_a_transaction_that_takes_effect_twice_or_never_is_found(rejected: tuple
     """The same id came to two nodes: of the later run its transaction alone is rejected."""
     world = World(0, layout_of(0))
     _order(world, "a", 1, "kl")
-    with pytest.raises(InvariantViolation, match="P25b"):
+    with pytest.raises(InvariantViolation, match="P25c"):
         _order(world, "b", 1, "ml", rejected)
     world = World(0, layout_of(0))
     _order(world, "a", 1, "kl")

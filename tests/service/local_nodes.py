@@ -5,24 +5,17 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
-
-import uvicorn
 
 from sparktxlog.config import NodeConfig, load_config
 from sparktxlog.runtime.running import RunningNode
 from sparktxlog.runtime.wiring import build_node
 from sparktxlog.service.app import build_app
+from sparktxlog.service.listener import Server
 
 SECRET = "a secret of the test cluster"
-
-
-class _Server(uvicorn.Server):
-    @contextmanager
-    def capture_signals(self) -> Any:
-        yield
 
 
 def config_of(directory: Path, name: str, ports: dict[str, int], **settings: Any) -> NodeConfig:
@@ -49,12 +42,7 @@ def config_of(directory: Path, name: str, ports: dict[str, int], **settings: Any
 async def serving(config: NodeConfig, listener: socket.socket) -> AsyncIterator[RunningNode]:
     """Run one node behind its server."""
     running = build_node(config)
-    server = _Server(
-        uvicorn.Config(
-            build_app(running), lifespan="off", log_config=None, access_log=False,
-            timeout_graceful_shutdown=1,
-        )
-    )  # fmt: skip
+    server = Server(build_app(running), places=config.connections_limit, grace_s=1)
     await running.start()
     task = asyncio.create_task(server.serve(sockets=[listener]))
     try:

@@ -23,17 +23,21 @@ from tests.service.test_peer_routes import Stranger
 
 from sparktxlog.codec import wire
 from sparktxlog.config import load_config
+from sparktxlog.runtime import peering
 from sparktxlog.runtime.running import RunningNode
 from sparktxlog.runtime.wiring import build_node
 from sparktxlog.service.access import _ROLES, Role, role_of
 from sparktxlog.service.app import build_app
 
 CLIENT, ADMIN = "a token of the clients", "a token of the operators"
-#: What a caller shows: no token, a wrong one, one of the two, or the signature of a peer.
-SHOWN = ("nothing", "wrong", "client", "admin", "peer")
-#: All that clients and workers send; whatever else is sent to `/v1` is an operator's act.
+#: What a caller shows: no token, a wrong one, one of the three, or the signature of a peer.
+SHOWN = ("nothing", "wrong", "client", "worker", "admin", "peer")
+#: All that clients send; whatever else is sent to `/v1` is an operator's act.
 SENT_BY_CLIENTS = {
     "POST /v1/transactions", "POST /v1/runs", "POST /v1/tables/{table}/rows",
+}  # fmt: skip
+#: What only a worker of the node may tell it.
+SENT_BY_WORKERS = {
     "POST /v1/worker/reports", "POST /v1/worker/copies", "POST /v1/worker/transfers",
     "POST /v1/worker/recounts",
 }  # fmt: skip
@@ -41,7 +45,7 @@ SENT_BY_CLIENTS = {
 OPERATORS_ACTS = {
     "POST /v1/peers", "PATCH /v1/peers/{id}", "DELETE /v1/peers/{id}",
     "POST /v1/peers/{id}/promote", "POST /v1/peers/{id}/demote", "POST /v1/peers/{id}/replace",
-    "POST /v1/force", "PATCH /v1/settings", "POST /v1/maintenance",
+    "POST /v1/quorum", "POST /v1/force", "PATCH /v1/settings", "POST /v1/maintenance",
 }  # fmt: skip
 
 
@@ -61,6 +65,8 @@ def expected_role(method: str, path: str) -> Role:
     if path in ("/livez", "/readyz", "/openapi.json", "/docs"):
         return Role.ANYBODY
     reads = method in ("GET", "HEAD")
+    if f"{method} {path}" in SENT_BY_WORKERS:
+        return Role.WORKER
     return Role.CLIENT if reads or f"{method} {path}" in SENT_BY_CLIENTS else Role.ADMIN
 
 
@@ -76,7 +82,9 @@ def expected(role: Role, shown: str, client_set: bool, admin_set: bool) -> str:
         return "may"
     if role is Role.ADMIN and admin_set:
         return "forbidden" if client_set and shown == "client" else "unauthorized"
-    return "may" if not client_set or shown == "client" else "unauthorized"
+    if role is Role.WORKER and client_set:
+        return {"client": "forbidden", "worker": "may"}.get(shown, "unauthorized")
+    return "may" if not client_set or shown in ("client", "worker") else "unauthorized"
 
 
 def outcome(status: int, document: dict[str, Any], role: Role) -> str:
@@ -99,7 +107,10 @@ def node_config(directory: Path, tokens: dict[str, str], port: int) -> Any:
 
 @pytest.mark.parametrize("admin_set", [True, False])
 @pytest.mark.parametrize("client_set", [True, False])
-def test_every_role_at_every_route(tmp_path: Path, client_set: bool, admin_set: bool) -> None:
+def test_every_role_at_every_route(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, client_set: bool, admin_set: bool
+) -> None:
+    monkeypatch.setattr(peering, "WATCH_S", 0.01)  # that request waits for nothing else
     tokens = {"client_token": CLIENT} if client_set else {}
     tokens |= {"admin_token": ADMIN} if admin_set else {}
 
@@ -133,10 +144,12 @@ def greeting_of_b(directory: Path, port: int) -> wire.Hello:
 
 async def ask(peer: Stranger, method: str, path: str, shown: str) -> str:
     """Send a request that would change nothing if it were let in."""
-    target = re.sub(r"{\w+:int}", "0", path)
+    target = re.sub(r"{\w+:number}", "0", path)
     target = re.sub(r"{[\w:]+}", "x", target)
     body = b"" if method in ("GET", "HEAD") else b"{}"
-    token = {"wrong": "neither", "client": CLIENT, "admin": ADMIN}.get(shown)
+    file = peer.target.node.config.data_dir / "worker.token"
+    worker = file.read_text().strip() if file.exists() else "no such token"
+    token = {"wrong": "neither", "client": CLIENT, "worker": worker, "admin": ADMIN}.get(shown)
     headers = None if shown == "peer" else {} if token is None else {
         "authorization": f"Bearer {token}"
     }  # fmt: skip

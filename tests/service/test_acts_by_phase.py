@@ -189,7 +189,8 @@ async def act(node: RunningNode, name: str, state: str) -> tuple[Answer, Any]:
         case "unconfirmed":
             return await ask(node, "POST", "/v1/force", {"confirm": f"{own} {epoch + 1}"})
         case _:
-            return await ask(node, "POST", "/v1/force?timeout=30", {"confirm": f"{own} {epoch}"})
+            wanted = {"confirm": f"{own} {epoch}", "though_linked": True}
+            return await ask(node, "POST", "/v1/force?timeout=30", wanted)
 
 
 @pytest.mark.parametrize("state", TABLE_OF_ANSWERS)

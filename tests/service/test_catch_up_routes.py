@@ -19,13 +19,15 @@ from sparktxlog.model.report import TableState, WorkerReport
 from sparktxlog.model.signature import TableSignature
 from sparktxlog.storage.schemas import TRANSFERS
 
+_JSON = {"content-type": "application/json"}
+
 
 def ask(node: NodeProcess, method: str, path: str, body: Any = None) -> tuple[int, Any]:
     """Return status and JSON, None for an empty answer."""
     data = (
         None if body is None else (body if isinstance(body, bytes) else json.dumps(body).encode())
     )
-    request = Request(node.url + path, data=data, method=method)
+    request = Request(node.url + path, data=data, method=method, headers=_JSON)
     try:
         with urlopen(request, timeout=30) as answer:
             content = answer.read()

@@ -9,6 +9,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -72,7 +73,9 @@ def test_the_example_of_the_documentation(node: NodeProcess) -> None:
     assert status == 200
     assert receipt["transaction_id"] == TRANSACTION_EXAMPLE["transaction_id"]
     assert (receipt["level"], receipt["outcome"]) == ("ordered", "committed")
-    assert ask(node, f"/v1/transactions/{receipt['transaction_id']}")[1] == receipt
+    assert receipt["rows"] == 2
+    told = ask(node, f"/v1/transactions/{receipt['transaction_id']}")[1]
+    assert told == {**receipt, "rows": None}
 
 
 @pytest.mark.parametrize(
@@ -121,6 +124,57 @@ def test_requests_that_are_refused(
     assert position(node) == before
 
 
+def deletion(predicate: str) -> dict[str, Any]:
+    return {"operations": [{"kind": "delete_where", "table": "parts", "predicate": predicate}]}
+
+
+@pytest.mark.parametrize(
+    ("operation", "status"),
+    [
+        (deletion("day = '2024-01-31' and id = 0e99999999999999999999BD"), 400),
+        (deletion("id in (" + "1," * 10_000 + "1)"), 400),
+        (deletion("true or " * 9_000 + "true"), 400),
+        ({"operations": [*deletion("true or " * 6_000 + "true")["operations"] * 6]}, 413),
+        ({"operations": deletion("true")["operations"] * 1_001}, 400),
+        (
+            {"operations": [{"kind": "append", "table": "t", "rows": [{"id": 10**400, "v": ""}]}]},
+            422,
+        ),
+        (
+            {
+                "operations": [
+                    {
+                        "kind": "create_table",
+                        "table": "wide",
+                        "columns": [{"name": f"c{i}", "type": "int"} for i in range(2_001)],
+                    }
+                ]
+            },
+            400,
+        ),
+    ],
+    ids=lambda value: str(value)[:60],
+)
+def test_what_is_too_much_or_overflows_is_the_clients_fault(
+    node: NodeProcess, table: str, operation: dict[str, Any], status: int
+) -> None:
+    found, problem = ask(node, "/v1/transactions", operation)
+    assert (found, problem["definite"]) == (status, True)
+
+
+def test_a_stream_that_would_crash_a_cast_is_refused(node: NodeProcess, table: str) -> None:
+    rows = pa.table({"id": pa.array([1], pa.decimal128(10, 9)), "v": ["x"]})
+    data = write_section(rows).replace(
+        (10).to_bytes(4, "little") + (9).to_bytes(4, "little"),
+        (10).to_bytes(4, "little") + (1 << 26).to_bytes(4, "little"),
+    )
+    status, problem = ask(node, "/v1/tables/t/rows", data, ARROW)
+    assert (status, problem["title"]) == (422, "schema-mismatch")
+    nulls = write_section(pa.table({"id": pa.nulls(1 << 24), "v": pa.nulls(1 << 24)}), "zstd")
+    status, problem = ask(node, "/v1/tables/t/rows", nulls, ARROW)
+    assert (status, problem["title"]) == (413, "oversize")
+
+
 def test_a_body_over_the_limit(node: NodeProcess, table: str) -> None:
     before = position(node)
     status, problem = ask(node, "/v1/transactions", b" " * ((8 << 20) + 1))
@@ -134,7 +188,8 @@ def test_a_body_without_length_is_cut_off_at_the_limit(node: NodeProcess) -> Non
     piece = b"%x\r\n%s\r\n" % (1 << 20, b" " * (1 << 20))
     with socket.create_connection((host, int(port))) as link:
         link.sendall(
-            b"POST /v1/transactions HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+            b"POST /v1/transactions HTTP/1.1\r\nhost: localhost\r\n"
+            b"content-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
         )
         try:
             for _ in range(12):
@@ -296,6 +351,94 @@ def test_segments_cover_the_published_queue(node: NodeProcess, table: str) -> No
     assert {"t", "keyed", "parts"} <= names
 
 
+NOTHING = {
+    "transaction_id": None, "n": 0, "level": "ordered", "late": False, "run": None,
+    "position": None, "outcome": "committed", "rejections": [], "ordered_at": None, "rows": 0,
+    "ids": [],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["append", "upsert", "delete_keys"])
+def test_no_rows_change_nothing_and_are_recorded_under_an_id_only(
+    node: NodeProcess, table: str, kind: str
+) -> None:
+    before = position(node)
+    empty = {"operations": [{"kind": kind, "table": "keyed", "rows": []}]}
+    assert ask(node, "/v1/transactions", empty) == (200, NOTHING)
+    names = ["id"] if kind == "delete_keys" else ["id", "v"]
+    types = {"id": pa.int64(), "v": pa.string()}
+    stream = write_section(pa.schema([(name, types[name]) for name in names]).empty_table())
+    path = f"/v1/tables/keyed/rows?kind={kind}"
+    assert ask(node, path, stream, ARROW) == (200, NOTHING)
+    status, problem = ask(node, "/v1/tables/keyed/rows", write_section(pa.table({"x": []})), ARROW)
+    assert (status, problem["title"]) == (422, "schema-mismatch")
+    assert position(node) == before
+    for number, answer in enumerate(
+        (
+            lambda identity: ask(node, "/v1/transactions", {**empty, "transaction_id": identity}),
+            lambda identity: ask(node, f"{path}&transaction_id={identity}", stream, ARROW),
+        ),
+        start=1,
+    ):
+        identity = str(uuid.uuid4())
+        status, receipt = answer(identity)
+        assert (status, receipt["transaction_id"], receipt["n"]) == (200, identity, 1)
+        assert (receipt["rows"], receipt["position"]) == (0, before + number)
+        assert answer(identity) == (200, receipt)
+        assert ask(node, f"/v1/transactions/{identity}")[1]["outcome"] == "committed"
+    assert position(node) == before + 2
+
+
+def test_an_overwrite_with_no_rows_is_recorded_as_what_it_does(
+    node: NodeProcess, table: str
+) -> None:
+    before = position(node)
+    body = {"operations": [{"kind": "overwrite", "table": "keyed", "rows": []}]}
+    status, receipt = ask(node, "/v1/transactions", body)
+    assert (status, receipt["position"], receipt["rows"]) == (200, before + 1, 0)
+    ask(node, f"/v1/published?at_least={before + 1}&timeout=30")
+    (segment,) = ask(node, f"/v1/worker/segments?after={before}")[1]["segments"]
+    (effect,) = segment["effects"]
+    assert (effect["table"], effect["kind"], effect["predicate"]) == (
+        "keyed", "delete_where", "TRUE",
+    )  # fmt: skip
+
+
+def test_a_submit_waits_for_the_position_that_it_shall_come_after(node: NodeProcess) -> None:
+    """A table whose creation is ordered elsewhere is known here once this node has got there."""
+    before, name = position(node), f"t{uuid.uuid4().hex[:8]}"
+    append = {"operations": [{"kind": "append", "table": name, "rows": [{"id": 1}]}]}
+    rows = write_section(pa.table({"id": [1]}))
+    columns = [{"name": "id", "type": "bigint"}]
+    create = {"operations": [{"kind": "create_table", "table": name, "columns": columns}]}
+    after = f"after={before + 1}"
+    asked: dict[str, Future[tuple[int, Any]]] = {}
+    assert ask(node, f"/v1/transactions?after={before}", append)[1]["title"] == "unknown-table"
+    with ThreadPoolExecutor() as pool:
+        asked["json"] = pool.submit(ask, node, f"/v1/transactions?{after}", append)
+        asked["rows"] = pool.submit(ask, node, f"/v1/tables/{name}/rows?{after}", rows, ARROW)
+        asked["table"] = pool.submit(ask, node, f"/v1/tables/{name}?{after}")
+        assert not wait(asked.values(), timeout=0.3).done
+        assert ask(node, "/v1/transactions", create)[1]["position"] == before + 1
+    assert {key: found.result()[0] for key, found in asked.items()} == dict.fromkeys(asked, 200)
+    assert asked["json"].result()[1]["position"] > before + 1
+    assert asked["table"].result()[1]["name"] == name
+
+
+@pytest.mark.parametrize("path", ["/v1/transactions", "/v1/runs", "/v1/tables/t/rows"])
+def test_a_position_that_does_not_come_is_a_refusal_that_may_be_tried_again(
+    node: NodeProcess, table: str, path: str
+) -> None:
+    far = position(node) + 10**9
+    status, problem = ask(node, f"{path}?after={far}&timeout=0.1", b"{}")
+    assert (status, problem["title"]) == (503, "position-not-reached")
+    assert problem["definite"] and problem["retryable"]
+    assert problem["fields"] == {"after": far, "position": position(node)}
+    assert ask(node, f"/v1/tables?after={far}&timeout=0.1")[1]["title"] == "position-not-reached"
+    status, problem = ask(node, f"{path}?after=-1", b"{}")
+    assert (status, problem["title"]) == (400, "invalid-request")
+
+
 def test_a_long_poll_ends_without_holding_others_up(node: NodeProcess, table: str) -> None:
     began = time.monotonic()
     answers: list[Any] = []
@@ -310,11 +453,16 @@ def test_a_long_poll_ends_without_holding_others_up(node: NodeProcess, table: st
 
 def test_a_level_not_reached_in_time(node: NodeProcess, table: str) -> None:
     body = {"operations": [{"kind": "append", "table": "t", "rows": [{"id": 1, "v": "x"}]}]}
-    status, problem = ask(node, "/v1/transactions?level=applied&timeout=0.2", body)
-    assert (status, problem["title"], problem["definite"]) == (504, "unknown-outcome", False)
-    fields = problem["fields"]
-    assert fields["reached"] == "ordered"
-    assert ask(node, f"/v1/transactions/{fields['transaction_id']}")[1]["outcome"] == "committed"
+    status, receipt = ask(node, "/v1/transactions?level=applied&timeout=0.2", body)
+    assert (status, receipt["level"], receipt["late"]) == (200, "ordered", True)
+    assert receipt["outcome"] == "committed" and receipt["position"] == position(node)
+    again = {**body, "transaction_id": receipt["transaction_id"]}
+    assert ask(node, "/v1/transactions?level=applied&timeout=0.2", again) == (200, receipt)
+    assert ask(node, f"/v1/transactions/{receipt['transaction_id']}")[1] == {
+        **receipt,
+        "late": False,
+        "rows": None,
+    }
     status, problem = ask(node, "/v1/transactions?level=applied(2)", body)
     assert (status, problem["title"]) == (400, "invalid-request")
 

@@ -151,6 +151,9 @@ def test_wishes_that_cannot_be(tmp_path: Path) -> None:
                     ("PATCH", "/v1/peers/B", {}, 409),
                     ("POST", "/v1/peers/A/promote", {}, 409),
                     ("POST", "/v1/force", {"confirm": "yes"}, 400),
+                    ("POST", "/v1/quorum", {"rule": "most"}, 400),
+                    ("POST", "/v1/quorum", {"rule": 3}, 409),
+                    ("POST", "/v1/quorum", {"rule": "default"}, 409),
                 ):
                     async with session.request(method, url + path, json=body) as response:
                         document = await response.json(content_type=None)
@@ -167,6 +170,58 @@ def test_wishes_that_cannot_be(tmp_path: Path) -> None:
             a.parts.epochs._tell = lambda event: None
             with pytest.raises(CommitStateUnknownError, match="not decided"):
                 await a.parts.epochs.change(lambda roster: roster[:1], 0.05)
+
+    asyncio.run(main())
+
+
+def test_the_quorum_is_changed_by_a_decision(tmp_path: Path) -> None:
+    """And what the configuration says otherwise is shown by every node."""
+
+    async def main() -> None:
+        async with cluster(tmp_path, "ABC") as nodes:
+            a = nodes["A"]
+            assert (a.parts.epochs.view()["quorum"], a.node.status()["warnings"]) == (2, [])
+            url = f"{a.node.config.master_url}/v1/quorum"
+            wanted = {"rule": "all"}
+            async with aiohttp.ClientSession() as http, http.post(url, json=wanted) as response:
+                found = await response.json(content_type=None)
+                assert response.status == 200, found
+            assert (found["epoch"], found["quorum"], found["quorum_rule"]) == (2, 3, "all")
+            await until(lambda: all(n.node.status()["quorum"] == 3 for n in nodes.values()))
+            for node in nodes.values():
+                (warning,) = node.node.status()["warnings"]
+                assert warning["code"] == "not-in-force"
+                assert warning["text"].startswith("acquisition-quorum is default in the config")
+                assert "peer set-quorum default" in warning["text"]
+            await a.node.submit(create(), level=Level.ORDERED, timeout=60)
+
+    asyncio.run(main())
+
+
+def test_force_is_refused_while_another_voter_is_linked(tmp_path: Path) -> None:
+    """A healthy cluster is not taken apart by a command typed at the wrong node."""
+
+    async def main() -> None:
+        async with cluster(tmp_path, "ABC") as nodes:
+            a, b = nodes["A"], nodes["B"]
+            assert a.node.status()["warnings"] == []
+            url = f"{a.node.config.master_url}/v1/force"
+            async with aiohttp.ClientSession() as session:
+                async with session.post(url, json={"confirm": "A 1"}) as response:
+                    document = await response.json(content_type=None)
+                assert (response.status, document["definite"]) == (409, True), document
+                assert document["detail"].startswith("nothing was changed: B, C is linked")
+                assert "--though-linked" in document["hint"]
+                assert (a.node.status()["epoch"], b.node.status()["epoch"]) == (1, 1)
+                wanted = {"confirm": "A 1", "though_linked": True}
+                async with session.post(url, json=wanted) as response:
+                    assert response.status == 200
+                    assert (await response.json())["members"] == ["A"]
+            warning, *others = a.node.status()["warnings"]
+            assert warning["code"] == "sole-voter"
+            assert warning["text"].startswith("A alone has all votes")
+            assert [one["code"] for one in others] == ["not-in-force", "not-in-force"]
+            assert others[0]["text"].startswith("the weight of B is 1 in the configuration, 0 is")
 
     asyncio.run(main())
 

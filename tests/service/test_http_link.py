@@ -8,11 +8,13 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 import pytest
 
 from sparktxlog.api.http import Http
+from sparktxlog.api.nodes import Nodes
 from sparktxlog.errors import (
     BusyError,
     CommitStateUnknownError,
@@ -116,7 +118,7 @@ def serve() -> Iterator[Callable[..., Server]]:
 
 
 def submit(server: Server, timeout_s: float = 2.0) -> Receipt:
-    link = Http(server.url, timeout_s=timeout_s)
+    link = Nodes(server.url, timeout_s=timeout_s)
     try:
         return link.submit("/v1/transactions", b"{}", "application/json", ID)
     finally:
@@ -154,7 +156,7 @@ def test_nobody_there_is_definite() -> None:
     listener = socket.create_server(("127.0.0.1", 0))
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     listener.close()
-    link = Http(url, timeout_s=0.2)
+    link = Nodes(url, timeout_s=0.2)
     with pytest.raises(UnreachableError) as caught:
         link.submit("/v1/transactions", b"{}", "application/json", ID)
     assert caught.value.definite and "sparktxlog serve" in caught.value.hint
@@ -209,7 +211,7 @@ def test_a_node_that_dies_with_a_request_of_a_kept_connection_may_have_taken_it(
     serve: Callable[..., Server],
 ) -> None:
     server = serve(good({}), BREAK)
-    link = Http(server.url, timeout_s=0.3)
+    link = Nodes(server.url, timeout_s=0.3)
     link.get("/v1/info")
     server.close_after(2)
     with pytest.raises(CommitStateUnknownError):
@@ -242,13 +244,30 @@ def test_a_refusal_after_a_break_is_looked_into(serve: Callable[..., Server]) ->
         submit(serve(BREAK, refusal, BREAK), 0.5)
 
 
-def test_a_silent_node_is_given_up(
-    serve: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sparktxlog.api.http._GRACE_S", 0.1)
+def test_a_silent_node_is_given_up_when_the_time_is_over(serve: Callable[..., Server]) -> None:
+    """Retries, connections and the node's own wait have one deadline between them."""
     server = serve((b"", True))
     with pytest.raises(PeerTimeoutError):
-        Http(server.url).get("/v1/info", wait_s=0.1)
+        Http(server.url).get("/v1/info", timeout_s=0.1)
+    began = time.monotonic()
+    with pytest.raises(CommitStateUnknownError):
+        submit(server, 1.5)
+    assert 1 < time.monotonic() - began < 5  # it took five seconds more
+    query = parse_qs(urlsplit(server.requests[-1].split()[1].decode()).query)
+    assert 1 < float(query["timeout"][0]) <= 1.25
+
+
+def test_a_node_that_stays_busy_is_not_asked_beyond_the_time(
+    serve: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = serve(problem(BusyError("full")))
+    with pytest.raises(BusyError):
+        submit(server, 0.3)
+    first, *_, last = (
+        float(parse_qs(urlsplit(request.split()[1].decode()).query)["timeout"][0])
+        for request in server.requests
+    )
+    assert 0 <= last < first <= 0.3
 
 
 def test_an_answer_that_is_none(serve: Callable[..., Server]) -> None:

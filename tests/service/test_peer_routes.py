@@ -23,6 +23,7 @@ from sparktxlog.model.receipt import Level
 from sparktxlog.model.table import Column, TableDefinition
 from sparktxlog.protocol.messages import MergeBase, Post
 from sparktxlog.runtime.running import RunningNode
+from sparktxlog.service import peer as peer_routes
 from sparktxlog.transport.signing import BOOT, Signer
 
 DEFINITION = TableDefinition(name="t", columns=(Column(name="id", type="bigint"),))
@@ -179,7 +180,7 @@ def test_replayed_stale_and_forged_messages(tmp_path: Path) -> None:
                 for path in ("../A/front.sqlite", "%2e%2e/front.sqlite", "a/../../x", "a%00b"):
                     status, _ = await peer.send(f"/peer/v1/files/{path}", method="GET")
                     assert status in (400, 401, 404), path
-                big = b"x" * (a.node.config.body_limit + 1)
+                big = b"x" * (peer_routes._LEAST_LIMIT + 1)
                 assert (await peer.send("/peer/v1/pushes", big))[0] == 413
 
     asyncio.run(main())
@@ -295,7 +296,7 @@ def test_the_run_behind_a_position_tells_whether_a_queue_is_its_beginning(tmp_pa
                 assert tail.entries == (item.entry,)
                 assert (tail.sender, tail.previous_hash) == ("A", item.entry.previous_hash)
             # Behind the end there is nothing; of what is pruned nothing is known any more.
-            for position in (3, 1 << 70):
+            for position in (3, 10**17):
                 assert (await link.get_run_behind(position)).entries == ()
             a.parts.front.read_entry_at = lambda position: None  # type: ignore[method-assign]
             with pytest.raises(TransportError) as caught:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import re
 import socket
 import uuid
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ import msgspec
 import pyarrow as pa
 import pytest
 import zstandard
+from deltalake import DeltaTable
+from structlog.testing import capture_logs
 from tests.replica_lakes import (
     DEFINITION,
     append_rows,
@@ -28,9 +31,12 @@ from tests.replica_lakes import (
 from tests.service.local_nodes import cluster, config_of, serving, until
 
 from sparktxlog import Client
+from sparktxlog.cli.output import ExitCode
+from sparktxlog.cli.state import judge_status
+from sparktxlog.codec.reports import ReportReceiver
 from sparktxlog.codec.transactions import PreparedOperation, PreparedTransaction
 from sparktxlog.copying.chunks import DonorLink
-from sparktxlog.errors import LeaseGoneError, LocalProtocolError, TransportError
+from sparktxlog.errors import DivergedError, LeaseGoneError, LocalProtocolError, TransportError
 from sparktxlog.model.copying import (
     CHUNK_CODEC_HEADER,
     CHUNK_DIGEST_HEADER,
@@ -40,7 +46,10 @@ from sparktxlog.model.copying import (
 )
 from sparktxlog.model.operation import OperationKind
 from sparktxlog.model.receipt import Level
+from sparktxlog.runtime import publisher
 from sparktxlog.runtime.running import RunningNode
+from sparktxlog.worker.reports import Reporter
+from sparktxlog.worker.source import HttpLogSource
 
 CHUNK = 65_536
 SETTINGS: dict[str, Any] = {"replication.chunk-bytes": CHUNK}
@@ -468,3 +477,120 @@ def test_reports_come_over_http_as_well(tmp_path: Path) -> None:
             assert (await a.parts.donor.size()).position == 1
 
     asyncio.run(main())
+
+
+def test_a_diverged_replica_is_named_with_version_and_user(tmp_path: Path) -> None:
+    """Whoever asks for a table is not sent to run a worker, which would change nothing."""
+
+    async def main() -> None:
+        async with cluster(tmp_path, "A", **SETTINGS) as nodes:
+            a = nodes["A"]
+            await create(a)
+            sound = report_of(a.node.status(), 0)
+            assert a.node.accept_report(sound)["verdict"] == "KNOWN"
+            why = "table 't': version 1 was written by user eve with Spark (WRITE), not by this log"
+            table = replace(sound.tables["t"], diverged=why)
+            a.node.accept_report(replace(sound, tables={"t": table}))
+            for asked in [dict[str, Any](), {"at_least": 1, "timeout": 9.0}]:
+                wanted = {"at_least": 0, "timeout": 0.0, **asked}
+                with pytest.raises(DivergedError, match=r"DIVERGED.*version 1.*user eve") as said:
+                    await asyncio.wait_for(a.node.snapshot(None, **wanted), 5)
+                assert "sparktxlog repair t" in str(said.value)
+            # What it was before can be read still.
+            assert (await a.node.snapshot(1, 0, 0.0))["tables"]["t"]["version"] == 0
+
+    asyncio.run(main())
+
+
+def test_a_worker_that_goes_silent_is_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Log, metric, history and exit code; and a worker beats as often as its node wants it."""
+
+    def history(directory: Path) -> list[str]:
+        if not (directory / "_delta_log").exists():
+            return []
+        rows = DeltaTable(directory).to_pyarrow_table().to_pylist()
+        return [row["reason"] for row in rows if "silent" in row["reason"]]
+
+    async def main() -> None:
+        monkeypatch.setattr(publisher, "_REPORTS_INTERVAL_S", 0.1)
+        settings = {"worker-heartbeat": 0.1, "worker-dead-after": 0.3}
+        async with cluster(tmp_path, "A", **settings) as nodes:
+            a = nodes["A"]
+            await create(a)
+            with closing(HttpLogSource(a.node.config.master_url)) as source:
+                info = await asyncio.to_thread(source.info)
+            assert info.worker_heartbeat == 0.1
+            report = replace(report_of(a.node.status(), 0), follows=True, error="no such file")
+            with capture_logs() as said:
+                a.node.accept_report(report)
+                assert judge_status(a.node.status()) is ExitCode.LAGGING
+                await until(lambda: a.node.status()["replicas"][0]["silent"])
+                await until(lambda: [entry for entry in said if entry["event"] == "worker silent"])
+            assert judge_status(a.node.status()) is ExitCode.LAGGING
+            (warning,) = a.node.status()["warnings"]
+            assert "is silent for" in warning["text"] and "no such file" in warning["text"]
+            text = a.parts.metrics.text().decode()
+            assert re.search(r"sparktxlog_replica_silent{[^}]*} 1.0", text)
+            assert re.search(r"sparktxlog_replica_error{[^}]*} 1.0", text)
+            assert "sparktxlog_worker_silences_total 1.0" in text
+            # It is heard again, and ends as it should: nobody waits for it any more.
+            for left in (replace(report, error=""), replace(report, follows=False, error="")):
+                a.node.accept_report(left)
+                assert not a.node.status()["replicas"][0]["silent"]
+            await until(lambda: not a.node.status()["replicas"][0]["alive"])
+            assert judge_status(a.node.status()) is ExitCode.IN_SYNC
+            workers = a.node.config.data_dir / "log" / "workers"
+            await until(
+                lambda: history(workers) == ["the worker is silent; its last error: no such file"]
+            )
+
+    asyncio.run(main())
+
+
+def test_a_report_of_many_tables_travels_once(tmp_path: Path) -> None:
+    """From the worker to its node, and on to the peers: then only what changed, and heartbeats."""
+
+    async def main() -> None:
+        async with cluster(tmp_path, "AB") as nodes:
+            a, b = nodes["A"], nodes["B"]
+            await create(a)
+            status = a.node.status()
+            one = report_of(status, 1).tables["t"]
+            tables = {f"t{number}": one for number in range(2_000)}
+            report = replace(report_of(status, 1), tables=tables)
+            source = HttpLogSource(a.node.config.master_url)
+            reporter, sizes = Reporter(source, "A"), []
+            call, link = source.report, a.parts.links["B"]
+
+            def counted(sent: Any) -> Any:
+                sizes.append(len(sent.tables))
+                return call(sent)
+
+            source.report = counted  # type: ignore[method-assign]
+
+            async def tell(report: Any) -> int:
+                """Let the worker report; return the bytes of the largest post since."""
+                link.traffic.post_bytes_max = 0
+                reporter._waiting.append(report)
+                await asyncio.to_thread(reporter.beat)
+                await until(lambda: _heard(b) == (report.reported_at, report.tables))
+                return link.traffic.post_bytes_max
+
+            whole = await tell(replace(report, reported_at=1))
+            beat = await tell(replace(report, reported_at=2))
+            changed = {**tables, "t7": replace(one, version=2)}
+            some = await tell(replace(report, reported_at=3, tables=changed))
+            b.parts.reports = ReportReceiver()  # as after a restart that nobody noticed
+            await tell(replace(report, reported_at=4, tables=changed))
+            assert sizes == [2_000, 0, 1, 0]
+            assert beat < whole // 50 and some < whole // 50
+            source.close()
+
+    asyncio.run(main())
+
+
+def _heard(node: RunningNode) -> tuple[int, dict[str, Any]]:
+    found = [s.report for s in node.parts.replicas.states() if s.report.node_id == "A"]
+    return (found[0].reported_at, found[0].tables) if found else (0, {})

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import socket
 import uuid
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 from tests.service.local_nodes import cluster, config_of, serving, until
 
 from sparktxlog.codec.transactions import PreparedOperation, PreparedTransaction
-from sparktxlog.errors import TransportError
+from sparktxlog.errors import PayloadStoreError, TransportError
 from sparktxlog.model.operation import OperationKind, StagedFile
 from sparktxlog.model.receipt import Level
 from sparktxlog.model.table import Column, TableDefinition
@@ -25,12 +26,17 @@ DEFINITION = TableDefinition(name="t", columns=(Column(name="id", type="bigint")
 ROWS = 400_000
 
 
-def create() -> PreparedTransaction:
-    operation = PreparedOperation(table="t", kind=OperationKind.CREATE_TABLE, definition=DEFINITION)
+def create(name: str = "t") -> PreparedTransaction:
+    definition = replace(DEFINITION, name=name)
+    operation = PreparedOperation(
+        table=name, kind=OperationKind.CREATE_TABLE, definition=definition
+    )
     return PreparedTransaction(transaction_id=uuid.uuid4().bytes, operations=(operation,))
 
 
-def stage(node: RunningNode, files: int = 2) -> tuple[PreparedTransaction, list[StagedFile]]:
+def stage(
+    node: RunningNode, files: int = 2, rows: int = ROWS
+) -> tuple[PreparedTransaction, list[StagedFile]]:
     """Write files into a node's payload store as a submitter does."""
     identity = uuid.uuid4()
     staged = []
@@ -38,12 +44,12 @@ def stage(node: RunningNode, files: int = 2) -> tuple[PreparedTransaction, list[
         path = f"{identity}/t/part-{number}.parquet"
         full = Path(node.node.payloads.path(path))
         full.parent.mkdir(parents=True, exist_ok=True)
-        ids = pa.array(range(number * ROWS, (number + 1) * ROWS), pa.int64())
+        ids = pa.array(range(number * rows, (number + 1) * rows), pa.int64())
         pq.write_table(pa.table({"id": ids}), full, compression="none", use_dictionary=False)
         data = full.read_bytes()
         staged.append(
             StagedFile(
-                path=path, size_bytes=len(data), rows=ROWS, digest=hashlib.sha256(data).hexdigest()
+                path=path, size_bytes=len(data), rows=rows, digest=hashlib.sha256(data).hexdigest()
             )
         )
         node.node.payloads.verify(staged[-1])
@@ -85,9 +91,9 @@ def test_a_broken_transfer_goes_on_where_it_stopped(
             link = b.parts.links["A"]
             stream, offsets = link.stream, []
 
-            def torn(path: str, offset: int) -> Any:
+            def torn(file: StagedFile, offset: int) -> Any:
                 offsets.append(offset)
-                for number, block in enumerate(stream(path, offset)):
+                for number, block in enumerate(stream(file, offset)):
                     if number == 1 and len(offsets) == 1:
                         raise TransportError("the line is cut")
                     yield block
@@ -110,9 +116,9 @@ def test_an_altered_file_is_never_taken(tmp_path: Path, monkeypatch: pytest.Monk
             link = b.parts.links["A"]
             stream, tries = link.stream, []
 
-            def altered(path: str, offset: int) -> Any:
+            def altered(file: StagedFile, offset: int) -> Any:
                 tries.append(offset)
-                for block in stream(path, offset):
+                for block in stream(file, offset):
                     yield block if len(tries) > 3 else bytes(len(block))
 
             monkeypatch.setattr(link, "stream", altered)
@@ -188,5 +194,88 @@ def test_announced_runs_survive_a_restart_of_their_origin(tmp_path: Path) -> Non
                 for file in staged:
                     b.node.payloads.verify(file)
                 assert (await again).position == 2
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("harm", ["damaged", "deleted"])
+def test_a_file_lost_after_it_was_accepted_alarms_every_node(tmp_path: Path, harm: str) -> None:
+    async def main() -> None:
+        async with cluster(tmp_path, "AB", idle_round_max=0.3, stage_timeout=0.5) as nodes:
+            a, b = nodes.values()
+            await a.node.submit(create(), level=Level.ORDERED, timeout=20)
+            # So small that it is stamped at once: nobody can take that back.
+            transaction, (file,) = stage(a, files=1, rows=1_000)
+            path = Path(a.node.payloads.path(file.path))
+            good = path.read_bytes()
+            if harm == "damaged":
+                path.write_bytes(good[:-1] + b"?")
+            else:
+                path.unlink()
+            await a.node.submit(transaction, level=Level.ACCEPTED, timeout=20)
+            assert all(good for _, good, _ in b.node.ready())
+            await until(lambda: bool(b.node.status()["undelivered"]))
+            (run,) = b.node.status()["undelivered"]
+            assert (run["origin"], run["times"] >= 4) == ("A", True)
+            assert "answered 422" in run["reason"]
+            (lost,) = a.node.status()["damaged_files"]
+            assert lost["path"] == file.path
+            for node, code in ((a, "damaged-file"), (b, "undelivered-run")):
+                assert [warning["code"] for warning in node.node.status()["warnings"]] == [code]
+                assert [name for name, good, _ in node.node.ready() if not good] == ["payloads"]
+            assert "sparktxlog_undelivered_runs 1.0" in b.parts.metrics.text().decode()
+            assert "sparktxlog_damaged_files 1.0" in a.parts.metrics.text().decode()
+            # No byte of the file travelled.
+            assert sum(peer["fetched_bytes"] for peer in b.node.status()["peers"]) < len(good)
+            path.write_bytes(good)
+            await until(lambda: a.parts.ordered.value == b.parts.ordered.value == 2, 60)
+            for node in (a, b):
+                await until(lambda node=node: all(good for _, good, _ in node.node.ready()))
+            assert "sparktxlog_undelivered_runs 0.0" in b.parts.metrics.text().decode()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("harm", ["damaged", "deleted"])
+def test_a_file_lost_before_the_stamp_rejects_its_transaction(tmp_path: Path, harm: str) -> None:
+    async def main() -> None:
+        async with cluster(tmp_path, "AB", idle_round_max=0.3) as nodes:
+            a, b = nodes.values()
+            await a.node.submit(create(), level=Level.ORDERED, timeout=20)
+            transaction, (file,) = stage(a, files=1)
+            path = Path(a.node.payloads.path(file.path))
+            good = path.read_bytes()
+            if harm == "damaged":
+                path.write_bytes(good[:-1] + b"?")
+            else:
+                path.unlink()
+            with pytest.raises(PayloadStoreError, match=r"lost before .* ordered") as caught:
+                await a.node.submit(transaction, level=Level.ORDERED, timeout=60)
+            assert caught.value.definite
+            assert await a.node.find(transaction.transaction_id) is None
+            assert a.node.status()["unstamped_runs"] == 0
+            # Nothing waits for it, and a peer that asks for it again takes no alarm.
+            await b.node.submit(create("u"), level=Level.ORDERED, timeout=20)
+            assert b.node.status()["undelivered"] == []
+            path.write_bytes(good)
+            receipt = await a.node.submit(transaction, level=Level.ORDERED, timeout=60)
+            assert (receipt.outcome, receipt.position) == ("committed", 3)
+
+    asyncio.run(main())
+
+
+def test_a_peer_that_wants_another_file_withdraws_nothing(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster(tmp_path, "AB", idle_round_max=0.3) as nodes:
+            a, b = nodes.values()
+            await a.node.submit(create(), level=Level.ORDERED, timeout=20)
+            transaction, (file,) = stage(a, files=1)
+            submitted = asyncio.create_task(
+                a.node.submit(transaction, level=Level.ORDERED, timeout=60)
+            )
+            wrong = replace(file, digest="0" * 64)
+            with pytest.raises(TransportError, match="answered 422"):
+                await asyncio.to_thread(lambda: list(b.parts.links["A"].stream(wrong, 0)))
+            assert (await submitted).outcome == "committed"
 
     asyncio.run(main())

@@ -6,6 +6,7 @@ import asyncio
 import socket
 import uuid
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ import pytest
 from tests.service.local_nodes import config_of, serving, until
 
 from sparktxlog.api.client import Client
-from sparktxlog.api.http import Http
+from sparktxlog.api.nodes import Nodes
 from sparktxlog.codec.assembly import assemble_rows
 from sparktxlog.errors import CommitStateUnknownError
 from sparktxlog.model.ids import NodeId
@@ -54,9 +55,10 @@ def ask_for_the_past(url: str, number: int) -> None:
         known = client.receipt(identity(number))
         assert (known.level, known.outcome) == (Level.ORDERED, None)
         assert known.position == number + 2  # behind the table
-        assert client.append("t", [{"id": 0}], transaction_id=identity(number)) == known
+        again = client.append("t", [{"id": 0}], transaction_id=identity(number))
+        assert again == replace(known, rows=1)
         rows = pa.table({"id": [1, 2]})
-        link, ids = Http(url), [uuid.UUID(int=n + 1).bytes for n in (number, number + 1)]
+        link, ids = Nodes(url), [uuid.UUID(int=n + 1).bytes for n in (number, number + 1)]
         txs = np.arange(2, dtype=np.int32)
         _, payload = assemble_rows("t", OperationKind.APPEND, 1, rows, txs, b"".join(ids), 1)
         with pytest.raises(CommitStateUnknownError) as caught:

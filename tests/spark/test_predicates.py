@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from sparktxlog.codec.predicate import normalise
+from sparktxlog.codec.predicate import evaluable, normalise
 
 pytestmark = pytest.mark.spark
 
@@ -86,3 +86,27 @@ def test_spark_agrees(spark: SparkSession) -> None:
     for index, (predicate, wanted) in enumerate(CASES.items()):
         true = {place for place, row in enumerate(found, start=1) if row[f"c{index}"] is True}
         assert true == wanted, predicate
+
+
+TEXT = pa.schema([("t", pa.string())])
+#: Patterns with more than one % to try, and texts.
+PATTERNS = ["%a%b", "a%%b", r"_%\\_%(", "%Ä_%_", r"%a%\\%\\\\%\\_%", "%%%", "%.%+\n"]
+TEXTS = ["", "ab", "xab", "acb", "b_(", "Ä😀x", "Äx", "1a2%3\\4_5", "x.y+\n", "x.y+", None]
+
+
+def test_the_linear_form_of_like_means_the_same_to_spark(spark: SparkSession) -> None:
+    spark.createDataFrame([(text,) for text in TEXTS], "t string").createOrReplaceTempView("texts")
+    as_is = [normalise(f"t like '{pattern}'", TEXT) for pattern in PATTERNS]
+    linear = [evaluable(text, TEXT) for text in as_is]
+    assert all("RLIKE" in text for text in linear)
+    columns = ", ".join(f"struct({a} AS a, {b} AS b)" for a, b in zip(as_is, linear, strict=True))
+    found = spark.sql(f"SELECT t, array({columns}) AS both FROM texts").collect()
+    for row in found:
+        for pattern, both in zip(PATTERNS, row["both"], strict=True):
+            assert both["a"] is both["b"], (row["t"], pattern)
+    assert sum(both["b"] is True for row in found for both in row["both"]) >= 15
+
+
+def test_a_like_of_many_percents_ends(spark: SparkSession) -> None:
+    text = evaluable(normalise(f"t like '{'%a' * 300}%b'", TEXT), TEXT)
+    assert spark.range(4).selectExpr("repeat('a', 100000) AS t").where(text).count() == 0

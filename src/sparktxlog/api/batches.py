@@ -41,6 +41,16 @@ class BatchReceipt:
         """Number of transactions."""
         return len(self.ids) // 16
 
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return sum(receipt.rows or 0 for receipt in self.receipts)
+
+    @property
+    def late(self) -> bool:
+        """Whether a run is ordered and has not reached a higher level in time."""
+        return any(receipt.late for receipt in self.receipts)
+
     def transaction_id(self, index: int) -> str:
         """Return the id of the transaction at `index` (0-based), a UUID."""
         return transaction_id_to_text(self.ids[16 * index : 16 * index + 16])
@@ -88,6 +98,8 @@ def submit_batch(
     rows, txs = _grouped(definition, rows, transaction_column)
     row_schema(definition, kind)
     rows = align_rows(definition, kind, rows)
+    if not rows.num_rows:
+        return BatchReceipt(receipts=(), ids=b"")
     check_rows(definition, kind, rows, txs, np.zeros_like(txs))
     ids = new_ids(int(txs[-1]) + 1)
     runs = _runs(definition, kind, rows, txs, ids, session, run_transactions, run_bytes)

@@ -18,6 +18,7 @@ import re
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from types import TracebackType
 from typing import Any, Self, TypeAlias
 
@@ -35,6 +36,7 @@ from sparktxlog.codec.requests import (
     TransactionRequest,
     arrow_text,
     encode_request,
+    microseconds,
 )
 from sparktxlog.codec.rows import to_json
 from sparktxlog.errors import InvalidRequestError, LocalProtocolError
@@ -56,21 +58,27 @@ class _Options:
     """How one transaction is submitted."""
 
     transaction_id: bytes
+    #: The user gave the id: what changes nothing is recorded under it all the same.
+    given: bool
     session: str | None
     level: str
     timeout_s: float | None
+    valid_until: datetime | None
 
 
 class Transaction:
     """Operations over one or more tables that take effect together or not at all.
 
     Made by `Client.transaction`; leaving its `with` block submits it, an error inside drops it.
+    Without one, `commit` submits it.
     """
 
     def __init__(self, submit: Callable[[Transaction], Receipt], options: _Options) -> None:
         self._submit = submit
         self._options = options
         self._operations: list[OperationRequest] = []
+        self._is_nothing = True
+        self._posted = False
         self._receipt: Receipt | None = None
 
     @property
@@ -86,7 +94,11 @@ class Transaction:
             LocalProtocolError: Not submitted yet (definite).
         """
         if self._receipt is None:
-            raise LocalProtocolError(f"transaction {self.id} is not submitted yet")
+            raise LocalProtocolError(
+                f"transaction {self.id} has no receipt, for no commit of it succeeded",
+                hint="Call its commit(), or leave its `with` block.",
+                transaction_id=self.id,
+            )
         return self._receipt
 
     def create_table(
@@ -108,7 +120,7 @@ class Transaction:
             partition_by: Columns to partition the table by.
             deletion_vectors: Whether Delta marks deleted rows instead of rewriting files.
         """
-        self._operations.append(
+        self._add(
             OperationRequest(
                 kind=OperationKind.CREATE_TABLE,
                 table=table,
@@ -123,7 +135,7 @@ class Transaction:
         )
 
     def append(self, table: str, rows: Rows) -> None:
-        """Add rows; keys are not looked at."""
+        """Add rows; keys are not looked at.  No rows are no operation; see `Client.transaction`."""
         self._rows(OperationKind.APPEND, table, rows)
 
     def upsert(self, table: str, rows: Rows) -> None:
@@ -135,12 +147,12 @@ class Transaction:
         self._rows(OperationKind.DELETE_KEYS, table, rows)
 
     def overwrite(self, table: str, rows: Rows) -> None:
-        """Replace all rows of the table."""
+        """Replace all rows of the table; no rows empty it."""
         self._rows(OperationKind.OVERWRITE, table, rows)
 
     def delete_where(self, table: str, predicate: str) -> None:
         """Remove the rows for which the predicate is true."""
-        self._operations.append(
+        self._add(
             OperationRequest(kind=OperationKind.DELETE_WHERE, table=table, predicate=predicate)
         )
 
@@ -148,17 +160,30 @@ class Transaction:
         operation = OperationRequest(kind=kind, table=table)
         if isinstance(rows, Sequence) and not isinstance(rows, (str, bytes)):
             operation.rows = [to_json(row) for row in rows]
+            count = len(operation.rows)
         else:
-            operation.arrow = arrow_text(arrow_table(rows))
+            given = arrow_table(rows)
+            operation.arrow, count = arrow_text(given), given.num_rows
+        self._add(operation, is_nothing=not count and kind is not OperationKind.OVERWRITE)
+
+    def _add(self, operation: OperationRequest, *, is_nothing: bool = False) -> None:
+        if self._posted:
+            raise LocalProtocolError(
+                f"transaction {self.id} was submitted, it takes no more operations",
+                hint="Begin another one with client.transaction().",
+                transaction_id=self.id,
+            )
         self._operations.append(operation)
+        self._is_nothing = self._is_nothing and is_nothing
 
     def body(self) -> bytes:
-        """Return the request's JSON."""
+        """Return the request's JSON; without an id if there is nothing to record."""
         return encode_request(
             TransactionRequest(
                 operations=self._operations,
-                transaction_id=self.id,
+                transaction_id=self.id if self._options.given or not self._is_nothing else None,
                 session=self._options.session,
+                valid_until=microseconds(self._options.valid_until),
             )
         )
 
@@ -177,7 +202,22 @@ class Transaction:
         trace: TracebackType | None,
     ) -> None:
         if kind is None:
+            self.commit()
+
+    def commit(self) -> Receipt:
+        """Submit it and return the receipt; again, it returns the same one.
+
+        After an unknown outcome it may be called again: the id makes both one transaction.
+
+        Raises:
+            CommitRejectedError: It does not take effect; the class says why (definite).
+            CommitStateUnknownError: Not known in time; field `transaction_id` (not definite).
+            UnreachableError: No node could be reached; nothing was sent (definite).
+        """
+        self._posted = True
+        if self._receipt is None:
             self._receipt = self._submit(self)
+        return self._receipt
 
 
 class Client:
@@ -227,21 +267,31 @@ class Client:
         session: str | None = None,
         level: str | None = None,
         timeout_s: float | None = None,
+        valid_until: datetime | None = None,
     ) -> Transaction:
         """Begin a transaction for a `with` block.
+
+        An append, upsert or delete of no rows is checked and changes nothing.  A transaction of
+        nothing else is recorded only under an id that was given, so that a repeat is recognised;
+        else its receipt has no id, no position and `n` 0.
 
         Args:
             transaction_id: A UUID; the same id again is the same transaction.
             session: Transactions of one session are ordered as they were submitted.
             level: Instead of the client's.
             timeout_s: Instead of the client's.
+            valid_until: Time with a zone after which no copy of it takes effect, at most
+                `id-window-time` (24 h) ahead.  Who gives the same one with every repeat has the
+                transaction once, for ever.
         """
         found = transaction_id_from_text(transaction_id) if transaction_id else uuid.uuid4().bytes
         options = _Options(
             transaction_id=found,
+            given=transaction_id is not None,
             session=session,
             level=level or self._level,
             timeout_s=timeout_s,
+            valid_until=valid_until,
         )
         return Transaction(self._submit, options)
 
@@ -327,7 +377,7 @@ class Client:
 
         Args:
             table: Name of the table.
-            rows: Arrow data.
+            rows: Arrow data; without rows there are no transactions, and none are submitted.
             kind: `append`, `upsert`, `delete_keys` or `overwrite`.
             transaction_column: Column whose equal values make one transaction; not stored.
             session: See `transaction`.
@@ -363,6 +413,14 @@ class Client:
             connections=connections if wanted is OperationKind.APPEND else 1,
         )
 
+    def after(self, position: int) -> None:
+        """Let all that is submitted or asked for from now on come after a position.
+
+        A client remembers the positions of its own receipts by itself; this is for those of
+        others.  A node that has not got there waits, for as long as the call may take.
+        """
+        self._link.after(position)
+
     # -- questions ------------------------------------------------------------------------------
 
     def wait(
@@ -378,8 +436,11 @@ class Client:
             level: `accepted`, `acquired`, `ordered` or `applied`.
             timeout_s: Instead of the client's.
 
+        Returns:
+            The receipt; `late` where it is ordered and has not reached a higher level in time.
+
         Raises:
-            CommitStateUnknownError: Not reached in time (not definite).
+            CommitStateUnknownError: Not ordered in time (not definite).
             NotFoundError: No node ever saw it (definite).
         """
         return wait_for(
@@ -405,13 +466,13 @@ class Client:
 
     def tables(self) -> list[TableDefinition]:
         """Return the tables of the catalog at the node's position, by name."""
-        return [_definition(item) for item in self._link.get("/v1/tables")]
+        return [_definition(item) for item in self._link.tables()]
 
     def table(self, name: str, *, fresh: bool = True) -> TableDefinition:
         """Return a table's definition; UnknownTableError if there is none."""
         found = self._definitions.get(name)
         if fresh or found is None:
-            found = _definition(self._link.get_below("/v1/tables", name))
+            found = _definition(self._link.table(name))
             self._definitions[name] = found
         return found
 
@@ -424,8 +485,8 @@ class Client:
                 "/v1/snapshot",
                 position=position,
                 at_least=at_least,
-                timeout=timeout_s,
-                wait_s=timeout_s,
+                timeout_s=timeout_s or None,
+                waits=timeout_s > 0,
             )
         )
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Literal, Self, TypeVar
 
 from sparktxlog import __version__
 from sparktxlog.api.datasource import register
@@ -24,9 +26,15 @@ from sparktxlog.api.staging import PayloadStore, SignatureExpressions
 from sparktxlog.api.submission import Submission
 from sparktxlog.api.transaction import Transaction
 from sparktxlog.api.views import view
-from sparktxlog.codec.requests import parse_level
+from sparktxlog.codec.requests import microseconds, parse_level
 from sparktxlog.codec.transactions import PreparedTransaction
-from sparktxlog.errors import ConfigError, InvalidRequestError, NotAppliedError
+from sparktxlog.errors import (
+    CommittedNotAppliedError,
+    ConfigError,
+    InvalidRequestError,
+    NotAppliedError,
+    TxLogError,
+)
 from sparktxlog.model.ids import check_table_name, transaction_id_from_text
 from sparktxlog.model.operation import OperationKind
 from sparktxlog.model.receipt import LEVEL_RANK, Level, Receipt
@@ -37,6 +45,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _log = logging.getLogger(__name__)
+_T = TypeVar("_T")
 
 #: What rows mean must not depend on the session they were committed from.
 _SESSION = {
@@ -129,7 +138,8 @@ class TxLog:
 
     Every commit returns a receipt once its level is reached.  Levels in rising order: `accepted`
     (durable at this node), `acquired` (durable at the quorum), `ordered` (has its position, the
-    default), `applied` (visible in this site's tables), `applied(k)` (at k sites).
+    default), `applied` (visible in this site's tables), `applied(k)` (at k sites).  What is ordered
+    in time and not applied returns a receipt that says `late`.
     """
 
     def __init__(
@@ -180,6 +190,10 @@ class TxLog:
             self.worker = None
         self._link.close()
 
+    def after(self, position: int) -> None:
+        """Let all that is committed from now on come after a position; see `Client.after`."""
+        self._link.after(position)
+
     # -- commits ---------------------------------------------------------------------------------
 
     def transaction(
@@ -188,6 +202,7 @@ class TxLog:
         level: str = "ordered",
         timeout: float | None = None,
         transaction_id: str | uuid.UUID | None = None,
+        valid_until: datetime | None = None,
     ) -> Transaction:
         """Return a transaction to fill in a `with` block, all or nothing.
 
@@ -196,14 +211,19 @@ class TxLog:
                 t.upsert("customers", customers)
             t.receipt
 
+        Without a `with` block, `t.commit()` submits it.
+
         Args:
             level: Level to wait for.
             timeout: Seconds to wait for it; default: `connect`'s.
             transaction_id: A UUID that makes a repeated commit one: if the node knows it, nothing
                 is staged again and the first receipt is returned.
+            valid_until: Time with a zone after which no copy of it takes effect, at most
+                `id-window-time` (24 h) ahead.  Given with every repeat of an id, it makes the
+                transaction take effect once, for ever.
 
         Raises:
-            InvalidRequestError: No such level (definite).
+            InvalidRequestError: No such level, or a time without a zone (definite).
             InvalidNameError: The id is no UUID (definite).
         """
         parse_level(level)
@@ -216,6 +236,7 @@ class TxLog:
             if given
             else uuid.uuid4().bytes,
             repeatable=given,
+            valid_until=microseconds(valid_until),
         )
 
     def create_table(
@@ -236,37 +257,37 @@ class TxLog:
                 partition_by=partition_by,
                 deletion_vectors=deletion_vectors,
             )
-        return t.committed
+        return t.receipt
 
     def append(self, table: str, frame: DataFrame, **options: object) -> Receipt:
         """Add rows, as one transaction; see `transaction` for `options`."""
         with self.transaction(**options) as t:  # type: ignore[arg-type]
             t.append(table, frame)
-        return t.committed
+        return t.receipt
 
     def upsert(self, table: str, frame: DataFrame, **options: object) -> Receipt:
         """Replace rows by key, as one transaction; see `transaction` for `options`."""
         with self.transaction(**options) as t:  # type: ignore[arg-type]
             t.upsert(table, frame)
-        return t.committed
+        return t.receipt
 
     def delete_keys(self, table: str, frame: DataFrame, **options: object) -> Receipt:
         """Delete rows by key, as one transaction; see `transaction` for `options`."""
         with self.transaction(**options) as t:  # type: ignore[arg-type]
             t.delete_keys(table, frame)
-        return t.committed
+        return t.receipt
 
     def delete_where(self, table: str, predicate: str, **options: object) -> Receipt:
         """Delete rows by predicate, as one transaction; see `transaction` for `options`."""
         with self.transaction(**options) as t:  # type: ignore[arg-type]
             t.delete_where(table, predicate)
-        return t.committed
+        return t.receipt
 
     def overwrite(self, table: str, frame: DataFrame, **options: object) -> Receipt:
         """Replace all rows, as one transaction; see `transaction` for `options`."""
         with self.transaction(**options) as t:  # type: ignore[arg-type]
             t.overwrite(table, frame)
-        return t.committed
+        return t.receipt
 
     def batch(self, *, level: str = "ordered", timeout: float | None = None) -> GroupedBatch:
         """Return a batch to fill in a `with` block: many transactions out of DataFrames.
@@ -301,7 +322,7 @@ class TxLog:
                 transaction=transaction,
                 transaction_ids=transaction_ids,
             )
-        return b.committed
+        return b.receipt
 
     def find(self, transaction_id: str | uuid.UUID) -> Receipt | None:
         """Return what the node knows of a transaction, None if it never saw it."""
@@ -317,56 +338,79 @@ class TxLog:
         """
         found = self._definitions.get(table)
         if found is None:
-            found = definition_from(self._link.get_below("/v1/tables", check_table_name(table)))
+            found = definition_from(self._link.table(check_table_name(table)))
             self._definitions[table] = found
         return found
 
     def submit(self, transaction: PreparedTransaction, level: str, timeout_s: float) -> Receipt:
         """Submit a staged transaction; called by `Transaction`."""
-        stamped = PreparedTransaction(
-            transaction_id=transaction.transaction_id,
-            operations=transaction.operations,
-            session=self._session,
-        )
+        stamped = replace(transaction, session=self._session)
+        deadline = time.monotonic() + timeout_s
         receipt = self._submission.submit(stamped, self._asked(level), timeout_s)
-        return self._after(receipt, level, timeout_s)
+        return self._after([receipt], level, deadline, _only)
 
     def known(self, transaction_id: bytes, level: str, timeout_s: float) -> Receipt | None:
         """Return the receipt of a transaction that the node knows, once at its level."""
+        deadline = time.monotonic() + timeout_s
         receipt = self._submission.known(transaction_id, self._asked(level), timeout_s)
-        return None if receipt is None else self._after(receipt, level, timeout_s)
+        if receipt is None:
+            return None
+        return self._after([receipt], level, deadline, _only)
 
     def submit_grouped(
         self, grouped: GroupedTransactions, level: str, timeout_s: float
     ) -> GroupedReceipt:
         """Submit the transactions of a batch; called by `GroupedBatch`."""
-        info = self._link.get("/v1/info")
+        deadline = time.monotonic() + timeout_s
+        info = self._link.get("/v1/info", timeout_s=timeout_s)
         runs = grouped.runs(
             int(info["run_limit_transactions"]),
             int(info["run_limit_bytes"]),
             time.time_ns() // 1000,
             self._session,
         )
-        done = self._submission.submit_runs(runs, self._asked(level), timeout_s)
-        if done:
-            self._after(done[-1][1], level, timeout_s)
-        return GroupedReceipt.of(grouped, done)
+        left = max(0.0, deadline - time.monotonic())
+        done = self._submission.submit_runs(runs, self._asked(level), left)
+
+        def whole(receipts: Sequence[Receipt]) -> GroupedReceipt:
+            encoded = [run for run, _ in done]
+            return GroupedReceipt.of(grouped, list(zip(encoded, receipts, strict=True)))
+
+        return self._after([receipt for _, receipt in done], level, deadline, whole)
 
     def _asked(self, level: str) -> str:
         """Return the level to ask the node for: an inline worker applies only afterwards."""
         inline = self.worker is not None and level in ("applied", "applied(1)")
         return Level.ORDERED.value if inline else level
 
-    def _after(self, receipt: Receipt, level: str, timeout_s: float) -> Receipt:
-        if receipt.position is None:
-            return receipt
-        self.last_position = max(self.last_position, receipt.position + receipt.n - 1)
-        if self.worker is None or LEVEL_RANK[parse_level(level)[0]] < LEVEL_RANK[Level.ORDERED]:
-            return receipt
-        self.worker.apply(self.last_position, timeout_s)
-        if receipt.transaction_id is None:
-            return receipt
-        return self.find(receipt.transaction_id) or receipt
+    def _after(
+        self,
+        receipts: Sequence[Receipt],
+        level: str,
+        deadline: float,
+        whole: Callable[[Sequence[Receipt]], _T],
+    ) -> _T:
+        """Let the inline worker apply what was ordered; return the receipts as `whole` makes them.
+
+        What it does not reach in time is `late`.
+
+        Raises:
+            CommittedNotAppliedError: It is ordered and cannot be applied here (not definite).
+        """
+        ends = [r.position + r.n - 1 for r in receipts if r.position is not None]
+        self.last_position = max(self.last_position, *ends, 0)
+        wanted = LEVEL_RANK[parse_level(level)[0]] >= LEVEL_RANK[Level.ORDERED]
+        if not ends or self.worker is None or not wanted:
+            return whole(receipts)
+        try:
+            self.worker.apply(self.last_position, max(0.0, deadline - time.monotonic()))
+        except NotAppliedError:
+            return whole([replace(receipt, late=True) for receipt in receipts])
+        except Exception as error:
+            raise _not_applied_here(
+                receipts[0], self.last_position, whole(receipts), error
+            ) from error
+        return whole([replace(receipt, level=Level.APPLIED) for receipt in receipts])
 
     # -- views -----------------------------------------------------------------------------------
 
@@ -381,7 +425,7 @@ class TxLog:
         """
         wanted = self._position(at_least)
         answer = self._home.get(
-            "/v1/published", at_least=wanted, timeout=self._timeout_s, wait_s=self._timeout_s
+            "/v1/published", at_least=wanted, timeout_s=self._timeout_s, waits=True
         )
         if answer["position"] < wanted:
             raise NotAppliedError(
@@ -452,8 +496,8 @@ class TxLog:
                 "/v1/snapshot",
                 position=position,
                 at_least=wanted,
-                timeout=self._timeout_s if wanted else 0,
-                wait_s=self._timeout_s,
+                timeout_s=self._timeout_s,
+                waits=wanted > 0,
             )
         except NotAppliedError as error:
             if not wanted and position is None:
@@ -491,3 +535,21 @@ class TxLog:
 
     def _position(self, at_least: AtLeast) -> int:
         return self.last_position if at_least == "own" else (at_least or 0)
+
+
+def _only(receipts: Sequence[Receipt]) -> Receipt:
+    return receipts[0]
+
+
+def _not_applied_here(
+    first: Receipt, end: int, receipt: object, error: Exception
+) -> CommittedNotAppliedError:
+    """Return the error of a commit that is ordered, when the session could not apply it."""
+    what = "the batch" if first.transaction_id is None else f"transaction {first.transaction_id}"
+    reason = error.message if isinstance(error, TxLogError) else str(error)
+    return CommittedNotAppliedError(
+        f"{what} is committed at position {end}, and not applied here: {reason}",
+        receipt=receipt,
+        transaction_id=first.transaction_id,
+        position=end,
+    )

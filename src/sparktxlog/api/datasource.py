@@ -11,12 +11,15 @@ Filters are never pushed down: Spark 4.2 gives silently wrong results with it (m
 from __future__ import annotations
 
 import contextlib
+import logging
 import re
 import shutil
+import time
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
+from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -39,9 +42,9 @@ from sparktxlog.api.schema import check_fit, definition_from
 from sparktxlog.api.submission import Submission
 from sparktxlog.api.views import VIEWS, view
 from sparktxlog.codec.transactions import PreparedOperation, PreparedTransaction
+from sparktxlog.codec.validation import row_schema
 from sparktxlog.errors import (
     InvalidRequestError,
-    InvalidRowsError,
     MissingDependencyError,
     NotAppliedError,
     TxLogError,
@@ -57,6 +60,7 @@ from sparktxlog.model.table import TableDefinition
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_log = logging.getLogger(__name__)
 _TIMEOUT_S = 60.0
 
 
@@ -64,7 +68,8 @@ class TxLogDataSource(DataSource):
     """`format("txlog")`.
 
     Options: `url` and `token` of the node, or of several with commas between their URLs (known
-    after `connect`); to write `table`, `transaction_id`, `level`, `timeout`; to read,
+    after `connect`); to write `table`, `transaction_id`, `level`, `timeout`, and `after`, a
+    position that the node must have got to; to read,
     `load("queue" | "masters" | "workers" | "signatures" | "tables" | "transfers" | "epochs")`.
     """
 
@@ -104,9 +109,9 @@ class TxLogDataSource(DataSource):
             )
         if not self.options.get("table"):
             raise InvalidRequestError("no table is named", hint="Add .option('table', name).")
-        home, info = self._link().choose()
-        name = check_table_name(self.options["table"])
-        definition = definition_from(home.get_below("/v1/tables", name))
+        link = self._link()
+        home, info = link.choose()
+        definition = definition_from(link.table(check_table_name(self.options["table"])))
         check_fit(schema, definition, OperationKind.APPEND)
         return TxLogWriter(dict(self.options), definition, home.url, info["payload_root"])
 
@@ -131,7 +136,17 @@ def _link(options: Mapping[str, str]) -> Nodes:
             "the node is not named",
             hint="Add .option('url', 'http://host:port'), or call sparktxlog.connect first.",
         )
-    return Nodes(url, token=options.get("token"))
+    link = Nodes(url, token=options.get("token"))
+    link.after(_whole(options.get("after", "0")))
+    return link
+
+
+def _whole(text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,18}", text):
+        raise InvalidRequestError(
+            f"the option 'after' is {text[:40]!r}, a position is wanted", value=text[:40]
+        )
+    return int(text)
 
 
 class _ViewReader(DataSourceReader):
@@ -261,27 +276,34 @@ class TxLogWriter(DataSourceArrowWriter):
         self._marker().unlink(missing_ok=True)
 
     def _commit(self, files: tuple[StagedFile, ...]) -> None:
-        if not files:
-            raise InvalidRowsError(
-                f"append to table {self._definition.name!r} got an empty DataFrame",
-                hint="Leave the write out when there is nothing to do.",
-                table=self._definition.name,
-            )
+        nothing = row_schema(self._definition, OperationKind.APPEND).empty_table()
+        if not files and "transaction_id" not in self._options:
+            self._remove()
+            return
         operation = PreparedOperation(
             table=self._definition.name,
             kind=OperationKind.APPEND,
             schema_version=self._definition.schema_version,
+            rows=None if files else nothing,
             files=files,
         )
         transaction = PreparedTransaction(transaction_id=self._id, operations=(operation,))
         level = self._options.get("level", "ordered")
         timeout_s = float(self._options.get("timeout", _TIMEOUT_S))
+        deadline = time.monotonic() + timeout_s
         submission = Submission(_link(self._options), self._home)
         if submission.known(self._id, level, timeout_s) is not None:
             self._remove()  # of the first commit the log has its own
             return
         self._marker().touch()
-        submission.submit(transaction, level, timeout_s)
+        receipt = submission.submit(transaction, level, max(0.0, deadline - time.monotonic()))
+        if receipt.late:
+            _log.warning(
+                "transaction %s is ordered at position %s and not %s yet",
+                receipt.transaction_id, receipt.position, level,
+            )  # fmt: skip
+        if not files:
+            self._remove()
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Remove what tasks wrote, unless the log has the transaction or may still get it.
@@ -318,6 +340,10 @@ def _files(messages: list[WriterCommitMessage | None]) -> tuple[StagedFile, ...]
     )
 
 
+#: What `txlog` means in each session.
+_registered: WeakKeyDictionary[SparkSession, dict[str, str | None]] = WeakKeyDictionary()
+
+
 def register(spark: SparkSession, *, url: str | None = None, token: str | None = None) -> None:
     """Register `format("txlog")` with a session.
 
@@ -327,6 +353,9 @@ def register(spark: SparkSession, *, url: str | None = None, token: str | None =
         token: Their client token.
     """
     known = {"url": url, "token": token}
+    # Spark warns of every name that is registered again.
+    if _registered.get(spark) == known:
+        return
 
     # A class made here is pickled by value, with its defaults.
     class ConnectedDataSource(TxLogDataSource):
@@ -335,6 +364,7 @@ def register(spark: SparkSession, *, url: str | None = None, token: str | None =
         }
 
     spark.dataSource.register(ConnectedDataSource)
+    _registered[spark] = known
 
 
 _CODES = "|".join(re.escape(code) for code in ERROR_CLASSES)

@@ -89,7 +89,7 @@ def fetch(
 
     Raises:
         SchemaMismatchError: The frame does not fit, or lacks the transaction column (definite).
-        InvalidRowsError: No rows, or NULL in the transaction column (definite).
+        InvalidRowsError: NULL in the transaction column (definite).
     """
     keep = {_TRANSACTION: transaction}
     if transaction_ids is not None:
@@ -133,7 +133,7 @@ class GroupedTransactions:
         operations: In the order in which each transaction performs them.
 
     Raises:
-        InvalidRowsError: No rows, NULLs, a key twice in an upsert of one transaction (definite).
+        InvalidRowsError: NULLs, a key twice in an upsert of one transaction (definite).
         SchemaMismatchError: Transaction columns of different types (definite).
         DuplicateTransactionError: Two transactions have one id (definite).
     """
@@ -149,6 +149,7 @@ class GroupedTransactions:
         distinct = pc.unique(
             pa.chunked_array([chunk for op in operations for chunk in op.values.chunks], *kinds)
         )
+        operations = [operation for operation in operations if operation.rows.num_rows]
         #: Distinct values of the transaction column, ascending: one transaction each.
         self.values: pa.Array = distinct.take(pc.array_sort_indices(distinct))
         positions = [
@@ -173,6 +174,8 @@ class GroupedTransactions:
             OversizeError: One transaction alone is over the limit of a run; known before the
                 first run is yielded where the estimate says so (definite).
         """
+        if not len(self):
+            return
         bounds = self._cut(limit_transactions, limit_bytes)
         for first, end in itertools.pairwise(bounds):
             yield from self._encode(first, end, limit_bytes, submitted_at, session)

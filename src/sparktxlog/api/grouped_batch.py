@@ -17,7 +17,7 @@ from sparktxlog.api.grouped import (
     id_texts,
 )
 from sparktxlog.api.staging import SignatureExpressions
-from sparktxlog.errors import InvalidRequestError
+from sparktxlog.errors import CommittedNotAppliedError, InvalidRequestError, LocalProtocolError
 from sparktxlog.model.ids import transaction_id_to_text
 from sparktxlog.model.operation import ROW_KINDS, OperationKind
 from sparktxlog.model.receipt import Receipt
@@ -50,6 +50,11 @@ class GroupedReceipt:
     #: (NULL while not ordered): one row for each transaction.
     mapping: pa.Table
     rejections: tuple[GroupedRejection, ...] = ()
+
+    @property
+    def late(self) -> bool:
+        """Whether a run is ordered and has not reached a higher level in time."""
+        return any(receipt.late for receipt in self.runs)
 
     @classmethod
     def of(
@@ -108,7 +113,10 @@ class GroupedBatch:
 
     Each distinct value of the transaction column is one transaction; it holds the rows of all
     operations with that value, all or nothing, in the order in which the operations were added.
-    Transactions are ordered by the column.  Used in a `with` statement: submitted at its end.
+    Transactions are ordered by the column.  Used in a `with` statement: submitted at its end;
+    without one, `commit` submits it.
+
+    Without rows there are no transactions, and none are submitted, whatever the kind.
 
     The rows go through the driver, as Arrow: for many small transactions.  A large one belongs
     into `log.transaction()`, where executors write it.
@@ -119,14 +127,23 @@ class GroupedBatch:
         self._level = level
         self._timeout_s = timeout_s
         self._operations: list[GroupedRows] = []
-        #: None until the batch is submitted.
-        self.receipt: GroupedReceipt | None = None
+        #: Fixed with its ids by the first commit.
+        self._grouped: GroupedTransactions | None = None
+        self._receipt: GroupedReceipt | None = None
 
     @property
-    def committed(self) -> GroupedReceipt:
-        """The receipt of a submitted batch."""
-        assert self.receipt is not None
-        return self.receipt
+    def receipt(self) -> GroupedReceipt:
+        """What became of it.
+
+        Raises:
+            LocalProtocolError: It is not committed, or its commit failed (definite).
+        """
+        if self._receipt is None:
+            raise LocalProtocolError(
+                "the batch has no receipt, for no commit of it succeeded",
+                hint="Call its commit(), or leave its `with` block.",
+            )
+        return self._receipt
 
     def __enter__(self) -> Self:
         return self
@@ -137,15 +154,36 @@ class GroupedBatch:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if kind is not None:
-            return
-        if not self._operations:
-            raise InvalidRequestError(
-                "the batch has no operation", hint="Call b.append(…) or another one in it."
-            )
-        grouped = GroupedTransactions(self._operations)
-        self._operations = []
-        self.receipt = self._log.submit_grouped(grouped, self._level, self._timeout_s)
+        if kind is None:
+            self.commit()
+
+    def commit(self) -> GroupedReceipt:
+        """Submit it and return the receipt; again, it returns the same one.
+
+        Called again after an error it repeats the transactions under the same ids.
+
+        Raises:
+            CommitRejectedError: A run was refused; field `accepted_transactions` counts those
+                before it (definite for the rest).
+            CommitStateUnknownError: Not known in time (not definite).
+            CommittedNotAppliedError: Ordered, and not applied by `apply="inline"` (not definite).
+            InvalidRequestError: There is no operation in it (definite).
+        """
+        if self._receipt is not None:
+            return self._receipt
+        if self._grouped is None:
+            if not self._operations:
+                raise InvalidRequestError(
+                    "the batch has no operation", hint="Call b.append(…) or another one before."
+                )
+            self._grouped = GroupedTransactions(self._operations)
+            self._operations = []
+        try:
+            self._receipt = self._log.submit_grouped(self._grouped, self._level, self._timeout_s)
+        except CommittedNotAppliedError as error:
+            self._receipt = error.receipt
+            raise
+        return self._receipt
 
     def append(
         self, table: str, frame: DataFrame, *, transaction: str, transaction_ids: str | None = None
@@ -196,10 +234,15 @@ class GroupedBatch:
         Raises:
             UnknownTableError: The table is not in the catalog (definite).
             SchemaMismatchError: The frame does not fit (definite).
-            InvalidRowsError: No rows, or NULL in the transaction column (definite).
+            InvalidRowsError: NULL in the transaction column (definite).
         """
         if kind not in ROW_KINDS:
             raise InvalidRequestError(f"{kind.value} takes no rows")
+        if self._grouped is not None:
+            raise LocalProtocolError(
+                "the batch was submitted, it takes no more operations",
+                hint="Begin another one with log.batch().",
+            )
         place = len(self._operations)
         definition = self._log.definition(table)
         self._operations.append(

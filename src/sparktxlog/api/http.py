@@ -16,40 +16,38 @@ import ssl
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
-import stamina
 
 from sparktxlog import errors
 from sparktxlog.errors import (
     CommitRejectedError,
-    CommitStateUnknownError,
     InvalidRequestError,
-    NotFoundError,
     PeerTimeoutError,
     TransportError,
     TxLogError,
     UnreachableError,
 )
-from sparktxlog.model.ids import transaction_id_to_text
 from sparktxlog.model.receipt import Receipt
+from sparktxlog.worker.local_token import local_token
 
 TOKEN_VARIABLE = "SPARKTXLOG_CLIENT_TOKEN"  # noqa: S105 - a name, no secret
-#: Seconds that an answer may come later than the timeout the node was given.
-_GRACE_S = 5.0
+#: Least seconds for a call: a node that need not wait has to be asked all the same.
+LEAST_S = 1.0
+#: Seconds of a call, or a quarter of it, that are left for the answer of a node that waited.
+_ANSWER_S = 0.5
 _CONNECT_TIMEOUT_S = 10.0
 _MAX_ANSWER_BYTES = 256 << 20
 
 _any_decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 _receipt_decoder = msgspec.json.Decoder(Receipt)
 
-#: Code → class of error.
+#: Code → class of error: the first one in `errors` that has it, later ones never leave a node.
 ERROR_CLASSES: dict[str, type[TxLogError]] = {
     found.code: found
-    for found in vars(errors).values()
+    for found in reversed(vars(errors).values())
     if isinstance(found, type) and issubclass(found, TxLogError)
 }
 
@@ -59,7 +57,8 @@ class Http:
 
     Args:
         url: The node's URL: scheme, host and port.
-        token: Client token; default: the variable `SPARKTXLOG_CLIENT_TOKEN`.
+        token: Client token; default: the variable `SPARKTXLOG_CLIENT_TOKEN`, or what the node of
+            this machine and user noted.
         timeout_s: Seconds to wait for an answer where a call says nothing else.
         kept: Most idle connections kept.
     """
@@ -81,7 +80,7 @@ class Http:
         self._secure = ssl.create_default_context() if parts.scheme == "https" else None
         self._host, self._port = parts.hostname, port
         self._prefix = parts.path.rstrip("/")
-        token = token or os.environ.get(TOKEN_VARIABLE)
+        token = token or os.environ.get(TOKEN_VARIABLE) or local_token(url)
         self._headers = {"accept": "application/json", "user-agent": "sparktxlog"}
         if token:
             self._headers["authorization"] = f"Bearer {token}"
@@ -96,12 +95,15 @@ class Http:
 
     # -- requests -------------------------------------------------------------------------------
 
-    def get(self, path: str, *, wait_s: float | None = None, **query: Any) -> Any:
+    def get(
+        self, path: str, *, timeout_s: float | None = None, waits: bool = False, **query: Any
+    ) -> Any:
         """Return the decoded JSON answer of `GET path`.
 
         Args:
             path: Safe as it is.
-            wait_s: Seconds that the node may take; default: the link's.
+            timeout_s: Seconds for everything, `LEAST_S` at least; default: the link's.
+            waits: The node may wait for what was asked about: it is told for how long.
             query: Parameters; those of None are left out.
 
         Raises:
@@ -109,7 +111,11 @@ class Http:
             TransportError: The link broke, or no node answered (not definite).
             TxLogError: The node's own error, in its class.
         """
-        return self._decoded(self.request("GET", path, query=query, wait_s=wait_s))
+        wanted = self.timeout_s if timeout_s is None else timeout_s
+        total = max(LEAST_S, wanted)
+        if waits:
+            query["timeout"] = min(wanted, node_patience(total))
+        return self._decoded(self.request("GET", path, query=query, timeout_s=total))
 
     def get_below(self, path: str, name: str, **query: Any) -> Any:
         """Return the answer of `GET path/name`, whatever characters the name has; as `get`."""
@@ -121,12 +127,12 @@ class Http:
         body: bytes,
         *,
         content_type: str = "application/json",
-        wait_s: float | None = None,
+        timeout_s: float | None = None,
         **query: Any,
     ) -> Any:
         """Return the decoded JSON answer of `POST path`; errors as `get`."""
         answer = self.request(
-            "POST", path, body=body, content_type=content_type, query=query, wait_s=wait_s
+            "POST", path, body=body, content_type=content_type, query=query, timeout_s=timeout_s
         )
         return self._decoded(answer)
 
@@ -148,9 +154,9 @@ class Http:
         body: bytes | None = None,
         content_type: str | None = None,
         query: dict[str, Any] | None = None,
-        wait_s: float | None = None,
+        timeout_s: float | None = None,
     ) -> bytes:
-        """Return the bytes of a good answer; errors as `get`."""
+        """Return the bytes of a good answer; as `get`, but `timeout_s` is taken as it is."""
         target = self._prefix + path
         wanted = {name: value for name, value in (query or {}).items() if value is not None}
         if wanted:
@@ -158,21 +164,22 @@ class Http:
         headers = dict(self._headers)
         if content_type is not None:
             headers["content-type"] = content_type
-        timeout = (self.timeout_s if wait_s is None else wait_s) + _GRACE_S
+        timeout = self.timeout_s if timeout_s is None else timeout_s
+        deadline = time.monotonic() + timeout
         lost: Exception | None = None
         while True:
             try:
-                connection, kept = self._connection()
+                connection, kept = self._connection(deadline)
             except UnreachableError:
                 if lost is None:
                     raise
                 # The request went out on a kept connection: the node may have died of it, later.
                 raise _broken(self.url, lost, timeout) from lost
             try:
-                self._arm(connection, timeout)
-                response = _exchange(connection, method, target, body, headers)
+                response = _exchange(connection, deadline, method, target, body, headers)
                 if (response.length or 0) > _MAX_ANSWER_BYTES:
                     raise http.client.HTTPException("the answer is too long")
+                _arm(connection, deadline)
                 answer = response.read()
             except (http.client.HTTPException, OSError) as error:
                 connection.close()
@@ -191,12 +198,12 @@ class Http:
                 raise error_of(answer, response.status, self.url)
             return answer
 
-    def _connection(self) -> tuple[http.client.HTTPConnection, bool]:
+    def _connection(self, deadline: float) -> tuple[http.client.HTTPConnection, bool]:
         """Return a connection, and whether it was used before."""
         with self._lock:
             if self._idle:
                 return self._idle.pop(), True
-        timeout = _CONNECT_TIMEOUT_S
+        timeout = max(0.001, min(_CONNECT_TIMEOUT_S, deadline - time.monotonic()))
         connection: http.client.HTTPConnection
         if self._secure is not None:
             connection = http.client.HTTPSConnection(
@@ -215,12 +222,6 @@ class Http:
             ) from error
         return connection, False
 
-    @staticmethod
-    def _arm(connection: http.client.HTTPConnection, timeout: float) -> None:
-        connection.timeout = timeout
-        if connection.sock is not None:
-            connection.sock.settimeout(timeout)
-
     def _keep(self, connection: http.client.HTTPConnection) -> None:
         with self._lock:
             if len(self._idle) < (self._idle.maxlen or 0):
@@ -230,58 +231,6 @@ class Http:
 
     # -- submits --------------------------------------------------------------------------------
 
-    def submit(
-        self,
-        path: str,
-        body: bytes,
-        content_type: str,
-        first_id: bytes,
-        *,
-        level: str = "ordered",
-        timeout_s: float | None = None,
-        **query: Any,
-    ) -> Receipt:
-        """Submit until answered or the time is over; the ids in the body make it one transaction.
-
-        Args:
-            path: `/v1/transactions`, `/v1/runs` or `/v1/tables/…/rows`.
-            body: Holds the transaction ids.
-            content_type: Of the body.
-            first_id: Id of the transaction, the first one of a run.
-            level: How far it must get.
-            timeout_s: Seconds for everything, repeats included.
-            query: Further parameters.
-
-        Raises:
-            CommitStateUnknownError: The level was not reached in time, or the link broke and no
-                repeat got through (not definite; fields `transaction_id`, `reached`).
-            CommitRejectedError: Nothing happened (definite).
-            UnreachableError: The node could not be reached; nothing was sent (definite).
-        """
-        deadline = time.monotonic() + (self.timeout_s if timeout_s is None else timeout_s)
-        maybe: TransportError | None = None
-
-        def attempt() -> Receipt:
-            nonlocal maybe
-            left = max(0.0, deadline - time.monotonic())
-            try:
-                return self.submit_once(
-                    path, body, content_type, level=level, timeout_s=left, **query
-                )
-            except TransportError as error:
-                if not error.definite:
-                    maybe = error
-                raise
-
-        try:
-            return _repeated(attempt, deadline)
-        except CommitStateUnknownError:
-            raise
-        except TxLogError as error:
-            if maybe is None:
-                raise
-            return self._settled(first_id, maybe, error)
-
     def submit_once(
         self,
         path: str,
@@ -290,9 +239,19 @@ class Http:
         *,
         level: str,
         timeout_s: float,
+        wait_s: float,
         **query: Any,
     ) -> Receipt:
-        """Submit without a repeat; arguments as `submit`.
+        """Submit without a repeat.
+
+        Args:
+            path: `/v1/transactions`, `/v1/runs` or `/v1/tables/…/rows`.
+            body: Holds the transaction ids.
+            content_type: Of the body.
+            level: How far it must get.
+            timeout_s: Seconds for everything.
+            wait_s: Seconds of them that the node may wait for the level.
+            query: Further parameters.
 
         Raises:
             TransportError: The link broke (not definite, unless it is an UnreachableError).
@@ -303,43 +262,45 @@ class Http:
             path,
             body=body,
             content_type=content_type,
-            query={"level": level, "timeout": round(timeout_s, 3), **query},
-            wait_s=timeout_s,
+            query={"level": level, "timeout": round(wait_s, 3), **query},
+            timeout_s=timeout_s,
         )
         receipt: Receipt = self._decoded(answer, _receipt_decoder)
         return receipt
 
-    def _settled(self, first_id: bytes, maybe: TransportError, error: TxLogError) -> Receipt:
-        """Find out what became of a submit whose first try broke and whose repeat failed."""
-        text = transaction_id_to_text(first_id)
-        unknown = CommitStateUnknownError(
-            f"the link to {self.url} broke while transaction {text} was submitted: {maybe.message}",
-            hint="Submit it again with the same id, or ask for it when the node answers.",
-            transaction_id=text,
-            reached=None,
-        )
-        if not isinstance(error, CommitRejectedError):
-            raise unknown from maybe
-        try:
-            return self.receipt(text)
-        except NotFoundError:
-            raise error from None
-        except TxLogError:
-            raise unknown from maybe
-
-    def receipt(self, transaction_id: str, *, wait_s: float | None = None) -> Receipt:
+    def receipt(self, transaction_id: str, *, timeout_s: float | None = None) -> Receipt:
         """Return what the node knows of a transaction.
 
         Raises:
             NotFoundError: It was never seen there (definite).
         """
-        answer = self.request("GET", f"/v1/transactions/{transaction_id}", wait_s=wait_s)
+        answer = self.request("GET", f"/v1/transactions/{transaction_id}", timeout_s=timeout_s)
         receipt: Receipt = self._decoded(answer, _receipt_decoder)
         return receipt
 
 
+def node_patience(timeout_s: float) -> float:
+    """Return how many of a call's seconds a node may wait, so that its answer still arrives."""
+    return timeout_s - min(_ANSWER_S, timeout_s / 4)
+
+
+def _arm(connection: http.client.HTTPConnection, deadline: float) -> None:
+    """Let the next step of a request end at the deadline.
+
+    Raises:
+        TimeoutError: That is over.
+    """
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    connection.timeout = left
+    if connection.sock is not None:
+        connection.sock.settimeout(left)
+
+
 def _exchange(
     connection: http.client.HTTPConnection,
+    deadline: float,
     method: str,
     target: str,
     body: bytes | None,
@@ -349,8 +310,10 @@ def _exchange(
 
     A node that refuses a long body may answer and close while it is still being sent.
     """
+    _arm(connection, deadline)
     try:
         connection.request(method, target, body, headers)
+        _arm(connection, deadline)
     except ConnectionError as error:
         try:
             return connection.getresponse()
@@ -359,34 +322,10 @@ def _exchange(
     return connection.getresponse()
 
 
-def _repeated(attempt: Callable[[], Receipt], deadline: float) -> Receipt:
-    """Repeat while the error says that a repeat may help and time is left."""
-
-    def may_help(error: Exception) -> bool:
-        return (
-            isinstance(error, TxLogError)
-            and error.retryable
-            and not isinstance(error, CommitStateUnknownError)
-            and time.monotonic() < deadline
-        )
-
-    for trial in _trials(may_help, deadline):
-        with trial:
-            return attempt()
-    raise AssertionError("unreachable: the last trial raises or returns")
-
-
-def _trials(may_help: Callable[[Exception], bool], deadline: float) -> Iterator[stamina.Attempt]:
-    left = max(0.05, deadline - time.monotonic())
-    yield from stamina.retry_context(
-        on=may_help, attempts=None, timeout=left, wait_initial=0.05, wait_max=1.0, wait_jitter=0.1
-    )
-
-
 def _broken(url: str, error: Exception, timeout: float) -> TransportError:
     if isinstance(error, TimeoutError):
         return PeerTimeoutError(
-            f"{url} did not answer within {timeout:.0f} s", hint="See its log.", url=url
+            f"{url} did not answer within {timeout:g} s", hint="See its log.", url=url
         )
     text = str(error) or type(error).__name__
     return TransportError(f"the link to {url} broke: {text}", url=url)

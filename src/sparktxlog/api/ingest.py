@@ -1,8 +1,7 @@
-"""Files of any format that Spark reads, committed to a table: what `jobs/commit.py` does."""
+"""Files of any format that Spark reads, committed to a table: the job `commit`."""
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -12,14 +11,18 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
-from sparktxlog.api.connect import TxLog
+from sparktxlog.api.connect import TxLog, connect
+from sparktxlog.api.job import LAGGING, OK, JobContext
+from sparktxlog.api.job_options import InputFormat
+from sparktxlog.api.progress import say
 from sparktxlog.api.schema import struct_of
 from sparktxlog.errors import InvalidRequestError, UnknownTableError
 from sparktxlog.model.operation import ROW_KINDS, OperationKind
+from sparktxlog.model.receipt import Level
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.worker.signatures import quoted
 
-FORMATS = ("parquet", "csv", "json", "delta")
+FORMATS = tuple(form.value for form in InputFormat)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,13 +52,53 @@ class Ingest:
     transaction_id: str | None = None
 
 
+def commit(context: JobContext) -> tuple[int, dict[str, Any]]:
+    """Commit what the job's arguments name, and say on stderr what became of it."""
+    a = context.arguments
+    wanted = Ingest(
+        table=a.table, source=a.input, format=a.format, kind=OperationKind(a.op),
+        options=dict(pair.partition("=")[::2] for pair in a.option), create=a.create,
+        keys=tuple(filter(None, a.keys.split(","))),
+        partition_by=tuple(filter(None, a.partition_by.split(","))),
+        transaction_column=a.transaction_column, level=a.level, timeout=a.timeout,
+        transaction_ids_column=a.transaction_ids_column, transaction_id=a.transaction_id,
+    )  # fmt: skip
+    with connect(context.spark, a.url) as log:
+        result = ingest(log, wanted)
+    say(describe(wanted, result))
+    return LAGGING if result["late"] else OK, result
+
+
+def describe(wanted: Ingest, result: Mapping[str, Any]) -> str:
+    """Return in a sentence what `ingest` committed, and how far it got."""
+    act = f"{wanted.kind.value} of {wanted.source} to {wanted.table}"
+    if wanted.transaction_column:
+        runs = result["runs"]
+        text = f"{act}: {result['transactions']:,} transactions of {result['rows']:,} rows"
+        levels = {Level(run["level"]).value for run in runs}
+        text += "".join(f", {level}" for level in sorted(levels))
+        positions = [run["position"] for run in runs if run["position"] is not None]
+        if positions:
+            text += f" from position {min(positions):,} on"
+    elif not result["transactions"]:
+        text = f"{act}: no rows, so nothing was submitted"
+    else:
+        text = f"{act}: transaction {result['transaction_id']} is {Level(result['level']).value}"
+        if result["position"] is not None:
+            text += f" at position {result['position']:,}"
+    if result["late"]:
+        text += f"; {wanted.level} is late"
+    refused = len(result["rejections"])
+    return f"{text}; {refused:,} rejected" if refused else text
+
+
 def ingest(log: TxLog, wanted: Ingest) -> dict[str, Any]:
     """Read the input and commit it; return what became of it, as JSON takes it.
 
     Raises:
         InvalidRequestError: The input cannot be read, or arguments exclude one another (definite).
         CommitRejectedError: The class that fits (definite).
-        CommitStateUnknownError: The level was not reached in time (not definite).
+        CommitStateUnknownError: It was not ordered in time (not definite).
     """
     if wanted.transaction_id and wanted.transaction_column:
         raise InvalidRequestError(
@@ -80,14 +123,14 @@ def ingest(log: TxLog, wanted: Ingest) -> dict[str, Any]:
             "transactions": receipt.transactions,
             "rows": receipt.rows,
             "runs": [asdict(run) for run in receipt.runs],
+            "late": receipt.late,
             "rejections": [asdict(rejection) for rejection in receipt.rejections],
         }
-    transaction_id = wanted.transaction_id or str(uuid.uuid4())
     with log.transaction(
-        level=wanted.level, timeout=wanted.timeout, transaction_id=transaction_id
+        level=wanted.level, timeout=wanted.timeout, transaction_id=wanted.transaction_id
     ) as t:
         t.add(wanted.kind, wanted.table, frame)
-    return {"transactions": 1, **asdict(t.committed)}
+    return {"transactions": t.receipt.n, **asdict(t.receipt)}
 
 
 def _definition(log: TxLog, wanted: Ingest) -> TableDefinition | None:

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from sparktxlog.model.operation import OperationKind
+
 #: Seconds that a worker waits for what is ordered and not published yet.
 TIMEOUT_S = 60.0
 
@@ -20,6 +22,24 @@ class Forced(str, Enum):
 
     COPY = "copy"
     REPLAY = "replay"
+
+
+class InputFormat(str, Enum):
+    """What `commit` reads."""
+
+    PARQUET = "parquet"
+    CSV = "csv"
+    JSON = "json"
+    DELTA = "delta"
+
+
+class RowOperation(str, Enum):
+    """What `commit` does with the rows of its input: the operations that carry rows."""
+
+    APPEND = OperationKind.APPEND.value
+    UPSERT = OperationKind.UPSERT.value
+    DELETE_KEYS = OperationKind.DELETE_KEYS.value
+    OVERWRITE = OperationKind.OVERWRITE.value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +54,7 @@ class JobOption:
     metavar: str | None = None
     #: For one that may be given several times.
     repeated: bool = False
+    required: bool = False
 
     @property
     def attribute(self) -> str:
@@ -53,6 +74,7 @@ class JobOption:
             action="append" if self.repeated else "store",
             choices=choices,
             metavar=self.metavar,
+            required=self.required,
             help=self.help,
         )
 
@@ -91,13 +113,67 @@ PARTS = JobOption(
     flag="--parts", kind=int, default=0, metavar="N",
     help="Tasks of Spark that fetch; 0: as many as Spark has cores.",
 )  # fmt: skip
+LOCAL = JobOption(
+    flag="--local", help="From this site's own files, though another site could give a copy."
+)
+DRY_RUN = JobOption(flag="--dry-run", help="Only say what is wrong, and what would be done.")
+
+TABLE = JobOption(flag="--table", kind=str, required=True, help="Table to commit to.")
+INPUT = JobOption(
+    flag="--input", kind=str, metavar="PATH", required=True,
+    help="Path or URI of the input, as Spark reads it.",
+)  # fmt: skip
+FORMAT = JobOption(
+    flag="--format", kind=InputFormat, default=InputFormat.PARQUET.value, help="Of the input."
+)
+OPTION = JobOption(
+    flag="--option", kind=str, repeated=True, metavar="NAME=VALUE",
+    help="Option of Spark's reader; may be repeated.",
+)  # fmt: skip
+OPERATION = JobOption(
+    flag="--op", kind=RowOperation, default=RowOperation.APPEND.value,
+    help="What is done with the rows.",
+)  # fmt: skip
+CREATE = JobOption(flag="--create", help="Create the table if it is missing.")
+KEYS = JobOption(
+    flag="--keys", kind=str, default="", metavar="COLUMNS",
+    help="Key columns of a created table, comma separated.",
+)  # fmt: skip
+PARTITION_BY = JobOption(
+    flag="--partition-by", kind=str, default="", metavar="COLUMNS",
+    help="Partition columns of a created table, comma separated.",
+)  # fmt: skip
+TRANSACTION_COLUMN = JobOption(
+    flag="--transaction-column", kind=str, metavar="COLUMN",
+    help="One transaction for each of its values.",
+)  # fmt: skip
+TRANSACTION_IDS_COLUMN = JobOption(
+    flag="--transaction-ids-column", kind=str, metavar="COLUMN",
+    help="UUIDs of those transactions.",
+)  # fmt: skip
+TRANSACTION_ID = JobOption(
+    flag="--transaction-id", kind=str, metavar="UUID", help="Makes a repeated commit one."
+)
+LEVEL = JobOption(
+    flag="--level", kind=str, default="ordered",
+    help="Level to reach: accepted, acquired, ordered, applied or applied(k).",
+)  # fmt: skip
+LEVEL_TIMEOUT = JobOption(
+    flag="--timeout", kind=float, default=TIMEOUT_S, metavar="SECONDS",
+    help="Longest wait for that level.",
+)  # fmt: skip
 
 #: Job → its options, besides `--url` and `--json`.
 OPTIONS: dict[str, tuple[JobOption, ...]] = {
+    "commit": (
+        TABLE, INPUT, FORMAT, OPTION, OPERATION, CREATE, KEYS, PARTITION_BY, TRANSACTION_COLUMN,
+        TRANSACTION_IDS_COLUMN, TRANSACTION_ID, LEVEL, LEVEL_TIMEOUT, MASTER,
+    ),
     "apply": (LAKE, MASTER, ONCE, FOLLOW, NO_COPY, AT_LEAST, AT_MOST, TIMEOUT),
     "catch-up": (LAKE, MASTER, FORCE, DONOR, NO_VERIFY, HISTORY, TIMEOUT),
     "replicate": (LAKE, MASTER, PARTS, NO_VERIFY, HISTORY, TIMEOUT),
-}
+    "repair": (LAKE, MASTER, LOCAL, DRY_RUN, TIMEOUT),
+}  # fmt: skip
 
 
 def add_options(parser: argparse.ArgumentParser, options: Sequence[JobOption]) -> None:

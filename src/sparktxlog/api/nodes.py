@@ -12,13 +12,14 @@ transaction is bound to its node, the others are only asked for its outcome.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from sparktxlog.api.http import Http
+from sparktxlog.api.http import LEAST_S, Http, node_patience
 from sparktxlog.codec.requests import parse_level
 from sparktxlog.errors import (
     CommitStateUnknownError,
@@ -26,6 +27,8 @@ from sparktxlog.errors import (
     InvalidRequestError,
     LocalProtocolError,
     NotFoundError,
+    PeerTimeoutError,
+    PositionNotReachedError,
     TransportError,
     TxLogError,
     UnreachableError,
@@ -33,6 +36,7 @@ from sparktxlog.errors import (
 from sparktxlog.model.ids import transaction_id_to_text
 from sparktxlog.model.receipt import LEVEL_RANK, Level, Receipt
 
+_log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 #: Path of single transactions: the only ones whose receipt is that of their id.
@@ -44,6 +48,10 @@ _MUTE_S = 5.0
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
 _LEAST_SHARE_S = 0.5
+#: Seconds for a question that others can answer too.
+_PATIENCE_S = 5.0
+#: With less time left nobody is asked again.
+_SHORTEST_S = 0.05
 
 
 @dataclass(slots=True, kw_only=True)
@@ -57,7 +65,9 @@ class _Errand:
     id_text: str
     level: str
     query: dict[str, Any]
+    #: When the level shall be reached, and when the call ends: `LEAST_S` after its begin or later.
     deadline: float
+    end: float
     #: URL of the only node that can take it, None = all can.
     only: str | None
     #: URL → why the node there may have taken it.
@@ -66,25 +76,39 @@ class _Errand:
     refusals: dict[str, TxLogError] = field(default_factory=dict)
     #: A node refused the transaction itself while another one may have taken it: only ask.
     barred: bool = False
-    #: Ordered, by a node that does not keep the outcome.
-    without_outcome: Receipt | None = None
+    #: Ordered, and late, or told by a node that does not keep the outcome.
+    ordered: Receipt | None = None
     reached: Level | None = None
 
     def left(self) -> float:
-        """Seconds left."""
-        return max(0.0, self.deadline - time.monotonic())
+        """Seconds left until the call ends."""
+        return max(0.0, self.end - time.monotonic())
 
-    def share(self) -> float:
-        """Seconds for the next node: half, so that there is time for another one."""
-        left = self.left()
-        return max(left / 2, min(left, _LEAST_SHARE_S))
+    def has_time(self) -> bool:
+        """Whether another round may still bring something."""
+        return self.left() > _SHORTEST_S and time.monotonic() < self.deadline
+
+    def patience(self, share: float) -> float:
+        """Seconds that a node may wait for the level, of its share."""
+        return max(0.0, min(self.deadline - time.monotonic(), node_patience(share)))
 
     def take(self, receipt: Receipt) -> Receipt | None:
-        """Return a receipt at its level; one without the outcome is kept for want of a better."""
-        if receipt.n == 1 and receipt.position is not None and receipt.outcome is None:
-            self.without_outcome = receipt
-            return None
-        return receipt
+        """Return a receipt at its level; a late one, or one without the outcome, is only kept."""
+        bare = receipt.n == 1 and receipt.position is not None and receipt.outcome is None
+        if not bare and not receipt.late:
+            return receipt
+        if self.ordered is None or not bare:
+            self.ordered = receipt
+        return None
+
+    def reasons(self) -> str:
+        """Why nobody has taken it yet, for people."""
+        known = {**self.refusals, **self.perhaps}
+        return "; ".join(f"{url}: {error}" for url, error in known.items()) or "its level is late"
+
+    def is_over(self) -> bool:
+        """Whether what is known to be ordered is the last word: a late level may still come."""
+        return self.ordered is not None and not (self.ordered.late and self.has_time())
 
 
 class Nodes:
@@ -108,7 +132,10 @@ class Nodes:
         self._links = tuple(Http(url, token=token, timeout_s=timeout_s) for url in found or [""])
         self._current = self._links[0]
         self._mute: dict[str, float] = {}
+        self._lock = threading.Lock()
         self.timeout_s = timeout_s
+        #: Greatest position that a receipt has told: what is asked from then on comes after it.
+        self.position = 0
 
     @property
     def url(self) -> str:
@@ -129,6 +156,16 @@ class Nodes:
 
     def __len__(self) -> int:
         return len(self._links)
+
+    def after(self, position: int) -> None:
+        """Let submits and questions for tables from now on come after a position."""
+        with self._lock:
+            self.position = max(self.position, position)
+
+    def _seen(self, receipt: Receipt) -> Receipt:
+        if receipt.position is not None:
+            self.after(receipt.position + max(receipt.n, 1) - 1)
+        return receipt
 
     def close(self) -> None:
         """Close the idle connections."""
@@ -163,27 +200,54 @@ class Nodes:
 
     # -- questions ------------------------------------------------------------------------------
 
-    def get(self, path: str, *, wait_s: float | None = None, **query: Any) -> Any:
-        """Return the answer of the first node that gives one; errors as `Http.get`.
+    def get(
+        self, path: str, *, timeout_s: float | None = None, waits: bool = False, **query: Any
+    ) -> Any:
+        """Return the answer of the first node that gives one; arguments and errors as `Http.get`.
 
         A witness gives none to what only masters know.
         """
-        return self._ask(lambda link: link.get(path, wait_s=wait_s, **query))
+        return self._ask(
+            lambda link, share: link.get(path, timeout_s=share, waits=waits, **query), timeout_s
+        )
 
-    def get_below(self, path: str, name: str, **query: Any) -> Any:
-        """Return the answer about a name, whatever characters it has; errors as `Http.get`."""
-        return self._ask(lambda link: link.get_below(path, name, **query))
+    def tables(self) -> Any:
+        """Return all definitions at a node that has got to `position`; errors as `table`."""
+        return self.get("/v1/tables", waits=True, after=self.position or None)
 
-    def _ask(self, question: Callable[[Http], _T]) -> _T:
-        failure: TransportError | None = None
+    def table(self, name: str) -> Any:
+        """Return a table's definition at a node that has got to `position`.
+
+        Raises:
+            UnknownTableError: It is not in the catalog (definite).
+            PositionNotReachedError: No node got there in time (definite).
+            TransportError: No node answers.
+        """
+        after = self.position or None
+        return self._ask(
+            lambda link, share: link.get_below(
+                "/v1/tables", name, timeout_s=share, waits=True, after=after
+            )
+        )
+
+    def _ask(self, question: Callable[[Http, float], _T], timeout_s: float | None = None) -> _T:
+        """Return the first answer; each node gets half of the time left, the last one all."""
+        end = time.monotonic() + max(LEAST_S, self.timeout_s if timeout_s is None else timeout_s)
+        failure: TxLogError | None = None
         witness: NotFoundError | None = None
-        for link in self._in_turn():
+        for number, link in enumerate(self._in_turn(), start=1):
+            left = end - time.monotonic()
+            if left <= 0:
+                break
             try:
-                answer = question(link)
+                answer = question(link, left if number == len(self) else left / 2)
             except NotFoundError as error:
                 if "witness" not in error.fields:
                     raise
                 witness = error
+                continue
+            except PositionNotReachedError as error:
+                failure = failure or error
                 continue
             except TransportError as error:
                 if not _is_mute(error):
@@ -197,8 +261,12 @@ class Nodes:
         assert last is not None
         raise last
 
-    def receipt(self, transaction_id: str) -> Receipt:
+    def receipt(self, transaction_id: str, timeout_s: float | None = None) -> Receipt:
         """Return the most that any node knows of a transaction.
+
+        Args:
+            transaction_id: A UUID.
+            timeout_s: Seconds for all nodes, `LEAST_S` at least; default: the link's.
 
         Raises:
             NotFoundError: No node that answered has seen it; field `unheard` names the others
@@ -208,9 +276,15 @@ class Nodes:
         best: Receipt | None = None
         unseen: NotFoundError | None = None
         unheard: dict[str, TransportError] = {}
+        end = time.monotonic() + max(LEAST_S, self.timeout_s if timeout_s is None else timeout_s)
         for link in self._in_turn():
+            left = end - time.monotonic()
+            if left <= 0:
+                unheard[link.url] = PeerTimeoutError(f"no time was left to ask {link.url}")
+                continue
             try:
-                found = link.receipt(transaction_id, wait_s=self._patience())
+                share = left if len(self) == 1 else min(max(left / 2, _LEAST_SHARE_S), _PATIENCE_S)
+                found = link.receipt(transaction_id, timeout_s=share)
             except NotFoundError as error:
                 unseen = error
                 continue
@@ -225,16 +299,12 @@ class Nodes:
             if best.outcome is not None:
                 break
         if best is not None:
-            return best
+            return self._seen(best)
         if unseen is None:
             raise next(iter(unheard.values()))
         if unheard:
             unseen.fields["unheard"] = sorted(unheard)
         raise unseen
-
-    def _patience(self) -> float | None:
-        """Seconds for a question that others can answer too."""
-        return None if len(self._links) == 1 else 0.0
 
     def _in_turn(self) -> list[Http]:
         now = time.monotonic()
@@ -259,6 +329,8 @@ class Nodes:
     ) -> Receipt:
         """Submit at the first node that takes it, and see to it that its outcome is known.
 
+        What is ordered and does not reach a higher level in time is returned as `late`.
+
         Args:
             path: `/v1/transactions` or `/v1/runs`.
             body: Holds the transaction ids.
@@ -275,14 +347,12 @@ class Nodes:
             CommitRejectedError: Nothing happened (definite).
             UnreachableError: No node could be reached; nothing was sent (definite).
         """
-        if len(self._links) == 1:
-            return self._current.submit(
-                path, body, content_type, first_id, level=level, timeout_s=timeout_s, **query
-            )
+        wanted, now = self.timeout_s if timeout_s is None else timeout_s, time.monotonic()
+        query["after"] = self.position or None
         errand = _Errand(
             path=path, body=body, content_type=content_type, level=level, query=query, only=only,
-            id_text=transaction_id_to_text(first_id),
-            deadline=time.monotonic() + (self.timeout_s if timeout_s is None else timeout_s),
+            id_text=transaction_id_to_text(first_id), deadline=now + wanted,
+            end=now + max(LEAST_S, wanted),
         )  # fmt: skip
         pause, pause_s = threading.Event(), _FIRST_PAUSE_S
         while True:
@@ -290,30 +360,46 @@ class Nodes:
                 receipt = self._visit(link, errand)
                 if receipt is not None:
                     self._current = link
-                    return receipt
-                if errand.perhaps and not errand.left():
+                    return self._seen(receipt)
+                if (errand.perhaps or errand.ordered) and not errand.left():
                     break
-            if errand.without_outcome is not None:
-                return errand.without_outcome
-            again = errand.perhaps or any(e.retryable for e in errand.refusals.values())
-            if not again or not errand.left():
-                return self._ending(errand)
+            if errand.is_over():
+                return self._seen(self._ending(errand))
+            again = (
+                errand.perhaps
+                or errand.ordered
+                or any(e.retryable for e in errand.refusals.values())
+            )
+            if not again or not errand.has_time():
+                return self._seen(self._ending(errand))
+            _log.debug(
+                "transaction %s is submitted again in %.2f s: %s",
+                errand.id_text, pause_s, errand.reasons(),
+            )  # fmt: skip
             pause.wait(min(pause_s, errand.left()))
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     def _visit(self, link: Http, errand: _Errand) -> Receipt | None:
         """Ask a node for what may have happened elsewhere, then submit; None = go on."""
-        found = self._known(link, errand) if errand.perhaps else None
-        if found is not None:
-            return found
-        if errand.barred or errand.only not in (None, link.url):
+        # A node that is alone is asked by submitting the same id again.
+        doubtful = errand.perhaps or errand.ordered
+        if doubtful and (errand.barred or len(self) > 1):
+            found = self._known(link, errand)
+            if found is not None:
+                return found
+        left = errand.left()
+        if errand.barred or errand.only not in (None, link.url) or not left:
             return None
+        # Half of the time, so that there is some for another node.
+        share = left if len(self) == 1 else max(left / 2, min(left, _LEAST_SHARE_S))
         try:
             receipt = link.submit_once(
-                errand.path, errand.body, errand.content_type,
-                level=errand.level, timeout_s=errand.share(), **errand.query,
+                errand.path, errand.body, errand.content_type, level=errand.level,
+                timeout_s=share, wait_s=errand.patience(share), **errand.query,
             )  # fmt: skip
         except TxLogError as error:
+            if len(self) == 1 and isinstance(error, CommitStateUnknownError):
+                raise
             self._judge(link, errand, error)
             return None
         return errand.take(receipt)
@@ -323,8 +409,11 @@ class Nodes:
         level, copies = parse_level(errand.level)
         if errand.path != _SINGLE or copies != 1:
             return None
+        left = errand.left()
+        if not left:
+            return None
         try:
-            found = link.receipt(errand.id_text, wait_s=0.0)
+            found = link.receipt(errand.id_text, timeout_s=min(left, _PATIENCE_S))
         except (NotFoundError, TransportError):
             return None
         if found.level is None:
@@ -343,8 +432,8 @@ class Nodes:
             errand.perhaps[link.url] = error
         elif _takes_nothing(error):
             errand.refusals[link.url] = error
-        elif not errand.perhaps or (
-            set(errand.perhaps) == {link.url} and _never_saw(link, errand.id_text)
+        elif errand.ordered is None and (
+            not errand.perhaps or (set(errand.perhaps) == {link.url} and _never_saw(link, errand))
         ):
             raise error
         else:
@@ -352,6 +441,8 @@ class Nodes:
 
     def _ending(self, errand: _Errand) -> Receipt:
         """Return what a last question finds out, or raise what is known of the outcome."""
+        if errand.ordered is not None:
+            return errand.ordered
         if not errand.perhaps:
             error = min(errand.refusals.values(), key=lambda e: isinstance(e, NotFoundError))
             if errand.only is not None:
@@ -363,8 +454,8 @@ class Nodes:
             found = self._known(link, errand)
             if found is not None:
                 return found
-        if errand.without_outcome is not None:
-            return errand.without_outcome
+        if errand.ordered is not None:
+            return errand.ordered
         reason = next(iter(errand.perhaps.values()))
         staged = f" {_staged_text(errand.only)}" if errand.only is not None else ""
         raise CommitStateUnknownError(
@@ -420,9 +511,9 @@ def _takes_nothing(error: TxLogError) -> bool:
     return error.http_status == 503 or isinstance(error, of_the_node)
 
 
-def _never_saw(link: Http, id_text: str) -> bool:
+def _never_saw(link: Http, errand: _Errand) -> bool:
     try:
-        link.receipt(id_text)
+        link.receipt(errand.id_text, timeout_s=max(errand.left(), _SHORTEST_S))
     except NotFoundError:
         return True
     except TxLogError:

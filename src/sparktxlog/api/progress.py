@@ -7,12 +7,15 @@ Workers log records that carry `done` and `total`; here they become a line at mo
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 import sys
 from time import monotonic
 
 #: Seconds between two lines of progress in a log.
 LINES_S = 5.0
+#: Names the pipe that `spark-submit.sh` copies to its stderr.
+STDERR_VARIABLE = "SPARKTXLOG_STDERR"
 _BAR_WIDTH = 30
 _CLEAR = "\r\x1b[2K"
 
@@ -71,7 +74,25 @@ def _part_of(record: logging.LogRecord) -> float | None:
 
 def start_logging() -> None:
     """Log to stderr from now on; a process that logs already goes on as it does."""
+    _take_stderr()
     logging.basicConfig(level=logging.INFO, handlers=[_HANDLER])
+    # It tells of every connection that a session closes.
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+
+
+def _take_stderr() -> None:
+    """Write to the stderr of `spark-submit.sh`: Spark merges a driver's stderr into its stdout."""
+    pipe = os.environ.pop(STDERR_VARIABLE, "")
+    if not pipe:
+        return
+    try:
+        to = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)  # fails at once if nobody reads
+    except OSError:
+        return
+    os.set_blocking(to, True)
+    sys.stderr.flush()
+    os.dup2(to, 2)
+    os.close(to)
 
 
 def say(text: str) -> None:

@@ -1,4 +1,4 @@
-"""What the jobs `apply`, `catch-up` and `replicate` do, for `jobs/*.py` and the command line.
+"""What the jobs `apply`, `catch-up`, `replicate` and `repair` do, for `jobs/*.py` and commands.
 
 Each takes a `JobContext` and returns exit code and result: the fields of an `ApplyOutcome`.
 """
@@ -9,17 +9,21 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 from sparktxlog.api import job
 from sparktxlog.api.job_source import JobSource, refuse_beyond
 from sparktxlog.api.progress import say
+from sparktxlog.errors import NotAppliedError
 from sparktxlog.worker.apply import Applier, ApplyOutcome
 from sparktxlog.worker.copy_terms import CopyOptions, FetcherOf
 from sparktxlog.worker.cutting import find_cut
 from sparktxlog.worker.fetching import DonorFetcher, executor_fetcher
-from sparktxlog.worker.state import ReplicaDirectory
+from sparktxlog.worker.merging import applier_session
+from sparktxlog.worker.repairing import RepairOutcome, RepairWay, TableRepair
+from sparktxlog.worker.state import ReplicaDirectory, read_state
 
 
 def apply(context: job.JobContext) -> tuple[int, dict[str, Any]]:
@@ -64,6 +68,45 @@ def replicate(context: job.JobContext) -> tuple[int, dict[str, Any]]:
     with _applier(context, options, open_fetcher=fetchers) as applier:
         outcome = applier.catch_up(arguments.timeout)
     return _told(outcome, outcome.published)
+
+
+def repair(context: job.JobContext) -> tuple[int, dict[str, Any]]:
+    """Bring a table that somebody else wrote to back to the log; then replay on.
+
+    The result holds a `RepairOutcome`, and the fields of an `ApplyOutcome` once it was repaired.
+    """
+    arguments = context.arguments
+    if arguments.dry_run:
+        outcome, applied = _diagnosed(context), None
+    else:
+        with _applier(context, None) as applier:
+            outcome = applier.repair(arguments.table, local=arguments.local)
+            applied = applier.run_once(0, arguments.timeout) if outcome.done else None
+    say(outcome.describe())
+    result = {"repair": asdict(outcome)}
+    if applied is not None:
+        code, told = _told(applied, applied.published)
+        return code, result | told
+    if outcome.found.copy:
+        say("Copy it (sparktxlog catch-up), or repair it from its own files: --local")
+    wrong = outcome.found.way is not RepairWay.NOTHING
+    return job.DIVERGED if wrong else job.OK, result
+
+
+def _diagnosed(context: job.JobContext) -> RepairOutcome:
+    """Look at a table beside a worker that may be running; nothing is changed."""
+    with closing(context.open_source()) as source:
+        info = source.info()
+        lake = Path(context.arguments.lake or info.lake_root)
+        state = read_state(lake)
+        if state is None:
+            raise NotAppliedError(f"nothing was applied in {lake} yet", path=str(lake))
+        looking = TableRepair(
+            session=applier_session(context.spark), source=source, lake=lake, state=state,
+            info=info,
+        )  # fmt: skip
+        found = looking.diagnose(context.arguments.table)
+        return RepairOutcome(found=replace(found, copy=looking.copy_offered()))
 
 
 @contextmanager

@@ -28,7 +28,7 @@ from pyspark.sql import functions as F
 
 from sparktxlog.api.schema import conform, required, struct_of
 from sparktxlog.codec.transactions import PreparedOperation
-from sparktxlog.codec.validation import align_rows, check_rows
+from sparktxlog.codec.validation import align_rows, check_rows, row_schema
 from sparktxlog.errors import InvalidRowsError, PayloadStoreError
 from sparktxlog.model.ids import transaction_id_to_text
 from sparktxlog.model.operation import OperationKind, StagedFile
@@ -111,7 +111,7 @@ class Staging:
     def stage(
         self, frame: DataFrame, definition: TableDefinition, kind: OperationKind, place: int
     ) -> PreparedOperation:
-        """Check, write and count the rows of one operation.
+        """Check, write and count the rows of one operation; none are returned as none, inline.
 
         Args:
             frame: Rows; columns in any order.
@@ -121,7 +121,7 @@ class Staging:
 
         Raises:
             SchemaMismatchError: Columns or types do not fit; no Spark job ran (definite).
-            InvalidRowsError: No rows, NULL where none may be, a key twice in an upsert (definite).
+            InvalidRowsError: NULL where none may be, a key twice in an upsert (definite).
             PayloadStoreError: The driver does not see what executors wrote (definite).
         """
         rows = conform(frame, definition, kind)
@@ -153,14 +153,9 @@ class Staging:
         if table.num_rows > _PROBE_ROWS or table.nbytes > limit:
             return None
         table = align_rows(definition, kind, table)
-        check_rows(definition, kind, table)
-        return PreparedOperation(
-            table=definition.name,
-            kind=kind,
-            schema_version=definition.schema_version,
-            rows=table,
-            claim=claim,
-        )
+        if table.num_rows:
+            check_rows(definition, kind, table)
+        return inline_rows(definition, kind, table, claim)
 
     def _write(
         self, rows: DataFrame, definition: TableDefinition, kind: OperationKind, place: int
@@ -188,7 +183,9 @@ class Staging:
         observed = observation.get
         count = observed[AGGREGATES[0]]
         if not count:
-            raise _no_rows(definition, kind)
+            self._written.remove(target)
+            shutil.rmtree(target, ignore_errors=True)
+            return inline_rows(definition, kind, row_schema(definition, kind).empty_table())
         for index, name in enumerate(takes_no_null):
             if observed[f"__txlog_null{index}"]:
                 raise _null_in(definition, kind, name, observed[f"__txlog_null{index}"])
@@ -217,6 +214,22 @@ class Staging:
         twice = staged.groupBy(*keys).count().where("count > 1").select(*keys).limit(1).collect()
         if twice:
             raise _duplicate_key(definition, twice[0].asDict())
+
+
+def inline_rows(
+    definition: TableDefinition,
+    kind: OperationKind,
+    rows: pa.Table,
+    claim: TableSignature | None = None,
+) -> PreparedOperation:
+    """Return the operation whose rows travel with the transaction itself."""
+    return PreparedOperation(
+        table=definition.name,
+        kind=kind,
+        schema_version=definition.schema_version,
+        rows=rows,
+        claim=claim,
+    )
 
 
 def with_lanes(
@@ -301,17 +314,6 @@ def _size_bytes(frame: DataFrame) -> int | None:
     while plan.nodeName() in ("Project", "Filter") and plan.children().size() == 1:
         plan = plan.children().head()
     return None if plan.nodeName() == "LogicalRDD" else size
-
-
-def _no_rows(definition: TableDefinition, kind: OperationKind) -> InvalidRowsError:
-    hint = "Leave the operation out when there is nothing to do."
-    if kind is OperationKind.OVERWRITE:
-        hint = f"To empty the table: log.delete_where({definition.name!r}, 'true')."
-    return InvalidRowsError(
-        f"{kind.value} of table {definition.name!r} got an empty DataFrame",
-        hint=hint,
-        table=definition.name,
-    )
 
 
 def _null_in(

@@ -91,10 +91,10 @@ class Submission:
             timeout_s=max(0.0, deadline - time.monotonic()),
         )
 
-    def find(self, transaction_id: bytes) -> Receipt | None:
+    def find(self, transaction_id: bytes, timeout_s: float | None = None) -> Receipt | None:
         """Return what is known of a transaction, None if no node that answers ever saw it."""
         try:
-            return self._link.receipt(transaction_id_to_text(transaction_id))
+            return self._link.receipt(transaction_id_to_text(transaction_id), timeout_s)
         except NotFoundError:
             return None
 
@@ -105,10 +105,12 @@ class Submission:
             CommitRejectedError: It was refused by the order of the log (definite).
             CommitStateUnknownError: It did not reach the level in time (not definite).
         """
-        receipt = self.find(transaction_id)
+        deadline = time.monotonic() + timeout_s
+        receipt = self.find(transaction_id, timeout_s)
         if receipt is None:
             return None
-        return committed(wait_for(self._link, receipt, level, timeout_s))
+        left = max(0.0, deadline - time.monotonic())
+        return committed(wait_for(self._link, receipt, level, left))
 
 
 def committed(receipt: Receipt) -> Receipt:

@@ -8,8 +8,15 @@ from typing import TYPE_CHECKING, Protocol, Self
 
 from sparktxlog.api.schema import columns_of
 from sparktxlog.api.staging import PayloadStore, SignatureExpressions, Staging
+from sparktxlog.codec.requests import parse_level
 from sparktxlog.codec.transactions import PreparedOperation, PreparedTransaction
-from sparktxlog.errors import InvalidRequestError, TxLogError
+from sparktxlog.errors import (
+    CommittedNotAppliedError,
+    InvalidRequestError,
+    LocalProtocolError,
+    TxLogError,
+)
+from sparktxlog.model.ids import transaction_id_to_text
 from sparktxlog.model.operation import OperationKind
 from sparktxlog.model.receipt import Receipt
 from sparktxlog.model.table import TableDefinition
@@ -40,7 +47,11 @@ class Transaction:
     """Operations over one or more tables, all or nothing.
 
     Used in a `with` statement: submitted at its end, or given up, and its staged files removed,
-    if the block raises.
+    if the block raises.  Without one, `commit` submits it.
+
+    An append, upsert or delete of no rows is checked and changes nothing.  A transaction of nothing
+    else is recorded only under an id that was given, so that a repeat is recognised; else its
+    receipt has no id, no position and `n` 0.
 
     Args:
         log: Where to submit.
@@ -49,6 +60,7 @@ class Transaction:
         transaction_id: 16 bytes of a UUID.  A transaction that the node already knows is not
             staged again; its first receipt is returned.
         repeatable: The id was given by the user, so the node may know it already.
+        valid_until: Microseconds since 1970 UTC after which no copy of it takes effect.
     """
 
     def __init__(
@@ -59,27 +71,46 @@ class Transaction:
         timeout_s: float,
         transaction_id: bytes,
         repeatable: bool,
+        valid_until: int | None = None,
     ) -> None:
         self._log = log
         self._level = level
         self._timeout_s = timeout_s
         self._transaction_id = transaction_id
         self._repeatable = repeatable
+        #: The user gave the id: what changes nothing is recorded under it all the same.
+        self._given = repeatable
+        self._valid_until = valid_until
         self._operations: list[PreparedOperation] = []
         self._created: dict[str, TableDefinition] = {}
         self._staging = Staging(log.spark, log.store, transaction_id, log.expressions)
-        #: None until the transaction is submitted, or found to be known.
-        self.receipt: Receipt | None = None
+        self._receipt: Receipt | None = None
+        #: The node knew the transaction before: nothing is staged, its first receipt is told.
+        self._repeated = False
+        #: Submitted: staged files are removed only if it certainly did not happen.
+        self._submitted = False
 
     @property
-    def committed(self) -> Receipt:
-        """The receipt of a submitted transaction."""
-        assert self.receipt is not None
-        return self.receipt
+    def id(self) -> str:
+        """The transaction id, a UUID."""
+        return transaction_id_to_text(self._transaction_id)
+
+    @property
+    def receipt(self) -> Receipt:
+        """What became of it.
+
+        Raises:
+            LocalProtocolError: It is not committed, or its commit failed (definite).
+        """
+        if self._receipt is None:
+            raise LocalProtocolError(
+                f"transaction {self.id} has no receipt, for no commit of it succeeded",
+                hint="Call its commit(), or leave its `with` block.",
+                transaction_id=self.id,
+            )
+        return self._receipt
 
     def __enter__(self) -> Self:
-        if self._repeatable:
-            self.receipt = self._log.known(self._transaction_id, self._level, self._timeout_s)
         return self
 
     def __exit__(
@@ -88,26 +119,77 @@ class Transaction:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if kind is not None:
+        if kind is None:
+            self.commit()
+        elif not self._submitted:
             self._staging.discard()
-            return
-        if self.receipt is None:
-            self._submit()
 
-    def _submit(self) -> None:
+    def commit(self) -> Receipt:
+        """Submit it and return the receipt; again, it returns the same one.
+
+        After an unknown outcome it may be called again: the id makes both one transaction.
+
+        Raises:
+            CommitRejectedError: It does not take effect; the class says why (definite).
+            CommitStateUnknownError: Not known in time; field `transaction_id` (not definite).
+            CommittedNotAppliedError: Ordered, and not applied by `apply="inline"` (not definite).
+            UnreachableError: No node answers; nothing was sent (definite).
+            InvalidRequestError: There is no operation in it (definite).
+        """
+        if self._receipt is None and not self._is_repeated():
+            try:
+                self._receipt = self._submit()
+            except CommittedNotAppliedError as error:
+                self._receipt = error.receipt
+                raise
+        return self.receipt
+
+    def _submit(self) -> Receipt:
         if not self._operations:
             raise InvalidRequestError(
-                "the transaction has no operation", hint="Call t.append(…) or another one in it."
+                "the transaction has no operation",
+                hint="Call t.append(…) or another one before its commit; what was refused has to "
+                "be built anew.",
             )
         transaction = PreparedTransaction(
-            transaction_id=self._transaction_id, operations=tuple(self._operations)
+            transaction_id=self._transaction_id,
+            operations=tuple(self._operations),
+            valid_until=self._valid_until,
         )
+        self._submitted = True
+        if not self._given and all(operation.is_nothing for operation in self._operations):
+            return Receipt.of_nothing(parse_level(self._level)[0])
         try:
-            self.receipt = self._log.submit(transaction, self._level, self._timeout_s)
+            return self._log.submit(transaction, self._level, self._timeout_s)
         except TxLogError as error:
             if error.definite:  # else it may have been accepted, and needs its files
                 self._staging.discard()
+                self._operations.clear()
             raise
+
+    def _is_repeated(self) -> bool:
+        """Whether the node knows the id already; asked once, before anything is staged."""
+        if self._repeatable:
+            self._receipt = self._log.known(self._transaction_id, self._level, self._timeout_s)
+            self._repeated = self._receipt is not None
+            self._repeatable = False
+        return self._repeated
+
+    def _takes_more(self) -> bool:
+        """Whether an operation is to be added; False: the transaction is a repeated one.
+
+        Raises:
+            LocalProtocolError: It is committed already (definite).
+        """
+        if self._is_repeated():
+            return False
+        if self._submitted:
+            raise LocalProtocolError(
+                f"transaction {self.id} was submitted, it takes no more operations",
+                hint="Begin another one with log.transaction().",
+                transaction_id=self.id,
+            )
+        return True
 
     def create_table(
         self,
@@ -131,7 +213,7 @@ class Transaction:
             InvalidNameError: A name is outside the allowed pattern (definite).
             SchemaMismatchError: An unknown type, key or partition column (definite).
         """
-        if self.receipt is not None:
+        if not self._takes_more():
             return
         for role, given in (("keys", keys), ("partition_by", partition_by)):
             if isinstance(given, str):
@@ -161,7 +243,7 @@ class Transaction:
         self.add(OperationKind.DELETE_KEYS, table, frame)
 
     def overwrite(self, table: str, frame: DataFrame) -> None:
-        """Replace all rows of the table."""
+        """Replace all rows of the table; no rows empty it."""
         self.add(OperationKind.OVERWRITE, table, frame)
 
     def delete_where(self, table: str, predicate: str) -> None:
@@ -170,7 +252,7 @@ class Transaction:
         Raises:
             InvalidRequestError: At submit: the predicate is outside the allowed grammar (definite).
         """
-        if self.receipt is not None:
+        if not self._takes_more():
             return
         definition = self._definition(table)
         self._operations.append(
@@ -189,7 +271,7 @@ class Transaction:
             UnknownTableError: The table is not in the catalog (definite).
             SchemaMismatchError, InvalidRowsError, PayloadStoreError: See `Staging.stage`.
         """
-        if self.receipt is not None:
+        if not self._takes_more():
             return
         place = len(self._operations)
         self._operations.append(self._staging.stage(frame, self._definition(table), kind, place))

@@ -47,6 +47,10 @@ WORKERS = pa.schema(
         ("verdict", pa.string()),
         ("reason", pa.string()),
         ("alive", pa.bool_()),
+        #: It follows the log, did not end, and is not heard.
+        ("silent", pa.bool_()),
+        #: Why it stands still, or ended; empty = it does neither.
+        ("error", pa.string()),
         ("age_s", pa.float64()),
         ("engine", pa.string()),
         ("tables", pa.int64()),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 
 from sparktxlog.api.batches import BatchReceipt
 from sparktxlog.api.nodes import Nodes
@@ -37,7 +38,7 @@ def wait_for(
     while True:
         found: Receipt | None = None
         try:
-            found = link.receipt(transaction_id)
+            found = link.receipt(transaction_id, max(0.0, deadline - time.monotonic()))
         except NotFoundError as error:
             if not error.fields.get("unheard"):
                 raise  # else a node that does not answer may have it
@@ -49,6 +50,8 @@ def wait_for(
         ):
             return found
         left = deadline - time.monotonic()
+        if left <= 0 and found is not None and found.position is not None:
+            return replace(found, late=True)
         if left <= 0:
             reached = None if level_now is None else level_now.value
             raise CommitStateUnknownError(
@@ -66,9 +69,11 @@ def _id_of(receipt: Receipt | BatchReceipt | str) -> str:
         return transaction_id_to_text(transaction_id_from_text(receipt))
     if isinstance(receipt, BatchReceipt):
         if not receipt.n:
-            raise LocalProtocolError("the batch is empty")
+            raise LocalProtocolError("the batch had no rows: there is nothing to wait for")
         return receipt.transaction_id(receipt.n - 1)
     if receipt.transaction_id is None:
+        if not receipt.n:
+            raise LocalProtocolError("nothing was submitted: there is nothing to wait for")
         if receipt.ids:
             return receipt.ids[-1]
         raise LocalProtocolError(

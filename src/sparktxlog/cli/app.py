@@ -22,6 +22,7 @@ from sparktxlog.cli.output import (
     time_text,
 )
 from sparktxlog.cli.state import (
+    alive_text,
     awaited_text,
     judge_status,
     latest_runs,
@@ -58,9 +59,13 @@ app.command(epilog="Example: sparktxlog plan --json")(catchup.plan)
 app.command(epilog="Example: sparktxlog transfers --limit 5")(catchup.transfers)
 app.command(epilog="Example: sparktxlog epochs --limit 5")(epochs.epochs)
 app.command(epilog="Example: sparktxlog maintain --dry-run --json")(maintenance.maintain)
+app.command(
+    epilog="Example: sparktxlog commit --table orders --input orders.csv --format csv --op upsert"
+)(replica.commit)
 app.command(epilog="Example: sparktxlog apply --url http://127.0.0.1:7070 --follow")(replica.apply)
 app.command(epilog="Example: sparktxlog catch-up --force copy --json")(replica.catch_up)
 app.command(epilog="Example: sparktxlog replicate --parts 8")(replica.replicate)
+app.command(epilog="Example: sparktxlog repair orders --dry-run")(replica.repair)
 
 ConfigFile = Annotated[
     Path | None, typer.Option("--config", "-c", help="TOML or .properties file.")
@@ -137,19 +142,22 @@ def init(
     as_json: AsJson = False,
 ) -> None:
     """Write an example configuration of one node, with every setting explained."""
-    from sparktxlog.cli.example import example_config
+    from sparktxlog.cli.example import example_config, write_token
 
     if path.exists() and not force:
         raise ConfigError(
             f"{path} exists already", hint="Choose another file, or add --force.", file=str(path)
         )
-    text = example_config(node_id=node_id, port=port)
+    token_file = path.with_suffix(".token")
+    text = example_config(node_id=node_id, port=port, token_file=token_file)
     path.parent.mkdir(parents=True, exist_ok=True)
+    write_token(token_file)
     path.write_text(text)
     if as_json:
-        print_json({"written": str(path)})
+        print_json({"written": str(path), "token_file": str(token_file)})
     else:
-        typer.echo(f"Wrote {path}.  Start the node with: sparktxlog serve --config {path}")
+        typer.echo(f"Wrote {path} and {token_file}.")
+        typer.echo(f"Start the node with: sparktxlog serve --config {path}")
 
 
 @config_app.command("check", epilog="Example: sparktxlog config check conf/site-a.toml")
@@ -158,14 +166,20 @@ def config_check(
     settings: Overrides = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check a configuration file; exit code 6 names file, key, value and the way out."""
-    from sparktxlog.config import load_config
+    """Check a configuration file and the node's directories, as the node's user on its machine.
+
+    Exit code 6 names file, key, value and the way out.
+    """
+    from sparktxlog.config import check_directories, load_config
 
     config = load_config(path, _overrides(settings))
+    check_directories(config)
     if as_json:
-        print_json({"file": str(path), "ok": True, "lineage": config.lineage})
+        # The log of a node alone gets its name when it is founded.
+        lineage = config.lineage if config.peers else None
+        print_json({"file": str(path), "ok": True, "lineage": lineage})
     else:
-        typer.echo(f"{path}: good.  Node {config.node_id} of {config.lineage}")
+        typer.echo(f"{path}: good.  Node {config.node_id} of cluster {config.cluster}")
 
 
 @config_app.command("show", epilog="Example: sparktxlog config show --config conf/site-a.toml")
@@ -209,12 +223,16 @@ def _print_status(found: Mapping[str, Any], word: str) -> None:
     )  # fmt: skip
     if found.get("phase_reason") and found.get("phase") not in ("NORMAL", "WITNESS", "FAULT"):
         typer.echo(f"{found['phase']}: {found['phase_reason']}")
+    for warning in found.get("warnings") or []:
+        typer.echo(f"warning: {warning['text']}")
     for name in found.get("suspects") or []:
         typer.echo(f"missed {name}: no sign of life")
     for waiting in found.get("waiting_for") or []:
         typer.echo(f"awaited {awaited_text(waiting)}")
     if found.get("restricted"):
         typer.echo(restricted_text(found["restricted"]))
+    for failing in found.get("failing") or []:
+        typer.echo(f"failing {failing['task']}, {failing['times']:,} times: {failing['text']}")
     if found.get("halted"):
         typer.echo(f"halted: {found['halted']}")
     if found.get("uncompared"):
@@ -240,12 +258,12 @@ def _print_replicas(found: Mapping[str, Any]) -> None:
     print_rows(
         "replicas",
         ("worker", "site", "position", "verdict", "report is old (s)", "alive", "needs copy",
-         "plan", "catch-up"),
+         "plan", "catch-up", "last error"),
         [
             [replica.get("worker_id"), replica.get("node_id"), replica.get("position"),
-             verdict_text(replica), replica.get("age_s"), bool(replica.get("alive")),
+             verdict_text(replica), replica.get("age_s"), alive_text(replica),
              bool(replica.get("needs_copy")), replica.get("plan"),
-             catchup.last_transfer_text(replica)]
+             catchup.last_transfer_text(replica), replica.get("error")]
             for replica in found.get("replicas") or []
         ],
     )  # fmt: skip

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from sparktxlog.config import SETTINGS, Setting, load_config
-from sparktxlog.model.ids import check_node_id
+from sparktxlog.model.ids import check_new_name, check_node_id
 
-_GIVEN = ("node-id", "master-url", "data-dir")
+_GIVEN = ("node-id", "master-url", "data-dir", "client-token-file")
 
 
-def example_config(*, node_id: str, port: int) -> str:
+def write_token(path: Path) -> None:
+    """Write a new token that only this user can read; one that is there stays, clients know it."""
+    with contextlib.suppress(FileExistsError):
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as target:
+            target.write(secrets.token_urlsafe(32) + "\n")
+
+
+def example_config(*, node_id: str, port: int, token_file: Path | None = None) -> str:
     """Return a TOML file that starts a node of its own; all other settings stand as comments."""
-    check_node_id(node_id)
+    check_new_name(check_node_id(node_id))
     lines = [
         "# Configuration of a sparktxlog node.  Environment variables SPARKTXLOG_<KEY> and",
         "# --set KEY=VALUE override what stands here; relative paths are relative to the",
@@ -32,6 +43,12 @@ def example_config(*, node_id: str, port: int) -> str:
         '# url = "http://10.0.0.2:7070"',
         "",
     ]
+    if token_file is not None:
+        lines += [
+            "# Clients show what stands in this file; those of this user on this machine find it.",
+            f"client-token-file = {json.dumps(str(token_file))}",
+            "",
+        ]
     for setting in SETTINGS:
         if setting.key in _GIVEN:
             continue

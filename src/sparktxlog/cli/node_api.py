@@ -11,6 +11,7 @@ from urllib.request import Request, urlopen
 
 from sparktxlog import errors
 from sparktxlog.errors import InvalidRequestError, TransportError, TxLogError
+from sparktxlog.worker.local_token import local_token
 
 DEFAULT_URL = "http://127.0.0.1:7070"
 TOKEN_VARIABLE = "SPARKTXLOG_CLIENT_TOKEN"  # noqa: S105 - a name, no secret
@@ -34,7 +35,8 @@ class NodeApi:
     Args:
         url: The node's URL, scheme, host and port.
         token: Bearer token of all requests; default: `client_token` for questions and, because
-            all that commands send is an operator's act, `admin_token` for the rest.
+            all that commands send is an operator's act, `admin_token` for the rest; else the one
+            that a node of this machine and user noted.
         timeout_s: Seconds to wait for one answer.
     """
 
@@ -46,8 +48,8 @@ class NodeApi:
             )
         self.url = url.rstrip("/")
         self.timeout_s = timeout_s
-        self._client_token = token or client_token()
-        self._admin_token = token or admin_token()
+        self._client_token = token or client_token() or local_token(url)
+        self._admin_token = token or admin_token() or local_token(url)
 
     def get(self, path: str, **query: Any) -> Any:
         """Return the decoded JSON answer of `GET path`.

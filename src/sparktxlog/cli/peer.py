@@ -115,6 +115,19 @@ def peer_set(
     _print(_api(url).send("PATCH", _path(node), given), as_json)
 
 
+@peer_app.command("set-quorum", epilog="Example: sparktxlog peer set-quorum majority")
+def peer_set_quorum(
+    rule: Annotated[str, typer.Argument(help="all, majority, default or a number.")],
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Change how many members must hold a transaction before it is acquired, by a decision.
+
+    What `acquisition-quorum` of the configurations says counts in the first epoch only.
+    """
+    _print(_api(url).send("POST", "/v1/quorum", {"rule": rule}), as_json)
+
+
 @peer_app.command("promote", epilog="Example: sparktxlog peer promote C")
 def peer_promote(node: Node, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     """Move a node up by one in precedence: the first member is the master on duty."""
@@ -160,20 +173,32 @@ def peer_force(
         str | None,
         typer.Option(metavar="TEXT", help="The node's id and epoch, instead of typing them."),
     ] = None,
+    though_linked: Annotated[
+        bool,
+        typer.Option(
+            "--though-linked", help="Leave also those behind that vote and are linked: they live."
+        ),
+    ] = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
     """Let the asked node go on alone.  Only if all other members are dead for certain.
 
-    If any of them lives, the log forks, and what it ordered meanwhile is not in this one.
+    If any of them lives, the log forks, and what it ordered meanwhile is not in this one.  While
+    another voter is linked it is refused.
     """
     api = _api(url)
     if confirm is None:
         shown = api.get("/v1/epochs")["force"]
+        for name in shown.get("linked_voters") or []:
+            typer.echo(f"{name} votes and is linked: it is not dead.", err=True)
         typer.echo("Only if all other members are dead for certain: else the log forks.", err=True)
         _print_losses(shown["may_be_lost"], err=True)
         confirm = typer.prompt(f"Type {shown['confirm']!r} to go on", err=True)
-    _print(api.send("POST", "/v1/force", {"confirm": confirm}), as_json)
+    body: dict[str, Any] = {"confirm": confirm}
+    if though_linked:
+        body["though_linked"] = True
+    _print(api.send("POST", "/v1/force", body), as_json)
 
 
 def _print(found: Mapping[str, Any], as_json: bool) -> None:
@@ -181,7 +206,8 @@ def _print(found: Mapping[str, Any], as_json: bool) -> None:
         print_json(found)
         return
     print_rows(
-        f"{found['lineage']}, epoch {found['epoch']}: this node is {found['phase']}",
+        f"{found['lineage']}, epoch {found['epoch']}: this node is {found['phase']}"
+        + (f", the quorum is {found['quorum_rule']}" if found.get("quorum_rule") else ""),
         ("node", "address", "votes", "member", "witness", "incarnation", "on duty", "missed"),
         [
             [seat["id"], seat["url"], seat["weight"], seat["member"], seat["witness"],

@@ -25,6 +25,14 @@ def quarantine(
     follow: Annotated[
         str, typer.Option("--from", metavar="URL", help="A node of the side that goes on.")
     ],
+    rejoin: Annotated[
+        bool,
+        typer.Option(
+            "--rejoin",
+            help="Also if its queue does not differ: its clock was far ahead, and no member admits "
+            "it with what it promised then.",
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Let a stopped node that cannot follow give way: keep what only it has, then let it join anew.
@@ -38,7 +46,7 @@ def quarantine(
     checked = load_config(config)
     api = NodeApi(follow, token=os.environ.get(TOKEN_VARIABLE) or checked.client_token)
     try:
-        done = quarantine_node(checked, api, lambda text: typer.echo(text, err=True))
+        done = quarantine_node(checked, api, lambda text: typer.echo(text, err=True), rejoin=rejoin)
     except TransportError as error:
         if type(error) is not TransportError:
             raise

@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import gc
+import logging
 import signal
 import socket
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import uvicorn
-
-from sparktxlog.config import NodeConfig, load_config
+from sparktxlog.config import NodeConfig, check_directories, load_config
 from sparktxlog.errors import ConfigError, TxLogError
+from sparktxlog.model.values import split_urls
+from sparktxlog.worker.local_token import note_token
 
 if TYPE_CHECKING:
     from sparktxlog.runtime.running import RunningNode
 
-#: Open requests get so long to end after a stop signal, seconds.
-_GRACE_S = 3
-#: Longer than peers keep idle connections, so that only they close them.
-_KEEP_ALIVE_S = 75
 #: The publisher's thread must not keep the event loop waiting for the default 5 ms.
 _SWITCH_INTERVAL_S = 0.001
 #: Bytes a connection takes beyond what is on the wire: chunks of copies must not queue up in
@@ -41,7 +37,7 @@ def run_node(config: NodeConfig) -> int:
     """Run a node until SIGTERM or SIGINT; return 0 after a clean stop.
 
     Raises:
-        ConfigError: The address cannot be listened on (definite).
+        ConfigError: A directory or the address cannot be used (definite).
         LockedError: Another process owns the data directory (definite).
         StorageError, InvariantViolation: The node had to stop by itself.
     """
@@ -50,16 +46,31 @@ def run_node(config: NodeConfig) -> int:
     from sparktxlog.runtime.logs import set_up_logs
     from sparktxlog.runtime.memory import bound_memory
 
+    check_directories(config)
     set_up_logs(config.node_id, config.log_level, config.log_format)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     bound_memory()
     listener = _listen(config)
+    _note_token(config)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_run(config, listener))
     finally:
         listener.close()
     return 0
+
+
+def _note_token(config: NodeConfig) -> None:
+    """Let clients of this user on this machine find the token."""
+    if config.client_token_file is None:
+        return
+    host, port = config.listen
+    at = f"[{host}]" if ":" in host else host
+    try:
+        note_token([*split_urls(config.master_url), f"http://{at}:{port}"],
+                   config.client_token_file)  # fmt: skip
+    except OSError as error:
+        logging.getLogger("sparktxlog").info("the token's file is not noted: %s", error)
 
 
 def _listen(config: NodeConfig) -> socket.socket:
@@ -79,14 +90,6 @@ def _listen(config: NodeConfig) -> socket.socket:
     return listener
 
 
-class _Server(uvicorn.Server):
-    """A server that leaves signals to `_run`."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
 async def _run(config: NodeConfig, listener: socket.socket) -> None:
     from sparktxlog.runtime.wiring import build_node
 
@@ -98,20 +101,9 @@ async def _run_once(running: RunningNode, listener: socket.socket) -> bool:
     """Run a node until it stops; return whether it has to start anew, on another state."""
     from sparktxlog.runtime.joining import StartAgainError
     from sparktxlog.service.app import build_app
+    from sparktxlog.service.listener import Server, client_places
 
-    server = _Server(
-        uvicorn.Config(
-            build_app(running),
-            http="httptools",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            date_header=False,
-            timeout_keep_alive=_KEEP_ALIVE_S,
-            timeout_graceful_shutdown=_GRACE_S,
-        )
-    )
+    server = Server(build_app(running), places=client_places(running.node.config.connections_limit))
 
     def stop() -> None:
         running.begin_stop()

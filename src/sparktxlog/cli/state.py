@@ -21,18 +21,21 @@ def judge_status(status: Mapping[str, Any]) -> ExitCode:
     """Return what a node's `/v1/status` says about the cluster as this node sees it.
 
     DIVERGED: a replica differs from the log or from another one, or the node halted.  LAGGING: the
-    node is no member of its epoch or has no quorum, a peer is awaited while transactions wait, or a
-    replica is behind what is published.
-    A silent worker whose replica has everything is in sync: workers may run from a scheduler.
+    node is no member of its epoch or has no quorum, a task of it fails, a peer is awaited while
+    transactions wait, a replica is behind what is published, or a worker stands still or went
+    silent without an end.
+    One that ended, and whose replica has everything, is in sync: workers may run from a scheduler.
     """
     if status.get("halted"):
         return ExitCode.DIVERGED
     replicas = list(status.get("replicas") or [])
     if any(r.get("verdict") in _BAD_VERDICTS or r.get("contested") for r in replicas):
         return ExitCode.DIVERGED
-    if status.get("phase") in _WITHOUT_PART or status.get("restricted"):
+    if status.get("phase") in _WITHOUT_PART or status.get("restricted") or status.get("failing"):
         return ExitCode.LAGGING
     if status.get("waiting_for") and status.get("incoming_transactions"):
+        return ExitCode.LAGGING
+    if any(replica.get("silent") or replica.get("error") for replica in replicas):
         return ExitCode.LAGGING
     published = int(status.get("published") or 0)
     if any(int(replica.get("position") or 0) < published for replica in replicas):
@@ -50,6 +53,11 @@ def verdict_text(replica: Mapping[str, Any]) -> str:
     """Return the verdict on a replica, and whether another one contests it."""
     verdict = str(replica.get("verdict") or "")
     return verdict + CONTESTED if replica.get("contested") else verdict
+
+
+def alive_text(replica: Mapping[str, Any]) -> str:
+    """Return whether a replica's worker reports, and whether it should."""
+    return "SILENT" if replica.get("silent") else "yes" if replica.get("alive") else "no"
 
 
 def awaited_text(waiting: Mapping[str, Any]) -> str:

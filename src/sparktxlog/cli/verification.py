@@ -54,14 +54,15 @@ def run_comparison(
         compared = compare_sites(source, peers, since=since)
     counted = _recount(url, tables, token) if recount else None
     report = comparison_of(compared, counted)
-    sound = compared.equal and (counted is None or counted.sound)
-    return report, ExitCode.IN_SYNC if sound else ExitCode.DIVERGED
+    if not compared.equal or (counted is not None and not counted.sound):
+        return report, ExitCode.DIVERGED
+    return report, ExitCode.IN_SYNC if compared.complete else ExitCode.LAGGING
 
 
 def comparison_of(compared: SiteComparison, counted: Verification | None) -> dict[str, Any]:
     """Return a comparison as the command prints it; `lines` is the text for people."""
     said = conclusions(compared, counted)
-    report: dict[str, Any] = {"equal": compared.equal, **asdict(compared), "conclusions": said}
+    report = compared.to_document(said)
     if counted is not None:
         report["recount"] = findings_of(counted)
     return report | {"lines": comparison_lines(compared, said)}

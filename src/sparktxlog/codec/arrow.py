@@ -66,19 +66,24 @@ _TOKEN = re.compile(r"\s*(?:(?P<quoted>`(?:[^`]|``)+`)|(?P<word>[^\s<>(),:`]+)|(
 _MARKS = frozenset("<>(),:")
 #: Nesting of types beyond this is an attack or a mistake.
 _MAX_DEPTH = 32
+#: Names up to this length are remembered with their types.
+_REMEMBERED = 200
 
 
-@lru_cache(maxsize=4096)
 def arrow_type(ddl: str) -> pa.DataType:
     """Return the Arrow type of Spark's DDL name.
 
     Raises:
         SchemaMismatchError: The name is unknown or torn (definite).
     """
-    return _Parser(ddl).whole()
+    return _short_type(ddl) if len(ddl) <= _REMEMBERED else _Parser(ddl).whole()
 
 
 @lru_cache(maxsize=4096)
+def _short_type(ddl: str) -> pa.DataType:
+    return _Parser(ddl).whole()
+
+
 def normal_type(ddl: str) -> str:
     """Return the canonical DDL name: lower case, no spaces, no aliases.
 

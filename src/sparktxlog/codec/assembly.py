@@ -21,6 +21,7 @@ from sparktxlog.errors import LocalProtocolError
 from sparktxlog.model.operation import (
     OP_COLUMN,
     TX_COLUMN,
+    Acceptance,
     Block,
     InlineSection,
     OperationKind,
@@ -47,6 +48,7 @@ def assemble_run(
     submitted_at: int,
     *,
     compression: str | None = None,
+    acceptance: Acceptance | None = None,
 ) -> tuple[RunManifest, bytes]:
     """Return manifest and payload container of a run of validated transactions.
 
@@ -54,6 +56,7 @@ def assemble_run(
         transactions: 1 to 8,192 of them, validated, ids distinct; of one session, or of none.
         submitted_at: Wall clock, microseconds since 1970 UTC.
         compression: Of the inline sections: None, `lz4` or `zstd`.
+        acceptance: What the accepting node knows of the ids; of a client None.
 
     Raises:
         LocalProtocolError: Transactions of different sessions, or none at all (definite).
@@ -97,6 +100,12 @@ def assemble_run(
         blocks=tuple(blocks),
         submitted_at=submitted_at,
         session=session,
+        acceptance=acceptance,
+        valid_until=tuple(
+            (index, transaction.valid_until)
+            for index, transaction in enumerate(transactions)
+            if transaction.valid_until is not None
+        ),
     )
     return manifest, encode_payload(manifest, sections)
 

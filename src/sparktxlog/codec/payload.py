@@ -74,7 +74,7 @@ def read_manifest(payload: bytes | memoryview) -> RunManifest:
     """
     try:
         manifest = _decoder.decode(split_payload(payload)[0])
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ManifestMismatchError(f"the manifest cannot be read: {error}") from error
     if len(manifest.ids) != 16 * manifest.n or manifest.n < 1:
         raise ManifestMismatchError("the manifest's ids do not match its count", n=manifest.n)

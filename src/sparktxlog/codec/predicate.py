@@ -16,7 +16,8 @@ depend on the moment (no `now`, `rand`, user functions) nor fail at a row that o
 plan looks at (no arithmetic, no casts).  It is typed against the table when it is submitted:
 both sides of a comparison are of one family and have an exact common type.  The result is a
 normal form in which names are quoted, literals carry their type and moments their zone;
-the normal form of a normal form is itself.  Workers evaluate it in UTC with ANSI rules.
+the normal form of a normal form is itself.  Workers evaluate it in UTC with ANSI rules, and
+LIKE in time linear in the text: `evaluable` replaces what Spark would try with backtracking.
 See docs/decisions/0030-predicate-language.md.
 """
 
@@ -26,7 +27,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import date
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 
 import pyarrow as pa
 
@@ -37,6 +38,14 @@ from sparktxlog.errors import InvalidRequestError
 MAX_LENGTH = 65_536
 _MAX_DEPTH = 64
 _MAX_TESTS = 1000
+#: Literals of all lists of IN together.
+_MAX_ITEMS = 10_000
+#: Characters of a pattern of LIKE: each row is compared with it.
+_MAX_PATTERN = 1_000
+#: Digits of a number; a double with all its zeros has 309.
+_MAX_DIGITS = 400
+#: Elements of a regular expression that stand in one sequence: Java recurses along it.
+_SEQUENCE = 64
 
 _COMPARE = {"=": "=", "==": "=", "<>": "!=", "!=": "!=", "<": "<", "<=": "<=", ">": ">",
             ">=": ">=", "<=>": "<=>"}  # fmt: skip
@@ -112,12 +121,66 @@ def normalise(text: str, schema: pa.Schema) -> str:
     return _Parser(text, schema).parse()
 
 
-class _Parser:
-    """Recursive descent; each method reads its rule and returns normalised SQL."""
+def evaluable(text: str, schema: pa.Schema) -> str:
+    """Return a predicate of the log as Spark is to evaluate it: alike, in time linear in a text.
 
-    def __init__(self, text: str, schema: pa.Schema) -> None:
+    Spark makes a regular expression of LIKE, in which each `.*` is tried at every length: with k
+    of them in turn, a text of n characters takes up to n^k steps.  A `%` never has to be tried
+    again once the piece after it was found at its first place, so the pieces become atomic groups.
+
+    Args:
+        text: In normal form, or several joined by OR.  What was ordered is evaluated, whatever
+            bounds `normalise` has today.
+        schema: Arrow schema of the table.
+    """
+    return _Parser(text, schema, as_ordered=True).parse() if "LIKE" in text else text
+
+
+def _linear_pattern(pattern: str) -> str | None:
+    """Return the Java regular expression, to be found, of a LIKE pattern; None = LIKE is linear."""
+    pieces: list[list[str]] = [[]]
+    for escaped, char in re.findall(r"\\([\\%_])|(.)", pattern, re.DOTALL):
+        if char == "%":
+            pieces.append([])
+        else:
+            pieces[-1].append("." if char == "_" else _regex_literal(escaped or char))
+    if len(pieces) < 3 or (len(pieces) == 3 and not pieces[2]):
+        return None  # one % to try, for one at the end takes what is left
+    first, *middle, last = pieces
+    steps = [_sequence(first), *(f"(?>.*?{_sequence(piece)})" for piece in middle if piece)]
+    if last:
+        steps.append(f"(?>.*{_sequence(last)}\\z)")
+    return f"(?s)\\A{_sequence(steps)}"
+
+
+def _regex_literal(char: str) -> str:
+    return f"\\{char}" if char.isascii() and not char.isalnum() else char
+
+
+def _sequence(elements: list[str]) -> str:
+    """Return a sequence that never goes back, as a tree of atomic groups: Java's stack is short."""
+    while len(elements) > _SEQUENCE:
+        elements = [
+            f"(?>{''.join(elements[at : at + _SEQUENCE])})"
+            for at in range(0, len(elements), _SEQUENCE)
+        ]
+    return "".join(elements)
+
+
+class _Parser:
+    """Recursive descent; each method reads its rule and returns normalised SQL.
+
+    Args:
+        text: The predicate.
+        schema: Arrow schema of the table.
+        as_ordered: It stands in the log: no bounds, and LIKE in the form of `evaluable`.
+    """
+
+    def __init__(self, text: str, schema: pa.Schema, *, as_ordered: bool = False) -> None:
         self._text = text
         self._schema = schema
+        self._as_ordered = as_ordered
+        self._items = 0
         self._columns: Mapping[str, pa.Field] = {f.name.lower(): f for f in schema}
         self._tokens = tokens_of(text)
         self._index = 0
@@ -166,7 +229,7 @@ class _Parser:
 
     def _disjunction(self) -> str:
         self._depth += 1
-        if self._depth > _MAX_DEPTH:
+        if self._depth > _MAX_DEPTH and not self._as_ordered:
             raise self._fault(self._peek(), f"it is nested more than {_MAX_DEPTH} deep")
         parts = [self._conjunction()]
         while self._accept("OR"):
@@ -189,7 +252,7 @@ class _Parser:
 
     def _test(self) -> str:
         self._tests += 1
-        if self._tests > _MAX_TESTS:
+        if self._tests > _MAX_TESTS and not self._as_ordered:
             raise self._fault(self._peek(), f"it has more than {_MAX_TESTS:,} tests",
                               "Delete by keys instead.")  # fmt: skip
         if self._accept("("):
@@ -248,6 +311,10 @@ class _Parser:
                 raise self._fault(item, "IN takes a list of literals")
             typed, item = self._comparable(left, item)
             items.append(item.sql)
+            self._items += 1
+            if self._items > _MAX_ITEMS and not self._as_ordered:
+                raise self._fault(item, f"IN has more than {_MAX_ITEMS:,} literals",
+                                  "Delete by keys instead.")  # fmt: skip
             if not self._accept(","):
                 break
         self._expect(")")
@@ -262,6 +329,13 @@ class _Parser:
         rest = re.sub(r"\\[\\%_]", "", token.text)
         if "\\" in rest:
             raise self._fault(token, "in a pattern, \\ stands only before %, _ or \\")
+        linear = None
+        if self._as_ordered:
+            linear = _linear_pattern(token.text)
+        elif len(token.text) > _MAX_PATTERN:
+            raise self._fault(token, f"a pattern has {_MAX_PATTERN:,} characters at most")
+        if linear is not None:
+            return f"({left.sql} {negated}RLIKE {string_literal(linear)})"
         return f"({left.sql} {negated}LIKE {string_literal(token.text)})"
 
     # -- values ---------------------------------------------------------------------------------
@@ -292,12 +366,17 @@ class _Parser:
     def _number(self, token: Token, sign: str) -> _Value:
         text = sign + token.text
         suffix = self._suffix(token)
+        if len(text) > _MAX_DIGITS:
+            raise self._fault(token, f"this number has more than {_MAX_DIGITS} characters")
         if suffix == "D" or (not suffix and "e" in text.lower()):
             number = float(text)
             if number in (float("inf"), float("-inf")):
                 raise self._fault(token, "this number is beyond a double")
             return _Value(f"{number!r}D", pa.float64(), token.at)
-        value = Decimal(text)
+        try:
+            value = Decimal(text)
+        except InvalidOperation:  # of an exponent beyond 10^18
+            raise self._fault(token, "this number has more than 38 digits") from None
         _, digits, exponent = value.as_tuple()
         if suffix != "BD" and exponent == 0 and "." not in text:
             if not suffix and abs(value) < 1 << 31:
@@ -348,7 +427,7 @@ class _Parser:
                 sql = f"TIMESTAMP_NTZ '{parse_timestamp(text, zone=False)}'"
             else:
                 sql = f"TIMESTAMP_LTZ '{parse_timestamp(text, zone=True)}'"
-        except ValueError as error:
+        except (ValueError, OverflowError) as error:
             raise self._fault(literal, f"{text[:40]!r} is no {type_name(kind)}: {error}") from None
         return _Value(sql, kind, literal.at)
 

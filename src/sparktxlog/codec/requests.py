@@ -18,22 +18,23 @@ import base64
 import binascii
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any
 
 import msgspec
 import pyarrow as pa
 
 from sparktxlog.codec.arrow import arrow_schema, arrow_type, normal_type
-from sparktxlog.codec.predicate import normalise
+from sparktxlog.codec.predicate import MAX_LENGTH, normalise
 from sparktxlog.codec.rows import rows_to_arrow
 from sparktxlog.codec.runs import MAX_OPERATIONS, RunLimits
-from sparktxlog.codec.sections import read_section, write_section
+from sparktxlog.codec.sections import write_section
 from sparktxlog.codec.transactions import PreparedOperation, PreparedTransaction
 from sparktxlog.codec.validation import (
-    align_rows,
     check_definition,
     check_rows,
     known_table,
+    read_rows,
     row_schema,
 )
 from sparktxlog.errors import (
@@ -44,15 +45,25 @@ from sparktxlog.errors import (
     OversizeError,
     SchemaMismatchError,
 )
-from sparktxlog.model.ids import check_relative_path, transaction_id_to_text
+from sparktxlog.model.ids import check_new_name, check_relative_path, transaction_id_to_text
 from sparktxlog.model.operation import ROW_KINDS, OperationKind, StagedFile
 from sparktxlog.model.receipt import Level
 from sparktxlog.model.signature import TableSignature
-from sparktxlog.model.table import Column, TableDefinition
+from sparktxlog.model.table import Column, TableDefinition, Tables
 
 MAX_FILES = 100_000
+#: Columns of a table.
+MAX_COLUMNS = 2_000
+#: Characters of all predicates of a transaction.
+_MAX_PREDICATES = 4 * MAX_LENGTH
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _LEVEL = re.compile(r"(accepted|acquired|ordered|applied)(?:\(([0-9]{1,3})\))?")
+
+
+_Names = Annotated[list[str], msgspec.Meta(max_length=MAX_COLUMNS)]
+#: Sums over a transaction's files stay below 2^63.
+_Bytes = Annotated[int, msgspec.Meta(le=1 << 45)]
+_Rows = Annotated[int, msgspec.Meta(le=1 << 45)]
 
 
 class ColumnRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -67,8 +78,8 @@ class FileRequest(msgspec.Struct, forbid_unknown_fields=True):
     """A staged Parquet file."""
 
     path: str
-    size_bytes: int
-    rows: int
+    size_bytes: _Bytes
+    rows: _Rows
     digest: str
     partition: dict[str, str | None] | None = None
 
@@ -81,11 +92,11 @@ class OperationRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaults
     rows: list[Any] | None = None
     #: Base64 of an Arrow IPC stream of the rows.
     arrow: str | None = None
-    files: list[FileRequest] | None = None
-    predicate: str | None = None
-    columns: list[ColumnRequest] | None = None
-    keys: list[str] | None = None
-    partition_by: list[str] | None = None
+    files: Annotated[list[FileRequest], msgspec.Meta(max_length=MAX_FILES)] | None = None
+    predicate: Annotated[str, msgspec.Meta(max_length=MAX_LENGTH)] | None = None
+    columns: Annotated[list[ColumnRequest], msgspec.Meta(max_length=MAX_COLUMNS)] | None = None
+    keys: _Names | None = None
+    partition_by: _Names | None = None
     deletion_vectors: bool | None = None
     #: `rows:lane0:lane1`, the content signature of the rows (protocol S2b).
     claim: str | None = None
@@ -94,14 +105,17 @@ class OperationRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaults
 class TransactionRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     """One transaction."""
 
-    operations: list[OperationRequest]
+    operations: Annotated[list[OperationRequest], msgspec.Meta(max_length=MAX_OPERATIONS)]
     transaction_id: str | None = None
     session: str | None = None
     level: str | None = None
     #: Seconds.
     timeout: float | None = None
+    #: Microseconds since 1970 UTC: no effect when ordered after that.
+    valid_until: int | None = None
 
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _decoder = msgspec.json.Decoder(TransactionRequest)
 _encoder = msgspec.json.Encoder()
 
@@ -154,6 +168,10 @@ def prepare(
 ) -> PreparedTransaction:
     """Check a transaction against the catalog; staged files are checked by form only.
 
+    Appends, upserts and deletes of no rows are checked and left out, so the result may have no
+    operation; an overwrite with no rows becomes a `delete_where` of all.  Staged files that claim
+    to have none remain until somebody has looked at them.
+
     Args:
         request: The decoded request.
         transaction_id: Its id, or one made for it.
@@ -172,29 +190,43 @@ def prepare(
         )
     if request.session is not None and not 1 <= len(request.session) <= 128:
         raise InvalidRequestError("a session's name has 1 to 128 characters")
+    predicates = sum(len(operation.predicate or "") for operation in operations)
+    if predicates > _MAX_PREDICATES:
+        raise OversizeError(
+            f"the transaction's predicates have {predicates:,} characters, {_MAX_PREDICATES:,} are "
+            "allowed",
+            hint="Delete by keys instead, or make it several transactions.",
+            limit=_MAX_PREDICATES,
+        )
     seen_files: set[str] = set()
-    known: Mapping[str, TableDefinition] = tables
+    known = Tables.of(tables)
+    created: dict[str, TableDefinition] = {}
     prepared = []
     for operation in operations:
         _check_fields(operation)
         if operation.kind is OperationKind.CREATE_TABLE:
             definition = _definition(operation, known)
-            known = {**known, definition.name: definition}
+            if not created:
+                known = known.below(created)
+            created[definition.name.lower()] = definition
             prepared.append(
                 PreparedOperation(table=definition.name, kind=operation.kind, definition=definition)
             )
             continue
-        prepared.append(
-            _prepare_operation(
-                operation, known_table(known, operation.table), transaction_id, seen_files, limits
-            )
+        found = _prepare_operation(
+            operation, known_table(known, operation.table), transaction_id, seen_files, limits
         )
+        if found is not None:
+            prepared.append(found)
     # A value takes at least two characters of JSON and, but for its text, at most 16 bytes.
     plain = size_bytes is not None and all(item.arrow is None for item in operations)
     if not plain or 16 * (size_bytes or 0) > limits.size_bytes:
         _check_size(prepared, limits)
     return PreparedTransaction(
-        transaction_id=transaction_id, operations=tuple(prepared), session=request.session
+        transaction_id=transaction_id,
+        operations=tuple(prepared),
+        session=request.session,
+        valid_until=request.valid_until,
     )
 
 
@@ -212,9 +244,7 @@ def _check_fields(operation: OperationRequest) -> None:
             )
 
 
-def _definition(
-    operation: OperationRequest, tables: Mapping[str, TableDefinition]
-) -> TableDefinition:
+def _definition(operation: OperationRequest, tables: Tables) -> TableDefinition:
     definition = TableDefinition(
         name=operation.table,
         columns=tuple(
@@ -226,14 +256,14 @@ def _definition(
         deletion_vectors=bool(operation.deletion_vectors),
     )
     check_definition(definition)
-    for name, present in tables.items():
-        if name.lower() == definition.name.lower() and present != definition:
-            raise SchemaMismatchError(
-                f"table {name!r} exists with another definition",
-                hint="Names of tables ignore case.  Creating an equal table again does nothing; "
-                "choose another name.",
-                table=name,
-            )
+    present = tables.alike(definition.name)
+    if present is not None and present != definition:
+        raise SchemaMismatchError(
+            f"table {present.name!r} exists with another definition",
+            hint="Names of tables ignore case.  Creating an equal table again does nothing; "
+            "choose another name.",
+            table=present.name,
+        )
     return definition
 
 
@@ -243,7 +273,7 @@ def _prepare_operation(
     transaction_id: bytes,
     seen_files: set[str],
     limits: RunLimits,
-) -> PreparedOperation:
+) -> PreparedOperation | None:
     kind, table = operation.kind, definition.name
     version = definition.schema_version
     if kind is OperationKind.DELETE_WHERE:
@@ -262,13 +292,29 @@ def _prepare_operation(
         row_schema(definition, kind)  # refuses keyed kinds on tables without keys
         files = _files(operation.files, definition, kind, transaction_id, seen_files)
         _check_claim(definition, claim, sum(file.rows for file in files))
+        if not files:
+            return without_rows(definition, kind)
         return PreparedOperation(
             table=table, kind=kind, schema_version=version, files=files, claim=claim
         )
     rows = _rows(operation, definition, limits)
-    check_rows(definition, kind, rows)
     _check_claim(definition, claim, rows.num_rows)
+    if not rows.num_rows:
+        return without_rows(definition, kind)
+    check_rows(definition, kind, rows)
     return PreparedOperation(table=table, kind=kind, schema_version=version, rows=rows, claim=claim)
+
+
+def without_rows(definition: TableDefinition, kind: OperationKind) -> PreparedOperation | None:
+    """Return what an operation of no rows does: an overwrite empties the table, others nothing."""
+    if kind is not OperationKind.OVERWRITE:
+        return None
+    return PreparedOperation(
+        table=definition.name,
+        kind=OperationKind.DELETE_WHERE,
+        schema_version=definition.schema_version,
+        predicate=normalise("TRUE", arrow_schema(definition)),
+    )
 
 
 def _rows(operation: OperationRequest, definition: TableDefinition, limits: RunLimits) -> pa.Table:
@@ -282,7 +328,7 @@ def _rows(operation: OperationRequest, definition: TableDefinition, limits: RunL
         raise InvalidRequestError(
             f"table {definition.name!r}: 'arrow' is no base64", table=definition.name
         ) from error
-    return align_rows(definition, operation.kind, read_section(data, 2 * limits.size_bytes))
+    return read_rows(data, definition, operation.kind, 2 * limits.size_bytes)
 
 
 def _claim(operation: OperationRequest) -> TableSignature | None:
@@ -321,6 +367,8 @@ def _files(
     files = []
     for request in requests:
         path = check_relative_path(request.path)
+        for part in path.split("/"):
+            check_new_name(part)
         if not path.startswith(root):
             raise InvalidNameError(
                 f"staged file {path[:140]!r} is not below {root!r}",
@@ -352,12 +400,6 @@ def _files(
     if len(seen) > MAX_FILES:
         raise OversizeError(
             f"a transaction has {MAX_FILES:,} staged files at most", limit=MAX_FILES
-        )
-    if not sum(file.rows for file in files):
-        raise InvalidRowsError(
-            f"table {definition.name!r}: staged files without rows",
-            hint="Leave the operation out.",
-            table=definition.name,
         )
     return tuple(files)
 
@@ -452,8 +494,27 @@ def request_of(
             session=transaction.session,
             level=level,
             timeout=timeout_s,
+            valid_until=transaction.valid_until,
         )
     )
+
+
+def microseconds(time: datetime | None) -> int | None:
+    """Return a time as microseconds since 1970 UTC, None for None.
+
+    Raises:
+        InvalidRequestError: It has no zone (definite).
+    """
+    if time is None:
+        return None
+    if time.tzinfo is None:
+        raise InvalidRequestError(
+            f"valid_until {time.isoformat()} has no time zone",
+            hint="Use datetime.now(UTC) + timedelta(…).",
+            field="valid_until",
+            value=time.isoformat(),
+        )
+    return (time - _EPOCH) // timedelta(microseconds=1)
 
 
 def encode_request(request: TransactionRequest) -> bytes:

@@ -15,8 +15,14 @@ import pyarrow as pa
 
 from sparktxlog.codec.payload import read_manifest, split_payload
 from sparktxlog.codec.rows import type_name
-from sparktxlog.codec.sections import read_section
-from sparktxlog.codec.validation import IndexArray, check_rows, known_table, run_schema
+from sparktxlog.codec.sections import check_size, read_section
+from sparktxlog.codec.validation import (
+    IndexArray,
+    cast_bytes,
+    check_rows,
+    known_table,
+    run_schema,
+)
 from sparktxlog.errors import (
     DuplicateTransactionError,
     InvalidRequestError,
@@ -93,6 +99,11 @@ def validate_run(
         )
     check_distinct_ids(manifest.ids)
     _check_session(manifest.session)
+    indices = [index for index, _ in manifest.valid_until]
+    if indices != sorted(set(indices) & set(range(manifest.n))):
+        raise InvalidRequestError(
+            "valid_until names transactions of the run, each once, ascending", field="valid_until"
+        )
     sections = split_payload(payload)[1]
     _check_section_use(manifest, len(sections))
     places = [_check_block(block, manifest, sections, tables, limits) for block in manifest.blocks]
@@ -168,7 +179,14 @@ def _check_block(
         raise ManifestMismatchError(
             f"inline rows of table {block.table!r} differ from their digest", table=block.table
         )
-    rows = read_section(section, _INFLATION * limits.size_bytes)
+    schema = run_schema(definition, block.kind)
+
+    def check(given: pa.Schema) -> None:
+        if not given.equals(schema):
+            raise _other_schema(block, given, schema)
+
+    rows = read_section(section, _INFLATION * limits.size_bytes, check)
+    check_size(cast_bytes(rows, schema), _INFLATION * limits.size_bytes)
     if rows.num_rows != inline.rows or (block.claim and block.claim.rows != inline.rows):
         raise ManifestMismatchError(
             f"the section of table {block.table!r} has {rows.num_rows:,} rows, the manifest says "
@@ -176,9 +194,6 @@ def _check_block(
             table=block.table,
             rows=rows.num_rows,
         )
-    schema = run_schema(definition, block.kind)
-    if not rows.schema.equals(schema):
-        raise _other_schema(block, rows.schema, schema)
     txs, ops = rows[TX_COLUMN].to_numpy(), rows[OP_COLUMN].to_numpy()
     check_rows(definition, block.kind, rows, txs, ops)
     return _places(block, manifest.n, txs, ops)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sparktxlog.model.operation import OperationKind, StagedFile
+from sparktxlog.model.operation import ROW_KINDS, OperationKind, StagedFile
 from sparktxlog.model.signature import TableSignature
 from sparktxlog.model.table import TableDefinition
 
@@ -24,11 +24,33 @@ class PreparedOperation:
     predicate: str | None = None
     claim: TableSignature | None = None
 
+    @property
+    def carried(self) -> int:
+        """Number of rows it carries."""
+        inline: int = 0 if self.rows is None else self.rows.num_rows
+        return inline + sum(file.rows for file in self.files)
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether it changes no table: an append, upsert or delete of no rows."""
+        kinds = ROW_KINDS - {OperationKind.OVERWRITE}
+        return self.kind in kinds and not self.carried
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedTransaction:
-    """A validated transaction; several of them are assembled into one run (group commit)."""
+    """A validated transaction; several of them are assembled into one run (group commit).
+
+    One without operations is a fact too: its id has been used (see `codec.requests.prepare`).
+    """
 
     transaction_id: bytes
     operations: tuple[PreparedOperation, ...]
     session: str | None = None
+    #: Microseconds since 1970 UTC: no effect when ordered after that.
+    valid_until: int | None = None
+
+    @property
+    def carried(self) -> int:
+        """Number of rows it carries."""
+        return sum(operation.carried for operation in self.operations)

@@ -16,20 +16,26 @@ import pyarrow.compute as pc
 
 from sparktxlog.codec.arrow import arrow_schema
 from sparktxlog.codec.rows import check_columns, nearest, type_name
+from sparktxlog.codec.sections import check_size, read_section
 from sparktxlog.errors import (
     InvalidRequestError,
     InvalidRowsError,
     SchemaMismatchError,
     UnknownTableError,
 )
-from sparktxlog.model.ids import check_table_name
+from sparktxlog.model.ids import RESERVED_PREFIX, check_new_name, check_table_name
 from sparktxlog.model.operation import OP_COLUMN, ROW_KINDS, TX_COLUMN, OperationKind
 from sparktxlog.model.table import TableDefinition
 
 #: Transactions or operations of rows, int32.
 IndexArray = npt.NDArray[np.int32]
 
+#: Fields of a table, those of nested types included.
+_MAX_FIELDS = 10_000
 _KEYED = frozenset({OperationKind.UPSERT, OperationKind.DELETE_KEYS})
+
+#: Of so many tables the nearest name is looked for.
+_NAMED_TABLES = 1_000
 
 
 def known_table(tables: Mapping[str, TableDefinition], name: str) -> TableDefinition:
@@ -37,13 +43,15 @@ def known_table(tables: Mapping[str, TableDefinition], name: str) -> TableDefini
 
     Raises:
         InvalidNameError: The name can name no table (definite).
-        UnknownTableError: It is not in the catalog; the hint has the nearest (definite).
+        UnknownTableError: It is not in the catalog; the hint has the nearest one, unless there are
+            very many (definite).
     """
     definition = tables.get(check_table_name(name))
     if definition is None:
+        names = sorted(tables) if len(tables) <= _NAMED_TABLES else ()
         raise UnknownTableError(
             f"there is no table {name!r}",
-            hint=nearest(name, sorted(tables)) or "Create it first, with create_table.",
+            hint=nearest(name, names) or "Create it first, with create_table.",
             table=name,
         )
     return definition
@@ -77,13 +85,23 @@ def run_schema(definition: TableDefinition, kind: OperationKind) -> pa.Schema:
 
 
 def check_definition(definition: TableDefinition) -> None:
-    """Check what the types of a new table's columns allow.
+    """Check the names of a new table, and what the types of its columns allow.
 
     Raises:
+        InvalidNameError: A name that is not good everywhere (definite).
         SchemaMismatchError: Unknown type, or a key or partition column of a type that cannot be
             compared for equality at every site alike (definite).
     """
+    for name in (definition.name, *(column.name for column in definition.columns)):
+        check_new_name(name)
     schema = arrow_schema(definition)
+    fields = sum(map(_fields, schema.types))
+    if fields > _MAX_FIELDS:
+        raise SchemaMismatchError(
+            f"table {definition.name!r} has {fields:,} fields, those of nested types included; "
+            f"{_MAX_FIELDS:,} are allowed",
+            table=definition.name,
+        )
     for role, names in (("key", definition.keys), ("partition", definition.partition_by)):
         if len(set(names)) != len(names):
             raise SchemaMismatchError(
@@ -102,63 +120,182 @@ def check_definition(definition: TableDefinition) -> None:
                 )
 
 
-def align_rows(definition: TableDefinition, kind: OperationKind, rows: pa.Table) -> pa.Table:
-    """Return Arrow rows in exactly the schema the operation takes; casts only without loss.
+def _fields(kind: pa.DataType) -> int:
+    return 1 + sum(_fields(kind.field(index).type) for index in range(kind.num_fields))
+
+
+def read_rows(
+    data: bytes,
+    definition: TableDefinition,
+    kind: OperationKind,
+    limit_bytes: int,
+    *,
+    marks: Sequence[str] = (),
+) -> pa.Table:
+    """Read an Arrow IPC stream in exactly the schema the operation takes; casts without loss.
+
+    The stream's schema is compared with the table's before a batch is read, and the memory that
+    the rows take after all casts before the first cast.
+
+    Args:
+        data: The stream, from an untrusted sender.
+        definition: The table.
+        kind: The operation.
+        limit_bytes: Most bytes that the rows may take in memory.
+        marks: Further columns that may stand in the stream; they keep their types, which are
+            whole numbers.
 
     Raises:
         SchemaMismatchError: Unknown or missing column, another type, or a value that does not
             fit; fields `table`, `column`, `expected` (definite).
+        OversizeError: The rows take more memory (definite).
+        InvalidRequestError: It is no sound Arrow stream (definite).
     """
     schema = row_schema(definition, kind)
-    if rows.schema.equals(schema):
-        return rows
-    names = rows.column_names
-    if len(set(names)) != len(names):
+
+    def wanted(given: pa.Schema) -> pa.Schema:
+        fields = [given.field(name) for name in given.names if name in marks]
+        return pa.schema([*schema, *fields])
+
+    rows = read_section(
+        data, limit_bytes, lambda given: _check_given(definition.name, given, wanted(given))
+    )
+    schema = wanted(rows.schema)
+    check_size(cast_bytes(rows, schema), limit_bytes)
+    return _cast_all(definition.name, rows, schema)
+
+
+def align_rows(definition: TableDefinition, kind: OperationKind, rows: pa.Table) -> pa.Table:
+    """Return the caller's own Arrow rows in the schema the operation takes, as `read_rows` does.
+
+    Raises:
+        SchemaMismatchError: As `read_rows` (definite).
+    """
+    schema = row_schema(definition, kind)
+    _check_given(definition.name, rows.schema, schema)
+    return _cast_all(definition.name, rows, schema)
+
+
+def _check_given(table: str, given: pa.Schema, wanted: pa.Schema) -> None:
+    """Raise SchemaMismatchError unless rows of the one schema can be cast to the other."""
+    if given.equals(wanted):
+        return
+    if len(set(given.names)) != len(given.names):
         raise SchemaMismatchError(
-            f"table {definition.name!r}: a column stands twice in the Arrow data",
-            table=definition.name,
+            f"table {table!r}: a column stands twice in the Arrow data", table=table
         )
-    check_columns(definition.name, names, schema.names, "the Arrow data")
-    arrays = [_cast(definition.name, rows[field.name], field) for field in schema]
-    return pa.Table.from_arrays(arrays, schema=schema)
+    check_columns(table, given.names, wanted.names, "the Arrow data")
+    for field in wanted:
+        kind = given.field(field.name).type
+        integer = not field.name.startswith(RESERVED_PREFIX) or pa.types.is_integer(kind)
+        if not (integer and _lossless(kind, field.type)):
+            raise _wrong_type(table, kind, field, "it is of another kind")
+
+
+def _cast_all(table: str, rows: pa.Table, wanted: pa.Schema) -> pa.Table:
+    if rows.schema.equals(wanted):
+        return rows
+    arrays = [_cast(table, rows[field.name], field) for field in wanted]
+    return pa.Table.from_arrays(arrays, schema=wanted)
 
 
 def _cast(table: str, column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
     given, wanted = column.type, field.type
     if given.equals(wanted):
         return column
-    reason = "it is of another kind"
-    if _lossless(given, wanted):
-        try:
-            if pa.types.is_dictionary(given):
-                column = column.cast(given.value_type)
-            if pa.types.is_integer(column.type) and pa.types.is_decimal(wanted):
-                # Arrow wants room for every bigint first; the second cast checks the values.
-                column = column.cast(pa.decimal128(min(38, 19 + wanted.scale), wanted.scale))
-            return column.cast(wanted, safe=True)
-        except pa.ArrowException as error:
-            reason = str(error).splitlines()[0]
-    raise SchemaMismatchError(
-        f"table {table!r}: column {field.name!r} is {type_name(given)}, "
-        f"{type_name(wanted)} is wanted: {reason}",
+    try:
+        if pa.types.is_dictionary(given):
+            column = column.cast(given.value_type)
+        if pa.types.is_integer(column.type) and pa.types.is_decimal(wanted):
+            # Arrow wants room for every bigint first; the second cast checks the values.
+            column = column.cast(pa.decimal128(min(38, 19 + wanted.scale), wanted.scale))
+        return column.cast(wanted, safe=True)
+    except pa.ArrowException as error:
+        raise _wrong_type(table, given, field, str(error).splitlines()[0]) from error
+
+
+def _wrong_type(
+    table: str, given: pa.DataType, field: pa.Field, reason: str
+) -> SchemaMismatchError:
+    shown, wanted = type_name(given)[:140], type_name(field.type)
+    return SchemaMismatchError(
+        f"table {table!r}: column {field.name!r} is {shown}, {wanted} is wanted: {reason}",
         hint="Cast the column yourself; nothing is rounded or guessed.",
         table=table,
         column=field.name,
-        value=str(given),
-        expected=type_name(wanted),
+        value=str(given)[:140],
+        expected=wanted,
     )
 
 
-def _lossless(given: pa.DataType, wanted: pa.DataType) -> bool:
-    """Return whether a safe cast either keeps every value exactly or raises."""
-    types = pa.types
+def cast_bytes(rows: pa.Table, wanted: pa.Schema) -> int:
+    """Return about how many bytes rows take once they are cast, those that columns share too.
+
+    Nulls, dictionaries and views take next to nothing in a stream.
+    """
+    return sum(
+        _array_bytes(chunk, field.type) for field in wanted for chunk in rows[field.name].chunks
+    )
+
+
+def _array_bytes(array: pa.Array, wanted: pa.DataType) -> int:
+    given, types = array.type, pa.types
+    count = len(array)
+    if types.is_null(given):
+        return count * _least_width(wanted)
     if types.is_dictionary(given):
-        return _lossless(given.value_type, wanted)
+        if types.is_string(wanted) or types.is_binary(wanted):
+            lengths = pc.binary_length(array.dictionary).cast(pa.int64())
+            return 4 * count + int(pc.sum(lengths.take(array.indices)).as_py() or 0)
+        return count * _least_width(wanted)
+    if types.is_string_view(given) or types.is_binary_view(given):
+        end = array.offset + count
+        views = np.frombuffer(array.buffers()[1] or b"", dtype="<i4", count=4 * end)
+        lengths = views.reshape(-1, 4)[array.offset :, 0]
+        return 4 * count + int(np.maximum(lengths, 0).sum(dtype=np.int64))
+    if types.is_struct(given):
+        return sum(
+            _array_bytes(array.field(index), wanted.field(index).type)
+            for index in range(given.num_fields)
+        )
+    if types.is_map(given):
+        keys = _array_bytes(array.keys, wanted.key_type)
+        return 4 * count + keys + _array_bytes(array.items, wanted.item_type)
+    if types.is_nested(given):
+        return 4 * count + _array_bytes(array.values, wanted.value_type)
+    if types.is_fixed_size_binary(given):
+        return count * (4 + int(given.byte_width))
+    return max(int(array.nbytes), count * _least_width(wanted))
+
+
+def _least_width(kind: pa.DataType) -> int:
+    """Return how many bytes a NULL of a type takes at least."""
+    if pa.types.is_struct(kind):
+        return sum(_least_width(field.type) for field in kind)
+    if pa.types.is_primitive(kind) or pa.types.is_decimal(kind):
+        return max(1, int(kind.bit_width) // 8)
+    return 4
+
+
+def _lossless(given: pa.DataType, wanted: pa.DataType) -> bool:
+    """Return whether a safe cast either keeps every value exactly or raises.
+
+    Only kinds named here pass: others, and parameters that no table has, can crash a cast.
+    """
+    types = pa.types
     if given.equals(wanted) or types.is_null(given):
         return True
+    if types.is_dictionary(given):
+        value = given.value_type
+        plain = not (types.is_nested(value) or types.is_dictionary(value) or types.is_null(value))
+        # Views could unfold once more.
+        plain = plain and not (types.is_string_view(value) or types.is_binary_view(value))
+        return plain and _lossless(value, wanted)
     if types.is_integer(given):
         targets = (types.is_integer, types.is_decimal, types.is_float64)
         return any(target(wanted) for target in targets)
+    if types.is_decimal(given):
+        return bool(types.is_decimal(wanted) and 0 <= given.scale <= given.precision)
     if types.is_timestamp(given):
         return bool(types.is_timestamp(wanted) and (given.tz is None) == (wanted.tz is None))
     if types.is_struct(given):
@@ -181,7 +318,6 @@ def _lossless(given: pa.DataType, wanted: pa.DataType) -> bool:
 _CASTS = (
     (pa.types.is_float32, pa.types.is_float64),
     (pa.types.is_float16, pa.types.is_floating),
-    (pa.types.is_decimal, pa.types.is_decimal),
     (pa.types.is_large_string, pa.types.is_string),
     (pa.types.is_string_view, pa.types.is_string),
     (pa.types.is_large_binary, pa.types.is_binary),

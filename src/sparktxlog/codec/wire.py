@@ -21,7 +21,7 @@ import msgspec
 from sparktxlog.errors import RemoteProtocolError
 from sparktxlog.model.copying import Grant, ReplicaSize
 from sparktxlog.model.report import WorkerReport
-from sparktxlog.protocol.balloting import EpochMessage
+from sparktxlog.protocol.balloting import EpochMessage, Standing
 from sparktxlog.protocol.messages import Announcement, Post, RunHeader, Tail
 
 WIRE_VERSION = 2
@@ -40,6 +40,14 @@ class Envelope:
     hears: tuple[str, ...] = ()
     #: Which addresses of peers with several answer the sender (V62); None = nothing new.
     addresses: FoundAddresses | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PostAnswer:
+    """Answer to an `Envelope` with labelled reports; older nodes answer nothing."""
+
+    #: Labels of the reports whose tables the receiver keeps now.
+    kept: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +78,13 @@ class Hello:
     fresh: bool = False
     #: Answer to a fresh node: the incarnation under which it must join `lineage`; 0 = welcome.
     join_as: int = 0
+    #: What the node loaded at its start (P30); None = an older release.
+    standing: Standing | None = None
+    #: Digest of the decision on `epoch`, hexadecimal; empty = configured, or not said.
+    decision: str = ""
+    #: End of the node's queue, and the chain hash there, hexadecimal; 0 = none, or not said.
+    position: int = 0
+    chain_hash: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +114,7 @@ class RunsAnswer:
 
 Message = (
     Envelope
+    | PostAnswer
     | Hello
     | Announcement
     | Tail
@@ -115,8 +131,8 @@ _encoder = msgspec.msgpack.Encoder()
 _decoders: dict[type[Message], msgspec.msgpack.Decoder[Message]] = {
     kind: msgspec.msgpack.Decoder(kind)
     for kind in (
-        Envelope, Hello, Announcement, Tail, RunHeader, RunsRequest, RunsAnswer, LeaseRequest,
-        Grant, ReplicaSize,
+        Envelope, PostAnswer, Hello, Announcement, Tail, RunHeader, RunsRequest, RunsAnswer,
+        LeaseRequest, Grant, ReplicaSize,
     )
 }  # fmt: skip
 _HEADER_LENGTH = struct.Struct("<I")

@@ -11,8 +11,12 @@ Names and defaults of the sources (GraphDB-style `node-id`, `master-url`, `peer.
 
 from __future__ import annotations
 
+from sparktxlog.config.checking import check_directories
 from sparktxlog.config.node import NodeConfig, Peer
 from sparktxlog.config.sources import ENV_PREFIX, load_config, variable_of
 from sparktxlog.config.table import SETTINGS, Setting
 
-__all__ = ["ENV_PREFIX", "SETTINGS", "NodeConfig", "Peer", "Setting", "load_config", "variable_of"]
+__all__ = [
+    "ENV_PREFIX", "SETTINGS", "NodeConfig", "Peer", "Setting", "check_directories", "load_config",
+    "variable_of",
+]  # fmt: skip

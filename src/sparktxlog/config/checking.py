@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from ipaddress import ip_address
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -24,6 +26,10 @@ from sparktxlog.model.values import (
     split_urls,
 )
 
+#: Shorter secrets and tokens can be guessed.
+_LEAST_CHARACTERS = 16
+#: Bits of a file's mode by which other users read or write it.
+_OTHERS = 0o006
 _PEER_KEY = re.compile(r"peer\.([0-9]{1,4})\.(id|url|weight|role|roles)")
 
 
@@ -104,6 +110,47 @@ def resolve(values: Mapping[str, tuple[Any, str]], where: str) -> NodeConfig:
     return NodeConfig(**{f.name: read[f.name] for f in fields(NodeConfig) if f.name in read})
 
 
+def check_directories(config: NodeConfig) -> None:
+    """Pass a node's directories if this user can write them, or make them where they shall be.
+
+    Nothing is made or changed.
+
+    Raises:
+        ConfigError: One cannot be used (definite).
+    """
+    where = config.origins.get("data-dir", "defaults")
+    for key, path in (("data-dir", config.data_dir), ("payload-dir", config.payload_dir)):
+        try:
+            why = _unusable(path) or (_sealed(path) if key == "data-dir" else "")
+        except OSError as error:
+            why = f"cannot be used: {error.strerror}"
+        if why:
+            raise _wrong(
+                config.origins.get(key, where), key, str(path), why,
+                "Name a directory that the node's user can write.",
+            )  # fmt: skip
+
+
+def _unusable(path: Path) -> str:
+    """Return why a node cannot write a directory, or make it; empty = it can."""
+    there = path.absolute()
+    while not there.exists() and there != there.parent:
+        there = there.parent
+    if not there.is_dir():
+        return f"{there} is no directory" if there != path else "is no directory"
+    if not os.access(there, os.W_OK | os.X_OK):
+        return f"{there} is not writable" if there != path else "is not writable"
+    return ""
+
+
+def _sealed(directory: Path) -> str:
+    """Return which entry of a data directory another user owns, empty = none."""
+    entries = os.scandir(directory) if directory.exists() else ()
+    return next(
+        (f"{e.name} in it is not writable" for e in entries if not os.access(e.path, os.W_OK)), ""
+    )
+
+
 def _resolve_places(read: dict[str, Any]) -> None:
     if read["listen"] is None:
         parts = urlsplit(read["master_url"])
@@ -169,15 +216,16 @@ def _resolve_secrets(read: dict[str, Any], where: str) -> None:
         if file is not None:
             if read[attribute(name)] is not None:
                 raise _wrong(where, f"{name}-file", str(file), f"{name} is given as well")
-            try:
-                read[attribute(name)] = read_text(file.read_text())
-            except (OSError, ValueError) as error:
-                raise _wrong(where, f"{name}-file", str(file), str(error)) from error
-    secret = read["cluster_secret"]
-    if read["peers"] and secret is None:
+            read[attribute(name)] = _read_secret(f"{name}-file", file, where)
+        secret = read[attribute(name)]
+        if secret is not None and len(secret) < _LEAST_CHARACTERS:
+            raise _wrong(
+                where, name, secret, f"is shorter than {_LEAST_CHARACTERS} characters",
+                "Make one with `openssl rand -hex 32`, best in a file of its own: "
+                f"{name}-file, chmod 600.",
+            )  # fmt: skip
+    if read["peers"] and read["cluster_secret"] is None:
         raise _missing(where, "cluster-secret", "is required with peers")
-    if secret is not None and len(secret) < 16:
-        raise _wrong(where, "cluster-secret", secret, "is shorter than 16 characters")
     if read["client_token"] is None and not _is_loopback(read["listen"][0]):
         raise _missing(
             where, "client-token", f"is required when listening on {read['listen'][0]!r}"
@@ -188,6 +236,19 @@ def _resolve_secrets(read: dict[str, Any], where: str) -> None:
                 where, "admin-token", read["admin_token"], f"is the same as {name}",
                 "Give operators a token that neither clients nor peers know.",
             )  # fmt: skip
+
+
+def _read_secret(key: str, file: Path, where: str) -> str:
+    """Return what a secret's file holds, if nobody but its owner and group can get at it."""
+    try:
+        if file.stat().st_mode & _OTHERS:
+            raise _wrong(
+                where, key, str(file), "every user of this machine can read or write it",
+                f"chmod 600 {file}, or 640 for a group; and think of the secret as known.",
+            )  # fmt: skip
+        return read_text(file.read_text())
+    except (OSError, ValueError) as error:
+        raise _wrong(where, key, str(file), str(error)) from error
 
 
 def _is_loopback(host: str) -> bool:

@@ -60,6 +60,7 @@ class NodeConfig:
     quorum_rule: str
     signature_interval: int
     id_window: int
+    id_window_time: float
     publish_interval: float
     idle_round_min: float
     idle_round_max: float
@@ -67,10 +68,12 @@ class NodeConfig:
     run_limit_transactions: int
     run_limit_bytes: int
     body_limit: int
+    connections_limit: int
     incoming_limit_bytes: int
     stage_timeout: float
     worker_heartbeat: float
     worker_dead_after: float
+    verify_interval: float
     tx_log_max_size: int
     tx_log_max_depth: float
     tx_log_max_bytes: int

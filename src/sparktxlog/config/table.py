@@ -61,7 +61,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(key="listen", read=read_listen, default=None,
             description="host:port to listen on; default: host and port of master-url."),
     Setting(key="cluster", read=read_node_id, default="sparktxlog", shared=True,
-            description="Name of the cluster; with the members it names the log's lineage."),
+            description="Name of the cluster; the log's lineage begins with it."),
     Setting(key="data-dir", read=_path, default=None,
             description="Directory of the node's own state (required); one process at a time."),
     Setting(key="lake-dir", read=_path, default=None,
@@ -93,25 +93,30 @@ SETTINGS: tuple[Setting, ...] = (
             description="Secret that signs requests between peers, 16 characters or more; "
             "required with peers."),
     Setting(key="cluster-secret-file", read=_path, default=None,
-            description="File that holds the cluster secret."),
+            description="File that holds the cluster secret, which no other user may read."),
     Setting(key="client-token", read=read_text, default=None, secret=True,
-            description="Bearer token of clients and workers; required when listening elsewhere "
-            "than on loopback."),
+            description="Bearer token of clients and workers, 16 characters or more; required when "
+            "listening elsewhere than on loopback."),
     Setting(key="client-token-file", read=_path, default=None,
-            description="File that holds the client token."),
+            description="File that holds the client token, which no other user may read."),
     Setting(key="admin-token", read=read_text, default=None, secret=True,
-            description="Bearer token of operators: who shows it may change members and settings, "
-            "force, pause and shorten the log, and all that clients may; default: client-token "
-            "does for both."),
+            description="Bearer token of operators, 16 characters or more: who shows it may change "
+            "members and settings, force, pause and shorten the log, and all that clients may; "
+            "default: client-token does for both."),
     Setting(key="admin-token-file", read=_path, default=None,
-            description="File that holds the admin token."),
+            description="File that holds the admin token, which no other user may read."),
     Setting(key="acquisition-quorum", read=read_quorum, default=None,
             description="Members that must hold a transaction before it is ordered: majority, all "
-            "or a number; default: all of 2, majority of 3 and more."),
+            "or a number; default: all of 2, majority of 3 and more. Of the first epoch: "
+            "`sparktxlog peer set-quorum` changes it afterwards."),
     Setting(key="signature-interval", read=counted(1, 1_000_000_000), default=10_000, shared=True,
             description="Positions between the places where sites compare their tables."),
     Setting(key="id-window", read=counted(1_000, 100_000_000), default=1_000_000, shared=True,
-            description="A repeated transaction id is noticed within so many positions."),
+            description="A repeated transaction id is noticed within so many positions at least; "
+            "so many ids are in memory, 24 bytes each."),
+    Setting(key="id-window-time", read=ranged(60, 366 * 86_400), default=86_400.0, shared=True,
+            description="And within so much time, seconds; ids that are older than id-window "
+            "positions lie on disk, 20 bytes each."),
     Setting(key="publish-interval", read=ranged(0.01, 3_600), default=0.5,
             description="Least time between two commits to the queue table, seconds."),
     Setting(key="idle-round-min", read=ranged(0.01, 3_600), default=1.0,
@@ -124,8 +129,12 @@ SETTINGS: tuple[Setting, ...] = (
             description="Most transactions in one run."),
     Setting(key="run-limit-bytes", read=counted(65_536, 64 << 20), default=4_194_304,
             description="Most bytes of one run's payload container."),
-    Setting(key="body-limit", read=counted(65_536, 1 << 31), default=67_108_864,
-            description="Most bytes of one request's body."),
+    Setting(key="body-limit", read=counted(65_536, 1 << 31), default=33_554_432,
+            description="Most bytes of one request's body; all bodies that are being read at once "
+            "take half as much again, then submits are refused as busy."),
+    Setting(key="connections-limit", read=counted(16, 65_536), default=1_024,
+            description="Connections that clients and workers may have open; peers have places "
+            "of their own."),
     Setting(key="incoming-limit-bytes", read=counted(1 << 20, 1 << 40), default=536_870_912,
             description="Bytes of runs not yet ordered, beyond which submits are refused as busy."),
     Setting(key="stage-timeout", read=ranged(0.01, 86_400), default=60.0,
@@ -134,7 +143,11 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(key="worker-heartbeat", read=ranged(0.1, 3_600), default=5.0,
             description="Seconds between a worker's reports."),
     Setting(key="worker-dead-after", read=ranged(0.2, 86_400), default=10.0,
-            description="Seconds of silence after which a worker counts as dead."),
+            description="Seconds of silence after which a worker counts as dead; not less than "
+            "worker-heartbeat."),
+    Setting(key="verify-interval", read=ranged(0, 1_000_000), default=168.0,
+            description="Hours between two full scans of a table by a worker that follows; 0: "
+            "never."),
     Setting(key="tx-log-max-size", read=counted(1, 1 << 40), default=100_000,
             description="Transactions kept in the log once every worker applied them."),
     Setting(key="tx-log-max-depth", read=ranged(0.01, 1_000_000), default=168.0,

@@ -15,6 +15,7 @@ from typing import Self
 from sparktxlog.copying.chunks import DonorLink
 from sparktxlog.errors import LeaseGoneError, TxLogError, UnauthorizedError
 from sparktxlog.model.copying import Grant
+from sparktxlog.supervision import foreseen
 
 #: A lease is renewed so many times in its life.
 _RENEWALS = 3
@@ -71,9 +72,9 @@ class LeaseKeeper:
             link.renew()
         except (LeaseGoneError, UnauthorizedError) as error:
             self.gone[index] = error
-        except TxLogError as error:
+        except Exception as error:  # noqa: BLE001
             # It may answer the next time; whether it is of use, those know that read from it.
-            self.unanswered[index] = error
+            self.unanswered[index] = foreseen(error)
 
 
 def release_leases(grants: Sequence[Grant], *, silence_s: float = 5.0) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from typing import NewType
 
 from sparktxlog.errors import InvalidNameError
@@ -21,6 +22,10 @@ Sequence = NewType("Sequence", int)
 _TABLE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,127}")
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _COLUMN_FORBIDDEN = re.compile(r"[ ,;{}()\n\t=\x00]")
+#: Names of devices on Windows, in any case and directory.
+_DEVICES = frozenset(
+    ["con", "prn", "aux", "nul", *(f"{name}{n}" for name in ("com", "lpt") for n in range(10))]
+)
 #: Columns with this prefix belong to sparktxlog.
 RESERVED_PREFIX = "__txlog_"
 
@@ -79,6 +84,23 @@ def check_column_name(name: str) -> str:
         )
     if name.lower().startswith(RESERVED_PREFIX):
         raise InvalidNameError(f"column {name!r}: the prefix {RESERVED_PREFIX!r} is reserved")
+    return name
+
+
+def check_new_name(name: str) -> str:
+    """Return `name` if every file system and SQL engine takes it, else raise InvalidNameError.
+
+    For names that are given now: what has such a name already keeps it.  Refused are control
+    characters, names of devices (`CON`, `LPT1`), with an ending too, and names of nothing but dots.
+    """
+    bad = next((c for c in name if unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp")), "")
+    if bad or not name.strip(".") or name.partition(".")[0].lower() in _DEVICES:
+        raise InvalidNameError(
+            f"{name[:80]!r} is a name that some file systems or SQL engines do not take",
+            hint="Use no control characters, no name of a device such as CON or LPT1, and more "
+            "than dots.",
+            value=name[:80],
+        )
     return name
 
 

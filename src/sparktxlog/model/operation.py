@@ -100,6 +100,21 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Acceptance:
+    """What the accepting node knew of a run's ids: of these only `repeats` stood in its queue.
+
+    It had looked them up among all ids within the id window before that position.  So who orders
+    the run only has to look at what stands after it (protocol P25c).
+    """
+
+    #: End of the accepting node's synchronized queue, and the log time there (microseconds).
+    position: int
+    ts: int
+    #: (transaction index, position where its id stands first), ascending.
+    repeats: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunManifest:
     """Everything about a run but its bulk data; its SHA-256 is the run's digest."""
 
@@ -112,6 +127,10 @@ class RunManifest:
     submitted_at: int
     #: Transactions of one session are stamped in submit order (protocol P1a).
     session: str | None = None
+    #: Written by the node that accepts the run, never by a client; None: a run of an older version.
+    acceptance: Acceptance | None = None
+    #: (transaction index, microseconds since 1970 UTC): no effect when ordered after that.
+    valid_until: tuple[tuple[int, int], ...] = ()
     version: int = 1
 
     def transaction_id(self, index: int) -> bytes:
@@ -142,6 +161,9 @@ class RunFacts:
     touches: tuple[Touch, ...] = ()
     #: (transaction index, definition), ascending by index.
     creates: tuple[tuple[int, TableDefinition], ...] = ()
+    acceptance: Acceptance | None = None
+    #: (transaction index, microseconds since 1970 UTC), ascending by index.
+    valid_until: tuple[tuple[int, int], ...] = ()
 
     @classmethod
     def of(cls, manifest: RunManifest) -> RunFacts:
@@ -157,4 +179,11 @@ class RunFacts:
                     Touch(table=block.table, schema_version=block.schema_version, txs=block.txs)
                 )
         creates.sort(key=lambda item: item[0])
-        return cls(n=manifest.n, ids=manifest.ids, touches=tuple(touches), creates=tuple(creates))
+        return cls(
+            n=manifest.n,
+            ids=manifest.ids,
+            touches=tuple(touches),
+            creates=tuple(creates),
+            acceptance=manifest.acceptance,
+            valid_until=manifest.valid_until,
+        )

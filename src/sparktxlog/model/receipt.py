@@ -46,6 +46,8 @@ class Receipt:
     n: int
     #: Level reached, None = refused as a whole.
     level: Level | None
+    #: The level asked for was not reached in time: the transaction is ordered, `level` will rise.
+    late: bool = False
     run: RunId | None = None
     #: Position of the first transaction; the i-th of the run stands at `position + i`.
     position: int | None = None
@@ -55,5 +57,12 @@ class Receipt:
     rejections: tuple[ReceiptRejection, ...] = ()
     #: Wall clock, microseconds since 1970 UTC.
     ordered_at: int | None = None
+    #: Rows that the submit carried; None where only an id was asked for.
+    rows: int | None = None
     #: Ids that the node made, UUID texts in order; empty where the client gave them.
     ids: tuple[str, ...] = ()
+
+    @classmethod
+    def of_nothing(cls, level: Level) -> Receipt:
+        """Return the receipt of a submit without rows and without an id: nothing was recorded."""
+        return cls(transaction_id=None, n=0, level=level, outcome="committed", rows=0)

@@ -66,6 +66,16 @@ class WorkerReport:
     copied_from: str = ""
     #: Time since its node heard it, microseconds, where that passes it on later; -1 = unknown.
     age_us: int = 0
+    #: True: it goes on reporting until it says that it ends.  False: it ends by itself, or ended.
+    follows: bool = False
+    #: Why it stands still, or ended; empty since the next thing that it did.
+    error: str = ""
+    #: Names `tables` for later reports, which may leave out what did not change; empty = no name.
+    label: str = ""
+    #: Label of the report that `tables` changes; empty = they are all there are (`codec/reports`).
+    base: str = ""
+    #: Tables of that one which are no more.
+    gone: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+from collections import ChainMap, Counter
+from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 
 from sparktxlog.errors import SchemaMismatchError
@@ -38,9 +40,8 @@ class TableDefinition:
         names = [check_column_name(column.name) for column in self.columns]
         if not names:
             raise SchemaMismatchError(f"table {self.name!r} has no columns", table=self.name)
-        lowered = [name.lower() for name in names]
-        for name in lowered:
-            if lowered.count(name) > 1:
+        for name, count in Counter(name.lower() for name in names).items():
+            if count > 1:
                 raise SchemaMismatchError(
                     f"table {self.name!r}: column {name!r} stands twice (case is ignored)",
                     table=self.name,
@@ -69,3 +70,46 @@ class TableDefinition:
         text = "\n".join(f"{c.name}\t{c.type}\t{c.nullable}" for c in self.columns)
         text += "\n" + "\t".join(self.keys) + "\n" + "\t".join(self.partition_by)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+class Tables(Mapping[str, TableDefinition]):
+    """Tables by name, of which none ever goes: who holds it sees those that are added.
+
+    A look-up costs the same whatever their number, and may be done in any thread.
+
+    Args:
+        by_lower: By lower-case name: Spark and many file systems ignore case.
+    """
+
+    __slots__ = ("_by_lower",)
+
+    def __init__(self, by_lower: MutableMapping[str, TableDefinition]) -> None:
+        self._by_lower = by_lower
+
+    @classmethod
+    def of(cls, tables: Mapping[str, TableDefinition]) -> Tables:
+        """Return tables as they are looked up here."""
+        if isinstance(tables, Tables):
+            return tables
+        return cls({table.name.lower(): table for table in tables.values()})
+
+    def alike(self, name: str) -> TableDefinition | None:
+        """Return the table that has a name but for its case."""
+        return self._by_lower.get(name.lower())
+
+    def below(self, own: MutableMapping[str, TableDefinition]) -> Tables:
+        """Return these tables with own ones over them, by lower-case name; these stay."""
+        return Tables(ChainMap(own, self._by_lower))
+
+    def __getitem__(self, name: str) -> TableDefinition:
+        found = self.alike(name)
+        if found is None or found.name != name:
+            raise KeyError(name)
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        # At once: another thread may add tables meanwhile.
+        return iter([table.name for table in list(self._by_lower.values())])
+
+    def __len__(self) -> int:
+        return len(self._by_lower)

@@ -13,7 +13,7 @@ from typing import get_args
 
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.table import TableDefinition
-from sparktxlog.protocol.balloting import BallotState, EpochMessage
+from sparktxlog.protocol.balloting import BallotState, EpochMessage, Standing
 from sparktxlog.protocol.messages import Announcement, Post, QueueEntry, RunHeader
 from sparktxlog.protocol.phases import Phase
 from sparktxlog.protocol.view import View
@@ -44,6 +44,14 @@ class PersistReservation:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PersistAnnouncement:
     """Keep an own unstamped run: payload and place in its session (P1a)."""
+
+    ticket: int
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PersistWithdrawal:
+    """Forget an own unstamped run: it will never be stamped (P1a)."""
 
     ticket: int
     digest: bytes
@@ -84,6 +92,14 @@ class PersistRestamp:
     """Keep the new stamp of an own durable run: same origin, seq and payload (P20)."""
 
     header: RunHeader
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PersistStanding:
+    """Keep the greatest that another node showed of itself (P30)."""
+
+    node: NodeId
+    standing: Standing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,6 +212,14 @@ class TellChange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TellDoubt:
+    """A node contradicts itself: it must be greeted anew, and come back as another (P10, P30)."""
+
+    peer: NodeId
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Alarm:
     """Something an operator must see; with `fatal` the core takes no more part (P10)."""
 
@@ -210,10 +234,12 @@ Persist = (
     | PersistForeignRun
     | PersistReservation
     | PersistAnnouncement
+    | PersistWithdrawal
     | PersistQueue
     | PersistBallot
     | PersistView
     | PersistRestamp
+    | PersistStanding
 )
 PERSISTS = get_args(Persist)
 
@@ -232,5 +258,6 @@ Action = (
     | TellRejected
     | TellPhase
     | TellChange
+    | TellDoubt
     | Alarm
 )

@@ -44,6 +44,32 @@ class MemberState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """How far a node has come (P30); all of it was durable there when it was shown."""
+
+    incarnation: int = 1
+    #: How often the node was started with this data directory, 0 = it does not say.
+    start: int = 0
+    #: Names the process.
+    boot: str = ""
+    epoch: int = 0
+    #: Ballots of the decision behind `epoch`.
+    promised: Ballot = field(default_factory=Ballot)
+    accepted: Ballot = field(default_factory=Ballot)
+    #: Counter, never below one that was posted.
+    counter: int = 0
+    #: Last own sequence number.
+    seq: int = 0
+    #: End of the queue.
+    position: int = 0
+    #: Sum of the acquired vector, comparable within an epoch.
+    held: int = 0
+    #: Own sequence number and counter as they are by now: others may have heard of it from others.
+    seq_now: int = 0
+    counter_now: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
     """Asks whether the receiver is there, and tells whom the sender suspects (P13, V18, V21)."""
 
@@ -174,6 +200,8 @@ class JoinRequest:
     base: MergeBase
     #: Stamp of the last run there.
     ts: int
+    #: What it would promise as a member (C3); 0 = not said.
+    counter: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,13 +1,14 @@
-"""Catalog and outcomes: a pure fold over the synchronized queue (protocol P25, P25b).
+"""Catalog and outcomes: a pure fold over the synchronized queue (protocol P25b, P25c).
 
 Every site folds the same runs in the same order, so every site rejects the same transactions.
-A transaction is REJECTED as a whole when its id stands among the last positions already, when it
+A transaction is REJECTED as a whole when its id stands within the id window already, when it is
+ordered later than that window after it was accepted or than it is valid, when it
 creates a table that exists with another definition, when it touches a table that does not exist,
 or with another schema version than the table has.  Creating an identical table again is a commit
 without effect.  A create counts for its own transaction and those behind it.
 
-Cost: O(blocks) for a run whose tables all exist; transactions are looked at one by one only where
-they are rejected.
+Cost: O(blocks) for a run, however many tables there are; transactions are looked at one by one
+only where they are rejected.
 """
 
 from __future__ import annotations
@@ -17,54 +18,101 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from sparktxlog.model.operation import RunFacts, Touch
-from sparktxlog.model.table import TableDefinition
+from sparktxlog.model.table import TableDefinition, Tables
 from sparktxlog.protocol.idwindow import IdWindow
 from sparktxlog.protocol.messages import Rejection
+from sparktxlog.protocol.recovery import NoOlderIds, OlderIds
 
 #: What a run brings into being: (position of the creating transaction, definition).
 Created = tuple[tuple[int, TableDefinition], ...]
 
+_NONE: Mapping[str, TableDefinition] = MappingProxyType({})
+
 
 class Catalog:
-    """Tables at the end of the synchronized queue, and the ids of its last positions."""
+    """Tables at the end of the synchronized queue, and the ids of its last positions.
 
-    __slots__ = ("_tables", "_window")
+    Args:
+        older_ids: What stands before those positions.
+        window_us: Log time, microseconds, for which an id is known at least.
+    """
 
-    def __init__(self, tables: Iterable[TableDefinition], window: IdWindow) -> None:
+    __slots__ = ("_older_ids", "_tables", "_window", "_window_us", "tables")
+
+    def __init__(
+        self,
+        tables: Iterable[TableDefinition],
+        window: IdWindow,
+        older_ids: OlderIds | None = None,
+        window_us: int = 0,
+    ) -> None:
+        self._older_ids = older_ids or NoOlderIds()
+        self._window_us = window_us
         #: By lower-case name: Spark and many file systems ignore case.
         self._tables: dict[str, TableDefinition] = {t.name.lower(): t for t in tables}
         self._window = window
-
-    @property
-    def tables(self) -> Mapping[str, TableDefinition]:
-        """Return the tables by name; a snapshot."""
-        return MappingProxyType({t.name: t for t in self._tables.values()})
+        #: The same by name, as it grows.
+        self.tables = Tables(self._tables)
 
     def locate(self, transaction_id: bytes) -> int | None:
-        """Return the position of a transaction id, None if not among the last positions."""
+        """Return where a transaction id stands first, None if not among the last positions."""
         return self._window.locate(transaction_id)
 
-    def fold(self, position: int, facts: RunFacts) -> tuple[tuple[Rejection, ...], Created]:
-        """Take in the run that starts at `position`; return what it rejects and creates."""
+    def locate_all(self, ids: bytes) -> list[tuple[int, int]]:
+        """Return (index, first position) of those of the ids that are among the last positions."""
+        return self._window.locate_all(ids)
+
+    def fold(
+        self, position: int, facts: RunFacts, ts: int = 0
+    ) -> tuple[tuple[Rejection, ...], Created]:
+        """Take in the run that starts at `position` with timestamp `ts`.
+
+        Returns:
+            What it rejects and creates.
+        """
         assert position == self._window.end + 1, (position, self._window.end)
-        repeats = self._window.add(facts.ids)
-        if not repeats and not facts.creates and all(map(self._fits, facts.touches)):
+        rejected = self._reject_by_id(position, facts, ts)
+        if not rejected and not facts.creates and all(map(self._fits, facts.touches)):
             return (), ()
-        rejected = {
-            index: Rejection(
-                index=index,
-                code="duplicate-transaction",
-                text="the transaction id was ordered before",
-            )
-            for index in repeats
-        }
         created = self._create(position, facts, rejected)
         for touch in facts.touches:
             self._reject_touches(touch, facts, created, position, rejected)
         return tuple(rejected[index] for index in sorted(rejected)), tuple(created)
 
-    def _fits(self, touch: Touch) -> bool:
-        table = self._tables.get(touch.table.lower())
+    def _reject_by_id(self, position: int, facts: RunFacts, ts: int) -> dict[int, Rejection]:
+        """Reject repeats, and what comes too late to tell whether it is one (P25c).
+
+        The accepting node looked among all ids up to `acceptance.position`; the window holds the
+        last ones.  Only a run that was ordered long after it was accepted leaves a gap between.
+        """
+        acceptance, window, ids = facts.acceptance, self._window, facts.ids
+        rejected: dict[int, Rejection] = {
+            index: _transaction_expired(index) for index, until in facts.valid_until if ts > until
+        }
+        repeats: list[tuple[int, int]] = []
+        for index in window.add(ids):
+            first = window.locate(ids[16 * index : 16 * index + 16], position + index)
+            assert first is not None
+            window.note_repeat(position + index, first)
+            repeats.append((index, first))
+        if acceptance is not None:
+            known_to = acceptance.position + window.size
+            if position + facts.n - 1 > known_to:
+                if ts - acceptance.ts > self._window_us:
+                    expired = range(max(0, known_to + 1 - position), facts.n)
+                    rejected |= {index: _id_expired(index) for index in expired}
+                else:
+                    repeats += self._older_ids.find(ids, acceptance.position)
+            repeats += acceptance.repeats
+        self._older_ids.appended(position, ids)
+        for index, first in repeats:
+            window.note_repeat(position + index, first)
+            rejected[index] = _duplicate(index, first)
+        return rejected
+
+    def _fits(self, touch: Touch, fresh: Mapping[str, TableDefinition] = _NONE) -> bool:
+        key = touch.table.lower()
+        table = fresh.get(key) or self._tables.get(key)
         return (
             table is not None
             and table.name == touch.table
@@ -97,16 +145,14 @@ class Catalog:
                     break
             if index in rejected:
                 continue
-            before = dict(self._tables)
-            self._tables.update(fresh)
             misfit = next(
-                (t for t in facts.touches if _touches(t, index) and not self._fits(t)), None
+                (t for t in facts.touches if _touches(t, index) and not self._fits(t, fresh)), None
             )
             if misfit is not None:
                 # The transaction fails as a whole, its creates with it.
-                rejected[index] = self._rejection(misfit, index)
-                self._tables = before
+                rejected[index] = self._rejection(misfit, index, fresh)
             else:
+                self._tables.update(fresh)
                 created.extend((position + index, definition) for definition in fresh.values())
         return created
 
@@ -135,8 +181,11 @@ class Catalog:
                     _unknown(touch.table, index) if early else self._rejection(touch, index)
                 )
 
-    def _rejection(self, touch: Touch, index: int) -> Rejection:
-        table = self._tables.get(touch.table.lower())
+    def _rejection(
+        self, touch: Touch, index: int, fresh: Mapping[str, TableDefinition] = _NONE
+    ) -> Rejection:
+        key = touch.table.lower()
+        table = fresh.get(key) or self._tables.get(key)
         if table is None or table.name != touch.table:
             return _unknown(touch.table, index)
         return Rejection(
@@ -147,6 +196,31 @@ class Catalog:
                 f"the transaction was checked against {touch.schema_version}"
             ),
         )
+
+
+def _duplicate(index: int, first: int) -> Rejection:
+    return Rejection(
+        index=index,
+        code="duplicate-transaction",
+        text="the transaction id was ordered before",
+        first=first,
+    )
+
+
+def _id_expired(index: int) -> Rejection:
+    return Rejection(
+        index=index,
+        code="expired-id",
+        text="the transaction was accepted longer ago than ids are known for",
+    )
+
+
+def _transaction_expired(index: int) -> Rejection:
+    return Rejection(
+        index=index,
+        code="expired-transaction",
+        text="the transaction was ordered after the time it was valid until",
+    )
 
 
 def _unknown(table: str, index: int) -> Rejection:

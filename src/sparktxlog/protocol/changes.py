@@ -1,4 +1,8 @@
-"""Changes of the roster that an operator asked for (requirements G43, B12; protocol P11)."""
+"""Changes of roster and quorum that an operator asked for (requirements G43, B12; protocol P11).
+
+The decision that changes the quorum is one of the epoch before: its answers are counted by the rule
+that was in force there, so they have whatever was acquired (P12).
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from dataclasses import replace
 from sparktxlog.protocol.actions import TellChange
 from sparktxlog.protocol.events import ChangeRequested
 from sparktxlog.protocol.outbox import Outbox
-from sparktxlog.protocol.view import Seat, View
+from sparktxlog.protocol.view import Seat, View, is_rule
 
 
 class Changes:
@@ -29,9 +33,16 @@ class Changes:
         """Roster to propose, None = as it is."""
         return None if self._request is None else self._request[0].roster
 
+    @property
+    def quorum_rule(self) -> str:
+        """Quorum to propose, empty = as it is."""
+        return "" if self._request is None else self._request[0].quorum_rule
+
     def request(self, event: ChangeRequested, view: View) -> None:
         """Take in a request, or refuse it with the reason; nothing changed then (definite)."""
-        reason = "another change is being decided" if self.pending else unsafe(view, event.roster)
+        reason = "another change is being decided"
+        if not self.pending:
+            reason = unsafe(view, event.roster, event.quorum_rule)
         if reason:
             self.refuse(event.ticket, reason)
         else:
@@ -55,11 +66,12 @@ class Changes:
         if self._request is None:
             return
         event, asked = self._request
-        if _places(view.roster) == _places(event.roster):
+        if _shape(view) == (_places(event.roster), event.quorum_rule or asked.quorum_rule):
             self._request = None
             self._outbox.tell(TellChange(ticket=event.ticket, epoch=view.epoch))
-        elif _places(view.roster) != _places(asked.roster):
-            self.fail(f"the roster changed meanwhile, in epoch {view.epoch}")
+        elif _shape(view) != _shape(asked):
+            what = "quorum" if _places(view.roster) == _places(asked.roster) else "roster"
+            self.fail(f"the {what} changed meanwhile, in epoch {view.epoch}")
 
     def fail(self, reason: str) -> None:
         """Answer a pending request: it did not happen."""
@@ -69,8 +81,8 @@ class Changes:
             self.refuse(ticket, reason)
 
 
-def unsafe(view: View, roster: tuple[Seat, ...]) -> str:
-    """Return why a roster must not follow a view, empty = it may."""
+def unsafe(view: View, roster: tuple[Seat, ...], quorum_rule: str = "") -> str:
+    """Return why a roster and a quorum (empty = as it is) must not follow a view, empty = may."""
     names = [seat.node_id for seat in roster]
     if len(set(names)) != len(names):
         return "a node id stands twice in the roster"
@@ -87,9 +99,19 @@ def unsafe(view: View, roster: tuple[Seat, ...]) -> str:
         before = view.seat(seat.node_id)
         if before is not None and before.incarnation != seat.incarnation:
             return f"the incarnation of {seat.node_id} is not an operator's to change"
-    if _places(roster) == _places(view.roster):
-        return "the roster is so already"
+    if quorum_rule and not is_rule(quorum_rule):
+        return f"{quorum_rule[:40]!r} is no quorum"
+    masters = sum(not seat.witness for seat in roster)
+    if quorum_rule.isdigit() and int(quorum_rule) > masters:
+        return f"a quorum of {quorum_rule} cannot be reached by {masters} masters"
+    if _places(roster) == _places(view.roster) and quorum_rule in ("", view.quorum_rule):
+        return "the quorum is so already" if quorum_rule else "the roster is so already"
     return ""
+
+
+def _shape(view: View) -> tuple[object, str]:
+    """Return what changes may be about."""
+    return _places(view.roster), view.quorum_rule
 
 
 def _places(roster: tuple[Seat, ...]) -> tuple[tuple[str, str, int, bool], ...]:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sparktxlog.errors import InvariantViolation
+from sparktxlog.errors import ContradictionError, InvariantViolation, OutdatedError
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import RunFacts
+from sparktxlog.protocol.bounds import fits, post_fits
 from sparktxlog.protocol.counter import TimestampCounter
 from sparktxlog.protocol.fetching import Fetching
 from sparktxlog.protocol.messages import Post, RunHeader
@@ -97,18 +98,24 @@ class Collecting:
         """Take in a post; return its sender, None if the post was refused.
 
         Raises:
-            InvariantViolation: The sender broke a promise (P10), or knows more of this node's
-                transactions than this node.
+            ContradictionError: The sender broke a promise, or gave a number twice (P10).
+            OutdatedError: The sender holds more of this node's transactions than this node (P30).
         """
         config = self._config
         peer = self.peers.get(post.sender)
         if peer is None or post.lineage != config.lineage or post.epoch != config.epoch:
             return None
-        if self.is_runaway(peer, post.counter, now):
+        if post.wall and peer.is_newest(post):
+            peer.measure_clock(post.wall - self._counter.clock.wall, now)
+        if self.is_runaway(peer, post.counter):
+            return None
+        if not post_fits(post):
+            text = f"{peer.node_id} sent a post with numbers that cannot be: refused"
+            self.warnings.append(("protocol-remote", text))
             return None
         known_of_me = post.known.get(config.node_id, 0)
         if known_of_me > self._own.known:
-            raise InvariantViolation(
+            raise OutdatedError(
                 f"{post.sender} holds own transactions up to {known_of_me}, "
                 f"this node only up to {self._own.known}",
                 hint="This node's data directory is not the one it ran with: it must return "
@@ -118,7 +125,7 @@ class Collecting:
         stream = self.streams[post.sender]
         for header in post.headers:
             self.learn(peer, stream, header, now)
-        if post.cut is not None:
+        if post.cut is not None and post.cut[0] <= post.counter:
             self._take_promise(peer, stream, *post.cut)
         self._take_promise(peer, stream, post.counter, post.last_seq)
         peer.record_acquired(post.acquired)
@@ -136,6 +143,7 @@ class Collecting:
             header.origin != stream.origin
             or not self._may_stamp(header)
             or not 1 <= header.n <= config.max_run
+            or not fits(header, self._counter.clock.limit)
         ):
             self.warnings.append(
                 ("protocol-remote", f"{peer.node_id} sent a header that cannot be: {header}")
@@ -160,6 +168,8 @@ class Collecting:
         if header.seq <= stream.known or len(stream.early) >= _MAX_EARLY:
             return False
         if stream is self._own or not self._may_stamp(header):
+            return False
+        if not fits(header, self._counter.clock.limit):
             return False
         return stream.keep_early(header, facts, now)
 
@@ -245,7 +255,7 @@ class Collecting:
         # Runs that were pushed ahead of this one bring their headers along.
         while not frozen and (follower := stream.early.get(stream.known + 1)) is not None:
             header = stream.register(follower.header, now).header
-        self._counter.learn(header.ts, now)
+        self._counter.learn(header.ts)
         if header.ts > self.posted_counter or stream.acquired != acquired:
             self.news = True
         peer = self.peers.get(stream.origin)
@@ -258,7 +268,7 @@ class Collecting:
             return
         broken = stream.breaks_promise(counter, last_seq)
         if broken is not None:
-            raise InvariantViolation(
+            raise ContradictionError(
                 f"{peer.node_id} promises ({counter}, {last_seq}) after it stamped "
                 f"{broken.seq} at {broken.ts} (P10)",
                 peer=peer.node_id,
@@ -270,22 +280,22 @@ class Collecting:
         """Check a new header against what its origin promised (P10)."""
         for counter, last_seq in ((peer.counter, peer.last_seq), *peer.pending):
             if header.ts <= counter and header.seq > last_seq:
-                raise InvariantViolation(
+                raise ContradictionError(
                     f"{header.origin} promised ({counter}, {last_seq}) and then stamped "
                     f"{header.seq} at {header.ts} (P10)",
-                    peer=peer.node_id,
+                    peer=header.origin,
                     seq=header.seq,
                 )
 
-    def is_runaway(self, peer: Peer, counter: int, now: int) -> bool:
+    def is_runaway(self, peer: Peer, counter: int) -> bool:
         """Return whether a counter is too far ahead to be believed (C3)."""
-        lead = counter - self._counter.log_time(now)
-        if lead <= self._config.max_counter_lead_us:
+        clock = self._counter.clock
+        if counter <= clock.limit:
             peer.refused = False
             return False
         if not peer.refused:
             peer.refused = True
-            hours = lead // 3_600_000_000
+            hours = (counter - clock.time) // 3_600_000_000
             self.warnings.append(("clock-skew", f"{peer.node_id} counts {hours} h ahead: refused"))
         return True
 
@@ -312,13 +322,18 @@ class Collecting:
         return marks[self._config.quorum - 1]
 
     def clock_distance(self, now: int) -> int:
-        """Return this node's clock against the members' median, from recent posts (C3)."""
+        """Return this node's wall clock against the members' median, from recent posts (C3)."""
+        offsets = self._clock_offsets(now)
+        return distance_from_median(offsets) if offsets else 0
+
+    def clocks_suffice(self, now: int) -> bool:
+        """Return whether the clocks of most members are known."""
+        return 2 * (1 + len(self._clock_offsets(now))) > 1 + len(self.peer_list)
+
+    def _clock_offsets(self, now: int) -> list[int]:
         since = now - 2 * self._config.idle_round_max_us
-        offsets = [
+        return [
             peer.clock_offset_us
             for peer in self.peer_list
-            if peer.clock_offset_us is not None
-            and peer.last_post_at is not None
-            and peer.last_post_at >= since
+            if peer.clock_offset_us is not None and peer.clock_at >= since
         ]
-        return distance_from_median(offsets) if offsets else 0

@@ -1,56 +1,132 @@
-"""Timestamp counter, its durable reservation and the log clock (protocol P1, P2, C1).
+"""Timestamp counter, its durable reservation and the log clock (protocol P1, P2, C1, C3).
 
-Log clock `L` = the shell's clock plus a lead that header timestamps of peers push up (P6), so that
-a node whose clock is behind stamps after what it has seen.  Counter `c` = the largest timestamp
-stamped, promised to peers or used in an own ADD; new timestamps exceed it.  `H` is reserved ahead
-of `c` and made durable before `c` gets out; a restart begins at `H`, above all that was promised.
+Counter `c` = the largest timestamp stamped, promised to peers or used in an own ADD; new timestamps
+exceed it.  `H` is reserved ahead of `c` and made durable before `c` gets out; a restart begins at
+`H`, above all that was promised.
+
+The log clock `L` gives the timestamps.  It is the node's wall clock, as far as that is believed; it
+is raised to the timestamps of peers (P6), so that a node whose clock is behind stamps after what it
+has seen; and it never falls: while it is ahead of the wall clock it runs at half its speed, until
+the wall clock has caught up.
 """
 
 from __future__ import annotations
 
+#: A wall clock that moved so much more, or less, than the steady one was set, microseconds.
+_SET_US = 1_000_000
+
+
+class WallClock:
+    """The node's wall clock, and how much of it is believed (C3).
+
+    A clock that was set since the node knew it to be right is believed once the members' clocks
+    agree with it.  Until then time goes on from where it was by the steady clock.  So a node that
+    comes back with a wrong clock stamps and promises nothing that others would have to refuse.
+
+    Args:
+        floor: A time that passed before, as recovered; 0 at the very first start, when there is
+            nothing to compare with.
+        lead_us: How far ahead of this node's time a timestamp may be.
+        now: Shell's time.
+        wall: Microseconds since 1970 UTC.
+    """
+
+    __slots__ = ("_known", "lead_us", "now", "wall")
+
+    def __init__(self, *, floor: int, lead_us: int, now: int, wall: int) -> None:
+        #: Time by the steady clock since it was known last; 0 = never.  No peer's timestamp
+        #: moves it.
+        self._known = floor
+        self.lead_us = lead_us
+        self.now = now
+        self.wall = wall
+
+    def read(self, now: int, wall: int) -> bool:
+        """Let time pass; return whether the wall clock was set meanwhile."""
+        passed = now - self.now
+        was_set = abs(wall - self.wall - passed) > _SET_US
+        if self._known:
+            self._known += passed
+        self.now, self.wall = now, wall
+        return was_set
+
+    def believe(self) -> None:
+        """Note that the members agree with it, or that there is nobody else."""
+        self._known = max(self._known, self.wall)
+
+    def begin_at(self, ts: int) -> None:
+        """Note the timestamp at which a log ends that this node joins: time is as late as that."""
+        self._known = max(self._known, ts)
+
+    @property
+    def time(self) -> int:
+        """Return the time that is believed."""
+        return min(self.wall, self._known) if self._known else self.wall
+
+    @property
+    def limit(self) -> int:
+        """Return the greatest timestamp of a peer that can be right."""
+        return max(self.time, self._known) + self.lead_us
+
 
 class TimestampCounter:
-    """Counter `c` of one node; `value` never falls, not even by a crash.
+    """Counter `c` of one node, and its log clock; `value` never falls, not even by a crash.
 
     Args:
         reserved: H as recovered, 0 at the very first start.
         floor: Largest timestamp found in recovered runs.
         reserve_us: How far ahead H is reserved, microseconds.
+        lead_us: How far ahead of this node's clock a peer's timestamp may be.
+        now: Shell's time.
+        wall: The wall clock.
     """
 
-    __slots__ = ("_lead_us", "_reserve_us", "reserved", "value")
+    __slots__ = ("_raised", "_raised_at", "_reserve_us", "clock", "reserved", "value")
 
-    def __init__(self, *, reserved: int, floor: int, reserve_us: int) -> None:
+    def __init__(
+        self, *, reserved: int, floor: int, reserve_us: int, lead_us: int, now: int, wall: int
+    ) -> None:
         #: c.  Invariant: a counter that left this node is <= `reserved`.  One above the old H, so
         #: that each start reserves anew before anything leaves, and no two starts look alike.
         self.value = max(reserved + 1, floor)
         #: H, as handed to the executor.
         self.reserved = reserved
         self._reserve_us = reserve_us
-        self._lead_us = 0
+        self.clock = WallClock(floor=max(reserved, floor), lead_us=lead_us, now=now, wall=wall)
+        #: Last timestamp that raised the log clock, and when.
+        self._raised = self.value
+        self._raised_at = now
 
-    def log_time(self, now: int) -> int:
-        """Return L at the shell's time `now`, microseconds."""
-        return now + self._lead_us
+    @property
+    def log_time(self) -> int:
+        """Return L."""
+        return max(self.clock.time, self._raised + (self.clock.now - self._raised_at) // 2)
 
-    def learn(self, ts: int, now: int) -> None:
+    @property
+    def is_ahead(self) -> bool:
+        """Return whether L is so far ahead of the wall clock that others may not use it (C3)."""
+        return self.log_time > self.clock.wall + self.clock.lead_us
+
+    def learn(self, ts: int) -> None:
         """Raise the log clock to a header's timestamp (P6)."""
-        if ts > now + self._lead_us:
-            self._lead_us = ts - now
+        if ts >= self.log_time:
+            self._raised, self._raised_at = ts, self.clock.now
 
-    def stamp(self, now: int) -> int:
+    def stamp(self) -> int:
         """Return the timestamp of a new run: above everything promised or used before (P1)."""
-        self.value = max(self.value + 1, now + self._lead_us)
+        self.use(max(self.value + 1, self.log_time))
         return self.value
 
-    def promise(self, now: int) -> int:
+    def promise(self) -> int:
         """Advance c to the log clock and return it, for a post."""
-        self.value = max(self.value, now + self._lead_us)
+        self.use(self.log_time)
         return self.value
 
     def use(self, ts: int) -> None:
         """Note that an own ADD went up to `ts`: it counts like a promise (P2)."""
-        self.value = max(self.value, ts)
+        if ts > self.value:
+            self.value = ts
+            self.learn(ts)
 
     def reservation(self) -> int | None:
         """Return the H to persist before c may get out, None if the present one suffices."""

@@ -1,4 +1,4 @@
-"""What the shell tells the core.  `now` is passed beside every event (microseconds, log clock)."""
+"""What the shell tells the core.  `now` is passed beside every event (microseconds, steady)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import RunFacts
-from sparktxlog.protocol.balloting import EpochMessage
+from sparktxlog.protocol.balloting import EpochMessage, Standing
 from sparktxlog.protocol.messages import Announcement, Post, RunHeader, Tail
 from sparktxlog.protocol.view import Seat
 
@@ -73,11 +73,38 @@ class FilesHeld:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FilesLost:
+    """A staged file of an own announced run is damaged or gone here."""
+
+    digest: bytes
+    #: Why, for people.
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LinkChanged:
     """The connection to a peer came up or broke (D11)."""
 
     peer: NodeId
     up: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Greeted:
+    """A peer's greeting was accepted; `standing` is what it loaded at its start (P30)."""
+
+    peer: NodeId
+    standing: Standing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contradicted:
+    """A peer's greeting shows another history than this node's (P10, P17)."""
+
+    peer: NodeId
+    text: str
+    #: True: another decision for one epoch; False: another queue at one position.
+    decision: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,11 +116,16 @@ class EpochMessageReceived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeRequested:
-    """An operator wants another roster: places added, removed, reweighted, reordered (G43, B12)."""
+    """An operator wants another roster, or another quorum (G43, B12).
+
+    Places are added, removed, reweighted, reordered.
+    """
 
     #: Names the request in the core's answer.
     ticket: int
     roster: tuple[Seat, ...]
+    #: See `View.quorum_rule`; empty = as it is.
+    quorum_rule: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +155,10 @@ Event = (
     | TailReceived
     | AnnouncementReceived
     | FilesHeld
+    | FilesLost
     | LinkChanged
+    | Greeted
+    | Contradicted
     | EpochMessageReceived
     | ChangeRequested
     | ForceRequested

@@ -66,6 +66,7 @@ class Following:
         ts: int,
         now: int,
         *,
+        counter: int,
         joining: bool,
         witness: bool,
     ) -> None:
@@ -77,6 +78,7 @@ class Following:
             base: End of the own queue.  It is asked for what follows there, not behind the tail
                 that came: members keep payloads for the position that a node shows.
             ts: Stamp of the last run there.
+            counter: What this node would promise.
         """
         known, urgent = (view, wanted, base.position), False
         if known != self._known:
@@ -96,7 +98,7 @@ class Following:
         soon = self._joined_at + self._config.retry_us // 8
         if joining and (due or (base.position > self._joined_base and now >= soon)):
             self._joined_at, self._joined_base = now, base.position
-            self._ask_admission(view, base, ts)
+            self._ask_admission(view, base, ts, counter)
         if witness:
             return
         if wanted is not None and base.position >= wanted.base.position:
@@ -105,7 +107,7 @@ class Following:
             self._asked = base.position
             self._ask_tail(view, base, due=due, urgent=urgent)
 
-    def _ask_admission(self, view: View, base: MergeBase, ts: int) -> None:
+    def _ask_admission(self, view: View, base: MergeBase, ts: int, counter: int) -> None:
         own = self._config
         for seat in view.roster:
             if seat.node_id != own.node_id:
@@ -113,7 +115,7 @@ class Following:
                     seat.node_id,
                     JoinRequest(
                         lineage=view.lineage, epoch=view.epoch, sender=own.node_id,
-                        incarnation=own.incarnation, base=base, ts=ts,
+                        incarnation=own.incarnation, base=base, ts=ts, counter=counter,
                     ),
                 )  # fmt: skip
 

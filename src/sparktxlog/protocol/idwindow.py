@@ -1,8 +1,9 @@
-"""Transaction ids of the last positions: is one a repeat, and where does it stand (P25b).
+"""Transaction ids of the last positions: is one a repeat, and where does it stand (P25c).
 
 The window is counted in positions, so the answer is a function of the synchronized queue alone
 and the same at every site: the transaction at position `p` is a repeat if its id stands at one of
-the positions `p - size … p - 1`, whatever became of that transaction.
+the positions `p - size … p - 1`, whatever became of that transaction.  Of each repeat it is noted
+where its id stood first: that one's outcome is what a client was told.
 
 Form: a ring of the ids' two words indexed by position, and hash chains through it.  `head` holds
 per bucket the newest position, `older` per position the next older one of the same bucket.
@@ -42,7 +43,7 @@ class IdWindow:
     """
 
     __slots__ = (
-        "_a", "_a_view", "_b", "_b_view", "_capacity", "_head", "_head_view", "_older",
+        "_a", "_a_view", "_b", "_b_view", "_capacity", "_firsts", "_head", "_head_view", "_older",
         "_older_view", "_shift", "end", "first", "size",
     )  # fmt: skip
 
@@ -56,6 +57,8 @@ class IdWindow:
         self._capacity = size + max_run
         bits = max(4, min(24, (size - 1).bit_length()))
         self._shift = 64 - bits
+        #: Of the repeats in the window: position → where the id stands first.
+        self._firsts: dict[int, int] = {}
         self._a: NDArray[np.uint64] = np.zeros(self._capacity, np.uint64)
         self._b: NDArray[np.uint64] = np.zeros(self._capacity, np.uint64)
         self._older: NDArray[np.uint32] = np.zeros(self._capacity, np.uint32)
@@ -111,12 +114,39 @@ class IdWindow:
         a, b, links = self._insert(ids)
         return self._repeats(first, a, b, links)
 
-    def locate(self, transaction_id: bytes) -> int | None:
-        """Return the oldest position in the window that holds the id, None if none does."""
+    def locate(self, transaction_id: bytes, before: int | None = None) -> int | None:
+        """Return where an id of the window stands first, None if it is not in the window.
+
+        Args:
+            before: Look among the positions before this one, and in the window as it was there.
+
+        Returns:
+            A position; before the window, if the oldest one in it is a repeat itself.
+        """
         a = int.from_bytes(transaction_id[:8], "little")
         b = int.from_bytes(transaction_id[8:], "little")
         link = self._head_view[self._bucket(a, b)]
-        return self._walk(link, self.end + 1, a, b, oldest=True) or None
+        before = self.end + 1 if before is None else before
+        oldest = self._walk(link, self.end + 1, a, b, oldest=True, before=before)
+        return self._firsts.get(oldest, oldest) or None
+
+    def locate_all(self, ids: bytes) -> list[tuple[int, int]]:
+        """Return (index, first position) of those of the 16-byte ids that the window holds."""
+        n = len(ids) // 16
+        if n <= _FEW:
+            found = [self.locate(ids[16 * index : 16 * index + 16]) for index in range(n)]
+            return [(index, at) for index, at in enumerate(found) if at is not None]
+        a, b = _words(ids)
+        links = self._head[self._buckets(a, b).astype(np.int64)]
+        at_end = np.full(n, self.end + 1, np.int64)
+        held = self._chains(at_end, a, b, links)
+        return [(index, self.locate(ids[16 * index : 16 * index + 16]) or 0) for index in held]
+
+    def note_repeat(self, position: int, first: int) -> None:
+        """Note where the id of the repeat at `position` stands first; positions ascend."""
+        self._firsts[position] = first
+        while (eldest := next(iter(self._firsts))) <= self.end - self._capacity:
+            del self._firsts[eldest]
 
     def _bucket(self, a: int, b: int) -> int:
         mixed = ((a ^ (b * _MIX_B)) * _MIX_A) & _WORD
@@ -127,16 +157,22 @@ class IdWindow:
         mixed = (mixed ^ (mixed >> np.uint64(29))) * np.uint64(_MIX_B)
         return mixed >> np.uint64(self._shift)
 
-    def _walk(self, link: int, position: int, a: int, b: int, *, oldest: bool = False) -> int:
-        """Return the newest (or oldest) position before `position` that holds the words, or 0."""
-        floor = max(self.first - 1, position - 1 - self.size)
+    def _walk(
+        self, link: int, position: int, a: int, b: int, *, oldest: bool = False, before: int = 0
+    ) -> int:
+        """Return the newest (or oldest) position before `position` that holds the words, or 0.
+
+        With `before` only positions before that one count, within the window as it was there.
+        """
+        limit = before or position
+        floor = max(self.first - 1, limit - 1 - self.size)
         end, capacity, found, before = self.end, self._capacity, 0, position
         while True:
             at = end - ((end - link) & _LINK)
             if at <= floor or at >= before:
                 return found
             slot = at % capacity
-            if self._a_view[slot] == a and self._b_view[slot] == b:
+            if at < limit and self._a_view[slot] == a and self._b_view[slot] == b:
                 if not oldest:
                     return at
                 found = at
@@ -159,8 +195,7 @@ class IdWindow:
         self, ids: bytes
     ) -> tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.uint32]]:
         """Put ids into ring and chains; return their words and their links to older entries."""
-        words = np.frombuffer(ids, dtype="<u8").reshape(-1, 2)
-        a, b = np.ascontiguousarray(words[:, 0]), np.ascontiguousarray(words[:, 1])
+        a, b = _words(ids)
         n = len(a)
         first = self.end + 1
         # Sorted by (bucket, order): neighbours of one bucket link to each other.
@@ -199,8 +234,17 @@ class IdWindow:
         b: NDArray[np.uint64],
         links: NDArray[np.uint32],
     ) -> list[int]:
+        return self._chains(first + np.arange(len(a), dtype=np.int64), a, b, links)
+
+    def _chains(
+        self,
+        before: NDArray[np.int64],
+        a: NDArray[np.uint64],
+        b: NDArray[np.uint64],
+        links: NDArray[np.uint32],
+    ) -> list[int]:
+        """Return the indices of the words that stand in the window before their position."""
         index: NDArray[np.int64] = np.arange(len(a), dtype=np.int64)
-        before = first + index
         floor = np.maximum(before - 1 - self.size, self.first - 1)
         found: list[int] = []
         while len(index):
@@ -218,3 +262,9 @@ class IdWindow:
                 index, floor, before, links = index[rest], floor[rest], before[rest], links[rest]
         found.sort()
         return found
+
+
+def _words(ids: bytes) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    """Return the two words of each 16-byte id."""
+    words = np.frombuffer(ids, dtype="<u8").reshape(-1, 2)
+    return np.ascontiguousarray(words[:, 0]), np.ascontiguousarray(words[:, 1])

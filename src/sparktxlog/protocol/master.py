@@ -3,9 +3,9 @@
     actions = master.handle_all(events, now)    # or handle(event, now) for one
     deadline = master.next_deadline()           # then a Tick, at that time or later
 
-Rules of this room: no clock, no chance, no I/O.  Time is an argument (microseconds of the shell's
-log clock, which starts at the wall clock and never falls); whatever must be kept, sent or told is
-returned as an action.
+Rules of this room: no clock, no chance, no I/O.  Time is an argument, in microseconds: the shell's
+time, which is steady and rules what is due, and the wall clock, which only timestamps follow.
+Whatever must be kept, sent or told is returned as an action.
 
 The returned actions are one first-in-first-out stream.  All `Persist…` of a batch stand before
 everything else in it, so the executor can make a batch durable with one fsync, and the core counts
@@ -22,28 +22,45 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import assert_never
 
-from sparktxlog.errors import InvariantViolation
+from sparktxlog.errors import (
+    QUARANTINE_HINT,
+    ContradictionError,
+    InvariantViolation,
+    OtherQueueError,
+)
 from sparktxlog.model.ids import NodeId
+from sparktxlog.model.operation import Acceptance
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.protocol.actions import (
     Action,
     Alarm,
     PersistReservation,
     PersistRestamp,
+    PersistStanding,
     PersistView,
+    TellDoubt,
     TellPhase,
 )
-from sparktxlog.protocol.balloting import Flush, MemberState
+from sparktxlog.protocol.balloting import (
+    Decide,
+    EpochMessage,
+    Flush,
+    MemberState,
+    Standing,
+)
 from sparktxlog.protocol.counter import TimestampCounter
 from sparktxlog.protocol.deadlines import earliest
 from sparktxlog.protocol.events import (
     AnnouncementReceived,
     ChangeRequested,
+    Contradicted,
     EpochMessageReceived,
     Event,
     FetchFailed,
     FilesHeld,
+    FilesLost,
     ForceRequested,
+    Greeted,
     LinkChanged,
     PayloadArrived,
     PostReceived,
@@ -60,10 +77,11 @@ from sparktxlog.protocol.outbox import Outbox
 from sparktxlog.protocol.phases import TAKES_SUBMITS, TRANSITIONS, Phase
 from sparktxlog.protocol.recovery import MasterConfig, RecoveredRun, RecoveredState
 from sparktxlog.protocol.staging import Prefetching, Staging, is_late, recovered_submit
+from sparktxlog.protocol.standing import Standings, shortfall
 from sparktxlog.protocol.status import Awaited, AwaitReason, MasterStatus
 from sparktxlog.protocol.succession import Succession
 from sparktxlog.protocol.synchronized import SynchronizedQueue
-from sparktxlog.protocol.view import Seat, View
+from sparktxlog.protocol.view import Ballot, Seat, View
 from sparktxlog.protocol.voter import Voter
 
 
@@ -74,20 +92,23 @@ class Master:
         config: Settings; those marked (*) must be equal on all members.
         state: What the front kept; `RecoveredState()` at the very first start.
         now: Shell's time, microseconds.
+        wall: Wall clock, microseconds since 1970 UTC; None = the same as `now`.
 
     Raises:
         InvariantViolation: The recovered state contradicts itself: the node must not start.
 
     After calling: hand `next_deadline()` to a timer; the first one is due at once.
 
-    **Source:** protocol P1–P23, P25b, C1–C3, S1.
+    **Source:** protocol P1–P23, P25b, P25c, C1–C3, S1.
     """
 
     #: Normal operation within one epoch.
     ordering_class: type[Ordering] = Ordering
     succession_class: type[Succession] = Succession
 
-    def __init__(self, config: MasterConfig, state: RecoveredState, now: int) -> None:
+    def __init__(
+        self, config: MasterConfig, state: RecoveredState, now: int, wall: int | None = None
+    ) -> None:
         self._config = config
         self._now = now
         self._view = state.view or first_view(config)
@@ -101,6 +122,9 @@ class Master:
             reserved=state.reserved,
             floor=max(floor, state.base_key[1]),
             reserve_us=config.reserve_us,
+            lead_us=config.max_counter_lead_us,
+            now=now,
+            wall=now if wall is None else wall,
         )
         self._start = state.reserved
         self._prefetching = Prefetching(
@@ -113,6 +137,11 @@ class Master:
             submit = recovered_submit(waiting)
             late = is_late(submit, config.inline_limit_bytes, self._view.quorum)
             self._staging.add(submit, now, late=late)
+        self._standings = Standings(state.standings)
+        #: Node → incarnation of which nothing is believed any more, and why (P10).
+        self._doubted: dict[str, tuple[int, str]] = {}
+        #: Members with another queue than this node's (I1).
+        self._differing: set[str] = set()
         voter = Voter(self._view.epoch, state.ballot)
         self._phase, self._phase_at = self._first_phase(voter), now
         self._succession = self.succession_class(self, config, self._outbox, voter, now)
@@ -124,8 +153,26 @@ class Master:
         self._decided: View | None = None
         #: True: something came that a flush or a decided view may have waited for.
         self._progress = False
-        incoming = self._restamp(list(state.incoming), now)
+        incoming = self._restamp(list(state.incoming))
         self._ordering = self._new_ordering(incoming, now)
+        #: What this node loaded at its start (P30).
+        self._standing = self._loaded(voter)
+
+    def _loaded(self, voter: Voter) -> Standing:
+        seq, held = self._ordering.loaded()
+        vote = voter.accepted
+        return Standing(
+            incarnation=self.incarnation,
+            start=self._config.start,
+            boot=self._config.boot,
+            epoch=self._view.epoch,
+            promised=voter.promised,
+            accepted=Ballot() if vote is None else vote.ballot,
+            counter=self._start,
+            seq=seq,
+            position=self._queue.position,
+            held=held,
+        )
 
     def _first_phase(self, voter: Voter) -> Phase:
         seat = self._view.seat(self._config.node_id)
@@ -156,6 +203,16 @@ class Master:
     def stamp(self) -> int:
         """Greatest stamp that this node gave or saw."""
         return self._counter.value
+
+    @property
+    def next_stamp(self) -> int:
+        """Least timestamp that this node would give or promise."""
+        return max(self._counter.value, self._counter.log_time)
+
+    @property
+    def latest(self) -> int:
+        """Latest timestamp of another node that can be right (C3)."""
+        return self._counter.clock.limit
 
     @property
     def busy(self) -> bool:
@@ -192,20 +249,36 @@ class Master:
         """Return the position of a transaction id, None if not among the last `id_window`."""
         return self._queue.catalog.locate(transaction_id)
 
-    def handle(self, event: Event, now: int) -> list[Action]:
-        """Handle one event; see `handle_all`."""
-        return self.handle_all((event,), now)
+    def unstamped(self, transaction_id: bytes) -> bytes | None:
+        """Return the digest of the own unstamped run that has a transaction, None if none has."""
+        return self._staging.digest_of(transaction_id)
 
-    def handle_all(self, events: Sequence[Event], now: int) -> list[Action]:
+    def acceptance(self, ids: bytes) -> Acceptance:
+        """Return what a manifest can say of these ids, as far as memory reaches."""
+        queue = self._queue
+        return Acceptance(
+            position=queue.position, ts=queue.key[1], repeats=tuple(queue.catalog.locate_all(ids))
+        )
+
+    def handle(self, event: Event, now: int, wall: int | None = None) -> list[Action]:
+        """Handle one event; see `handle_all`."""
+        return self.handle_all((event,), now, wall)
+
+    def handle_all(
+        self, events: Sequence[Event], now: int, wall: int | None = None
+    ) -> list[Action]:
         """Handle events in order and return what to do, in execution order.
 
         Args:
             events: Authenticated and decoded; at most one batch of a busy moment.
             now: Shell's time, microseconds; a value below the last one counts as the last one.
+            wall: Wall clock, microseconds since 1970 UTC, right or wrong; None = the same as `now`.
         """
         if now < self._now:
             now = self._now
         self._now = now
+        was_set = self._counter.clock.read(now, now if wall is None else wall)
+        self._ordering.look_at_clock(was_set=was_set)
         try:
             for event in events:
                 if self._halted:
@@ -266,11 +339,8 @@ class Master:
     def _dispatch(self, event: Event, now: int) -> None:
         ordering = self._ordering
         match event:
-            case PostReceived():
-                self._on_post(event.post, now)
-            case PayloadArrived():
-                ordering.on_payload(event.header, event.facts, now)
-                self._progress = True
+            case PostReceived() | PayloadArrived():
+                self._take_in(event, now)
             case RunSubmitted():
                 self._on_submit(event, now)
             case Tick():
@@ -279,8 +349,8 @@ class Master:
                 self._succession.rest.here = True
             case FetchFailed():
                 ordering.on_fetch_failed(event.digest, now)
-            case FilesHeld():
-                ordering.on_files_held(event.digest, now)
+            case FilesHeld() | FilesLost():
+                ordering.on_files(event, now)
             case TailReceived():
                 if event.tail.lineage in self._lineages:
                     ordering.on_tail(event.tail, now)
@@ -292,7 +362,9 @@ class Master:
                 self._succession.suspicion.link(event.peer, up=event.up, now=now)
                 ordering.on_link(event.peer, up=event.up)
             case EpochMessageReceived():
-                self._succession.on_message(event.message, now)
+                self._on_epoch_message(event.message, now)
+            case Greeted() | Contradicted():
+                self._on_greeting(event, now)
             case ChangeRequested():
                 self._on_change(event)
             case ForceRequested():
@@ -304,15 +376,140 @@ class Master:
     def _lineages(self) -> set[str]:
         return {self._view.lineage, *(lineage for lineage, _ in self._view.ancestors)}
 
+    # -- whom to believe ---------------------------------------------------------------------------
+
+    @property
+    def standing(self) -> Standing:
+        """What this node shows of itself when it greets (P30)."""
+        seq, _ = self._ordering.loaded()
+        return replace(self._standing, seq_now=seq, counter_now=self._counter.reserved)
+
+    def heard(self, node: str) -> bool:
+        """Return whether a node was ever heard, also before a restart (P29).
+
+        One that is further than this node by an epoch, or by a queue where this one has none, does
+        not count: it has the log that this node may have lost.
+        """
+        known = self._standings.of(node)
+        if known is None:
+            return False
+        has_log = known.position > 0 == self._queue.position
+        return not has_log and known.epoch <= self._view.epoch
+
+    def knows_process(self, node: str, boot: str) -> bool:
+        """Return whether a process is the one that spoke last as that node."""
+        known = self._standings.of(node)
+        return known is not None and known.boot == boot
+
+    def judge(self, peer: str, shown: Standing) -> str:
+        """Return why a node that greets must come back under the next incarnation (P30).
+
+        Empty: it shows all that it showed before, and all that this node's own queue and streams
+        rest on; what that is, this node keeps anyhow.
+        """
+        doubt = self._doubted.get(peer)
+        if doubt is not None and shown.incarnation <= doubt[0]:
+            return doubt[1]
+        known, view, key = self._standings.of(peer), self._view, self._queue.key
+        seat = view.seat(peer)
+        if shown.start and seat is not None and shown.incarnation < seat.incarnation:
+            return f"incarnation {shown.incarnation}, the log has it as {seat.incarnation}"
+        if known is not None and (short := shortfall(shown, known)):
+            return short
+        if not shown.start or seat is None or seat.incarnation != shown.incarnation:
+            return ""
+        if known is not None and known.boot == shown.boot:
+            return ""
+        held = self._ordering.durable_of(peer)
+        if shown.seq_now < held:
+            return f"own transactions up to {shown.seq_now}, here are {held}"
+        current = shown.epoch == view.epoch == key[0] and peer in view.members
+        if current and shown.counter_now < key[1]:
+            return f"counter {shown.counter_now}, the queue here ends at {key[1]}"
+        return ""
+
+    def _take_in(self, event: PostReceived | PayloadArrived, now: int) -> None:
+        """Take in what a peer says; one that contradicts itself is not believed any more (P10)."""
+        try:
+            if isinstance(event, PostReceived):
+                self._on_post(event.post, now)
+            else:
+                self._progress = True
+                self._ordering.on_payload(event.header, event.facts, now)
+        except OtherQueueError as error:
+            self._on_other_queue(error, now)
+        except ContradictionError as error:
+            if error.peer == self._config.node_id:
+                raise
+            if self._doubt(error, now):
+                self._outbox.tell(TellDoubt(peer=NodeId(error.peer), text=str(error)))
+
+    def _speaks(self, node: str, incarnation: int) -> bool:
+        """Return whether what a node says counts: of one that only wants to join nothing does.
+
+        It may come back as it was, if the disk that it had been looked for is found.
+        """
+        seat = self._view.seat(node)
+        return seat is None or incarnation <= seat.incarnation
+
+    def _doubt(self, error: ContradictionError, now: int) -> bool:
+        """Believe nothing more of a node until it comes back as another; return if that is news."""
+        if error.peer in self._doubted:
+            return False
+        seat = self._view.seat(error.peer)
+        self._doubted[error.peer] = (0 if seat is None else seat.incarnation, str(error))
+        self._succession.suspicion.doubt(error.peer, now)
+        self._outbox.tell(Alarm(code=error.code, text=f"nothing of {error.peer} counts: {error}"))
+        return True
+
+    def _on_other_queue(self, error: OtherQueueError, now: int) -> None:
+        """Stop if at least half of the members have another queue; else it is the peer's (I1).
+
+        Raises:
+            OtherQueueError: This node's queue contradicts as many as can agree without it.
+        """
+        members = self._view.members
+        self._differing.add(error.peer)
+        if 2 * len(self._differing.intersection(members)) >= len(members):
+            raise error
+        self._doubt(error, now)
+
+    def _on_greeting(self, event: Greeted | Contradicted, now: int) -> None:
+        if isinstance(event, Greeted):
+            counts = self._speaks(event.peer, event.standing.incarnation)
+            self._standings.greeted(event.peer, event.standing, counts=counts)
+            return
+        if event.decision:
+            raise InvariantViolation(event.text, hint=QUARANTINE_HINT, peer=event.peer)
+        if event.peer in self._view.members:
+            self._on_other_queue(OtherQueueError(event.text, peer=event.peer), now)
+        return
+
+    def _on_epoch_message(self, message: EpochMessage, now: int) -> None:
+        doubt = self._doubted.get(message.sender)
+        if doubt is not None and (
+            isinstance(message, Decide) or message.incarnation <= doubt[0]
+        ):  # fmt: skip
+            return
+        if doubt is not None:  # it speaks under a later incarnation
+            self._succession.suspicion.trust(message.sender)
+        if not isinstance(message, Decide) and self._speaks(message.sender, message.incarnation):
+            self._standings.said(message)
+        self._succession.on_message(message, now)
+
     def _on_post(self, post: Post, now: int) -> None:
         view = self._view
+        if post.sender in self._doubted:
+            return
         if post.lineage == view.lineage and post.epoch > view.epoch:
             self._succession.ask_view(post.sender, now)
         elif post.epoch < view.epoch and post.lineage in self._lineages:
             self._succession.tell_view(post.sender, now)
         elif post.lineage == view.lineage and post.sender in view.members:
             self._succession.suspicion.heard(post.sender, now)
+            seat = view.seat(post.sender)
             self._ordering.on_post(post, now)
+            self._standings.posted(post, 1 if seat is None else seat.incarnation)
 
     def _on_submit(self, submit: RunSubmitted, now: int) -> None:
         if self._phase in TAKES_SUBMITS:
@@ -374,11 +571,19 @@ class Master:
                 self._queue.base,
                 self.base_ts,
                 now,
+                counter=self.next_stamp,
                 joining=not self._is_member,
                 witness=self._phase is Phase.WITNESS,
             )
-        if not self._ordering.frozen and self._ordering.busy:
-            self._succession.suspicion.expect(self._view.members, now)
+        if not self._ordering.frozen:
+            suspicion = self._succession.suspicion
+            # Who is ahead of the time itself waits for what nobody can promise: its own fault.
+            lacking = {} if self._counter.is_ahead else self._ordering.lacking()
+            suspicion.promised(lacking, self._queue.position, now)
+            if self._ordering.busy:
+                suspicion.expect(self._view.members, now)
+        for node, standing in self._standings.take(writes=self._outbox.persists):
+            self._outbox.persist(PersistStanding(node=NodeId(node), standing=standing))
         reserved = self._counter.reservation()
         if reserved is not None:
             # In front of all: the batch's queue entries and posts show the counter (P2).
@@ -427,7 +632,7 @@ class Master:
     def suspect(self, suspects: tuple[NodeId, ...]) -> None:
         """Be NORMAL or SUSPECT."""
         if suspects:
-            self._enter(Phase.SUSPECT, f"no sign of life from {', '.join(suspects)}")
+            self._enter(Phase.SUSPECT, f"nothing usable from {', '.join(suspects)}")
         else:
             self._enter(Phase.NORMAL, "all members are there")
 
@@ -488,10 +693,12 @@ class Master:
             return
         self._decided = self._flush = None
         left = self._ordering.finish(view, now)
+        if not self._is_member:
+            self._counter.clock.begin_at(self._queue.key[1])
         self._adopt(view)
         self._counter.use(self._queue.key[1])
         self._enter(Phase.NORMAL, f"epoch {view.epoch} is in force")
-        self._ordering = self._new_ordering(self._restamp(left, now), now)
+        self._ordering = self._new_ordering(self._restamp(left), now)
         self._succession.entered(now)
 
     def _adopt(self, view: View) -> None:
@@ -500,8 +707,14 @@ class Master:
         self._outbox.persist(PersistView(view=view, incarnation=self.incarnation, forced=forced))
         self._view = view
         self._is_member = self._counts_me(view)
+        for node, (incarnation, _) in list(self._doubted.items()):
+            seat = view.seat(node)
+            if seat is None or seat.incarnation > incarnation:
+                del self._doubted[node]
+                self._succession.suspicion.trust(node)
+                self._differing.discard(node)
 
-    def _restamp(self, runs: list[RecoveredRun], now: int) -> list[RecoveredRun]:
+    def _restamp(self, runs: list[RecoveredRun]) -> list[RecoveredRun]:
         """Give own runs of earlier epochs a new stamp; drop what others stamped then (P18, P20).
 
         Only the origin restamps, and only as a member of the later epoch.
@@ -514,7 +727,7 @@ class Master:
             return mine + [run for run in kept if run.header.origin != self._config.node_id]
         old = [run for run in mine if run.header.epoch < epoch]
         for run in sorted(old, key=lambda run: run.header.seq):
-            header = replace(run.header, epoch=epoch, ts=self._counter.stamp(now))
+            header = replace(run.header, epoch=epoch, ts=self._counter.stamp())
             self._outbox.persist(PersistRestamp(header=header))
             kept.append(RecoveredRun(header=header, facts=run.facts))
         return kept

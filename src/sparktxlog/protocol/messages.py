@@ -74,7 +74,8 @@ class Post:
     acquired: dict[str, int] = field(default_factory=dict)
     #: Digests of announced, unstamped runs whose files the sender holds (P1a).
     held: tuple[bytes, ...] = ()
-    #: Wall clock of the sender, microseconds since 1970 UTC; for skew warnings only (C3).
+    #: Wall clock of the sender, microseconds since 1970 UTC; compared with the receiver's (C3).
+    #: Releases before this one sent their log clock.
     wall: int = 0
     #: True: the sender has unsynchronized transactions.
     busy: bool = False
@@ -120,9 +121,12 @@ class Rejection:
 
     #: Index in the run.
     index: int
-    #: Error code as in `errors`: `unknown-table`, `schema-mismatch`, `duplicate-transaction`.
+    #: Error code as in `errors`: `unknown-table`, `schema-mismatch`, `duplicate-transaction`,
+    #: `expired-id`, `expired-transaction`.
     code: str
     text: str
+    #: Of a repeated id: the position where it stands first.
+    first: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,6 +24,7 @@ from sparktxlog.protocol.actions import (
     PersistForeignRun,
     PersistOwnRun,
     PersistQueue,
+    PersistWithdrawal,
     PrefetchFiles,
     SendAnnouncement,
     SendPost,
@@ -36,10 +37,11 @@ from sparktxlog.protocol.actions import (
 )
 from sparktxlog.protocol.addition import head_of, least_promise, may_add
 from sparktxlog.protocol.balloting import MemberState
+from sparktxlog.protocol.bounds import LARGEST, all_fit
 from sparktxlog.protocol.collecting import Collecting
 from sparktxlog.protocol.counter import TimestampCounter
 from sparktxlog.protocol.deadlines import earliest
-from sparktxlog.protocol.events import RunSubmitted
+from sparktxlog.protocol.events import FilesHeld, FilesLost, RunSubmitted
 from sparktxlog.protocol.fetching import Fetching
 from sparktxlog.protocol.final_queue import (
     append_final,
@@ -134,6 +136,14 @@ class Ordering:
     def _streams(self) -> Sequence[Stream]:
         return self._collecting.stream_list
 
+    def look_at_clock(self, *, was_set: bool) -> None:
+        """Note that time passed, and whether the wall clock was set meanwhile (C3)."""
+        if was_set:
+            for peer in self._peers:
+                peer.forget_clock()
+        if not self._peers:
+            self._counter.clock.believe()
+
     # ------------------------------------------------------------------ events
 
     def on_link(self, node_id: str, *, up: bool) -> None:
@@ -148,10 +158,20 @@ class Ordering:
         if not self._fetching.failed(digest, now):
             self._prefetching.failed(digest, now)
 
-    def on_files_held(self, digest: bytes, now: int) -> None:
-        """Note that the files of an announced run are durable here (P1a)."""
-        if self._prefetching.holds(digest, now):
-            self._collecting.news = True
+    def on_files(self, event: FilesHeld | FilesLost, now: int) -> None:
+        """Note that the files of an announced run are durable here, or lost (P1a).
+
+        An own run whose files are lost, and that has no stamp, is rejected: nobody could ever
+        fetch it, and it would hold up all others.
+        """
+        if isinstance(event, FilesHeld):
+            if self._prefetching.holds(event.digest, now):
+                self._collecting.news = True
+            return
+        for submit in self._staging.withdraw(event.digest):
+            self._outbox.persist(PersistWithdrawal(ticket=submit.ticket, digest=event.digest))
+            self.reject(submit, "payload-store", event.text)
+            self._stamp_check = True
 
     def on_submit(self, submit: RunSubmitted, now: int) -> None:
         """Make an own run durable and stamp it, or let it wait for its stamp (P1, P1a, P3b)."""
@@ -191,7 +211,7 @@ class Ordering:
         config, own = self._config, self._own
         header = RunHeader(
             epoch=config.epoch,
-            ts=self._next_timestamp(now),
+            ts=self._next_timestamp(),
             origin=config.node_id,
             incarnation=config.incarnation,
             seq=own.known + 1,
@@ -210,18 +230,20 @@ class Ordering:
                 self._outbox.tell(SendPush(peer=node, header=header))
         self._collecting.news = True
 
-    def _next_timestamp(self, now: int) -> int:
-        return self._counter.stamp(now)
+    def _next_timestamp(self) -> int:
+        return self._counter.stamp()
 
     def on_post(self, post: Post, now: int) -> None:
         """Collect a peer's post (P5): any order, any loss, any merge base."""
-        peer = None if self.frozen else self._collecting.take_post(post, now)
+        if self.frozen:
+            return
+        peer = self._collecting.take_post(post, now)
+        self._check_clock(now)
         if peer is None:
             return
         if peer.is_newest(post):
             if peer.note_newest(post, self._config.node_id, now):
                 self._stamp_check = True
-            self._check_clock(now)
             self._queue.check_base(peer.node_id, post.base)
             self._serve_lagger(peer, now)
         if post.busy or post.base.position > self._queue.position:
@@ -256,7 +278,7 @@ class Ordering:
             return False
         if header.epoch != self._config.epoch:
             return False  # sent before the epoch changed: if it still waits, it was stamped anew
-        if header.seq > stream.known and collecting.is_runaway(peer, header.ts, now):
+        if header.seq > stream.known and collecting.is_runaway(peer, header.ts):
             return False
         run = collecting.learn(peer, stream, header, now)
         if run is None:
@@ -291,6 +313,12 @@ class Ordering:
         """Take in part of a forerunner's queue (P9); its entries are final in any epoch."""
         collecting = self._collecting
         if tail.sender not in collecting.peers and not self.frozen:
+            return
+        # Who is no member, or stopped, has no time of its own to compare with that of the queue.
+        limit = LARGEST if self.frozen else self._counter.clock.limit
+        if not all_fit((entry.header for entry in tail.entries), limit):
+            text = f"{tail.sender} sent a tail with a timestamp that cannot be: refused"
+            self._collecting.warnings.append(("protocol-remote", text))
             return
         for entry in self._queue.continue_tail(tail):
             collecting.learn_ordered(entry.header, now, frozen=self.frozen)
@@ -386,7 +414,7 @@ class Ordering:
             # The forerunner sends the next part when it learns the new base.
             self._collecting.news = self._collecting.news or not queue.tail
         if self.busy and not queue.tail:
-            own = max(self._counter.value, self._counter.log_time(now))
+            own = max(self._counter.value, self._counter.log_time)
             least = least_promise(self._peers, own)
             while (run := self._next_addable(least)) is not None:
                 queue.append(run, streams[run.header.origin])
@@ -409,6 +437,17 @@ class Ordering:
         return head
 
     # ------------------------------------------------------------------ rounds
+
+    def lacking(self) -> dict[NodeId, int]:
+        """Return the members whose usable promise does not reach the first run that waits.
+
+        With what each promises; nobody waits for anything = none.
+        """
+        head = head_of(self._collecting.stream_list)
+        if head is None:
+            return {}
+        ts = head.header.ts
+        return {peer.node_id: peer.counter for peer in self._peers if peer.counter < ts}
 
     @property
     def busy(self) -> bool:
@@ -457,12 +496,12 @@ class Ordering:
         return Snapshot(
             round_number=self._rounds.number,
             base=self._queue.base,
-            counter=self._counter.promise(now),
+            counter=self._counter.promise(),
             last_seq=self._own.known,
             known={stream.origin: stream.known for stream in streams},
             acquired={stream.origin: self._claim(stream) for stream in streams},
             held=self._prefetching.held,
-            now=now,
+            wall=self._counter.clock.wall,
             busy=self.busy,
         )
 
@@ -473,8 +512,11 @@ class Ordering:
     # ------------------------------------------------------------------ faults
 
     def _check_clock(self, now: int) -> None:
-        """Warn once when this node's clock leaves the members' median (C3)."""
-        distance = self._collecting.clock_distance(now)
+        """Believe a clock that the members agree with; warn once when it leaves them (C3)."""
+        collecting = self._collecting
+        distance = collecting.clock_distance(now)
+        if distance <= _REFUSE_CLOCK_US and collecting.clocks_suffice(now):
+            self._counter.clock.believe()
         off = distance >= _WARN_CLOCK_US
         if off and not self._clock_warned:
             text = f"this node's clock is {distance / 1e6:.1f} s off the members' median"
@@ -523,6 +565,15 @@ class Ordering:
             for run in self._own.runs
             if run.facts is not None and run.header.incarnation == self._config.incarnation
         ]
+
+    def loaded(self) -> tuple[int, int]:
+        """Return the last own sequence number, and the sum of what is acquired (P30)."""
+        return self._own.known, sum(stream.acquired for stream in self._streams)
+
+    def durable_of(self, origin: str) -> int:
+        """Return up to which number of an origin all runs are durable here."""
+        stream = self._collecting.streams.get(origin)
+        return self._queue.watermarks.get(origin, 0) if stream is None else stream.acquired
 
     # ------------------------------------------------------------------ display
 

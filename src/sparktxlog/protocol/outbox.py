@@ -43,6 +43,11 @@ class Outbox:
         """Send or tell several things."""
         self._others.extend(actions)
 
+    @property
+    def persists(self) -> bool:
+        """Whether something of this batch is made durable."""
+        return bool(self._persists)
+
     def drop_posts(self) -> None:
         """Send no posts of this batch: they state what is no longer so."""
         self._others = [a for a in self._others if not isinstance(a, SendPost)]

@@ -22,9 +22,9 @@ class Peer:
     """
 
     __slots__ = (
-        "_offsets", "acquired", "base", "base_since", "busy", "clock_offset_us", "counter", "held",
-        "known_of_me", "last_post_at", "last_seq", "linked", "more", "newest", "node_id", "owed",
-        "pending", "refused", "tail_at", "tail_position",
+        "_offsets", "acquired", "base", "base_since", "busy", "clock_at", "clock_offset_us",
+        "counter", "held", "known_of_me", "last_post_at", "last_seq", "linked", "more", "newest",
+        "node_id", "owed", "pending", "refused", "tail_at", "tail_position",
     )  # fmt: skip
 
     def __init__(self, node_id: NodeId) -> None:
@@ -55,8 +55,10 @@ class Peer:
         #: Position and time of the last tail sent to it.
         self.tail_position = -1
         self.tail_at = 0
-        #: Its clock minus this node's, microseconds; None = not measured twice.
+        #: Its wall clock minus this node's, microseconds; None = not measured twice.
         self.clock_offset_us: int | None = None
+        #: When it was measured last, shell's time.
+        self.clock_at = 0
         self._offsets: tuple[int, ...] = ()
 
     def is_newest(self, post: Post) -> bool:
@@ -77,16 +79,23 @@ class Peer:
         if post.base.position != self.base.position:
             self.base_since = now
         self.base = post.base
-        if post.wall:
-            self._offsets = (*self._offsets[1 - _CLOCK_SAMPLES :], post.wall - now)
-            # Of several measured offsets the largest one was delayed least on its way.
-            self.clock_offset_us = max(self._offsets) if len(self._offsets) > 1 else None
         if not post.held and not self.held:
             return False
         held = frozenset(post.held)
         changed = held != self.held
         self.held = held
         return changed
+
+    def measure_clock(self, offset_us: int, now: int) -> None:
+        """Note how far its wall clock was ahead of this node's when a post came."""
+        self._offsets = (*self._offsets[1 - _CLOCK_SAMPLES :], offset_us)
+        self.clock_at = now
+        # Of several measured offsets the largest one was delayed least on its way.
+        self.clock_offset_us = max(self._offsets) if len(self._offsets) > 1 else None
+
+    def forget_clock(self) -> None:
+        """Forget what was measured: this node's clock was set."""
+        self._offsets, self.clock_offset_us = (), None
 
     def record_promise(self, counter: int, last_seq: int, known: int) -> None:
         """Keep a promise: usable if its headers are held, else for later; the largest counts."""

@@ -87,7 +87,8 @@ class Snapshot:
     """What all posts of one round have in common."""
 
     __slots__ = (
-        "_bare", "acquired", "base", "busy", "counter", "held", "known", "last_seq", "now", "round",
+        "_bare", "acquired", "base", "busy", "counter", "held", "known", "last_seq", "round",
+        "wall",
     )  # fmt: skip
 
     def __init__(
@@ -100,7 +101,7 @@ class Snapshot:
         known: dict[str, int],
         acquired: dict[str, int],
         held: tuple[bytes, ...],
-        now: int,
+        wall: int,
         busy: bool,
     ) -> None:
         self.round = round_number
@@ -110,7 +111,7 @@ class Snapshot:
         self.known = known
         self.acquired = acquired
         self.held = held
-        self.now = now
+        self.wall = wall
         self.busy = busy
         #: The post without headers, the same for every peer.
         self._bare: Post | None = None
@@ -150,7 +151,7 @@ class Snapshot:
             known=self.known,
             acquired=self.acquired,
             held=self.held,
-            wall=self.now,
+            wall=self.wall,
             busy=self.busy,
             start=start,
         )

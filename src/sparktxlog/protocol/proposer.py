@@ -12,11 +12,14 @@ was silent.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.balloting import MemberState, Promise, Vote
+from sparktxlog.protocol.bounds import LARGEST, all_fit
+from sparktxlog.protocol.messages import RunHeader
 from sparktxlog.protocol.union import FinalQueue, final_queue
 from sparktxlog.protocol.view import Ballot, Seat, View
 
@@ -41,6 +44,8 @@ class Intent:
     joiners: dict[NodeId, int] = field(default_factory=dict)
     #: New roster, None = as it is.
     roster: tuple[Seat, ...] | None = None
+    #: New rule of the acquisition quorum, empty = as it is.
+    quorum_rule: str = ""
 
 
 class Proposer:
@@ -50,15 +55,22 @@ class Proposer:
         view: Of the epoch to end.
         ballot: Higher than all that were seen.
         patience_us: An answer that takes longer is not waited for.
+        latest: Latest timestamp of a run that can be right (C3).
     """
 
     __slots__ = (
-        "_accepted", "_heard", "_patience_us", "_promises", "_since", "ballot", "candidate",
-        "flushed", "holder", "intent", "repeat_at", "stage", "view",
+        "_accepted", "_heard", "_late", "_latest", "_patience_us", "_promises", "_since", "ballot",
+        "candidate", "flushed", "holder", "intent", "repeat_at", "stage", "view",
     )  # fmt: skip
 
     def __init__(
-        self, view: View, ballot: Ballot, intent: Intent, now: int, patience_us: int
+        self,
+        view: View,
+        ballot: Ballot,
+        intent: Intent,
+        now: int,
+        patience_us: int,
+        latest: int = LARGEST,
     ) -> None:
         self.view = view
         self.ballot = ballot
@@ -69,6 +81,9 @@ class Proposer:
         self.holder = NodeId("")
         self.flushed: set[str] = set()
         self._promises: dict[str, Promise] = {}
+        self._latest = latest
+        #: Members that hold runs stamped later than can be: they only vote (C3).
+        self._late: set[str] = set()
         self._accepted: set[str] = set()
         self._patience_us = patience_us
         self._since = now
@@ -82,6 +97,16 @@ class Proposer:
     def take_promise(self, promise: Promise) -> None:
         """Count a promise of this ballot."""
         self._promises[promise.sender] = promise
+        state = promise.state
+        if promise.sender in self.view.members and state and not self._fits(state.acquired):
+            self._late.add(promise.sender)
+
+    def is_late(self, node: str) -> bool:
+        """Return whether a member only votes, since what it holds cannot be right (C3)."""
+        return node in self._late
+
+    def _fits(self, headers: Iterable[RunHeader]) -> bool:
+        return all_fit(headers, self._latest)
 
     def is_ripe(self, own: NodeId, now: int) -> bool:
         """Return whether the own promise, of a member, is all that the choice waits for."""
@@ -91,7 +116,7 @@ class Proposer:
         """Choose the value once enough promised and nobody else is worth waiting for (P15)."""
         if not self._suffice(set(), now):
             return False
-        vote = self._highest_vote()
+        vote = self._binding_vote()
         if vote is not None:
             self.candidate = vote.view
             self._enter(Stage.ACCEPT, now)
@@ -109,9 +134,12 @@ class Proposer:
 
     def _suffice(self, added: set[NodeId], now: int) -> bool:
         """Return whether the promises, with those of members that are `added`, are enough (P12)."""
+        states = self._states().keys() | added
         return (
             self.view.elects(self._promises.keys() | added)
-            and self.view.preserves(self._states().keys() | added)
+            and self.view.preserves(states)
+            # Else it is this node whose time is wrong.
+            and len(self._late) <= len(states)
             and self._awaited(now) <= added
         )
 
@@ -130,6 +158,19 @@ class Proposer:
             nodes.update(n for n, i in joiners if view.weight(n) and view.is_current(n, i))
         return nodes - self._promises.keys()
 
+    def _binding_vote(self) -> Vote | None:
+        """Return the highest vote (P15), unless it names runs that cannot be and binds nobody (C3).
+
+        It binds as long as a value may be decided: as long as those who are not known never to
+        have voted in this epoch may be a majority.  Who promised votes in no lower ballot.
+        """
+        vote = self._highest_vote()
+        if vote is None or self._fits(vote.view.tail):
+            return vote
+        never = {node for node, promise in self._promises.items() if promise.accepted is None}
+        may_have = {seat.node_id for seat in self.view.roster} - never
+        return vote if self.view.elects(may_have) else None
+
     def _highest_vote(self) -> Vote | None:
         votes = [p.accepted for p in self._promises.values() if p.accepted is not None]
         return max(votes, key=lambda vote: vote.ballot, default=None)
@@ -140,7 +181,7 @@ class Proposer:
         return {
             promise.sender: promise.state
             for promise in self._promises.values()
-            if promise.state is not None and promise.sender in members
+            if promise.state is not None and promise.sender in members - self._late
         }
 
     def _final_queue(self) -> FinalQueue:
@@ -166,6 +207,7 @@ class Proposer:
             epoch=view.epoch + 1,
             roster=roster,
             members=members,
+            quorum_rule=intent.quorum_rule or view.quorum_rule,
             base=queue.base,
             tail=queue.tail,
             end=queue.end,

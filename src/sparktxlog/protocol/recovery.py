@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import LONGEST_RUN, RunFacts
 from sparktxlog.model.table import TableDefinition
-from sparktxlog.protocol.balloting import BallotState
+from sparktxlog.protocol.balloting import BallotState, Standing
 from sparktxlog.protocol.messages import MergeBase, RunHeader
 from sparktxlog.protocol.view import Seat, View
 
@@ -24,8 +25,10 @@ class MasterConfig:
     quorum: int
     #: (*)
     lineage: str
-    #: (*) A transaction id is known for so many positions.
+    #: (*) A transaction id is known for so many positions, and for so much log time, whichever
+    #: is longer (P25c); the last positions are in memory.
     id_window: int = 1_000_000
+    id_window_us: int = 24 * 3_600 * 1_000_000
     epoch: int = 1
     incarnation: int = 1
     #: Push payloads up to this size with the header (P3a).
@@ -59,6 +62,9 @@ class MasterConfig:
     quorum_rule: str = ""
     #: (*) Places of the first epoch; empty = one vote for each of `members`.
     roster: tuple[Seat, ...] = ()
+    #: How often the node was started with this data directory, and the name of this process.
+    start: int = 0
+    boot: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +85,32 @@ class RecoveredAnnouncement:
     staged_bytes: int
     facts: RunFacts
     session: str | None
+
+
+class OlderIds(Protocol):
+    """Ids of the queue before the last `id_window` positions; they lie on disk, most of them."""
+
+    def appended(self, position: int, ids: bytes) -> None:
+        """Take note of a run that was put into the queue, and is not on disk yet."""
+        ...
+
+    def find(self, ids: bytes, after: int) -> Sequence[tuple[int, int]]:
+        """Return (index, first position after `after`) of the 16-byte ids that stand there.
+
+        Ascending by index.  Only asked for runs that were ordered very late; may block.
+        """
+        ...
+
+
+class NoOlderIds:
+    """A log that is not longer than the window, or of no use beyond it."""
+
+    def appended(self, position: int, ids: bytes) -> None:
+        """Keep nothing."""
+
+    def find(self, ids: bytes, after: int) -> Sequence[tuple[int, int]]:
+        """Return nothing."""
+        return ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,3 +134,8 @@ class RecoveredState:
     ballot: BallotState | None = None
     #: Pieces of the ids of the last `id_window` positions, oldest first: (first position, ids).
     recent_ids: Sequence[tuple[int, bytes]] = ()
+    #: Repeats among them: (position, position where its id stands first), ascending.
+    repeats: Sequence[tuple[int, int]] = ()
+    older_ids: OlderIds = field(default_factory=NoOlderIds)
+    #: The greatest that each other node showed; who is not in it was never heard (P30, P29).
+    standings: Mapping[str, Standing] = field(default_factory=dict)

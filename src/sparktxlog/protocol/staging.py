@@ -59,6 +59,21 @@ class Staging:
         if submit.session is not None:
             self._lines.setdefault(submit.session, deque()).append(run)
 
+    def withdraw(self, digest: bytes) -> list[RunSubmitted]:
+        """Remove and return the runs of a digest: their files are lost."""
+        found = [run for run in self.runs.values() if run.submit.digest == digest]
+        for run in found:
+            self._remove(run)
+        return [run.submit for run in found]
+
+    def digest_of(self, transaction_id: bytes) -> bytes | None:
+        """Return the digest of the unstamped run that has a transaction, None if none has."""
+        for run in self.runs.values():
+            ids = run.submit.facts.ids
+            if any(ids[at : at + 16] == transaction_id for at in range(0, len(ids), 16)):
+                return run.submit.digest
+        return None
+
     def awaited(self) -> Iterable[Unstamped]:
         """Return the runs whose files the quorum does not hold yet, in submit order."""
         return (run for run in self.runs.values() if not run.ready)
@@ -77,11 +92,16 @@ class Staging:
             return
         if not run.ready and now < run.submitted_at + self._timeout_us:
             return
+        self._remove(run)
+        taken.append(submit)
+
+    def _remove(self, run: Unstamped) -> None:
+        submit = run.submit
         del self.runs[submit.ticket]
         self.payload_bytes -= submit.size_bytes
-        taken.append(submit)
+        line = self._lines.get(submit.session) if submit.session is not None else None
         if line is not None and submit.session is not None:
-            line.popleft()
+            line.remove(run)
             if not line:
                 del self._lines[submit.session]
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from sparktxlog.errors import InvariantViolation
+from sparktxlog.errors import ContradictionError
 from sparktxlog.model.operation import RunFacts
 from sparktxlog.protocol.messages import RunHeader
 
@@ -65,13 +65,13 @@ class Stream:
         """Append the header that continues the stream.
 
         Raises:
-            InvariantViolation: The origin's timestamps do not rise.
+            ContradictionError: The origin's timestamps do not rise.
         """
         assert header.seq == self.known + 1
         if header.ts <= self._last_ts:
-            raise InvariantViolation(
+            raise ContradictionError(
                 f"run {self.origin}:{header.seq} is stamped {header.ts}, not above {self._last_ts}",
-                origin=self.origin,
+                peer=self.origin,
                 seq=header.seq,
             )
         run = self.early.pop(header.seq, None)
@@ -167,14 +167,14 @@ def same_run(mine: RunHeader, theirs: RunHeader) -> None:
     """Check that two headers of one sequence number are one run.
 
     Raises:
-        InvariantViolation: The origin gave the number twice (it lost its disk, or two nodes
+        ContradictionError: The origin gave the number twice (it lost its disk, or two nodes
             share its name).
     """
     if mine != theirs:
-        raise InvariantViolation(
+        raise ContradictionError(
             f"two runs are called {mine.origin}:{mine.seq}: "
             f"{mine.digest.hex()[:12]}@{mine.ts} and {theirs.digest.hex()[:12]}@{theirs.ts}",
             hint="A node that lost its disk must return under a new incarnation.",
-            origin=mine.origin,
+            peer=mine.origin,
             seq=mine.seq,
         )

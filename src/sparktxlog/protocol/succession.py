@@ -12,7 +12,7 @@ from typing import Protocol, assert_never
 
 from sparktxlog.errors import InvariantViolation
 from sparktxlog.model.ids import NodeId
-from sparktxlog.protocol.actions import PersistBallot, SendEpochMessage
+from sparktxlog.protocol.actions import Alarm, PersistBallot, SendEpochMessage
 from sparktxlog.protocol.balloting import (
     Accept,
     Accepted,
@@ -31,6 +31,7 @@ from sparktxlog.protocol.balloting import (
     TailRequest,
     epoch_of,
 )
+from sparktxlog.protocol.bounds import misfit
 from sparktxlog.protocol.changes import Changes
 from sparktxlog.protocol.deadlines import earliest
 from sparktxlog.protocol.joining import Admission
@@ -49,6 +50,8 @@ from sparktxlog.protocol.voter import Voter
 #: Patience when nobody is ever suspected, microseconds.
 _PATIENCE_US = 1_000_000
 _MAX_BACKOFF = 8
+#: Texts about refused messages that an operator gets in one epoch, at most.
+_MOST_REFUSED = 64
 #: Phases in which a node looks whether an epoch change is needed.
 _AT_WORK = (Phase.NORMAL, Phase.SUSPECT)
 
@@ -72,6 +75,9 @@ class Host(Protocol):
     def is_member(self) -> bool:
         """Whether this node, as it is, is a member of its epoch."""
 
+    def heard(self, node: str) -> bool:
+        """Return whether a node was ever heard, also before a restart."""
+
     @property
     def base(self) -> MergeBase:
         """End of this node's queue."""
@@ -83,6 +89,10 @@ class Host(Protocol):
     @property
     def stamp(self) -> int:
         """Greatest stamp that this node gave or saw."""
+
+    @property
+    def latest(self) -> int:
+        """Latest timestamp of another node that can be right (C3)."""
 
     @property
     def busy(self) -> bool:
@@ -148,6 +158,8 @@ class Succession:
         #: Node → when it was last told the view, or asked for its.
         self._answered_at: dict[str, int] = {}
         self.tails = TailRequests(outbox, 2 * self.patience_us)
+        #: Nodes of which a message was refused in this epoch, and what for: told once each.
+        self._refused: set[tuple[NodeId, str]] = set()
 
     def entered(self, now: int) -> None:
         """Begin a new epoch."""
@@ -160,6 +172,7 @@ class Succession:
         self._retry_at = now
         self._need_at = None
         self.rest.entered()
+        self._refused.clear()
         self.suspicion.forget()
         self.admission.entered(view)
         self.changes.entered(view)
@@ -170,17 +183,19 @@ class Succession:
         """Take in a message of any epoch."""
         view = self._host.view
         lineage, epoch = epoch_of(message)
+        if wrong := self._misfit(message):
+            return self._tell_refused(message.sender, wrong)
         self.suspicion.heard(message.sender, now)
         if isinstance(message, Decide):
             if self._follows(message.view):
                 self._host.learn(message.view, now)
             else:
                 self._check_agrees(message)
-            return
+            return None
         if lineage != view.lineage:
             if (lineage, epoch) in view.ancestors:
                 self.tell_view(message.sender, now)
-            return
+            return None
         if isinstance(message, (Prepare, Flush, Accept)) and epoch > view.epoch:
             self._host.learn(message.view, now)
             view = self._host.view
@@ -188,9 +203,26 @@ class Succession:
             self.tell_view(message.sender, now)
         elif epoch > view.epoch:
             self.ask_view(message.sender, now)
-            return
+            return None
         if epoch == view.epoch or isinstance(message, (JoinRequest, TailRequest)):
             self._dispatch(message, now)
+        return None
+
+    def _misfit(self, message: EpochMessage) -> str:
+        """Return what in a message cannot be, empty = nothing (C3)."""
+        host = self._host
+        limit = host.latest if host.is_member else None
+        accepted = self.voter.accepted
+        if isinstance(message, Accept) and accepted and message.candidate == accepted.view:
+            limit = None  # what it voted for it votes for again
+        return misfit(message, max(self._seen, self.voter.promised.number), limit)
+
+    def _tell_refused(self, node: NodeId, wrong: str) -> None:
+        """Tell the operator once of what a node says that cannot be."""
+        if (node, wrong) not in self._refused and len(self._refused) < _MOST_REFUSED:
+            self._refused.add((node, wrong))
+            text = f"{node} sent {wrong}: refused"
+            self._outbox.tell(Alarm(code="protocol-remote", text=text))
 
     def _follows(self, view: View) -> bool:
         """Return whether a decided view continues what this node knows (P23)."""
@@ -257,14 +289,26 @@ class Succession:
             case Accepted():
                 self._on_accepted(message, now)
             case JoinRequest():
-                host = self._host
-                self.admission.requested(message, host.base, host.base_ts, host.stamp, now)
+                self._on_join(message, now)
             case TailRequest():
                 self.tails.put(message, now)
             case Decide():
                 raise AssertionError("handled before")
             case _:
                 assert_never(message)
+
+    def _on_join(self, request: JoinRequest, now: int) -> None:
+        """Let a node in that asks, unless nobody could use what it would promise (C3)."""
+        host = self._host
+        lead = request.counter - host.latest
+        if lead > 0:
+            return self._tell_refused(
+                request.sender,
+                f"a wish to join with timestamps {lead // 3_600_000_000} h later than may be; set "
+                "its clock, and if it gave such timestamps, let `sparktxlog peer quarantine "
+                "--rejoin` bring it back",
+            )
+        return self.admission.requested(request, host.base, host.base_ts, host.stamp, now)
 
     def _on_probe(self, probe: Probe, now: int) -> None:
         # A complaint: this node tries the suspects itself (V18, V21).
@@ -355,7 +399,7 @@ class Succession:
         self._seen, self._attempts = self._seen + 1, self._attempts + 1
         ballot = Ballot(number=self._seen, node=self._config.node_id)
         self._host.wedge(now, f"{ballot.node} decides on the epoch behind {view.epoch}")
-        self.proposer = Proposer(view, ballot, intent, now, self.patience_us)
+        self.proposer = Proposer(view, ballot, intent, now, self.patience_us, self._host.latest)
         self._ask(self.proposer)
         # The own promise becomes durable while the question travels.  If a crash comes before, the
         # number may be used again: nobody was asked for more than promises, and these stay true.
@@ -383,6 +427,9 @@ class Succession:
             return
         if proposer.stage is Stage.PREPARE:
             proposer.take_promise(promise)
+            if proposer.is_late(promise.sender):
+                wrong = "a promise with runs stamped later than may be: it votes only"
+                self._tell_refused(promise.sender, wrong)
 
     def _on_refusal(self, refusal: Refusal, now: int) -> None:
         self._seen = max(self._seen, refusal.promised.number)
@@ -475,7 +522,8 @@ class Succession:
                 ready = self.admission.ready(self._host.view, now)
                 # Nobody answers probes now, so nobody knows whether a change of the roster would
                 # leave a majority: it is proposed again in the next epoch.
-                intent = replace(self._intent(overdue, ready, now), roster=None)
+                intent = self._intent(overdue, ready, now)
+                intent = replace(intent, roster=None, quorum_rule="")
                 self._propose(intent, now)
         elif phase in _AT_WORK:
             self._consider(now)
@@ -509,7 +557,12 @@ class Succession:
             self._begin_at = self.rest.until(self._host.busy, now)
         if now < self._begin_at:
             return
-        if not suspicion.allows(view, overdue, now):
+        unheard = self._unheard()
+        if unheard:
+            self._give_up_change(
+                now, 1, f"{', '.join(unheard)} was never heard: start it, or remove its place"
+            )
+        elif not suspicion.allows(view, overdue, now):
             self._give_up_change(now, 4, "too few nodes answer to decide it")
         elif not self.changes.allow(view, suspicion.responders(now)):
             self._give_up_change(
@@ -517,6 +570,24 @@ class Succession:
             )
         else:
             self._propose(intent, now)
+
+    def _unheard(self) -> list[NodeId]:
+        """Return the places of the configured first epoch that keep the log from going on (P29).
+
+        Who was never heard may be the one that has the log, and this node one that lost its disk.
+        Only an operator, who takes its place away, can say that it is not so.
+        """
+        view, roster = self._host.view, self.changes.roster
+        if view.epoch != self._config.epoch:
+            return []
+        kept = {seat.node_id for seat in (view.roster if roster is None else roster)}
+        return [
+            seat.node_id
+            for seat in view.roster
+            if seat.node_id != self._config.node_id
+            and seat.node_id in kept
+            and not self._host.heard(seat.node_id)
+        ]
 
     def _give_up_change(self, now: int, patience: int, reason: str) -> None:
         """Answer a change that cannot be decided, once answers had their time to come."""
@@ -528,11 +599,15 @@ class Succession:
         # A member that asks to join returns without its memory: nothing of it is waited for.
         present = set(self._host.view.members) - overdue - ready.keys()
         heard = self.suspicion.heard_by_all(present, now) if ready else set[str]()
+        # It answers, and would be taken for a member that is there.
+        evicts = self._config.auto_evict
+        useless = self.suspicion.useless(overdue, now) if evicts else frozenset[NodeId]()
         return Intent(
             absent=frozenset(overdue | ready.keys()),
-            excluded=self._excluded,
+            excluded=self._excluded | useless,
             joiners={n: i for n, i in ready.items() if n in heard},
             roster=self.changes.roster,
+            quorum_rule=self.changes.quorum_rule,
         )
 
     def next_deadline(self, now: int) -> int | None:

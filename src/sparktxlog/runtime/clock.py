@@ -9,15 +9,16 @@ _MICROSECONDS = 1_000_000
 
 
 def wall_us() -> int:
-    """Return the wall clock, microseconds since 1970 UTC: for display and retention only (C4)."""
+    """Return the wall clock, microseconds since 1970 UTC; wherever it is, it may be wrong (C3)."""
     return time.time_ns() // 1_000
 
 
-class LogClock:
-    """The log clock: the greater of what was persisted and the wall clock at start, then steady.
+class Clock:
+    """The time by which a node waits, and its wall clock.
 
-    It never goes back, whatever happens to the wall clock, and never stands still, whatever
-    value was persisted (C1).
+    The first begins at the greater of the last reservation and the wall clock, and is steady then:
+    it never goes back and never stands still, whatever happens to the wall clock.  Timestamps do
+    not follow it but the wall clock (`protocol.counter`).
     """
 
     def __init__(
@@ -27,13 +28,14 @@ class LogClock:
         wall: Callable[[], int] = wall_us,
         steady_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
+        self.wall = wall
         self._steady_ns = steady_ns
         self._offset_us = max(floor_us, wall()) - steady_ns() // 1_000
 
     def now(self) -> int:
-        """Return the log time in microseconds."""
+        """Return the steady time in microseconds."""
         return self._steady_ns() // 1_000 + self._offset_us
 
     def seconds_until(self, deadline_us: int) -> float:
-        """Return how long until a log time, in seconds; 0 if it has passed."""
+        """Return how long until a steady time, in seconds; 0 if it has passed."""
         return max(0.0, (deadline_us - self.now()) / _MICROSECONDS)

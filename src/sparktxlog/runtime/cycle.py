@@ -10,23 +10,24 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
 from sparktxlog.codec.assembly import assemble_run
-from sparktxlog.codec.payload import digest_of
+from sparktxlog.codec.payload import digest_of, encode_payload, split_payload
 from sparktxlog.codec.transactions import PreparedTransaction
 from sparktxlog.errors import BusyError, TxLogError
-from sparktxlog.model.operation import RunFacts, RunManifest
+from sparktxlog.model.operation import Acceptance, RunFacts, RunManifest
 from sparktxlog.protocol.actions import Action, Alarm, PersistForeignRun
 from sparktxlog.protocol.events import Event, PayloadArrived, Rested, RunSubmitted, Tick
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.view import View
-from sparktxlog.runtime.clock import LogClock, wall_us
+from sparktxlog.runtime.clock import Clock, wall_us
 from sparktxlog.runtime.executor import Executor
 from sparktxlog.runtime.holdings import Holdings, OwnRun
 from sparktxlog.runtime.receipts import Receipts, Submission
+from sparktxlog.storage.interfaces import OlderIdsFound
 
 _log = structlog.get_logger("sparktxlog.cycle")
 
@@ -39,6 +40,8 @@ class _Single:
     """A transaction that waits to become part of a run."""
 
     transaction: PreparedTransaction
+    #: Position up to which the files of old ids were looked through.
+    known_to: int
     size_bytes: int
     alone: bool
     opened: asyncio.Future[tuple[Submission, int]]
@@ -52,7 +55,7 @@ class Cycle:
         executor: Carries the actions out.
         holdings: Keeps submitted payloads until they are durable.
         receipts: Follows the submits.
-        clock: The log clock.
+        clock: The time by which the core waits, and the wall clock.
         run_limit: Most transactions, and bytes, of a run assembled here.
         first_ticket: Greater than every ticket of recovered announcements.
         on_fatal: Called with the alarm after which the core takes no more part (P10, P28).
@@ -67,8 +70,9 @@ class Cycle:
         executor: Executor,
         holdings: Holdings,
         receipts: Receipts,
-        clock: LogClock,
+        clock: Clock,
         run_limit: tuple[int, int],
+        id_window: int,
         first_ticket: int,
         on_fatal: Callable[[Alarm], None],
         is_busy: Callable[[], bool] = lambda: False,
@@ -80,6 +84,7 @@ class Cycle:
         self._receipts = receipts
         self._clock = clock
         self._run_limit = run_limit
+        self._id_window = id_window
         self._ticket = first_ticket
         self._on_fatal = on_fatal
         self._is_busy = is_busy
@@ -107,12 +112,30 @@ class Cycle:
         self._events.append(event)
         self._wake.set()
 
-    def submit_run(self, manifest: RunManifest, payload: bytes, *, singles: bool) -> Submission:
-        """Hand a run to the core.
+    def accept_run(self, manifest: RunManifest, payload: bytes, older: OlderIdsFound) -> Submission:
+        """Hand a client's run to the core, with what is known of its ids.
+
+        Args:
+            older: What was found of them beyond the core's memory.
 
         Raises:
-            BusyError: The core's queue is full (definite).
+            BusyError: The core's queue is full, or memory moved on too far (definite).
         """
+        manifest = replace(manifest, acceptance=self._acceptance(manifest.ids, older))
+        payload = encode_payload(manifest, split_payload(payload)[1])
+        return self._submit_run(manifest, payload, singles=False)
+
+    def _acceptance(self, ids: bytes, older: OlderIdsFound) -> Acceptance:
+        """Return what memory and files know of the ids; both must meet."""
+        known = self._master.acceptance(ids)
+        if older.end < known.position - self._id_window:
+            raise BusyError("ids of old transactions are still being filed", hint="Try again soon.")
+        if not older.found:
+            return known
+        repeats = dict(known.repeats) | {index: at for index, (at, _) in older.found.items()}
+        return replace(known, repeats=tuple(sorted(repeats.items())))
+
+    def _submit_run(self, manifest: RunManifest, payload: bytes, *, singles: bool) -> Submission:
         if len(self._events) >= _MAX_EVENTS:
             raise BusyError("too many events wait for the core", hint="Try again soon.")
         self._ticket += 1
@@ -133,8 +156,13 @@ class Cycle:
         )
         return submission
 
-    async def submit_single(self, transaction: PreparedTransaction) -> tuple[Submission, int]:
+    async def submit_single(
+        self, transaction: PreparedTransaction, older: OlderIdsFound
+    ) -> tuple[Submission, int]:
         """Let a transaction become part of the next run; return the run and its index there.
+
+        Args:
+            older: What was found of its id beyond the core's memory: no position.
 
         Raises:
             BusyError: Too many transactions wait (definite).
@@ -143,13 +171,14 @@ class Cycle:
         if single is None:
             if len(self._singles) >= _MAX_EVENTS:
                 raise BusyError("too many transactions wait", hint="Try again soon.")
-            single = self._queue_single(transaction)
+            single = self._queue_single(transaction, older.end)
         return await asyncio.shield(single.opened)
 
-    def _queue_single(self, transaction: PreparedTransaction) -> _Single:
+    def _queue_single(self, transaction: PreparedTransaction, known_to: int) -> _Single:
         operations = transaction.operations
         single = _Single(
             transaction=transaction,
+            known_to=known_to,
             size_bytes=sum(o.rows.nbytes for o in operations if o.rows is not None),
             alone=transaction.session is not None or any(o.files for o in operations),
             opened=asyncio.get_running_loop().create_future(),
@@ -202,7 +231,7 @@ class Cycle:
         if self._events:
             events = list(self._events)
             self._events.clear()
-            actions = self._master.handle_all(events, now)
+            actions = self._master.handle_all(events, now, self._clock.wall())
             self._sort_arrived(events, actions)
             self._executor.put(actions)
             if self._master.view is not self._view:
@@ -268,8 +297,14 @@ class Cycle:
         for single in group:
             del self._waiting[single.transaction.transaction_id]
         try:
-            manifest, payload = assemble_run([s.transaction for s in group], wall_us())
-            submission = self.submit_run(manifest, payload, singles=True)
+            ids = b"".join(single.transaction.transaction_id for single in group)
+            older = OlderIdsFound(end=min(single.known_to for single in group))
+            manifest, payload = assemble_run(
+                [single.transaction for single in group],
+                wall_us(),
+                acceptance=self._acceptance(ids, older),
+            )
+            submission = self._submit_run(manifest, payload, singles=True)
         except TxLogError as error:
             for single in group:
                 if not single.opened.done():

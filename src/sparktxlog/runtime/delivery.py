@@ -25,6 +25,7 @@ from sparktxlog.protocol.actions import (
     TellAccepted,
     TellAcquired,
     TellChange,
+    TellDoubt,
     TellOrdered,
     TellPhase,
     TellRejected,
@@ -65,6 +66,7 @@ class Delivery:
         run_blocking: Runs blocking reads of the front.
         on_phase, on_change: Called with what the core tells of epochs.
         on_tail_request: Called with the peer asked for its queue, and the position behind which.
+        on_doubt: Called with a peer that contradicts itself: it has to greet anew (P10).
         may_ask: Returns whether a request to join may leave now; the core repeats it.
     """
 
@@ -85,10 +87,12 @@ class Delivery:
         on_phase: Callable[[TellPhase], None] = lambda told: None,
         on_change: Callable[[TellChange], None] = lambda told: None,
         on_tail_request: Callable[[PeerLink, int], None] = lambda link, position: None,
+        on_doubt: Callable[[str], None] = lambda peer: None,
         may_ask: Callable[[], bool] = lambda: True,
     ) -> None:
         self._may_ask = may_ask
         self._on_tail_request = on_tail_request
+        self._on_doubt = on_doubt
         self._node_id = node_id
         self._view = view
         self._on_phase = on_phase
@@ -129,6 +133,8 @@ class Delivery:
                 self._on_phase(action)
             case TellChange():
                 self._on_change(action)
+            case TellDoubt():
+                self._on_doubt(action.peer)
             case Alarm():
                 pass  # the cycle has told it
             case _:

@@ -48,13 +48,13 @@ _log = structlog.get_logger("sparktxlog.donor")
 #: Leases at once; each holds a list of all files of the replica.
 MAX_LEASES = 32
 _THREADS = 4
-#: Of the threads that read, hash and compress; 0 = as the node itself, 19 = last.
-_NICENESS = 10
+#: How much the threads that read, hash and compress stand behind the node itself (at most to 19).
+_NICER = 10
 #: Sizes of table versions remembered.
 _MAX_SIZES = 1_000
 
 
-class _OwnState(msgspec.Struct):
+class OwnState(msgspec.Struct):
     """What of the worker's `state.json` tells whether a report is of the lake that is there."""
 
     worker_id: str
@@ -184,7 +184,7 @@ class Donor:
     async def _report(self, named: bool) -> WorkerReport:
         """Return the report that tells what the lake holds; NotFoundError if it may be no donor."""
         node_id = self._config.node_id
-        own: _OwnState | None = await self._run(_read_state, self._config.lake_dir)
+        own: OwnState | None = await self._run(read_replica_state, self._config.lake_dir)
         # A lake that was made anew has another worker: older reports say nothing of it.
         newest = self._replicas.own(None if own is None else own.worker_id)
         if newest is None or newest.report.position == 0:
@@ -356,13 +356,19 @@ def _offer(
 def _step_back() -> None:
     """Let the protocol's thread go first: a copy takes what the node does not need."""
     if sys.platform == "linux":  # elsewhere priorities belong to whole processes
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+        own = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), min(own + _NICER, 19))
 
 
-def _read_state(lake: Path) -> _OwnState | None:
+def read_replica_state(lake: Path) -> OwnState | None:
+    """Return where the replica in a lake stands, None if there is none.
+
+    Raises:
+        CorruptLogError: Its state cannot be read.
+    """
     path = lake / OWN_DIRECTORY / "state.json"
     try:
-        return msgspec.json.decode(path.read_bytes(), type=_OwnState)
+        return msgspec.json.decode(path.read_bytes(), type=OwnState)
     except FileNotFoundError:
         return None
     except (OSError, msgspec.MsgspecError) as error:

@@ -19,8 +19,10 @@ from contextlib import suppress
 import msgspec
 
 from sparktxlog.model.epoch import EpochRecord, QueueEnd, RosterSeat
+from sparktxlog.model.ids import NodeId
+from sparktxlog.protocol.messages import MergeBase
 from sparktxlog.protocol.phases import Phase
-from sparktxlog.protocol.view import View
+from sparktxlog.protocol.view import Seat, View
 from sparktxlog.runtime.clock import wall_us
 from sparktxlog.storage.interfaces import PutValue, Write
 
@@ -104,11 +106,37 @@ class EpochHistory:
         """Return the latest epochs that are durable, newest first."""
         return [record for _, record in self._kept[: -limit - 1 : -1]]
 
+    def find(self, lineage: str, epoch: int) -> EpochRecord | None:
+        """Return an epoch that this node took up, None if it remembers none."""
+        for _, record in reversed(self._noted):
+            if (record.lineage, record.epoch) == (lineage, epoch):
+                return record
+        return None
+
     def behind(self, number: int) -> Sequence[NumberedEpoch]:
         """Return the durable epochs with higher numbers that are kept, ascending."""
         kept = self._kept
         newer = kept[-1][0] - number if kept else 0
         return kept[-newer:] if newer > 0 else ()
+
+
+def view_of(record: EpochRecord) -> View:
+    """Return the view of an epoch as far as it is remembered: without its tail."""
+    end = record.begins_after
+    return View(
+        lineage=record.lineage,
+        epoch=record.epoch,
+        roster=tuple(
+            Seat(
+                node_id=NodeId(seat.id), url=seat.url, weight=seat.weight, witness=seat.witness,
+                incarnation=seat.incarnation,
+            )
+            for seat in record.roster
+        ),
+        members=tuple(NodeId(member) for member in record.members),
+        quorum_rule=record.quorum_rule,
+        end=MergeBase(position=end.position, chain_hash=bytes.fromhex(end.chain_hash)),
+    )  # fmt: skip
 
 
 def record_of(view: View, phase: Phase, before: EpochRecord | None, now: int) -> EpochRecord:

@@ -14,6 +14,7 @@ from typing import Any
 
 import structlog
 
+from sparktxlog.config import NodeConfig
 from sparktxlog.errors import CommitStateUnknownError, InvalidRequestError, LocalProtocolError
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.actions import TellChange, TellPhase
@@ -21,8 +22,8 @@ from sparktxlog.protocol.events import ChangeRequested, Event, ForceRequested
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.messages import Post
 from sparktxlog.protocol.phases import Phase
-from sparktxlog.protocol.view import Seat, View
-from sparktxlog.runtime.epoch_history import EpochHistory
+from sparktxlog.protocol.view import Seat, View, decision_digest
+from sparktxlog.runtime.epoch_history import EpochHistory, view_of
 from sparktxlog.runtime.losses import Losses
 from sparktxlog.runtime.reachability import (
     HEARD_US,
@@ -56,6 +57,7 @@ class Epochs:
         now: Log clock, microseconds.
         history: Told of each epoch that comes into force.
         halted: Returns why this node takes no more part; empty = it does.
+        config: Settings, of which a decided view may be another one.
     """
 
     def __init__(
@@ -71,7 +73,9 @@ class Epochs:
         now: Callable[[], int],
         history: EpochHistory,
         halted: Callable[[], str] = str,
+        config: NodeConfig | None = None,
     ) -> None:
+        self._config = config
         self._master = master
         self._cluster = cluster
         self._node_id = node_id
@@ -141,12 +145,31 @@ class Epochs:
         ticket = next(self._tickets)
         return await self._ask(ticket, ChangeRequested(ticket=ticket, roster=roster), timeout)
 
-    async def force(self, confirmation: str, timeout: float) -> dict[str, Any]:
+    async def set_quorum(self, rule: str, timeout: float) -> dict[str, Any]:
+        """Propose another acquisition quorum and return the view that has it; errors as `change`.
+
+        Args:
+            rule: See `View.quorum_rule`.
+            timeout: Seconds to wait for the decision.
+        """
+        ticket, roster = next(self._tickets), self._master.view.roster
+        event = ChangeRequested(ticket=ticket, roster=roster, quorum_rule=rule)
+        return await self._ask(ticket, event, timeout)
+
+    async def force(
+        self, confirmation: str, timeout: float, *, though_linked: bool = False
+    ) -> dict[str, Any]:
         """Let this node go on alone (P23); return the view, and what may be lost.
+
+        Args:
+            confirmation: What `force_text` says.
+            timeout: Seconds to wait for it.
+            though_linked: The operator says that linked voters do not count either.
 
         Raises:
             InvalidRequestError: The confirmation is not `force_text` (definite).
-            LocalProtocolError, CommitStateUnknownError: As `change`.
+            LocalProtocolError: Another voter is linked (definite); else as `change`.
+            CommitStateUnknownError: As `change`.
         """
         if confirmation.strip() != self.force_text():
             raise InvalidRequestError(
@@ -154,6 +177,14 @@ class Epochs:
                 hint=f"If all other nodes are dead for certain, confirm with "
                 f"{self.force_text()!r}: with any of them alive the log forks.",
                 expected=self.force_text(),
+            )
+        linked = self.linked_voters()
+        if linked and not though_linked:
+            raise LocalProtocolError(
+                f"nothing was changed: {', '.join(linked)} is linked and may vote: it is not dead",
+                hint="Remove a dead node with `sparktxlog peer remove`; the linked ones decide it. "
+                "If they shall be left behind all the same, add --though-linked.",
+                linked=linked,
             )
         shown, ticket = self._losses.shown(), next(self._tickets)
         lineage = f"{self._cluster}-{uuid.uuid4().hex[:12]}"
@@ -164,6 +195,15 @@ class Epochs:
     def force_text(self) -> str:
         """Return what an operator types to confirm `force`."""
         return f"{self._node_id} {self._master.view.epoch}"
+
+    def linked_voters(self) -> list[str]:
+        """Return the other nodes with a vote that this one is linked to, in precedence order."""
+        up = set(self._links_up())
+        return [
+            str(seat.node_id)
+            for seat in self._master.view.roster
+            if seat.weight and seat.node_id in up and seat.node_id != self._node_id
+        ]
 
     async def _ask(self, ticket: int, event: Event, timeout: float) -> dict[str, Any]:
         halted = self._halted()
@@ -196,6 +236,37 @@ class Epochs:
         return self._losses.of(self._losses.shown(), self._now())
 
     # -- what is shown -----------------------------------------------------------------------------
+
+    def warnings(self) -> list[dict[str, str]]:
+        """Return what an operator should change, each with a code and a sentence."""
+        view = self._master.view
+        found = []
+        voters = [seat.node_id for seat in view.roster if seat.weight]
+        if len(view.roster) > 1 and len(voters) == 1:
+            others = ", ".join(seat.node_id for seat in view.roster if not seat.weight)
+            text = (
+                f"{voters[0]} alone has all votes, as `peer force` leaves it: without it {others} "
+                "cannot go on.  Give votes back with `sparktxlog peer set NODE --weight 1`."
+            )
+            found.append({"code": "sole-voter", "text": text})
+        if self._config is not None:
+            found += [{"code": "not-in-force", "text": t} for t in differences(self._config, view)]
+        return found
+
+    def decision(self, lineage: str, epoch: int) -> str:
+        """Return the digest of the decision on an epoch, empty = configured or not known here."""
+        view = self._master.view
+        if epoch <= 1:
+            return ""
+        if (view.lineage, view.epoch) == (lineage, epoch):
+            return decision_digest(view)
+        record = self.history.find(lineage, epoch)
+        return "" if record is None else decision_digest(view_of(record))
+
+    def shown(self) -> tuple[str, int, str]:
+        """Return what a greeting shows: decision, end of the queue, and the chain hash there."""
+        view, base = self._master.view, self._master.base
+        return self.decision(view.lineage, view.epoch), base.position, base.chain_hash.hex()
 
     def takes_part(self) -> tuple[bool, str]:
         """Return whether this node has a part in its epoch, and which one (readiness)."""
@@ -267,6 +338,26 @@ class Epochs:
             "addresses": addresses,
             "differing_addresses": differing_addresses(addresses),
         }
+
+
+def differences(config: NodeConfig, view: View) -> list[str]:
+    """Return where a decided view is not what the configuration says, a sentence for each."""
+    found = []
+    if config.quorum_rule != view.quorum_rule:
+        found.append(
+            f"acquisition-quorum is {config.quorum_rule} in the configuration, {view.quorum_rule} "
+            f"is in force: change that with `sparktxlog peer set-quorum {config.quorum_rule}`, or "
+            "the configuration."
+        )
+    for place in config.places:
+        seat = view.seat(place.id)
+        if seat is not None and seat.weight != place.weight:
+            found.append(
+                f"the weight of {place.id} is {place.weight} in the configuration, {seat.weight} "
+                f"is in force: change that with `sparktxlog peer set {place.id} --weight "
+                f"{place.weight}`, or the configuration."
+            )
+    return found
 
 
 def first_reason(phase: Phase, view: View, node_id: NodeId) -> str:

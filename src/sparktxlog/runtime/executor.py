@@ -29,13 +29,17 @@ from sparktxlog.protocol.actions import (
     PersistQueue,
     PersistReservation,
     PersistRestamp,
+    PersistStanding,
     PersistView,
+    PersistWithdrawal,
 )
 from sparktxlog.protocol.stream import MAX_BATCH, ActionStream
 from sparktxlog.runtime.clock import wall_us
 from sparktxlog.runtime.holdings import Holdings
+from sparktxlog.runtime.standings import keep_standing
 from sparktxlog.storage.interfaces import (
     AppendQueue,
+    DropAnnouncement,
     Front,
     PutAnnouncement,
     PutBallot,
@@ -45,6 +49,7 @@ from sparktxlog.storage.interfaces import (
     PutView,
     Write,
 )
+from sparktxlog.supervision import foreseen
 
 _log = structlog.get_logger("sparktxlog.executor")
 
@@ -136,6 +141,7 @@ class Executor:
         Raises:
             StorageError: The state of the front is unknown; the node must stop (not definite).
             InvariantViolation: The core asked for what is not there; the node must stop.
+            InternalError: Nobody foresaw it; what was carried out is not known (not definite).
         """
         try:
             while True:
@@ -145,9 +151,10 @@ class Executor:
                     self._carry_out_leading()
                     await self._work_batch()
                 self._on_rest()
-        except TxLogError as error:
-            self._fail(error)
-            raise
+        except Exception as error:
+            known = foreseen(error)
+            self._fail(known)
+            raise known from error
 
     def _fail(self, error: TxLogError) -> None:
         """Let nobody wait for a write that never comes."""
@@ -216,8 +223,10 @@ class Executor:
             case PersistAnnouncement():
                 self._holdings.announced(item.ticket)
             case (
-                PersistReservation() | PersistQueue() | PersistBallot() | PersistView()
+                PersistWithdrawal() | PersistReservation() | PersistQueue() | PersistBallot()
+                | PersistView()
                 | PersistRestamp()
+                | PersistStanding()
             ):  # fmt: skip
                 pass
             case _:
@@ -246,6 +255,8 @@ class Executor:
                     payload=run.payload,
                     session=run.session,
                 )
+            case PersistWithdrawal():
+                return DropAnnouncement(digest=action.digest)
             case PersistQueue():
                 return AppendQueue(entries=action.entries, ordered_at=at, tables=action.tables)
             case PersistBallot():
@@ -256,4 +267,6 @@ class Executor:
                 )
             case PersistRestamp():
                 return PutRestamp(header=action.header)
+            case PersistStanding():
+                return keep_standing(action.node, action.standing)
         raise AssertionError(f"{type(action).__name__} is nothing to persist")

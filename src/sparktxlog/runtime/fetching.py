@@ -19,12 +19,14 @@ from sparktxlog.codec.payload import verify_payload
 from sparktxlog.errors import (
     ManifestMismatchError,
     NotFoundError,
+    StorageError,
     TransportError,
     TxLogError,
 )
 from sparktxlog.model.operation import RunFacts, RunManifest, StagedFile
 from sparktxlog.protocol.events import Event, FetchFailed, FilesHeld, PayloadArrived
 from sparktxlog.protocol.messages import Announcement, RunHeader
+from sparktxlog.runtime.damage import Damage
 from sparktxlog.runtime.holdings import Holdings
 from sparktxlog.storage.interfaces import PayloadStore
 from sparktxlog.transport.peers import PeerLink
@@ -40,6 +42,11 @@ _PARALLEL_FILES = 4
 _ATTEMPTS = 2
 #: Containers up to this size are verified on the event loop, larger ones in a thread.
 _SMALL_BYTES = 32 << 10
+#: What a node answers that has not got the data, or not whole.
+_NO_DATA = frozenset(
+    {NotFoundError.http_status, ManifestMismatchError.http_status, StorageError.http_status}
+)
+_Wanted = RunHeader | Announcement
 _T = TypeVar("_T")
 _Turns = AbstractAsyncContextManager[None]
 #: Small runs need no turn: they travel together.
@@ -79,6 +86,7 @@ class Fetcher:
         holdings: Where containers wait for the core.
         tell: Puts an event into the core's queue.
         missed: Called with a run that no source holds (any more): all were asked, and said so.
+        damage: Learns of runs whose data nobody can give.
     """
 
     def __init__(
@@ -88,12 +96,14 @@ class Fetcher:
         holdings: Holdings,
         tell: Callable[[Event], None],
         missed: Callable[[RunHeader], None] = lambda header: None,
+        damage: Damage | None = None,
     ) -> None:
         self._links = links
         self._payloads = payloads
         self._holdings = holdings
         self._tell = tell
         self._missed = missed
+        self._damage = damage or Damage()
         self._threads = ThreadPoolExecutor(
             max_workers=_PARALLEL_FILES, thread_name_prefix="fetching"
         )
@@ -106,11 +116,11 @@ class Fetcher:
         turns = _AT_ONCE
         if header.size_bytes > SMALL_BYTES or header.staged_bytes:
             turns = self._turns
-        self._start("fetch", header.digest, self._fetch(header, tuple(sources)), turns)
+        self._start("fetch", header, self._fetch(header, tuple(sources)), turns)
 
     def prefetch(self, announcement: Announcement) -> None:
         """Get manifest and files of an unstamped run; `FilesHeld` or `FetchFailed` follows."""
-        self._start("prefetch", announcement.digest, self._prefetch(announcement), self._turns)
+        self._start("prefetch", announcement, self._prefetch(announcement), self._turns)
 
     async def close(self) -> None:
         """Stop all transfers; what came is kept for resumption."""
@@ -124,27 +134,32 @@ class Fetcher:
         return len(self._tasks)
 
     def _start(
-        self, kind: str, digest: bytes, work: Coroutine[Any, Any, None], turns: _Turns
+        self, kind: str, run: _Wanted, work: Coroutine[Any, Any, None], turns: _Turns
     ) -> None:
-        key = (kind, digest)
+        key = (kind, run.digest)
         if key in self._tasks:
             work.close()
             return
-        task = asyncio.create_task(self._guarded(digest, work, turns))
+        task = asyncio.create_task(self._guarded(run, work, turns))
         self._tasks[key] = task
         task.add_done_callback(lambda _: self._tasks.pop(key, None))
 
-    async def _guarded(self, digest: bytes, work: Coroutine[Any, Any, None], turns: _Turns) -> None:
+    async def _guarded(self, run: _Wanted, work: Coroutine[Any, Any, None], turns: _Turns) -> None:
         try:
             async with turns:
                 await work
+            self._damage.arrived(run.digest)
         except TxLogError as error:
-            _log.info("fetch failed", run=digest.hex()[:12], reason=str(error))
-            self._tell(FetchFailed(digest=digest, reason=str(error)))
+            _log.info("fetch failed", run=run.digest.hex()[:12], reason=str(error))
+            if isinstance(run, Announcement) and _is_missing(error):
+                self._damage.arrived(run.digest)  # its origin announces it no more
+            elif not _is_of_the_link(error):
+                self._damage.failed(run, str(error))
+            self._tell(FetchFailed(digest=run.digest, reason=str(error)))
         except Exception as error:  # noqa: BLE001
             # A mistake of ours must not leave the core waiting for an answer for ever.
-            _log.exception("fetch failed unexpectedly", run=digest.hex()[:12])
-            self._tell(FetchFailed(digest=digest, reason=repr(error)))
+            _log.exception("fetch failed unexpectedly", run=run.digest.hex()[:12])
+            self._tell(FetchFailed(digest=run.digest, reason=repr(error)))
 
     async def _fetch(self, header: RunHeader, sources: tuple[str, ...]) -> None:
         failures: list[TxLogError] = []
@@ -165,16 +180,19 @@ class Fetcher:
             return
         if not failures:
             raise TransportError("there is no source to fetch from")
-        if all(error.fields.get("status") == NotFoundError.http_status for error in failures):
+        if all(map(_is_missing, failures)):
             self._missed(header)
-        raise failures[-1]
+        # One that could not be asked may have it.
+        raise next(filter(_is_of_the_link, failures), failures[-1])
 
     async def _prefetch(self, announcement: Announcement) -> None:
         link = self._links.get(announcement.origin)
         if link is None:
             raise TransportError(f"no link to {announcement.origin!r}")
         digest = announcement.digest
-        payload = self._holdings.find(digest) or await link.get_announced(digest)
+        # After a failure the origin is asked whether it still announces the run.
+        known = None if self._damage.concerns(digest) else self._holdings.find(digest)
+        payload = known or await link.get_announced(digest)
         manifest = await self._in_thread(verify_payload, payload, digest)
         self._holdings.cache(digest, payload)
         await self._get_files(link, manifest)
@@ -223,5 +241,15 @@ class Fetcher:
                 return
         offset = self._payloads.received_bytes(file)
         # All bytes may be here and unverified: the node died before it put the file in place.
-        rest = link.stream(file.path, offset) if offset < file.size_bytes else ()
+        rest = link.stream(file, offset) if offset < file.size_bytes else ()
         self._payloads.receive(file, rest, offset)
+
+
+def _is_missing(error: TxLogError) -> bool:
+    """Return whether a node said that it has not got what was asked for."""
+    return error.fields.get("status") == NotFoundError.http_status
+
+
+def _is_of_the_link(error: TxLogError) -> bool:
+    """Return whether a fetch failed on its way: the data may be good."""
+    return isinstance(error, TransportError) and error.fields.get("status") not in _NO_DATA

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import uuid
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 from sparktxlog.config import NodeConfig
 from sparktxlog.protocol.recovery import MasterConfig
 from sparktxlog.protocol.view import Seat, View
-from sparktxlog.runtime.joining import JoinOrder
+from sparktxlog.runtime.joining import JoinOrder, join_order
+from sparktxlog.runtime.standings import INSTANCE
+from sparktxlog.storage.interfaces import PutValue
 
+#: Name of the log, given when it was founded.
+_LINEAGE = "lineage"
 _US = 1_000_000
 
 
@@ -48,6 +55,7 @@ def core_config(
         roster=configured_seats(config),
         # A witness keeps no queue whose ids could be repeated.
         id_window=1 if config.is_witness else config.id_window,
+        id_window_us=int(config.id_window_time * _US),
         push_limit_bytes=config.run_limit_bytes,
         inline_limit_bytes=config.inline_limit,
         stage_timeout_us=int(config.stage_timeout * _US),
@@ -58,12 +66,37 @@ def core_config(
     )
 
 
-def with_lineage(config: NodeConfig, view: View | None, order: JoinOrder | None) -> NodeConfig:
+def found_alone(config: NodeConfig, values: Mapping[str, bytes]) -> list[PutValue]:
+    """Return the write that gives the log of a node alone its name, if this is its first start.
+
+    A log that one node begins would have the name of any other that a node of this id began, and a
+    worker could not tell them apart.  The name of one that several nodes begin together follows
+    from the cluster's name and its members, so that all have it before they ever met.  Old logs
+    keep theirs.
+    """
+    if config.peers or INSTANCE in values or join_order(values) is not None:
+        return []
+    name = f"{config.cluster}-{uuid.uuid4().hex[:12]}"
+    return [PutValue(name=_LINEAGE, value=name.encode())]
+
+
+def with_lineage(
+    config: NodeConfig,
+    view: View | None,
+    order: JoinOrder | None,
+    values: Mapping[str, bytes] = MappingProxyType({}),
+) -> NodeConfig:
     """Return the settings with the name of the log, where it does not follow from them any more.
 
     Workers and tables know a log by its first lineage for ever: what `force` makes of it continues
     the same positions and hashes.
+
+    Args:
+        values: Kept by the front: the name that the log got when it was founded (`found_alone`).
     """
     if view is not None:
         return replace(config, log_lineage=view.ancestors[0][0] if view.ancestors else view.lineage)
-    return config if order is None else replace(config, log_lineage=order.log or order.lineage)
+    if order is not None:
+        return replace(config, log_lineage=order.log or order.lineage)
+    founded = values.get(_LINEAGE, b"").decode()
+    return replace(config, log_lineage=founded) if founded else config

@@ -16,8 +16,9 @@ nobody can tell any more, it keeps what the snapshot would drop, and says so (`u
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import msgspec
 import structlog
@@ -33,11 +34,13 @@ from sparktxlog.errors import (
 )
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.actions import Alarm
+from sparktxlog.protocol.view import View
 from sparktxlog.runtime.ancestry import Ancestry
 from sparktxlog.runtime.clock import wall_us
 from sparktxlog.runtime.executor import Executor
 from sparktxlog.runtime.uncompared import Keeper, keep_uncompared, uncompared
 from sparktxlog.storage.interfaces import FrontSnapshot, PutValue, ResetFront, Write
+from sparktxlog.supervision import Supervisor
 from sparktxlog.transport.peers import PeerLink
 
 _log = structlog.get_logger("sparktxlog.joining")
@@ -92,11 +95,16 @@ class Joining:
         position: End of this node's queue.
         executor: Makes the steps durable.
         is_fresh: Returns whether this node keeps nothing of the log yet.
-        start_again: Called with the error that makes the node start anew.
+        start_again: Called with the error that makes the node start anew, or stop.
         values: Named values that the front kept.
         ancestry: Compares the queue here with a peer's.
         keeper: Keeps what a snapshot drops that could not be compared.
         on_diverged: Called with an alarm if the queue here is of another history.
+        remains: Why this node may not begin a log, though it keeps nothing; None = it may.
+        supervisor: Keeps the steps going.
+        incarnation: Under which this node takes part.
+        as_another: Returns what is written beside the order, by a node that keeps something.
+        unheard: Returns the other places of the configured first epoch that were never heard.
     """
 
     def __init__(
@@ -107,17 +115,26 @@ class Joining:
         position: int,
         executor: Executor,
         is_fresh: Callable[[], bool],
-        start_again: Callable[[StartAgainError], None],
+        start_again: Callable[[TxLogError], None],
         values: Mapping[str, bytes],
         ancestry: Ancestry,
         keeper: Keeper,
         on_diverged: Callable[[Alarm], None],
+        remains: TxLogError | None = None,
+        supervisor: Supervisor | None = None,
+        incarnation: int = 1,
+        as_another: Callable[[], Sequence[Write]] = tuple,
+        unheard: Callable[[], Iterable[str]] = tuple,
     ) -> None:
+        self._supervisor = supervisor or Supervisor()
         #: What is known of the last snapshot that nobody could compare the history here with.
         self.uncompared = uncompared(values)
         self._ancestry = ancestry
         self._keeper = keeper
         self._on_diverged = on_diverged
+        self._own = incarnation
+        self._as_another = as_another
+        self._unheard = unheard
         self._node_id = node_id
         self._order = order
         self._executor = executor
@@ -132,35 +149,69 @@ class Joining:
         #: Position behind which the queue was asked for last, and the look whether it is there.
         self._asked = -1
         self._look: asyncio.Task[None] | None = None
-        #: Whether a peer took this node as it is, since the start.
-        self._taken = False
+        #: Peers that took this node as it is, since the start.
+        self._taken = set[str]()
         #: Set when the core may go to work.
         self.settled = asyncio.Event()
-        if order is None or (position and not order.behind):
+        self._remains = remains
+        if remains is None and (order is None or (position and not order.behind)):
             self.settled.set()
 
     @property
-    def proven(self) -> bool:
-        """Whether this node is what it seems: it keeps something, or a peer took it as it is.
+    def only_joins(self) -> bool:
+        """Whether this node may not begin a log, and has not been told of one yet."""
+        return self._remains is not None
 
-        One that keeps nothing may have lost its disk.  What it took before it learned that would
+    @property
+    def proven(self) -> bool:
+        """Whether this node is what it seems: it keeps something, or all peers took it as it is.
+
+        One that keeps nothing may have lost its disk, and so may the peer that takes it: the one
+        that was never heard may have the log (P29).  What it took before it learned that would
         keep it out: no peer lets a node with data under another instance in.
         """
-        return self._taken or not self._is_fresh()
+        known = not self._is_fresh() or bool(self._taken and not self.awaited())
+        return self._remains is None and known
+
+    def awaited(self) -> list[str]:
+        """Return the places of the first epoch that neither took this node nor were ever heard."""
+        return sorted(set(self._unheard()) - self._taken)
 
     def told(self, hello: Hello) -> None:
-        """Take an order to join, once, and start anew with it."""
+        """Take an order to join, once, and start anew with it.
+
+        A node that keeps something is told so if it showed less than before: its disk is an older
+        image, of which nothing is to be said any more under the present incarnation (P30).
+        """
         log = hello.ancestors[0] if hello.ancestors else ""
         order = JoinOrder(lineage=hello.lineage, incarnation=hello.join_as, log=log)
-        if self._task is None and self._is_fresh() and order != self._order:
+        fresh = self._is_fresh()
+        if self._task is None and order != self._order and (fresh or hello.join_as > self._own):
             _log.warning(
-                "this node joins", lineage=order.lineage, incarnation=order.incarnation,
-                told_by=hello.node_id,
+                "this node joins" if fresh else "this node's disk is an older one: it joins anew",
+                lineage=order.lineage, incarnation=order.incarnation, told_by=hello.node_id,
             )  # fmt: skip
-            self._task = asyncio.create_task(self._keep(order))
+            others = () if fresh else self._as_another()
+            self._task = self._start("joining", lambda: self._keep(order, others))
 
-    async def _keep(self, order: JoinOrder) -> None:
-        await self._executor.write([keep_order(order)])
+    def _start(
+        self, name: str, work: Callable[[], Coroutine[Any, Any, None]]
+    ) -> asyncio.Task[None]:
+        return asyncio.create_task(self._supervisor.keep(name, work), name=name)
+
+    def outdated(self, view: View) -> None:
+        """Join anew: the others hold what this node said and does not know of (P30)."""
+        seat = view.seat(self._node_id)
+        incarnation = max(self._own, 0 if seat is None else seat.incarnation) + 1
+        log = view.ancestors[0][0] if view.ancestors else ""
+        order = JoinOrder(lineage=view.lineage, incarnation=incarnation, log=log)
+        if self._task is None:
+            _log.error("this node's disk is an older one: it joins anew", incarnation=incarnation)
+            others = self._as_another()
+            self._task = self._start("joining", lambda: self._keep(order, others))
+
+    async def _keep(self, order: JoinOrder, others: Sequence[Write] = ()) -> None:
+        await self._executor.write([keep_order(order), *others])
         self._start_again(StartAgainError(f"joins {order.lineage} as {order.incarnation}"))
 
     def missed(self, lineage: str, incarnation: int, run: bytes = b"") -> None:
@@ -179,7 +230,7 @@ class Joining:
         if gone and self._task is None:
             _log.warning("too far behind", position=self._position)
             order = JoinOrder(lineage=lineage, incarnation=incarnation, behind=True)
-            self._task = asyncio.create_task(self._keep(order))
+            self._task = self._start("joining", lambda: self._keep(order))
 
     def asked(self, link: PeerLink, position: int, missed: Callable[[], None]) -> None:
         """Look, where the same part of the queue is asked for again, whether the peer keeps it.
@@ -209,9 +260,16 @@ class Joining:
 
     def linked(self, link: PeerLink) -> None:
         """Take over a peer's queue once the first one is reached as a joiner."""
-        self._taken = True
+        if self._remains is not None:
+            # That peer has no log to join: together they would found another one.
+            self._start_again(self._remains)
+            return
+        self._taken.add(link.node_id)
         if self._order is not None and not self.settled.is_set() and self._task is None:
-            self._task = asyncio.create_task(self._take_snapshot(link, self._order))
+            order = self._order
+            self._task = self._start(
+                "taking over a snapshot", lambda: self._take_snapshot(link, order)
+            )
 
     async def _take_snapshot(self, link: PeerLink, order: JoinOrder) -> None:
         writes: list[Write] = []

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 
 import aiohttp
 import structlog
@@ -79,6 +80,16 @@ class Membership:
         for link in self._links.values():
             link.start(session)
         self._addresses.start()
+
+    async def tried(self, most_s: float) -> None:
+        """Wait until each link has greeted once, well or not, but not for long.
+
+        A node that must come back as another learns of it before it says anything (P30).
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(most_s):
+                for link in tuple(self._links.values()):
+                    await link.tried.wait()
 
     async def close(self) -> None:
         """Close all links."""

@@ -75,6 +75,10 @@ class Metrics(Collector):
             "sparktxlog_donor_sent_bytes", "The same as they travelled, after compression.",
             registry=self.registry,
         )  # fmt: skip
+        self.worker_silences = Counter(
+            "sparktxlog_worker_silences", "Times that a worker of this site went silent.",
+            registry=self.registry,
+        )  # fmt: skip
         self.registry.register(self)
 
     def describe(self) -> Iterable[GaugeMetricFamily]:
@@ -89,6 +93,21 @@ class Metrics(Collector):
         for name, text in _GAUGES:
             yield GaugeMetricFamily(f"sparktxlog_{name}", text, value=status[name])
         yield CounterMetricFamily("sparktxlog_rounds", "Posts since start.", value=status["round"])
+        yield GaugeMetricFamily(
+            "sparktxlog_undelivered_runs", "Runs whose data nobody can give.",
+            value=len(status["undelivered"]),
+        )  # fmt: skip
+        yield GaugeMetricFamily(
+            "sparktxlog_damaged_files", "Own staged files that peers wanted and that are damaged.",
+            value=len(status["damaged_files"]),
+        )  # fmt: skip
+        yield GaugeMetricFamily(
+            "sparktxlog_failing", "Tasks that fail at the moment.", value=len(status["failing"])
+        )
+        yield CounterMetricFamily(
+            "sparktxlog_task_failures", "Failures of tasks since the start.",
+            value=status["task_failures"],
+        )  # fmt: skip
         halted = 0 if status["halted"] is None else 1
         yield GaugeMetricFamily("sparktxlog_halted", "1: takes no more part.", value=halted)
         phase = GaugeMetricFamily(
@@ -142,9 +161,18 @@ def _per_replica(status: dict[str, Any]) -> Iterable[GaugeMetricFamily]:
     known = GaugeMetricFamily(
         "sparktxlog_replica_known", "1 while its verdict is KNOWN.", labels=labels
     )
+    silent = GaugeMetricFamily(
+        "sparktxlog_replica_silent", "1 while its worker should report and does not.",
+        labels=labels,
+    )  # fmt: skip
+    failed = GaugeMetricFamily(
+        "sparktxlog_replica_error", "1 while its worker says why it stands still.", labels=labels
+    )
     for replica in status["replicas"]:
         key = [replica["node_id"], replica["worker_id"]]
         position.add_metric(key, replica["position"])
         alive.add_metric(key, 1 if replica["alive"] else 0)
         known.add_metric(key, 1 if replica["verdict"] == "KNOWN" else 0)
-    yield from (position, alive, known)
+        silent.add_metric(key, 1 if replica["silent"] else 0)
+        failed.add_metric(key, 1 if replica["error"] else 0)
+    yield from (position, alive, known, silent, failed)

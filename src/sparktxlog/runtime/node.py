@@ -23,25 +23,29 @@ from sparktxlog.errors import (
     CommitStateUnknownError,
     DiskFullError,
     DuplicateTransactionError,
+    ExpiredTransactionError,
     InvalidRequestError,
     LocalProtocolError,
     NotAppliedError,
     NotFoundError,
     NotMemberError,
     PausedError,
+    PositionNotReachedError,
 )
 from sparktxlog.model.copying import CopyTicket, Decision, Transfer
 from sparktxlog.model.ids import transaction_id_to_text
 from sparktxlog.model.operation import RunManifest
-from sparktxlog.model.receipt import LEVEL_RANK, Level, Receipt
+from sparktxlog.model.receipt import LEVEL_RANK, Level, Receipt, ReceiptRejection
 from sparktxlog.model.report import Recount, WorkerReport
 from sparktxlog.model.table import TableDefinition
+from sparktxlog.runtime.clock import wall_us
 from sparktxlog.runtime.epochs import Epochs, duty_master
 from sparktxlog.runtime.parts import Parts
 from sparktxlog.runtime.pruning import Maintenance
 from sparktxlog.runtime.receipts import check_copies, make_receipt
 from sparktxlog.runtime.transfers import RunningCopy, check_transfer
-from sparktxlog.storage.interfaces import PayloadStore, Segment
+from sparktxlog.runtime.worker_token import worker_token_file
+from sparktxlog.storage.interfaces import OlderIdsFound, PayloadStore, Segment, StoredEntry
 
 _log = structlog.get_logger("sparktxlog.node")
 
@@ -64,27 +68,55 @@ class Node:
         """Return the catalog at this node's position."""
         return self._parts.master.catalog
 
+    async def reach(self, after: int, timeout: float) -> None:
+        """Wait until this node's queue and catalog hold a position.
+
+        Raises:
+            PositionNotReachedError: Not in time; nothing happened (definite).
+        """
+        position = await self._parts.ordered.reach(after, min(timeout, MAX_WAIT_S))
+        if position < after:
+            raise PositionNotReachedError(
+                f"node {self.config.node_id!r} is at position {position:,}, this was to come after "
+                f"{after:,}",
+                after=after,
+                position=position,
+            )
+
+    async def reach_for_submit(self, after: int, level: Level, copies: int, timeout: float) -> None:
+        """Wait as `reach`, unless the node takes no transactions; errors as `reach`, `submit`."""
+        if self._parts.ordered.value < after:
+            self._check_submit(level, copies)
+            await self.reach(after, timeout)
+
     async def submit(
         self, tx: PreparedTransaction, *, level: Level, copies: int = 1, timeout: float
     ) -> Receipt:
         """Commit one transaction; those that come together become one run (group commit).
 
-        A repeated transaction id gets the receipt of the first (idempotency).
+        A repeated transaction id gets the receipt of the first (idempotency).  What is ordered
+        in time, and not yet at a higher level that was asked for, is answered as `late`.
 
         Raises:
-            CommitStateUnknownError: The level was not reached in time (not definite).
+            CommitStateUnknownError: It was not ordered in time (not definite).
             NoQuorumError: It could not be, for too few nodes answer (definite, D4).
             BusyError, DiskFullError, CommitRejectedError: Nothing happened (definite).
         """
         self._check_submit(level, copies)
         timeout = min(timeout, MAX_WAIT_S)
+        deadline = asyncio.get_running_loop().time() + timeout
+        older = await self._older_ids(tx.transaction_id)
+        if older.found:
+            first = self._older_receipt(tx.transaction_id, *older.found[0])
+            return await self._at_level(first, level, copies, timeout)
         known = await self._known(tx.transaction_id, level, copies, timeout)
         if known is not None:
             return self._of_the_first(known, tx.transaction_id)
+        self._check_valid(tx.valid_until)
         self._check_quorum(level)
         try:
-            async with asyncio.timeout(timeout):
-                submission, index = await self._parts.cycle.submit_single(tx)
+            async with asyncio.timeout_at(deadline):
+                submission, index = await self._parts.cycle.submit_single(tx, older)
         except TimeoutError:
             text = transaction_id_to_text(tx.transaction_id)
             raise CommitStateUnknownError(
@@ -93,7 +125,8 @@ class Node:
                 transaction_id=text,
                 reached=None,
             ) from None
-        receipt = await self._parts.receipts.wait(submission, index, level, copies, timeout)
+        left = max(0.0, deadline - asyncio.get_running_loop().time())
+        receipt = await self._parts.receipts.wait(submission, index, level, copies, left)
         return self._of_the_first(receipt, tx.transaction_id)
 
     async def submit_run(
@@ -108,14 +141,68 @@ class Node:
         """Commit a run of transactions; errors and idempotency as `submit`, by its first id."""
         self._check_submit(level, copies)
         timeout = min(timeout, MAX_WAIT_S)
+        older = await self._older_ids(manifest.ids)
+        if (receipt := _older_run(manifest, older)) is not None:
+            return await self._at_level(receipt, level, copies, timeout)
         known = await self._known(manifest.transaction_id(0), level, copies, timeout, manifest)
         several = manifest if manifest.n > 1 else None
         if known is not None:
             return self._of_the_first(known, manifest.transaction_id(0), several)
+        self._check_valid(*(until for _, until in manifest.valid_until))
         self._check_quorum(level)
-        submission = self._parts.cycle.submit_run(manifest, payload, singles=False)
+        submission = self._parts.cycle.accept_run(manifest, payload, older)
         receipt = await self._parts.receipts.wait(submission, None, level, copies, timeout)
         return self._of_the_first(receipt, manifest.transaction_id(0), several)
+
+    def _check_valid(self, *valid_until: int | None) -> None:
+        """Refuse a time that has passed, or that ids are not known for.
+
+        Raises:
+            ExpiredTransactionError, InvalidRequestError: Nothing happened (definite).
+        """
+        now, most_s = wall_us(), self.config.id_window_time
+        for until in valid_until:
+            if until is not None and until < now:
+                raise ExpiredTransactionError(
+                    "the transaction was valid until a time that has passed",
+                    hint="It has not taken effect through this request; ask for its id.",
+                    valid_until=until,
+                )
+            if until is not None and until > now + most_s * 1_000_000:
+                raise InvalidRequestError(
+                    f"valid_until lies more than {most_s:,.0f} s (id-window-time) ahead",
+                    hint="Ids are known for so long: choose an earlier time.",
+                    field="valid_until",
+                    value=until,
+                )
+
+    async def _older_ids(self, ids: bytes) -> OlderIdsFound:
+        """Look ids up among those of old positions, in a thread if there are any."""
+        parts = self._parts
+        if parts.front.filed_ids == 0:
+            return OlderIdsFound()
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(parts.readers, parts.front.older_ids, ids)
+
+    def _older_receipt(self, transaction_id: bytes, position: int, rejected: bool) -> Receipt:
+        """Return what is known of a transaction whose row is gone: its outcome, not the reason."""
+        stored = self._parts.front.read_entry_at(position)
+        if stored is not None:
+            return self._stored_receipt(stored, position - stored.entry.position)
+        return Receipt(
+            transaction_id=transaction_id_to_text(transaction_id),
+            n=1,
+            level=Level.ORDERED,
+            position=position,
+            outcome="rejected" if rejected else "committed",
+        )
+
+    @staticmethod
+    def _stored_receipt(stored: StoredEntry, index: int | None) -> Receipt:
+        entry = stored.entry
+        return make_receipt(
+            stored.ids, index, Level.ORDERED, entry.header, entry, stored.ordered_at
+        )
 
     def _check_submit(self, level: Level, copies: int) -> None:
         parts = self._parts
@@ -134,7 +221,12 @@ class Node:
         if not parts.joining.settled.is_set():
             raise NotMemberError("this node has no queue yet: it is about to join the log")
         if parts.links and not parts.joining.proven:
-            raise NotMemberError("this node keeps nothing, and no peer has taken it as it is yet")
+            awaited = ", ".join(parts.joining.awaited()) or "a peer"
+            raise NotMemberError(
+                f"this node keeps nothing, and {awaited} has not taken it as it is yet",
+                hint="At the first start of a cluster each of its nodes has to be there once.  A "
+                "place whose node does not come: sparktxlog peer remove.",
+            )
         if parts.executor.disk_full:
             raise DiskFullError(
                 "the node's disk is full", hint="Make room; the node goes on by itself."
@@ -176,9 +268,14 @@ class Node:
                 which = None if run else index
                 return await parts.receipts.wait(submission, which, level, copies, timeout)
         receipt = self._ordered_receipt(transaction_id, manifest if run else None)
-        if receipt is None or LEVEL_RANK[level] <= LEVEL_RANK[Level.ORDERED]:
+        return None if receipt is None else await self._at_level(receipt, level, copies, timeout)
+
+    async def _at_level(
+        self, receipt: Receipt, level: Level, copies: int, timeout: float
+    ) -> Receipt:
+        """Return the receipt of what is ordered once it is at the level, or says `late`."""
+        if receipt.position is None or LEVEL_RANK[level] <= LEVEL_RANK[Level.ORDERED]:
             return receipt
-        assert receipt.position is not None
         return await self._applied(receipt, receipt.position + receipt.n - 1, copies, timeout)
 
     def _ordered_receipt(
@@ -193,9 +290,7 @@ class Node:
         if manifest is not None and stored.ids != manifest.ids:
             return None
         index = None if manifest is not None else position - stored.entry.position
-        return make_receipt(
-            stored.ids, index, Level.ORDERED, stored.entry.header, stored.entry, stored.ordered_at
-        )
+        return self._stored_receipt(stored, index)
 
     def _position_only(
         self, transaction_id: bytes, position: int, manifest: RunManifest | None
@@ -230,31 +325,20 @@ class Node:
         """Return the receipt of the first of two equal transactions if this one was the second.
 
         A client that lost its node submits the same id elsewhere: both may be ordered, and only
-        the first takes effect (P25b).
+        the first takes effect (P25c).
         """
         if not any(item.code == DuplicateTransactionError.code for item in receipt.rejections):
             return receipt
         first = self._ordered_receipt(transaction_id, manifest)
         if first is None or first.position == receipt.position:
             return receipt
-        return replace(first, level=receipt.level)
+        return replace(first, level=receipt.level, late=receipt.late)
 
     async def _applied(
         self, receipt: Receipt, position: int, copies: int, timeout: float
     ) -> Receipt:
         reached = await self._parts.receipts.wait_applied(position, copies, timeout)
-        if not reached:
-            raise CommitStateUnknownError(
-                f"position {position} is not applied at {copies} sites in time",
-                transaction_id=receipt.transaction_id,
-                reached=Level.ORDERED.value,
-                position=receipt.position,
-            )
-        return Receipt(
-            transaction_id=receipt.transaction_id, n=receipt.n, level=Level.APPLIED,
-            run=receipt.run, position=receipt.position, outcome=receipt.outcome,
-            rejections=receipt.rejections, ordered_at=receipt.ordered_at,
-        )  # fmt: skip
+        return replace(receipt, level=Level.APPLIED) if reached else replace(receipt, late=True)
 
     async def find(self, transaction_id: bytes) -> Receipt | None:
         """Return what is known of a transaction, None if it was never seen here."""
@@ -269,6 +353,9 @@ class Node:
             if payload is not None:
                 ids = read_manifest(payload).ids
                 return make_receipt(ids, index, Level.ACCEPTED, header, None, None)
+        older = (await self._older_ids(transaction_id)).found
+        if older:
+            return self._raised(self._older_receipt(transaction_id, *older[0]))
         receipt = self._ordered_receipt(transaction_id)
         return None if receipt is None else self._raised(receipt)
 
@@ -277,11 +364,7 @@ class Node:
         position = receipt.position
         if position is None or position + receipt.n - 1 > self._parts.replicas.applied(1):
             return receipt
-        return Receipt(
-            transaction_id=receipt.transaction_id, n=receipt.n, level=Level.APPLIED,
-            run=receipt.run, position=position, outcome=receipt.outcome,
-            rejections=receipt.rejections, ordered_at=receipt.ordered_at,
-        )  # fmt: skip
+        return replace(receipt, level=Level.APPLIED)
 
     # -- state -------------------------------------------------------------------------------------
 
@@ -314,26 +397,41 @@ class Node:
             "run_limit_transactions": config.run_limit_transactions,
             "signature_interval": config.signature_interval,
             "worker_heartbeat": config.worker_heartbeat,
+            "verify_interval": config.verify_interval,
+            "worker_token_file": str(worker_token_file(config.data_dir)),
         }
 
     def status(self) -> dict[str, Any]:
         """Return the master's view: queues, peers, who is awaited and why, replicas."""
         return self._parts.status()
 
+    def _front_is_good(self) -> tuple[bool, str]:
+        parts = self._parts
+        if parts.joining.only_joins:
+            return False, "lost: this node waits for a peer whose log it can join"
+        full = parts.executor.disk_full
+        return not full, "disk full" if full else "writable"
+
     def ready(self) -> list[tuple[str, bool, str]]:
         """Return checks (name, good, text); ready = all are good."""
         parts = self._parts
         halted = parts.cycle.halted
         failure = parts.publisher.failure
+        damaged = [warning["text"] for warning in parts.damage.warnings()]
         checks = [
             ("membership", *parts.epochs.takes_part()),
             ("submits", not parts.settings.paused, "paused" if parts.settings.paused else "taken"),
             ("protocol", halted is None, "takes part" if halted is None else halted.text),
-            ("front", not parts.executor.disk_full, "disk full" if parts.executor.disk_full
-             else "writable"),
+            ("front", *self._front_is_good()),
+            ("payloads", not damaged, damaged[0] if damaged else "whole"),
             ("publisher", failure is None, "publishing" if failure is None else str(failure)),
             ("running", not parts.stopping, "stopping" if parts.stopping else "started"),
         ]  # fmt: skip
+        checks += [
+            (one.name, False, str(one.error))
+            for one in parts.supervisor.failing()
+            if one.error is not failure
+        ]
         for link in parts.links.values():
             checks.append((f"peer {link.node_id}", True, "linked" if link.up else link.reason))
         return checks
@@ -401,7 +499,12 @@ class Node:
                 "reason": f"the report is of site {report.node_id!r}, this is "
                 f"{self.config.node_id!r}",
             }
-        return self._parts.take_report(report)
+        whole = self._parts.reports.complete(report)
+        if whole is None:
+            reason = "this node does not keep what the report is based on: send it whole"
+            return {"verdict": "", "plan": "", "reason": reason}
+        answer = self._parts.take_report(whole)
+        return answer | {"kept": report.label} if report.label else answer
 
     async def take_recount(self, recount: Recount) -> dict[str, Any]:
         """Keep durably what a full scan of this site's replica found; answer as to a report (S2b).
@@ -523,12 +626,18 @@ class Node:
         Raises:
             NotAppliedError: The replica is not there yet; fields say both positions (definite).
             NotFoundError: No batch ended at that position (definite).
+            DivergedError: The replica is not what the log makes of it, with the reason; what it
+                was at an earlier position can still be asked for (definite).
         """
         parts = self._parts
         wanted = max(at_least, position or 0)
-        await parts.receipts.wait_applied(wanted, 1, min(timeout, MAX_WAIT_S))
+        kept = position is not None and parts.replicas.snapshot(position) is not None
+        if not kept:
+            parts.replicas.refuse_diverged()
+            await parts.receipts.wait_applied(wanted, 1, min(timeout, MAX_WAIT_S))
+            parts.replicas.refuse_diverged()
         applied = parts.replicas.applied(1)
-        if applied < wanted or applied == 0:
+        if not kept and (applied < wanted or applied == 0):
             raise NotAppliedError(
                 f"the local replica has applied position {applied}, asked for {wanted}",
                 hint="Run a worker: sparktxlog apply, or spark-submit.sh jobs/apply.py.",
@@ -557,3 +666,23 @@ class Node:
                 for name, table in sorted(report.tables.items())
             },
         }
+
+
+def _older_run(manifest: RunManifest, older: OlderIdsFound) -> Receipt | None:
+    """Return the receipt of a run whose rows are gone, None if these ids are not such a run."""
+    position, _ = older.found.get(0, (0, False))
+    if manifest.n == 1 or len(older.found) < manifest.n:
+        return None
+    if any(at != position + index for index, (at, _) in older.found.items()):
+        return None
+    return Receipt(
+        transaction_id=None,
+        n=manifest.n,
+        level=Level.ORDERED,
+        position=position,
+        rejections=tuple(
+            ReceiptRejection(index=index, code="rejected", text="the reason is not kept any more")
+            for index, (_, rejected) in sorted(older.found.items())
+            if rejected
+        ),
+    )

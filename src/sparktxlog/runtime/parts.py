@@ -10,15 +10,17 @@ from typing import Any
 
 from sparktxlog.catchup.comparison import Comparison
 from sparktxlog.catchup.planner import first_plan
+from sparktxlog.codec.reports import ReportReceiver
 from sparktxlog.config import NodeConfig
 from sparktxlog.model.copying import Decision, Transfer
 from sparktxlog.model.report import Recount, WorkerReport
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.phases import Phase
 from sparktxlog.protocol.status import MasterStatus, PeerStatus
-from sparktxlog.runtime.clock import LogClock, wall_us
+from sparktxlog.runtime.clock import Clock, wall_us
 from sparktxlog.runtime.copies import Copies
 from sparktxlog.runtime.cycle import Cycle
+from sparktxlog.runtime.damage import Damage
 from sparktxlog.runtime.donor import Donor
 from sparktxlog.runtime.epochs import Epochs
 from sparktxlog.runtime.executor import AsideWrite, Executor
@@ -37,6 +39,7 @@ from sparktxlog.runtime.retention import Holders, Limits, RetentionView
 from sparktxlog.runtime.settings import RunTimeSettings
 from sparktxlog.runtime.transfers import Transfers
 from sparktxlog.storage.interfaces import ForgetPayloads, Front, PayloadStore, Write
+from sparktxlog.supervision import Supervisor
 from sparktxlog.transport.greeting import Greeter
 from sparktxlog.transport.peers import PeerLink
 from sparktxlog.transport.signing import Signer, Verifier
@@ -54,7 +57,7 @@ class Parts:
     instance: str
     front: Front
     payloads: PayloadStore
-    clock: LogClock
+    clock: Clock
     master: Master
     holdings: Holdings
     receipts: Receipts
@@ -73,6 +76,9 @@ class Parts:
     signer: Signer
     verifier: Verifier | None
     metrics: Metrics
+    #: Data that is damaged or gone.
+    damage: Damage
+    supervisor: Supervisor
     ordered: Progress
     published: Progress
     #: Positions up to here are expired.
@@ -84,6 +90,8 @@ class Parts:
     joining: Joining
     #: Runs blocking reads of the front.
     readers: ThreadPoolExecutor
+    #: Completes reports of which only changes came.
+    reports: ReportReceiver = field(default_factory=ReportReceiver)
     #: Which payloads the front was told to forget last.
     forgotten: ForgetPayloads | None = None
     #: Where other nodes stood when they last showed it.
@@ -111,6 +119,16 @@ class Parts:
         report = self.replicas.state(worker_id).report
         for link in self.links.values():
             link.report([report])
+
+    def watch_workers(self) -> None:
+        """Tell of workers of this site that went silent: log, metric, a row in `log/workers`."""
+        for report in self.replicas.newly_silent(self.clock.now()):
+            self.metrics.worker_silences.inc()
+            state = self.replicas.state(report.worker_id)
+            verdict, reason = state.comparison.verdict.value, "the worker is silent"
+            reason += f"; its last error: {report.error}" if report.error else ""
+            # Of its tables nothing is new.
+            self.publisher.note((replace(report, tables={}), verdict, "", reason))
 
     def take_foreign_report(self, report: WorkerReport) -> None:
         """Take in a peer's worker report, or its latest one when the link comes up."""
@@ -232,6 +250,11 @@ class Parts:
         return {
             "node_id": status.node_id,
             "paused": self.settings.paused,
+            "warnings": [
+                *self.epochs.warnings(), *self.replicas.warnings(now), *self.damage.warnings()
+            ],
+            "undelivered": self.damage.runs(),
+            "damaged_files": self.damage.files(),
             **self.epochs.view(),
             # The core does not know what the shell found, or does not run.
             **({"phase": Phase.FAULT.value, "phase_reason": halted} if halted else {}),
@@ -279,6 +302,11 @@ class Parts:
             "fetching": len(self.fetcher),
             "publish_failure": None if self.publisher.failure is None
             else str(self.publisher.failure),
+            "failing": [
+                {"task": one.name, "text": str(one.error), "times": one.times}
+                for one in self.supervisor.failing()
+            ],
+            "task_failures": self.supervisor.total,
             "wall": wall_us(),
         }  # fmt: skip
 
@@ -289,7 +317,8 @@ class Parts:
             {
                 "worker_id": holder.worker_id, "node_id": holder.node_id,
                 "position": holder.position, "chain_hash": "", "verdict": "", "reason": "",
-                "age_s": None, "alive": False, "engine": "", "tables": {},
+                "age_s": None, "alive": False, "silent": False, "error": "", "engine": "",
+                "tables": {},
             }
             for holder in self.holders.all()
             if holder.node_id not in heard and holder.position < self.kept_after.value

@@ -14,17 +14,21 @@ import msgspec
 import structlog
 
 from sparktxlog.codec import wire
-from sparktxlog.codec.wire import Envelope, Hello, decode_pushes
+from sparktxlog.codec.payload import read_manifest
+from sparktxlog.codec.wire import Envelope, Hello, PostAnswer, decode_pushes
 from sparktxlog.errors import (
+    QUARANTINE_HINT,
     BusyError,
     ExpiredError,
     ForbiddenPeerError,
+    InvalidNameError,
     NotFoundError,
     RemoteProtocolError,
     TxLogError,
     UnauthorizedError,
 )
-from sparktxlog.model.operation import RunFacts
+from sparktxlog.model.ids import NodeId, transaction_id_from_text
+from sparktxlog.model.operation import RunFacts, StagedFile
 from sparktxlog.protocol.balloting import (
     EpochMessage,
     Flushed,
@@ -33,16 +37,20 @@ from sparktxlog.protocol.balloting import (
     ProbeAnswer,
     TailRequest,
 )
+from sparktxlog.protocol.bounds import fits, post_fits
 from sparktxlog.protocol.events import (
     AnnouncementReceived,
+    Contradicted,
     EpochMessageReceived,
     Event,
+    FilesLost,
+    Greeted,
     PayloadArrived,
     PostReceived,
     TailReceived,
 )
 from sparktxlog.protocol.messages import Announcement, Tail
-from sparktxlog.runtime.fetching import check_run
+from sparktxlog.runtime.fetching import check_run, staged_files
 from sparktxlog.runtime.parts import Parts
 from sparktxlog.transport import signing
 from sparktxlog.transport.peers import WATCH_S
@@ -66,6 +74,48 @@ class Peering:
         self._verifier = parts.verifier
         self._refusals: dict[tuple[str, str], int] = {}
 
+    # -- files -------------------------------------------------------------------------------------
+
+    async def check_file(self, file: StagedFile) -> None:
+        """Compare a file with what a peer was promised, before a byte of it is sent.
+
+        Raises:
+            ManifestMismatchError, PayloadStoreError: It is damaged or gone (definite).
+            StorageError: The disk failed.
+        """
+        damage = self._parts.damage
+        try:
+            await self._parts.run_blocking(self._parts.payloads.verify, file)
+        except InvalidNameError:
+            raise
+        except TxLogError as error:
+            # What is wanted of it may be wrong: this node's own manifest decides over a run.
+            await self._withdraw_if_lost(file)
+            damage.unreadable(file.path, str(error))
+            raise
+        damage.readable(file.path)
+
+    async def _withdraw_if_lost(self, wanted: StagedFile) -> None:
+        """Reject an own run that has no stamp yet if one of its files is damaged or gone (P1a)."""
+        try:
+            transaction_id = transaction_id_from_text(wanted.path.partition("/")[0])
+        except InvalidNameError:
+            return
+        digest = self._parts.master.unstamped(transaction_id)
+        if digest is None:
+            return
+        try:
+            payload = await self.announced_payload(digest)
+        except NotFoundError:
+            return  # not durable yet, or stamped meanwhile
+        for file in staged_files(read_manifest(payload)):
+            try:
+                await self._parts.run_blocking(self._parts.payloads.verify, file)
+            except TxLogError as error:
+                text = f"a staged file was lost before the transaction was ordered: {error}"
+                self._parts.cycle.tell_always(FilesLost(digest=digest, text=text))
+                return
+
     # -- admission ---------------------------------------------------------------------------------
 
     def check_known(self, headers: Mapping[str, str]) -> None:
@@ -86,13 +136,19 @@ class Peering:
                 node=node[:80],
             )
 
+    def claimed_digest(self, headers: Mapping[str, str], *, greeting: bool) -> str:
+        """Return what a request says of its body; as `signing.Verifier.claimed_digest`."""
+        if self._verifier is None:
+            raise ForbiddenPeerError("this node has no peers")
+        return self._verifier.claimed_digest(headers, greeting=greeting)
+
     def check_signed(
-        self, headers: Mapping[str, str], method: str, target: str, body: bytes, *, greeting: bool
+        self, headers: Mapping[str, str], method: str, target: str, digest: str, *, greeting: bool
     ) -> str:
         """Return the sender of a genuine, new request; errors as `signing.Verifier.check`."""
         if self._verifier is None:
             raise ForbiddenPeerError("this node has no peers")
-        return self._verifier.check(headers, method, target, body, greeting=greeting)
+        return self._verifier.check(headers, method, target, digest, greeting=greeting)
 
     def refusal_headers(self, headers: Mapping[str, str]) -> dict[str, str]:
         """Return what the peer whose request is refused needs in order to greet this start."""
@@ -118,7 +174,7 @@ class Peering:
                 client=client, times=count + 1,
             )  # fmt: skip
 
-    def on_hello(
+    async def on_hello(
         self, sender: str, headers: Mapping[str, str], hello: Hello
     ) -> tuple[bytes, dict[str, str]]:
         """Return the answer to a greeting and its headers, sealed with the cluster's secret.
@@ -126,13 +182,84 @@ class Peering:
         Raises:
             ForbiddenPeerError: It is not who it should be (definite).
         """
+        self._greeter.check_identity(hello, sender)
+        self._check_running()
+        await self._check_process(sender, hello)
+        self._check_running()  # what is asked from here on must still be open
         join_as = self._greeter.judge(hello, sender)
+        if not join_as:
+            await self._check_history(sender, hello)
         assert self._verifier is not None
         if not join_as:  # else it comes back with a new boot
             self._verifier.admit(headers)
+            if hello.standing is not None:
+                event = Greeted(peer=NodeId(sender), standing=hello.standing)
+                self._parts.cycle.tell_always(event)
         answer = wire.encode(replace(self._greeter.own, join_as=join_as))
         seal = self._parts.signer.answer_signature(headers[signing.SIGNATURE], answer)
         return answer, {signing.SIGNATURE: seal}
+
+    def _check_running(self) -> None:
+        if self._parts.ending.is_set():
+            raise BusyError("the node is stopping")
+
+    async def _check_process(self, sender: str, hello: Hello) -> None:
+        """Take a new process for a node only if no other one answers at the node's address.
+
+        Two processes with one data directory, a copy of it, would both speak as that node.  The one
+        at the address goes on, the other one is refused.
+
+        Raises:
+            ForbiddenPeerError: Another process answers there (definite).
+        """
+        if self._parts.master.knows_process(sender, hello.boot):
+            return
+        link = self._parts.links.get(sender)
+        if link is not None and await link.other_process(hello.boot):
+            raise ForbiddenPeerError(
+                f"two processes are node {sender!r}: another one answers at its address",
+                hint="Stop the process that is not the node, or whose data directory is a copy.  "
+                "A node that is to replace another one begins with an empty data directory.",
+                node=sender,
+            )
+
+    async def _check_history(self, sender: str, hello: Hello) -> None:
+        """Compare decisions on one epoch, and queues at the end of one, where both are known.
+
+        Raises:
+            ForbiddenPeerError: Two decisions for one epoch: both nodes stop (definite).
+        """
+        parts, own = self._parts, self._greeter.own
+        if hello.lineage != own.lineage:
+            return
+        if hello.decision and hello.epoch <= own.epoch:
+            here = parts.epochs.decision(hello.lineage, hello.epoch)
+            if here and here != hello.decision:
+                text = (
+                    f"the log has forked: node {sender!r} and this one have two decisions for "
+                    f"epoch {hello.epoch} (I5), {hello.decision[:12]} and {here[:12]}"
+                )
+                parts.cycle.tell_always(Contradicted(peer=NodeId(sender), text=text, decision=True))
+                raise ForbiddenPeerError(f"{text}.  {QUARANTINE_HINT}", node=sender)
+        if 0 < hello.position <= parts.ordered.value and hello.chain_hash:
+            hashed = await self._hash_at(hello.position)
+            if hashed is not None and hashed.hex() != hello.chain_hash:
+                text = (
+                    f"{sender} has another queue up to position {hello.position}: "
+                    f"{hello.chain_hash[:12]}, here {hashed.hex()[:12]} (I1)"
+                )
+                parts.cycle.tell_always(
+                    Contradicted(peer=NodeId(sender), text=text, decision=False)
+                )
+
+    async def _hash_at(self, position: int) -> bytes | None:
+        try:
+            found: bytes | None = await self._parts.run_blocking(
+                self._parts.front.read_hash_at, position
+            )
+        except ExpiredError:
+            return None
+        return found
 
     async def watch(self) -> None:
         """Return after a while: the peer watches whether its connection stands that long (V19).
@@ -149,15 +276,15 @@ class Peering:
 
     # -- what peers say ----------------------------------------------------------------------------
 
-    async def on_envelope(self, sender: str, envelope: Envelope) -> None:
-        """Take in a peer's post and its workers' reports.
+    async def on_envelope(self, sender: str, envelope: Envelope) -> PostAnswer:
+        """Take in a peer's post and its workers' reports; return the answer.
 
         Raises:
             RemoteProtocolError: It speaks for another node (definite).
             BusyError: The core's queue is full; the peer repeats it (definite).
         """
         if self._greeter.is_joiner(sender):
-            return  # nothing of it counts yet
+            return PostAnswer()  # nothing of it counts yet
         self._parts.epochs.on_hears(sender, envelope.hears)
         if envelope.addresses is not None:
             self._parts.epochs.on_addresses(sender, envelope.addresses)
@@ -165,12 +292,20 @@ class Peering:
         if post is not None:
             if post.sender != sender:
                 raise RemoteProtocolError(f"node {sender!r} posts for {post.sender!r}")
+            if not post_fits(post):
+                raise RemoteProtocolError(f"node {sender!r} posts numbers that cannot be")
             self._parts.epochs.on_post(post)
             self._tell(PostReceived(post=post))
+        kept = []
         for report in envelope.reports:
             if report.node_id != sender:
                 raise RemoteProtocolError(f"node {sender!r} reports for {report.node_id!r}")
-            self._parts.take_foreign_report(report)
+            whole = self._parts.reports.complete(report)
+            if whole is None:
+                continue
+            kept.append(report.label)
+            self._parts.take_foreign_report(whole)
+        return PostAnswer(kept=tuple(filter(None, kept)))
 
     async def on_epoch(self, sender: str, message: EpochMessage) -> None:
         """Take in a peer's part of an epoch decision.
@@ -237,6 +372,8 @@ class Peering:
         for header, payload in decode_pushes(body):
             if header.origin != sender:
                 raise RemoteProtocolError(f"node {sender!r} pushes a run of {header.origin!r}")
+            if not fits(header):
+                raise RemoteProtocolError(f"node {sender!r} pushes a run that cannot be: {header}")
             manifest = check_run(header, payload)
             if manifest.staged_bytes or not parts.holdings.put_foreign(header, payload):
                 continue

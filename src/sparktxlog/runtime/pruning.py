@@ -47,7 +47,9 @@ from sparktxlog.storage.payload_expiry import (
     staged_files,
 )
 from sparktxlog.storage.payloads import LocalPayloadStore
+from sparktxlog.supervision import Supervisor, foreseen
 
+_SHORTENING = "shortening the log"
 _log = structlog.get_logger("sparktxlog.retention")
 
 #: Seconds between two rounds.
@@ -106,6 +108,7 @@ class Pruning:
         view: Asks the event loop for what the decision rests on.
         write: Makes writes durable and returns when they are.
         on_kept: Called with the new `kept_after`.
+        supervisor: Knows what fails here.
     """
 
     def __init__(
@@ -118,7 +121,9 @@ class Pruning:
         view: Callable[[], RetentionView],
         write: Callable[[Sequence[Write]], None],
         on_kept: Callable[[int], None],
+        supervisor: Supervisor | None = None,
     ) -> None:
+        self._supervisor = supervisor or Supervisor()
         self._front = front
         self._store = payloads
         self._payloads = PayloadExpiry(payloads)
@@ -145,8 +150,6 @@ class Pruning:
         self._begun = _Round()
         #: Who was told about already: endangered and overrun workers.
         self._warned: set[str] = set()
-        #: Why the last round failed, None after a success.
-        self.failure: TxLogError | None = None
 
     # -- any thread ------------------------------------------------------------------------------
 
@@ -193,15 +196,19 @@ class Pruning:
                     self._remove_files()
                 case _Phase.TABLES:
                     self._finish(published)
-        except TxLogError as error:
-            return self._fail(error)
         except OSError as error:
             return self._fail(storage_error(error, self._store.root))
+        except Exception as error:  # noqa: BLE001 - who asked must not wait for ever
+            return self._fail(foreseen(error))
         return self._phase is not _Phase.IDLE
 
+    @property
+    def failure(self) -> TxLogError | None:
+        """Why the last round failed, None after a success."""
+        return self._supervisor.failure(_SHORTENING)
+
     def _fail(self, error: TxLogError) -> bool:
-        self.failure = error
-        _log.error("shortening the log failed", error=str(error), again_in_s=INTERVAL_S)
+        self._supervisor.note(_SHORTENING, error)
         self._end(error)
         return False
 
@@ -266,7 +273,7 @@ class Pruning:
         self._write([ShrinkFront(least_free_bytes=least)])
         if self._answering or begun.kept_after > begun.kept_before:
             self._count(published)
-        self.failure = None
+        self._supervisor.clear(_SHORTENING)
         self._end(None)
 
     def _end(self, error: TxLogError | None) -> None:

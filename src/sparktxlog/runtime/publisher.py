@@ -21,7 +21,7 @@ from time import monotonic
 
 import structlog
 
-from sparktxlog.errors import BusyError, CorruptLogError, TxLogError
+from sparktxlog.errors import BusyError, CorruptLogError, ExpiredError, FrontLostError, TxLogError
 from sparktxlog.model.copying import Transfer
 from sparktxlog.model.report import WorkerReport
 from sparktxlog.model.table import TableDefinition
@@ -31,20 +31,23 @@ from sparktxlog.runtime.pruning import Maintenance, Pruning
 from sparktxlog.storage.interfaces import Front, StoredEntry, Write
 from sparktxlog.storage.log_tables import EpochTable, ReportTables, TransferTable
 from sparktxlog.storage.publishing import PublishedFiles, publish, restored_rows
-from sparktxlog.storage.queue_table import QueueTable, set_aside
+from sparktxlog.storage.queue_table import QUEUE_NAME, QueueTable, set_aside
+from sparktxlog.supervision import Supervisor
 
 _log = structlog.get_logger("sparktxlog.publisher")
 
 #: Bounds of what is published with one commit.
 _MAX_RUNS = 256
 _MAX_TRANSACTIONS = 30_000
-_RETRY_MAX_S = 10.0
 #: Least time between two commits to the tables of reports, seconds.
 _REPORTS_INTERVAL_S = 5.0
 _MAX_REPORTS = 4_096
 _TRIM_S = 5.0
 #: An epoch change that takes longer is no reason to publish nothing.
 _HELD_MAX_S = 0.25
+
+#: Names of what this thread does, where it fails.
+_PUBLISHING, _REST = "publishing", "the publisher's rest"
 
 #: Report, verdict, plan, reason.
 JudgedReport = tuple[WorkerReport, str, str, str]
@@ -64,9 +67,11 @@ class Publisher:
         signature_interval: Where segments end, positions (S2a).
         published: Position and Delta version where a former start stopped.
         epochs: What goes to `log/epochs`.
+        supervisor: Knows what fails here.
         instance: Names the front in its tables.
         on_published: Called in this thread with (position, seconds it took).
         on_rest: Called in this thread when the work that there was is done.
+        joins: Whether this node joins a log: a table of before is another one's.
     """
 
     def __init__(
@@ -85,7 +90,10 @@ class Publisher:
         instance: str,
         on_published: Callable[[int, float], None],
         on_rest: Callable[[], None] = lambda: None,
+        joins: bool = False,
+        supervisor: Supervisor | None = None,
     ) -> None:
+        self._supervisor = supervisor or Supervisor()
         self._front = front
         self._payloads = payloads
         self._log_root = log_root
@@ -99,6 +107,7 @@ class Publisher:
         self._instance = instance
         self._on_published = on_published
         self._on_rest = on_rest
+        self._joins = joins
         self._queue: QueueTable | None = None
         self._reports: deque[JudgedReport] = deque(maxlen=_MAX_REPORTS)
         self._transfers: deque[Transfer] = deque(maxlen=_MAX_REPORTS)
@@ -111,16 +120,34 @@ class Publisher:
         self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
         #: Shortens the log in this thread; set before `start`.
         self.pruning: Pruning | None = None
-        #: Why the last attempt failed; None after a success.
-        self.failure: TxLogError | None = None
         #: True while it writes; it takes a good part of a processor then.
         self.working = False
         self._held = False
+
+    def open(self) -> None:
+        """Open the queue table and compare it with the front, before anything is told to anybody.
+
+        Whatever else fails is left to the thread, which tries again.
+
+        Raises:
+            FrontLostError: The front lacks what the table holds: the node must not start.
+        """
+        try:
+            self._opened()
+        except FrontLostError:
+            raise
+        except Exception as error:  # noqa: BLE001
+            self._supervisor.note(_PUBLISHING, error)
 
     def start(self, ordered: int) -> None:
         """Start; `ordered` is the end of the synchronized queue."""
         self._ordered = ordered
         self._thread.start()
+
+    @property
+    def failure(self) -> TxLogError | None:
+        """Why the last attempt failed; None after a success."""
+        return self._supervisor.failure(_PUBLISHING)
 
     def ordered(self, position: int) -> None:
         """Tell that the queue has grown; from any thread."""
@@ -168,29 +195,25 @@ class Publisher:
     # -- the thread --------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        retry_s = 0.1
+        attempt = self._supervisor.attempt
         working = True  # opens the tables before the first transaction waits for them
         while working:
             started = monotonic()
             self.working = True
-            try:
-                self._publish_all()
-                self._append_reports()
-                self._append_transfers()
-                self._append_epochs()
-                self._trim()
-                self.failure = None
-                retry_s = 0.1
-            except TxLogError as error:
-                self.failure = error
+            if pause_s := attempt(_PUBLISHING, self._work_off):
                 self._queue = None
-                _log.error("publishing failed", error=str(error), again_in_s=retry_s)
-                self._pause(retry_s)
-                retry_s = min(2 * retry_s, _RETRY_MAX_S)
-            self._shorten()
+                self._pause(pause_s)
+            attempt(_REST, self._shorten)
             self.working = False
-            self._on_rest()
+            attempt(_REST, self._on_rest)
             working = self._wait(started)
+
+    def _work_off(self) -> None:
+        self._publish_all()
+        self._append_reports()
+        self._append_transfers()
+        self._append_epochs()
+        self._trim()
 
     def _wait(self, started: float) -> bool:
         """Wait until there is something to publish and the interval is over."""
@@ -270,6 +293,7 @@ class Publisher:
                 tables=self._tables(),
                 payloads=self._payloads,
                 queue=queue,
+                creations=self._front.read_created,
             )
             self._write(marks)
             self._published, self._version = marks[-1].position, marks[-1].version
@@ -281,13 +305,14 @@ class Publisher:
             return self._queue
         extent = self._front.read_extent()
         kept_after = extent.kept_after
-        if extent.resets and self._version < 0:
+        if self._version < 0 and (extent.resets or self._joins):
             aside = set_aside(self._log_root, extent.resets)
             if aside is not None:
                 _log.warning("queue table of before the snapshot was set aside", path=str(aside))
         queue = QueueTable(
             self._log_root, self._lineage, published_version=self._version, kept_after=kept_after
         )
+        self._compare(queue)
         if max(queue.position, kept_after) < self._published:
             _log.warning(
                 "queue table is behind, restored", held=queue.position, published=self._published
@@ -303,9 +328,25 @@ class Publisher:
                     f"the queue table ends at {queue.position}, {self._published} was published, "
                     "and the front no longer holds what lies between",
                 )
-            queue.append(restored_rows(lost))
+            queue.append(restored_rows(lost), previous_hash=lost[0].entry.previous_hash)
         self._queue = queue
         return queue
+
+    def _compare(self, queue: QueueTable) -> None:
+        """Refuse a front that lacks what was published: it is written before the table is.
+
+        Raises:
+            FrontLostError: The front is an older one, or was lost.
+        """
+        end = queue.end
+        if not end.position:
+            return
+        try:
+            known = self._front.read_hash_at(end.position)
+        except ExpiredError:
+            return  # the table is behind what the front remembers
+        if known is None or (end.chain_hash is not None and end.chain_hash != known):
+            raise end.contradicts(self._log_root / QUEUE_NAME, known)
 
     def _trim(self) -> None:
         """Give memory back now and then, if there was work (see `memory`)."""

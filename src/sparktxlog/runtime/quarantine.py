@@ -12,6 +12,9 @@ step durable before the next, and all of it harmless when done again after a kil
 4. the front gives its place to an empty one that only holds the order to join under the next
    incarnation: the node starts as one that lost its disk, and founds no log of its own meanwhile.
 
+A node that does not differ, and promised timestamps so far ahead that no member can use them (C3),
+takes the same way when asked to: under its next incarnation nothing of that counts.
+
 Nothing is deleted.  The front that is kept holds every payload as it was.
 """
 
@@ -88,7 +91,11 @@ class GaveWay:
 
 
 def quarantine_node(
-    config: NodeConfig, api: ClientApi, tell: Callable[[str], None] = lambda text: None
+    config: NodeConfig,
+    api: ClientApi,
+    tell: Callable[[str], None] = lambda text: None,
+    *,
+    rejoin: bool = False,
 ) -> GaveWay:
     """Keep what only this stopped node has, and let it join the asked node's log anew.
 
@@ -96,6 +103,8 @@ def quarantine_node(
         config: Of the node that gives way.
         api: Of a node that goes on.
         tell: Called with what is being done.
+        rejoin: Also where the queue here is the beginning of the other's: what the node promised
+            is of no use to anybody (C3), and only a new incarnation is free of it.
 
     Raises:
         LockedError: The node runs (definite).
@@ -118,7 +127,7 @@ def quarantine_node(
         )
     front = SqliteFront(config.data_dir, id_window=config.id_window)
     try:
-        return _Act(config, front, api, tell).run()
+        return _Act(config, front, api, tell, rejoin=rejoin).run()
     finally:
         front.close()
 
@@ -132,13 +141,16 @@ class _Act:
         front: SqliteFront,
         api: ClientApi,
         tell: Callable[[str], None],
+        *,
+        rejoin: bool,
     ) -> None:
+        self._rejoin = rejoin
         self._front = front
         self._api = api
         self._tell = tell
         self._state: FrontState = front.load(config.id_window)
         order = join_order(self._state.values)
-        self._config = with_lineage(config, self._state.core.view, order)
+        self._config = with_lineage(config, self._state.core.view, order, self._state.values)
         self._view = self._state.core.view or first_view(
             core_config(self._config, order=order, incarnation=self._state.incarnation)
         )
@@ -147,7 +159,8 @@ class _Act:
     def run(self) -> GaveWay:
         """Do all steps."""
         state, config = self._state, self._config
-        if not (self._end or state.core.incoming or state.core.announcements):
+        keeps = self._end or state.core.incoming or state.core.announcements
+        if not (keeps or (self._rejoin and state.core.reserved)):
             raise LocalProtocolError(
                 f"node {config.node_id} keeps nothing of the log: there is nothing to quarantine",
                 hint="Start it: it joins by itself.",
@@ -217,11 +230,12 @@ class _Act:
     ) -> None:
         """Refuse where the node only has to be started, or the other one is the one behind."""
         view = self._view
-        if not ordered and followed.can_be_followed(view):
+        if not (ordered or self._rejoin) and followed.can_be_followed(view):
             raise LocalProtocolError(
                 f"nothing to quarantine: the queue here ends at {self._end:,} and is the beginning "
                 f"of {followed.node_id}'s",
-                hint="Start the node: it follows, and stamps anew what it accepted.",
+                hint="Start the node: it follows, and stamps anew what it accepted. If the others "
+                "do not admit it because its clock was far ahead: add --rejoin.",
                 common=parting.common,
             )
         if ordered and not parting.proven and followed.end <= self._end:

@@ -100,16 +100,8 @@ def make_receipt(
     )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Ordered:
-    """An ordered run that a client waits for at replicas: its receipt then, and its ids."""
-
-    receipt: Receipt
-    ids: bytes
-
-
-#: Position, tiebreak, future, and what waits; None = a reader, who waits for the position only.
-_ReplicaWait = tuple[int, int, asyncio.Future[Any], _Ordered | None]
+#: Position, tiebreak, future, and the receipt then; None = a reader, who waits for nothing more.
+_ReplicaWait = tuple[int, int, asyncio.Future[Any], Receipt | None]
 
 
 def _unknown(ids: bytes, receipt: Receipt, level: Level, when: str) -> CommitStateUnknownError:
@@ -184,11 +176,11 @@ class Receipts:
     async def wait(
         self, submission: Submission, index: int | None, level: Level, copies: int, timeout_s: float
     ) -> Receipt:
-        """Return the receipt once the level is reached.
+        """Return the receipt once the level is reached; what is ordered in time may be `late`.
 
         Raises:
-            CommitStateUnknownError: Not reached in time; fields `transaction_id`, `reached`
-                (not definite).
+            CommitStateUnknownError: Neither reached in time nor ordered; fields
+                `transaction_id`, `reached` (not definite).
             CommitRejectedError: The core refused the submit (definite).
         """
         if submission.failure is not None:
@@ -212,6 +204,9 @@ class Receipts:
             return
         self._purge(waiter.copies)
         receipt = submission.receipt(waiter.index)
+        if submission.entry is not None:
+            waiter.future.set_result(replace(receipt, late=True))
+            return
         waiter.future.set_exception(_unknown(submission.ids, receipt, waiter.level, "in time"))
 
     async def wait_applied(self, position: int, copies: int, timeout_s: float) -> bool:
@@ -282,14 +277,15 @@ class Receipts:
         for copies, heap in self._replicas.items():
             applied = self._applied(copies)
             while heap and heap[0][0] <= applied:
-                _, _, future, waits = heapq.heappop(heap)
+                _, _, future, receipt = heapq.heappop(heap)
                 if not future.done():
-                    future.set_result(None if waits is None else waits.receipt)
+                    future.set_result(receipt)
 
     def close(self, error: TxLogError) -> None:
         """Fail all who still wait: the node stops."""
         for submission in (*self._by_ticket.values(), *self._by_run.values()):
             self._fail(submission, error)
+        self._end_replica_waits()
         for heap in self._replicas.values():
             for _, _, future, _ in heap:
                 if not future.done():
@@ -297,6 +293,8 @@ class Receipts:
 
     def detach(self, reason: str) -> None:
         """End all waits: this node takes no part any more, so what they wait for may not come.
+
+        Who waits for replicas gets the receipt of what is ordered, as `late`.
 
         The runs stay known: what is restamped, or ordered by the others, is answered by its id.
         A submit that the core has not answered yet is left to it: it refuses definitely.
@@ -314,12 +312,14 @@ class Receipts:
                     error = _unknown(submission.ids, receipt, waiter.level, f"when {reason}")
                     waiter.future.set_exception(error)
             submission.waiters.clear()
+        self._end_replica_waits()
+
+    def _end_replica_waits(self) -> None:
+        """Tell all whose transactions are ordered that their replicas are late."""
         for heap in self._replicas.values():
-            for _, _, future, waits in heap:
-                if waits is not None and not future.done():
-                    receipt = replace(waits.receipt, level=Level.ORDERED)
-                    error = _unknown(waits.ids, receipt, Level.APPLIED, f"when {reason}")
-                    future.set_exception(error)
+            for _, _, future, receipt in heap:
+                if receipt is not None and not future.done():
+                    future.set_result(replace(receipt, level=Level.ORDERED, late=True))
 
     def forget(self, is_dropped: Callable[[bytes], bool]) -> None:
         """End the waits for durable runs that a new view left out, and forget those runs (P20).
@@ -390,12 +390,11 @@ class Receipts:
         if position <= self._applied(waiter.copies):
             waiter.future.set_result(receipt)
         else:
-            waits = _Ordered(receipt=receipt, ids=submission.ids)
-            self._push(waiter.copies, position, waiter.future, waits)
+            self._push(waiter.copies, position, waiter.future, receipt)
 
-    def _push(self, copies: int, position: int, future: Any, waits: _Ordered | None) -> None:
+    def _push(self, copies: int, position: int, future: Any, receipt: Receipt | None) -> None:
         heap = self._replicas.setdefault(copies, [])
-        heapq.heappush(heap, (position, next(self._tiebreak), future, waits))
+        heapq.heappush(heap, (position, next(self._tiebreak), future, receipt))
 
     def _fail(self, submission: Submission, error: TxLogError) -> None:
         submission.failure = error

@@ -23,7 +23,7 @@ import structlog
 
 from sparktxlog.catchup.comparison import Comparison, LogView, compare, judge, recordable
 from sparktxlog.catchup.opinions import Dissent, Opinion, Opinions
-from sparktxlog.errors import ExpiredError
+from sparktxlog.errors import DivergedError, ExpiredError
 from sparktxlog.model.report import Recount, ReplicaVerdict, WorkerReport
 from sparktxlog.runtime.recounts import Recounts
 from sparktxlog.storage.interfaces import PutValue, Write
@@ -38,6 +38,8 @@ RECOUNT_AFTER_US = 10_000_000
 _PREFIX = "batch:"
 _OWN = "report:own"
 _EVIDENCE = "opinions:own"
+#: Own worker that follows, and so owes reports after a restart of this node too.
+_FOLLOWS = "follows:own"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -95,6 +97,8 @@ class Replicas:
             known any more.
         saved: Values of the front at start.
         takes_part: Tells whether a site still belongs to the cluster.
+        hears: Tells whether this node hears another site now: of one that it does not, it cannot
+            say that its worker is silent.
     """
 
     def __init__(
@@ -107,6 +111,7 @@ class Replicas:
         hash_at: Callable[[int], bytes | None],
         saved: Mapping[str, bytes],
         takes_part: Callable[[str], bool] = lambda _: True,
+        hears: Callable[[str], bool] = lambda _: True,
     ) -> None:
         self._node_id = node_id
         self._lineage = lineage
@@ -115,6 +120,11 @@ class Replicas:
         self._hash_at = hash_at
         self._states: dict[str, ReplicaState] = {}
         self._takes_part = takes_part
+        self._hears = hears
+        #: Log time of the first look for silent workers; what was heard before counts from there.
+        self._watched_since = 0
+        #: Own workers that were told of as silent.
+        self._silent: set[str] = set()
         self._opinions = Opinions(HISTORY, self._pinned)
         self._recounts = Recounts(saved)
         self._turned = Turned()
@@ -145,6 +155,8 @@ class Replicas:
             self._record(report)
             self._slot = (slot + 1) % HISTORY
         if newest is not None:
+            follows = saved.get(_FOLLOWS) == newest.worker_id.encode()
+            newest = replace(newest, follows=follows, error="")
             report = self._recounts.amend(newest)
             base = self._compare(report)
             self._states[report.worker_id] = ReplicaState(
@@ -186,6 +198,9 @@ class Replicas:
         writes: list[Write] = []
         if changed and own and comparison.verdict is ReplicaVerdict.KNOWN:
             writes = self._keep_batch(report)
+        if own and report.follows != (known is not None and known.report.follows):
+            value = report.worker_id.encode() if report.follows else b""
+            writes.append(PutValue(name=_FOLLOWS, value=value))
         return comparison, changed, writes
 
     def turned(self) -> Turned:
@@ -395,6 +410,74 @@ class Replicas:
             return self._batches.get(position)
         return next(reversed(self._batches.values()), None)
 
+    def refuse_diverged(self) -> None:
+        """Refuse what would show an own replica that is not what the log makes of it.
+
+        Raises:
+            DivergedError: With the version that somebody else wrote, and who (definite).
+        """
+        own = self.own()
+        if own is None or own.comparison.verdict is not ReplicaVerdict.DIVERGED:
+            return
+        wrong = sorted(name for name, table in own.report.tables.items() if table.diverged)
+        repair = f"Give it back what the log says: sparktxlog repair {wrong[0]}" if wrong else ""
+        raise DivergedError(
+            f"this site's replica is DIVERGED: {own.comparison.reason}",
+            hint=repair or "What to do about it: sparktxlog plan",
+            tables=wrong,
+            position=own.report.position,
+        )
+
+    def newly_silent(self, now: int) -> list[WorkerReport]:
+        """Look for own workers that went silent since the last look; log them, and their return.
+
+        Returns:
+            The last reports of those that did.
+        """
+        self._watched_since = self._watched_since or now
+        found = {
+            state.report.worker_id: state
+            for state in self._states.values()
+            if state.report.node_id == self._node_id and self._is_silent(state, now)
+        }
+        new = [found[worker_id] for worker_id in sorted(found.keys() - self._silent)]
+        for worker_id in sorted(self._silent - found.keys()):
+            _log.info("worker heard again", worker=worker_id, site=self._node_id)
+        self._silent = set(found)
+        for state in new:
+            _log.error(
+                "worker silent", worker=state.report.worker_id, site=self._node_id,
+                position=state.report.position, silent_for_s=self._silence_us(state, now) / 1e6,
+                last_error=state.report.error,
+            )  # fmt: skip
+        return [state.report for state in new]
+
+    def warnings(self, now: int) -> list[dict[str, str]]:
+        """Return what is wrong with workers, for status."""
+        found = []
+        for state in self.states():
+            report = state.report
+            name = f"worker {report.worker_id} of site {report.node_id}"
+            if self._is_silent(state, now):
+                silence_s = self._silence_us(state, now) / 1e6
+                said = f"{name} is silent for {silence_s:,.1f} s, and did not end"
+                if report.error:
+                    said += f"; its last error: {report.error}"
+                found.append({"code": "worker-silent", "text": said})
+            elif report.error:
+                found.append({"code": "worker-error", "text": f"{name}: {report.error}"})
+        return found
+
+    def _is_silent(self, state: ReplicaState, now: int) -> bool:
+        """Return whether a worker that goes on reporting does not."""
+        if not state.report.follows or not self._hears(state.report.node_id):
+            return False
+        return self._silence_us(state, now) > self._dead_after_us
+
+    def _silence_us(self, state: ReplicaState, now: int) -> int:
+        """Return how long nothing was heard of a worker; before a start, since it is watched."""
+        return now - (state.heard_at or self._watched_since or now)
+
     def status(self, now: int) -> list[dict[str, Any]]:
         """Return one line per replica for status."""
         lines = []
@@ -412,6 +495,8 @@ class Replicas:
                     "contested": state.contested,
                     "age_s": None if age_us is None else round(age_us / 1e6, 3),
                     "alive": age_us is not None and age_us <= self._dead_after_us,
+                    "silent": self._is_silent(state, now),
+                    "error": report.error,
                     "engine": report.engine,
                     "tables": {
                         name: {

@@ -5,7 +5,9 @@ end.  None of them goes beyond what every peer holds in its own queue and this n
 
 - count (`tx-log-max-size`) and age (`tx-log-max-depth`, by the wall clock at ordering, never by
   `ts`): they remove only what every configured worker applied.  There is one worker at each
-  member; one that never reported holds the log back from its beginning.
+  member; one that never reported holds the log back from its beginning.  A segment was ordered no
+  later than those behind it: one that a wrong clock stamped is as old as the next one, so it stops
+  nothing.
 - bytes (`tx-log-max-bytes`), the hard cap: what workers have not applied goes as well, oldest
   first, but never what no replica has applied: nobody could give a copy of it.
 
@@ -15,7 +17,7 @@ nothing back any more.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -127,10 +129,8 @@ def decide(
     rest, last, done = float(log_bytes), view.kept_after, None
     used: list[Limit] = []
     held = False
-    for cut in cuts:
-        if cut.last > view.published:
-            break
-        wanted = _wanted(view, cut, rest)
+    for cut, ordered_at in _dated(cuts, view):
+        wanted = _wanted(view, cut, ordered_at, rest)
         if not wanted:
             break
         by_force = Limit.BYTES in wanted and cut.last <= view.copyable
@@ -151,12 +151,30 @@ def decide(
     )
 
 
-def _wanted(view: RetentionView, cut: SegmentCut, rest: float) -> list[Limit]:
+def _dated(cuts: Iterable[SegmentCut], view: RetentionView) -> Iterator[tuple[SegmentCut, int]]:
+    """Return the published cuts, each with the latest time at which it can have been ordered.
+
+    That is the running minimum of the stamps from the end on.  It is looked for only behind a stamp
+    that says nothing, because it lies in the future or is not known: so the log is not read as a
+    whole, and a stamp that is wrong and past keeps its segment no longer than it was wrong.
+    """
+    undated: list[SegmentCut] = []
+    for cut in cuts:
+        if cut.last > view.published:
+            break
+        undated.append(cut)
+        if 0 < cut.ordered_at <= view.now_us:
+            yield from ((one, cut.ordered_at) for one in undated)
+            undated.clear()
+    yield from ((cut, view.now_us) for cut in undated)
+
+
+def _wanted(view: RetentionView, cut: SegmentCut, ordered_at: int, rest: float) -> list[Limit]:
     """Return the limits that want the segment at this cut gone."""
     limits = view.limits
     found = {
         Limit.COUNT: view.published - cut.last >= limits.transactions,
-        Limit.AGE: 0 < cut.ordered_at < view.now_us - limits.age_us,
+        Limit.AGE: ordered_at < view.now_us - limits.age_us,
         Limit.BYTES: rest > limits.size_bytes,
     }
     return [limit for limit, met in found.items() if met]

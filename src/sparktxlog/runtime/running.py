@@ -8,13 +8,16 @@ import aiohttp
 import structlog
 
 from sparktxlog.errors import BusyError, CommitStateUnknownError, StorageError, TxLogError
-from sparktxlog.runtime.joining import StartAgainError
 from sparktxlog.runtime.node import Node
 from sparktxlog.runtime.parts import Parts
 from sparktxlog.runtime.peering import Peering
 from sparktxlog.transport.exchange import OpenSession, open_session
 
 _log = structlog.get_logger("sparktxlog.node")
+
+
+#: The core begins when all peers were greeted once, or after so long.
+_TRIED_S = 1.0
 
 
 class RunningNode:
@@ -35,17 +38,23 @@ class RunningNode:
         self.failed: asyncio.Future[TxLogError] = self._loop.create_future()
 
     async def start(self) -> None:
-        """Start the core, the links and the publisher."""
+        """Start the core, the links and the publisher.
+
+        Raises:
+            FrontLostError: The front lacks what the queue table holds.
+        """
         parts = self.parts
         if not parts.config.is_witness:
+            if not parts.joining.only_joins:
+                await asyncio.to_thread(parts.publisher.open)
             await parts.donor.start()
-        for work in (parts.executor.run, self._run_core):
+        for work in (parts.executor.run, self._run_core, self._watch_workers):
             task = asyncio.create_task(work(), name=work.__qualname__)
             task.add_done_callback(self._ended)
             self._tasks.append(task)
         self._session = self._open_session()
         parts.membership.start(self._session)
-        if not parts.config.is_witness:
+        if not parts.config.is_witness and not parts.joining.only_joins:
             parts.publisher.start(parts.ordered.value)
         config, view = parts.config, parts.master.view
         _log.info(
@@ -55,9 +64,24 @@ class RunningNode:
             quorum=view.quorum,
         )  # fmt: skip
 
+        for warning in parts.epochs.warnings():
+            _log.warning(warning["text"], code=warning["code"])
+
     async def _run_core(self) -> None:
         await self.parts.joining.settled.wait()
+        await self.parts.membership.tried(_TRIED_S)
         await self.parts.cycle.run()
+
+    async def _watch_workers(self) -> None:
+        """Notice a worker's silence soon after it is one."""
+        pause_s = min(max(self.parts.config.worker_dead_after / 4, 0.05), 5.0)
+
+        async def watch() -> None:
+            while True:
+                await asyncio.sleep(pause_s)
+                self.parts.watch_workers()
+
+        await self.parts.supervisor.keep("watching workers", watch)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if task.cancelled() or self.failed.done():
@@ -70,8 +94,8 @@ class RunningNode:
             _log.critical("the node must stop", error=str(error))
         self.failed.set_result(error)
 
-    def start_again(self, error: StartAgainError) -> None:
-        """Ask for a new start in this process: the durable state is another one."""
+    def start_again(self, error: TxLogError) -> None:
+        """Ask for the end; with `StartAgainError` for a new start in this process."""
         if not self.failed.done():
             self.failed.set_result(error)
 
@@ -86,6 +110,7 @@ class RunningNode:
             )
         )
         parts.published.release()
+        parts.ordered.release()
 
     async def stop(self) -> None:
         """Stop cleanly; nothing accepted is lost."""

@@ -1,18 +1,21 @@
-"""Staged files of a submit: seen, counted and typed before the node says `accepted`.
+"""Staged files of a submit: seen, typed and decoded before the node says `accepted`.
 
+Whoever wrote them, every page is decoded once: what cannot be read would stop the workers of all
+sites once it is ordered.
 Everything here blocks on disks and belongs in a thread.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from sparktxlog.codec.arrow import ddl_type
+from sparktxlog.codec.requests import without_rows
 from sparktxlog.codec.rows import check_columns
 from sparktxlog.codec.transactions import PreparedOperation, PreparedTransaction
 from sparktxlog.codec.validation import row_schema
@@ -22,6 +25,9 @@ from sparktxlog.model.table import TableDefinition
 from sparktxlog.storage.interfaces import PayloadStore
 from sparktxlog.storage.parquet import ParquetFacts, inspect_parquet
 
+#: Staged files of a transaction that are read at once.
+_PARALLEL_FILES = 4
+
 
 def verify_staged(
     transaction: PreparedTransaction,
@@ -30,6 +36,8 @@ def verify_staged(
 ) -> PreparedTransaction:
     """Check and fsync all staged files; return the transaction with their statistics.
 
+    An operation whose files turn out to have no rows becomes what `prepare` makes of one.
+
     Args:
         transaction: Checked by form.
         tables: The catalog; tables the transaction creates need not be in it.
@@ -37,40 +45,47 @@ def verify_staged(
 
     Raises:
         PayloadStoreError: A file is not there: node and executors see two stores (definite).
-        ManifestMismatchError: Size, digest or rows differ from the manifest (definite).
+        ManifestMismatchError: Size, digest or rows differ from the manifest, or a page cannot be
+            decoded (definite).
         SchemaMismatchError: Columns of a file are not the table's (definite).
         InvalidRowsError: NULL in a key or NOT NULL column (definite).
     """
-    known = dict(tables)
-    for operation in transaction.operations:
-        if operation.definition is not None:
-            known[operation.table] = operation.definition
-    return replace(
-        transaction,
-        operations=tuple(
-            _verified(operation, known[operation.table], payloads) if operation.files else operation
-            for operation in transaction.operations
-        ),
-    )
+    created = {one.table: one.definition for one in transaction.operations if one.definition}
+    with ThreadPoolExecutor(_PARALLEL_FILES, "staging") as threads:
+
+        def verified(operation: PreparedOperation) -> PreparedOperation | None:
+            definition = created.get(operation.table) or tables[operation.table]
+            kind = operation.kind
+            check = partial(_verified, kind, definition, payloads)
+            found = replace(operation, files=tuple(threads.map(check, operation.files)))
+            return found if found.carried else without_rows(definition, kind)
+
+        try:
+            operations = [
+                verified(operation) if operation.files else operation
+                for operation in transaction.operations
+            ]
+        except BaseException:
+            threads.shutdown(wait=False, cancel_futures=True)
+            raise
+    return replace(transaction, operations=tuple(item for item in operations if item is not None))
 
 
 def _verified(
-    operation: PreparedOperation, definition: TableDefinition, payloads: PayloadStore
-) -> PreparedOperation:
-    files = []
-    for file in operation.files:
-        payloads.verify(file)
-        facts = inspect_parquet(payloads.path(file.path))
-        if facts.rows != file.rows:
-            raise ManifestMismatchError(
-                f"{file.path!r} holds {facts.rows:,} rows, its manifest says {file.rows:,}",
-                path=file.path,
-                rows=facts.rows,
-            )
-        _check_schema(file, facts, definition, operation.kind)
-        _check_nulls(file, facts, definition, operation.kind, payloads)
-        files.append(replace(file, stats=facts.stats))
-    return replace(operation, files=tuple(files))
+    kind: OperationKind, definition: TableDefinition, payloads: PayloadStore, file: StagedFile
+) -> StagedFile:
+    payloads.verify(file)
+    facts = inspect_parquet(
+        payloads.path(file.path), partial(_check_schema, file, definition, kind)
+    )
+    if facts.rows != file.rows:
+        raise ManifestMismatchError(
+            f"{file.path!r} holds {facts.rows:,} rows, its manifest says {file.rows:,}",
+            path=file.path,
+            rows=facts.rows,
+        )
+    _check_nulls(file, facts, definition, kind)
+    return replace(file, stats=facts.stats)
 
 
 def _file_columns(definition: TableDefinition, kind: OperationKind) -> pa.Schema:
@@ -85,13 +100,13 @@ def _file_columns(definition: TableDefinition, kind: OperationKind) -> pa.Schema
 
 
 def _check_schema(
-    file: StagedFile, facts: ParquetFacts, definition: TableDefinition, kind: OperationKind
+    file: StagedFile, definition: TableDefinition, kind: OperationKind, found: pa.Schema
 ) -> None:
     wanted = _file_columns(definition, kind)
     where = f"the staged file {file.path!r}"
-    check_columns(definition.name, facts.schema.names, wanted.names, where)
+    check_columns(definition.name, found.names, wanted.names, where)
     for field in wanted:
-        given = facts.schema.field(field.name).type
+        given = found.field(field.name).type
         try:
             same = ddl_type(given) == ddl_type(field.type)
         except SchemaMismatchError:
@@ -109,19 +124,12 @@ def _check_schema(
 
 
 def _check_nulls(
-    file: StagedFile,
-    facts: ParquetFacts,
-    definition: TableDefinition,
-    kind: OperationKind,
-    payloads: PayloadStore,
+    file: StagedFile, facts: ParquetFacts, definition: TableDefinition, kind: OperationKind
 ) -> None:
-    counts = json.loads(facts.stats)["nullCount"]
     for field in _file_columns(definition, kind):
         if field.nullable and field.name not in definition.keys:
             continue
-        nulls = counts.get(field.name)
-        if nulls is None:  # a footer may lack the count
-            nulls = pq.read_table(payloads.path(file.path), columns=[field.name])[0].null_count
+        nulls = facts.nulls.get(field.name, 0)
         if nulls:
             raise InvalidRowsError(
                 f"table {definition.name!r}: {nulls:,} rows of the staged file {file.path!r} have "

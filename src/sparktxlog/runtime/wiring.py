@@ -6,6 +6,7 @@ import asyncio
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import structlog
@@ -13,6 +14,7 @@ import structlog
 from sparktxlog import __version__
 from sparktxlog.codec.wire import Hello
 from sparktxlog.config import NodeConfig
+from sparktxlog.errors import FrontLostError, OutdatedError, TxLogError
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.actions import Action, Alarm, TellPhase
 from sparktxlog.protocol.events import Event, LinkChanged, PayloadArrived
@@ -23,9 +25,10 @@ from sparktxlog.protocol.view import View
 from sparktxlog.runtime.ancestry import Ancestry
 from sparktxlog.runtime.backlog import Backlog
 from sparktxlog.runtime.calm import Calm
-from sparktxlog.runtime.clock import LogClock
+from sparktxlog.runtime.clock import Clock
 from sparktxlog.runtime.copies import Copies
 from sparktxlog.runtime.cycle import Cycle
+from sparktxlog.runtime.damage import Damage
 from sparktxlog.runtime.delivery import Delivery
 from sparktxlog.runtime.donor import Donor
 from sparktxlog.runtime.donor_sizes import DonorSizes
@@ -33,9 +36,9 @@ from sparktxlog.runtime.epoch_history import EpochHistory
 from sparktxlog.runtime.epochs import Epochs
 from sparktxlog.runtime.executor import AsideWrite, Executor
 from sparktxlog.runtime.fetching import Fetcher
-from sparktxlog.runtime.founding import core_config, with_lineage
+from sparktxlog.runtime.founding import core_config, found_alone, with_lineage
 from sparktxlog.runtime.holdings import Holdings, OwnRun
-from sparktxlog.runtime.joining import Joining, StartAgainError, join_order
+from sparktxlog.runtime.joining import Joining, join_order
 from sparktxlog.runtime.membership import Membership, places_of
 from sparktxlog.runtime.metrics import Metrics
 from sparktxlog.runtime.parts import Parts
@@ -44,16 +47,25 @@ from sparktxlog.runtime.progress import Progress
 from sparktxlog.runtime.pruning import Pruning
 from sparktxlog.runtime.publisher import Publisher
 from sparktxlog.runtime.receipts import Receipts
+from sparktxlog.runtime.remains import find_remains, front_lost
 from sparktxlog.runtime.replicas import LogEnds, Replicas
 from sparktxlog.runtime.retention import Holders, RetentionView
 from sparktxlog.runtime.running import RunningNode
 from sparktxlog.runtime.settings import RunTimeSettings
+from sparktxlog.runtime.standings import (
+    INSTANCE,
+    PEER_INSTANCE,
+    count_start,
+    go_on_as_another,
+    kept_standings,
+)
 from sparktxlog.runtime.transfers import Transfers
 from sparktxlog.runtime.turns import Turns
 from sparktxlog.runtime.uncompared import Keeper
-from sparktxlog.storage.front import SqliteFront
+from sparktxlog.storage.front import PRIVATE, SqliteFront
 from sparktxlog.storage.interfaces import Front, FrontState, PutValue, Write
 from sparktxlog.storage.payloads import LocalPayloadStore
+from sparktxlog.supervision import Supervisor
 from sparktxlog.transport.addresses import AddressCheck, check_interval_s, found_addresses
 from sparktxlog.transport.exchange import OpenSession, open_session
 from sparktxlog.transport.greeting import Greeter
@@ -62,8 +74,8 @@ from sparktxlog.transport.signing import Signer, Verifier
 
 _log = structlog.get_logger("sparktxlog.node")
 
-_INSTANCE = "instance"
-_PEER_INSTANCE = "peer-instance:"
+#: Set where a new front was found beside what is left of a log.
+_ONLY_JOINS = "only-joins"
 #: Peers' payloads that wait for the core, and durable payloads kept in memory, bytes.
 _FOREIGN_BYTES = 128 << 20
 _CACHE_BYTES = 16 << 20
@@ -77,8 +89,10 @@ def build_node(config: NodeConfig, session: OpenSession = open_session) -> Runni
         LockedError: Another process owns the data directory (definite).
         CorruptLogError: The front is damaged.
     """
-    config.data_dir.mkdir(parents=True, exist_ok=True)
-    front = SqliteFront(config.data_dir, id_window=config.id_window)
+    config.data_dir.mkdir(PRIVATE, parents=True, exist_ok=True)
+    front = SqliteFront(
+        config.data_dir, id_window=config.id_window, id_window_us=int(config.id_window_time * _US)
+    )
     try:
         return _Builder(config, front, session).build()
     except BaseException:
@@ -94,17 +108,37 @@ class _Builder:
         self.session = session
         self.loop = asyncio.get_running_loop()
         self.state: FrontState = front.load(1 if config.is_witness else config.id_window)
+        self.boot = str(uuid.uuid4())
+        start, counted = count_start(self.state.values)
+        founding = found_alone(config, self.state.values)
+        front.write([counted, *founding])
+        self.state = replace(
+            self.state,
+            values=self.state.values | {write.name: write.value for write in founding},
+            core=replace(self.state.core, standings=kept_standings(self.state.values)),
+        )
         self.order = join_order(self.state.values)
-        self.config = config = with_lineage(config, self.state.core.view, self.order)
-        self.core = core_config(config, order=self.order, incarnation=self.state.incarnation)
+        self.remains = self._find_remains(config)
+        self.config = config = with_lineage(
+            config, self.state.core.view, self.order, self.state.values
+        )
+        self.core = replace(
+            core_config(config, order=self.order, incarnation=self.state.incarnation),
+            start=start,
+            boot=self.boot,
+        )
         self.payloads = LocalPayloadStore(config.payload_dir)
-        self.clock = LogClock(self.state.core.reserved)
-        self.master = Master(self.core, self.state.core, self.clock.now())
+        self.clock = Clock(self.state.core.reserved)
+        self.master = Master(self.core, self.state.core, self.clock.now(), self.clock.wall())
         self.holdings = Holdings(foreign_limit_bytes=_FOREIGN_BYTES, cache_limit_bytes=_CACHE_BYTES)
         self.ordered = Progress(self.state.core.base.position)
+        #: End of the queue up to which transactions are counted as ordered.
+        self.counted = self.state.core.base.position
         self.published = Progress(self.state.published)
         self.kept_after = Progress(self.state.kept_after)
         self.metrics = Metrics()
+        self.damage = Damage()
+        self.supervisor = Supervisor()
         self.readers = ThreadPoolExecutor(max_workers=4, thread_name_prefix="front-reader")
         self.links: dict[str, PeerLink] = {}
         self.parts: Parts | None = None
@@ -148,6 +182,8 @@ class _Builder:
             signer=signer,
             verifier=verifier,
             metrics=self.metrics,
+            damage=self.damage,
+            supervisor=self.supervisor,
             ordered=self.ordered,
             published=self.published,
             kept_after=self.kept_after,
@@ -162,6 +198,9 @@ class _Builder:
         self.running = RunningNode(parts, self.session)
         return self.running
 
+    def _hears(self, site: str) -> bool:
+        return site == self.config.node_id or (site in self.links and self.links[site].up)
+
     def _build_core(self) -> Turns:
         """Wire what the core needs to work."""
         config = self.config
@@ -173,6 +212,7 @@ class _Builder:
             hash_at=self.front.read_hash_at,
             saved=self.state.values,
             takes_part=lambda site: site in self.links,
+            hears=self._hears,
         )
         turns = Turns(config.replication_donor_share)
         self.receipts = Receipts(self.replicas.applied, turns.busy)
@@ -191,6 +231,7 @@ class _Builder:
             receipts=self.receipts,
             clock=self.clock,
             run_limit=(config.run_limit_transactions, config.run_limit_bytes),
+            id_window=config.id_window,
             first_ticket=self._recover_announcements(),
             on_fatal=self._on_fatal,
             is_busy=lambda: self.publisher.working,
@@ -213,17 +254,44 @@ class _Builder:
             ancestry=Ancestry(self.front, self.state.core),
             keeper=Keeper(config, self.front, self.payloads, self.state, self.master.view),
             on_diverged=self.cycle.raise_alarm,
+            remains=self.remains,
+            supervisor=self.supervisor,
+            incarnation=self.core.incarnation,
+            unheard=self._unheard,
+            as_another=lambda: go_on_as_another(self.config.node_id, self.state, self.front),
         )
         self.membership = self._build_membership(greeter, signer)
         self.fetcher = Fetcher(
-            self.links, self.payloads, self.holdings, self._tell_fetched, self._missed
-        )
+            self.links, self.payloads, self.holdings, self._tell_fetched, self._missed,
+            self.damage,
+        )  # fmt: skip
         self.publisher = self._build_publisher(greeter.own.instance)
         self.publisher.pruning = self._build_pruning(self.publisher)
         self.settings = RunTimeSettings(config, self.state.values)
         self.planning = self._build_planning()
         self.calm = Calm(lambda: self.publisher.working, self.loop.time)
         self.delivery = self._build_delivery()
+
+    def _find_remains(self, config: NodeConfig) -> FrontLostError | None:
+        """Return why a new front may not begin a log, if it may only join one.
+
+        Raises:
+            FrontLostError: There is nobody whose log it could join.
+        """
+        state = self.state
+        new = INSTANCE not in state.values or _ONLY_JOINS in state.values
+        if not new or self.order is not None or state.core.view or state.core.base.position:
+            return None
+        found = find_remains(config)
+        if not found:
+            return None
+        lost = front_lost(config, found)
+        if not config.peers:
+            raise lost
+        # The next start finds an instance, and could not tell.
+        self.front.write([PutValue(name=_ONLY_JOINS, value=b"1")])
+        _log.error("this node only joins a log that a peer has", reason=str(lost))
+        return lost
 
     # -- pieces ------------------------------------------------------------------------------------
 
@@ -242,11 +310,11 @@ class _Builder:
 
     def _greeting(self) -> tuple[Greeter, Signer, Verifier | None]:
         config, values = self.config, self.state.values
-        instance = values.get(_INSTANCE, b"").decode()
+        instance = values.get(INSTANCE, b"").decode()
         if not instance:
             instance = str(uuid.uuid4())
-            self.front.write([PutValue(name=_INSTANCE, value=instance.encode())])
-        boot = str(uuid.uuid4())
+            self.front.write([PutValue(name=INSTANCE, value=instance.encode())])
+        boot = self.boot
         view = self.master.view
         configured = self.state.core.view is None and self.order is None
         own = Hello(
@@ -267,20 +335,23 @@ class _Builder:
             own,
             places_of(config, view.roster),
             {
-                name.removeprefix(_PEER_INSTANCE): value.decode()
+                name.removeprefix(PEER_INSTANCE): value.decode()
                 for name, value in values.items()
-                if name.startswith(_PEER_INSTANCE)
+                if name.startswith(PEER_INSTANCE)
             },
             self._remember_instance,
             is_fresh=self._is_fresh,
             is_linked=self._is_linked,
+            doubt=self.master.judge,
+            shown=self.epochs.shown,
+            standing=lambda: self.master.standing,
         )
         secret = config.cluster_secret or ""
         verifier = Verifier(secret, boot) if secret else None
         return greeter, Signer(secret, config.node_id, boot), verifier
 
     def _remember_instance(self, node_id: str, instance: str) -> None:
-        self.executor.write([PutValue(name=_PEER_INSTANCE + node_id, value=instance.encode())])
+        self.executor.write([PutValue(name=PEER_INSTANCE + node_id, value=instance.encode())])
 
     def _build_membership(self, greeter: Greeter, signer: Signer) -> Membership:
         def make_link(node_id: str, urls: tuple[str, ...]) -> PeerLink:
@@ -292,6 +363,7 @@ class _Builder:
                 on_link=self._on_link,
                 on_join=self.joining.told,
                 hears=self.epochs.linked_nodes,
+                supervisor=self.supervisor,
             )
 
         view = self.master.view
@@ -307,6 +379,7 @@ class _Builder:
             signer=signer,
             which=self.config.check_addresses,
             interval_s=check_interval_s(self.config.suspect_timeout),
+            supervisor=self.supervisor,
         )
         return Membership(
             config=self.config,
@@ -329,6 +402,7 @@ class _Builder:
             now=self.clock.now,
             history=EpochHistory(self.state.values, put=self.executor.write_then),
             halted=lambda: "" if self.cycle.halted is None else self.cycle.halted.text,
+            config=self.config,
         )
 
     def _build_delivery(self) -> Delivery:
@@ -342,12 +416,13 @@ class _Builder:
             links=self.links,
             fetcher=self.fetcher,
             ordered=self.ordered,
-            on_ordered=self.publisher.ordered,
+            on_ordered=self._was_ordered,
             on_diverged=self.cycle.raise_alarm,
             run_blocking=self._run_blocking,
             on_phase=self._on_phase,
             on_change=self.epochs.on_change,
             on_tail_request=lambda link, at: self.joining.asked(link, at, self._missed),
+            on_doubt=self._on_doubt,
             may_ask=self.calm.may_ask,
         )
 
@@ -401,6 +476,8 @@ class _Builder:
             instance=instance,
             on_published=self._on_published,
             on_rest=lambda: self._on_loop(self.cycle.look_for_rest),
+            joins=self.order is not None,
+            supervisor=self.supervisor,
         )
 
     def _build_pruning(self, publisher: Publisher) -> Pruning:
@@ -416,6 +493,7 @@ class _Builder:
             view=lambda: asyncio.run_coroutine_threadsafe(view(), self.loop).result(),
             write=self._write_from_thread,
             on_kept=lambda position: self._on_loop(self.kept_after.advance, position),
+            supervisor=self.supervisor,
         )
 
     def _log_ends(self) -> LogEnds:
@@ -436,6 +514,11 @@ class _Builder:
 
     def _on_rest(self) -> None:
         self.cycle.look_for_rest()
+
+    def _was_ordered(self, position: int) -> None:
+        self.metrics.ordered.inc(position - self.counted)
+        self.counted = position
+        self.publisher.ordered(position)
 
     def _on_view(self, view: View) -> None:
         self.membership.enter(view)
@@ -467,6 +550,12 @@ class _Builder:
             and not master.status().unstamped_runs
         )
 
+    def _unheard(self) -> list[str]:
+        """Return the other places of a configured first epoch that were never heard (P29)."""
+        if self.master.view.epoch != self.core.epoch:
+            return []
+        return [node_id for node_id in self.links if not self.master.heard(node_id)]
+
     def _is_linked(self, node_id: str) -> bool:
         """Whether a node's known instance is there; a link that seems up is tried once more."""
         link = self.links.get(node_id)
@@ -475,7 +564,7 @@ class _Builder:
         link.verify()
         return True
 
-    def _start_again(self, error: StartAgainError) -> None:
+    def _start_again(self, error: TxLogError) -> None:
         if self.running is not None:
             self.running.start_again(error)
 
@@ -492,7 +581,14 @@ class _Builder:
             # A peer that was away, or restarted, learns of this site's replica at once.
             link.report(self.replicas.latest_own(self.clock.now()))
 
+    def _on_doubt(self, node_id: str) -> None:
+        """Let a node that contradicts itself greet anew: it is told to come back as another."""
+        if self.parts is not None and self.parts.verifier is not None:
+            self.parts.verifier.expel(node_id)
+
     def _on_fatal(self, alarm: Alarm) -> None:
+        if alarm.code == OutdatedError.code:
+            self.joining.outdated(self.master.view)
         _log.critical(
             "this node takes no more part", code=alarm.code, reason=alarm.text,
             node=self.config.node_id,

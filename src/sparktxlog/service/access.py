@@ -1,7 +1,9 @@
 """Who may call which route: each route of the listener stands in the table below.
 
     anybody   health and the description of the interface: they tell nothing of the log
-    client    submits, questions and what workers need: client-token, or the admin token
+    client    submits, questions and what workers ask: client-token, or the admin token
+    worker    what a worker tells its node: the token that the node put into its data directory, or
+              the admin token; where there is no client token everybody
     admin     whatever changes the cluster or the node: admin-token; the client token where none is
               configured
     peer      what members say to each other: each request is signed with cluster-secret
@@ -21,6 +23,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from sparktxlog.service.auth import Tokens
+from sparktxlog.service.pages import PageGuard
 from sparktxlog.service.problems import Handler, guarded
 
 
@@ -29,6 +32,7 @@ class Role(Enum):
 
     ANYBODY = "anybody"
     CLIENT = "client"
+    WORKER = "worker"
     ADMIN = "admin"
     PEER = "peer"
     LEASE = "lease"
@@ -63,6 +67,8 @@ _TABLE: dict[Role, tuple[str, ...]] = {
         "GET /v1/worker/segments",
         "GET /v1/worker/tables",
         "GET /v1/worker/plan",
+    ),
+    Role.WORKER: (
         "POST /v1/worker/reports",
         "POST /v1/worker/recounts",
         "POST /v1/worker/copies",
@@ -75,6 +81,7 @@ _TABLE: dict[Role, tuple[str, ...]] = {
         "POST /v1/peers/{id}/promote",
         "POST /v1/peers/{id}/demote",
         "POST /v1/peers/{id}/replace",
+        "POST /v1/quorum",
         "POST /v1/force",
         "PATCH /v1/settings",
         "POST /v1/maintenance",
@@ -88,8 +95,8 @@ _TABLE: dict[Role, tuple[str, ...]] = {
         "POST /peer/v1/tails",
         "POST /peer/v1/epochs",
         "GET /peer/v1/snapshot",
-        "GET /peer/v1/queue/{position:int}",
-        "GET /peer/v1/runs/{origin}/{incarnation:int}/{seq:int}",
+        "GET /peer/v1/queue/{position:number}",
+        "GET /peer/v1/runs/{origin}/{incarnation:number}/{seq:number}",
         "POST /peer/v1/runs",
         "GET /peer/v1/announced/{digest}",
         "GET /peer/v1/files/{path:path}",
@@ -113,12 +120,14 @@ def role_of(method: str, path: str) -> Role:
     return _ROLES.get(f"{method} {path}", Role.NOBODY)
 
 
-def guarded_routes(routes: Iterable[BaseRoute], tokens: Tokens) -> list[BaseRoute]:
-    """Return routes, each behind the check of its role."""
-    return [_behind_its_role(route, tokens) for route in routes]
+def guarded_routes(
+    routes: Iterable[BaseRoute], tokens: Tokens, pages: PageGuard
+) -> list[BaseRoute]:
+    """Return routes, each behind the check of its role; those with a token shut pages out."""
+    return [_behind_its_role(route, tokens, pages) for route in routes]
 
 
-def _behind_its_role(route: BaseRoute, tokens: Tokens) -> Route:
+def _behind_its_role(route: BaseRoute, tokens: Tokens, pages: PageGuard) -> Route:
     assert isinstance(route, Route), "mounts and sockets have no role: write routes"
     handler: Handler = route.endpoint
     path, methods = route.path, route.methods or set()
@@ -129,11 +138,14 @@ def _behind_its_role(route: BaseRoute, tokens: Tokens) -> Route:
     check = tokens.refuse
     if roles <= {Role.CLIENT}:
         check = tokens.check_client
+    elif roles <= {Role.WORKER}:
+        check = tokens.check_worker
     elif roles <= {Role.CLIENT, Role.ADMIN}:
         check = tokens.check_admin
 
     async def checked(request: Request) -> Response:
         check(request)
+        pages.check(request)
         return await handler(request)
 
     return Route(path, guarded(checked), methods=sorted(methods))

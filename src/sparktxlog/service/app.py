@@ -19,10 +19,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from sparktxlog.errors import InvalidRequestError, NotFoundError, TxLogError
 from sparktxlog.runtime.parts import Parts
 from sparktxlog.runtime.running import RunningNode
+from sparktxlog.runtime.worker_token import make_worker_token
 from sparktxlog.service.access import guarded_routes
 from sparktxlog.service.auth import Tokens
 from sparktxlog.service.client import client_routes
 from sparktxlog.service.openapi import document_routes
+from sparktxlog.service.pages import PageGuard
 from sparktxlog.service.peer import PeerRoutes
 from sparktxlog.service.problems import problem_response
 from sparktxlog.service.replica import replica_routes
@@ -37,6 +39,8 @@ def build_app(running: RunningNode, extra: Sequence[BaseRoute] = ()) -> Starlett
     Every route stands behind the check of its role (`access`), those of `extra` too.
     """
     config = running.node.config
+    # Where clients show nothing, workers cannot be told from them.
+    worker = None if config.client_token is None else make_worker_token(config.data_dir)
     routes: list[BaseRoute] = [
         *extra,
         *_peer_routes(running),
@@ -46,7 +50,9 @@ def build_app(running: RunningNode, extra: Sequence[BaseRoute] = ()) -> Starlett
         *document_routes(),
     ]
     return Starlette(
-        routes=guarded_routes(routes, Tokens(config.client_token, config.admin_token)),
+        routes=guarded_routes(
+            routes, Tokens(config.client_token, config.admin_token, worker), PageGuard(config)
+        ),
         middleware=[Middleware(RequestIds)],
         exception_handlers={HTTPException: _http_error},
     )

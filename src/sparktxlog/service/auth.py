@@ -19,11 +19,13 @@ class Tokens:
             allows only when the node listens on loopback.
         admin: What operators must show, who may also do all that clients may; None = there are
             no operators of their own, clients may do what they do.
+        worker: What the workers of this node show where clients must show a token.
     """
 
-    def __init__(self, client: str | None, admin: str | None) -> None:
+    def __init__(self, client: str | None, admin: str | None, worker: str | None = None) -> None:
         self._client = None if client is None else client.encode()
         self._admin = None if admin is None else admin.encode()
+        self._worker = None if worker is None else worker.encode()
 
     def check_client(self, request: Request) -> None:
         """Let a request of a client or an operator pass or raise.
@@ -34,8 +36,8 @@ class Tokens:
         if self._client is None:
             return
         shown = bearer_token(request)
-        # Both are compared whatever the first says: the time tells nothing.
-        known = (_equal(shown, self._client), _equal(shown, self._admin))
+        # All are compared whatever the first says: the time tells nothing.
+        known = tuple(_equal(shown, one) for one in (self._client, self._admin, self._worker))
         if not any(known):
             raise UnauthorizedError(
                 "this node wants a client token" if not shown else "the client token is wrong",
@@ -68,6 +70,32 @@ class Tokens:
             hint="Send 'Authorization: Bearer <token>' with the token of the node's admin-token "
             "or admin-token-file; commands take it from SPARKTXLOG_ADMIN_TOKEN.",
         )
+
+    def check_worker(self, request: Request) -> None:
+        """Let what only a worker of this node, or an operator, may tell pass or raise.
+
+        Raises:
+            ForbiddenError: The token is that of clients; nothing happened (definite).
+            UnauthorizedError: No token, or a wrong one; nothing happened (definite).
+        """
+        if self._client is None or self._worker is None:
+            self.check_client(request)
+            return
+        shown = bearer_token(request)
+        known = (_equal(shown, self._worker), _equal(shown, self._admin))
+        if _equal(shown, self._client):
+            raise ForbiddenError(
+                "the client token may not speak for a worker of this node",
+                hint="A worker runs where it can read worker.token in the node's data-dir: on "
+                "its machine, as its user.",
+            )
+        if not any(known):
+            raise UnauthorizedError(
+                "this node wants the token of its worker"
+                if not shown
+                else "the token is not that of a worker of this node",
+                hint="A worker reads worker.token in the data-dir of its own node.",
+            )
 
     def refuse(self, request: Request) -> None:
         """Refuse a request that nobody may make, whatever it shows.

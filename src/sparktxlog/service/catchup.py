@@ -55,7 +55,7 @@ class _CatchUpApi:
     async def take_transfer(self, request: Request) -> Response:
         try:
             transfer = _transfer_decoder.decode(await self._read_body(request))
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise InvalidRequestError(f"the transfer cannot be read: {error}") from error
         await self._node.take_transfer(transfer)
         return Response(status_code=204)
@@ -63,7 +63,7 @@ class _CatchUpApi:
     async def take_recount(self, request: Request) -> Response:
         try:
             recount = _recount_decoder.decode(await self._read_body(request))
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise InvalidRequestError(f"the recount cannot be read: {error}") from error
         return json_response(await self._node.take_recount(recount))
 
@@ -86,7 +86,7 @@ class _CatchUpApi:
     async def change_settings(self, request: Request) -> Response:
         try:
             changes = _settings_decoder.decode(await self._read_body(request))
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise InvalidRequestError(
                 f"the settings cannot be read: {error}",
                 hint='Send one object such as {"NetSpeedBitsPerSec": 1000000000}.',

@@ -1,8 +1,8 @@
 """The client side of a node, `/v1`: submit, ask, wait; and what workers need.
 
 Handlers are plain Starlette routes: decoding is by `msgspec`, checks are in `codec`, and nothing
-is validated twice.  Bodies over `body-limit` are cut off while they arrive.  Checks of large
-bodies run in a thread, so that rounds go on; waiting is a future and holds nothing up.
+is validated twice.  Bodies are cut off at their limit while they arrive (`bodies`).  Checks of
+large bodies run in a thread, so that rounds go on; waiting is a future and holds nothing up.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ import os
 import re
 import time
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
@@ -25,15 +26,20 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from sparktxlog.codec.assembly import as_ids, assemble_rows
-from sparktxlog.codec.requests import decode_request, parse_level, prepare
+from sparktxlog.codec.requests import (
+    TransactionRequest,
+    decode_request,
+    parse_level,
+    prepare,
+    without_rows,
+)
 from sparktxlog.codec.runs import RunLimits, validate_run
-from sparktxlog.codec.sections import read_section
 from sparktxlog.codec.transactions import PreparedOperation, PreparedTransaction
 from sparktxlog.codec.validation import (
     IndexArray,
-    align_rows,
     check_rows,
     known_table,
+    read_rows,
     row_schema,
 )
 from sparktxlog.errors import (
@@ -50,6 +56,7 @@ from sparktxlog.model.receipt import Level, Receipt
 from sparktxlog.model.report import WorkerReport
 from sparktxlog.runtime.node import Node
 from sparktxlog.runtime.staging import verify_staged
+from sparktxlog.service.bodies import Bodies, check_parts
 from sparktxlog.service.catchup import catch_up_handlers
 from sparktxlog.service.epochs import epoch_handlers
 from sparktxlog.service.openapi import document_routes
@@ -57,11 +64,23 @@ from sparktxlog.service.problems import Handler, guarded, json_response
 from sparktxlog.service.queries import seconds, whole
 
 _T = TypeVar("_T")
+#: Level, copies, and seconds to wait for them.
+_Waiting: TypeAlias = tuple[Level, int, float]
 
 #: Default wait of a submit, seconds.
 DEFAULT_TIMEOUT_S = 30.0
-#: Bodies above are checked in a thread, bytes.
-_THREAD_BYTES = 256 << 10
+#: JSON above is checked in a thread, bytes; Arrow always is.
+_THREAD_BYTES = 32 << 10
+#: Predicates above are parsed in a thread, characters.
+_THREAD_PREDICATE = 1_000
+#: Bodies above wait for each other, bytes: JSON takes many times its size when it is decoded, so
+#: one is at once, and of Arrow a few.
+_LARGE_BYTES = 256 << 10
+_LARGE_AT_ONCE = 2
+#: An Arrow stream of rows may be so many times as long as a run: padding, and many small batches.
+_ROWS_FACTOR = 4
+#: Bytes of a document that is no submit: settings, reports of thousands of tables.
+_DOCUMENT_BYTES = 16 << 20
 _PROBE = re.compile(r"[A-Za-z0-9-]{1,64}")
 _MAX_PROBE_BYTES = 1 << 20
 
@@ -70,7 +89,7 @@ _OF_A_WITNESS = frozenset(
     {
         "/v1/info", "/v1/status", "/v1/epochs", "/v1/epochs/history", "/v1/peers",
         "/v1/peers/{id}", "/v1/peers/{id}/promote", "/v1/peers/{id}/demote",
-        "/v1/peers/{id}/replace", "/v1/force",
+        "/v1/peers/{id}/replace", "/v1/quorum", "/v1/force",
     }
 )  # fmt: skip
 
@@ -106,8 +125,8 @@ def client_routes(node: Node) -> list[Route]:
         ("GET", "/v1/worker/tables", api.tables),
         ("POST", "/v1/worker/reports", api.report),
         ("POST", "/v1/worker/copies", api.order_copy),
-        *catch_up_handlers(node, api.read_body),
-        *epoch_handlers(node, api.read_body),
+        *catch_up_handlers(node, api.read_document),
+        *epoch_handlers(node, api.read_document),
     ]
     if node.config.is_witness:
         refuse = _of_masters(node.config.node_id)
@@ -137,6 +156,9 @@ class _ClientApi:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._ids = _Ids()
+        self._bodies = Bodies(node.config.body_limit)
+        self._large_json = asyncio.Semaphore(1)
+        self._large_arrow = asyncio.Semaphore(_LARGE_AT_ONCE)
         self._limits = RunLimits(
             transactions=node.config.run_limit_transactions,
             size_bytes=node.config.run_limit_bytes,
@@ -145,48 +167,68 @@ class _ClientApi:
     # -- submits --------------------------------------------------------------------------------
 
     async def submit_transaction(self, request: Request) -> Response:
-        body = await self.read_body(request)
-        return json_response(
-            await self._submit(request, *await _checked(len(body), self._decode, body))
-        )
-
-    def _decode(self, body: bytes) -> tuple[PreparedTransaction, str | None, float | None]:
-        wanted = decode_request(body)
-        text = wanted.transaction_id
-        transaction_id = transaction_id_from_text(text) if text is not None else self._ids.next()
-        prepared = prepare(
-            wanted, transaction_id, self._node.tables(), self._limits, size_bytes=len(body)
-        )
-        return prepared, wanted.level, wanted.timeout
-
-    async def _submit(
-        self,
-        request: Request,
-        prepared: PreparedTransaction,
-        level_text: str | None = None,
-        timeout_s: float | None = None,
-    ) -> Receipt:
-        level, copies, timeout = _waiting(request, level_text, timeout_s)
+        waited = await self._reach(request)
+        async with self._bodies.of(request) as body, self._turn_of(self._large_json, len(body)):
+            is_large = len(body) > _THREAD_BYTES
+            wanted = await _checked(is_large, _decode, body)
+            is_large = is_large or _takes_long(wanted)
+            prepared = await _checked(is_large, self._prepare, wanted, len(body))
+        waiting = _waiting(request, wanted.level, wanted.timeout, waited=waited)
         if any(operation.files for operation in prepared.operations):
             prepared = await asyncio.to_thread(
                 verify_staged, prepared, self._node.tables(), self._node.payloads
             )
-        return await self._node.submit(prepared, level=level, copies=copies, timeout=timeout)
+        return await self._commit(prepared, wanted.transaction_id, waiting)
+
+    def _prepare(self, wanted: TransactionRequest, size_bytes: int) -> PreparedTransaction:
+        return prepare(
+            wanted, self._id_of(wanted.transaction_id), self._node.tables(), self._limits,
+            size_bytes=size_bytes,
+        )  # fmt: skip
+
+    def _id_of(self, text: str | None) -> bytes:
+        """Return the id that a client gave, or a new one."""
+        return self._ids.next() if text is None else transaction_id_from_text(text)
+
+    async def _commit(
+        self, prepared: PreparedTransaction, given_id: str | None, waiting: _Waiting
+    ) -> Response:
+        """Submit it; what changes nothing is recorded only if the client gave it an id."""
+        level, copies, timeout = waiting
+        if not prepared.operations and given_id is None:
+            return json_response(Receipt.of_nothing(level))
+        receipt = await self._node.submit(prepared, level=level, copies=copies, timeout=timeout)
+        return json_response(replace(receipt, rows=prepared.carried))
+
+    async def _reach(self, request: Request) -> float:
+        """Wait for the position that the request shall come after; return the seconds waited.
+
+        Nothing of the body is read before, so those who wait hold no memory.
+        """
+        after = whole(request, "after", 0, 0, 1 << 62)
+        if not after:
+            return 0.0
+        level, copies, timeout = _waiting(request)
+        began = time.monotonic()
+        await self._node.reach_for_submit(after, level, copies, timeout)
+        return time.monotonic() - began
 
     async def submit_run(self, request: Request) -> Response:
-        level, copies, timeout = _waiting(request)
-        payload = await self.read_body(request)
-        manifest = await _checked(
-            len(payload), validate_run, payload, self._node.tables(), self._limits
-        )
-        return json_response(
-            await self._node.submit_run(
-                payload, manifest, level=level, copies=copies, timeout=timeout
+        level, copies, timeout = _waiting(request, waited=await self._reach(request))
+        async with (
+            self._bodies.of(request) as payload,
+            self._turn_of(self._large_arrow, len(payload)),
+        ):
+            manifest = await asyncio.to_thread(
+                validate_run, payload, self._node.tables(), self._limits
             )
+        receipt = await self._node.submit_run(
+            payload, manifest, level=level, copies=copies, timeout=timeout
         )
+        return json_response(replace(receipt, rows=_rows_of(manifest)))
 
     async def submit_rows(self, request: Request) -> Response:
-        level, copies, timeout = _waiting(request)
+        waiting = _waiting(request, waited=await self._reach(request))
         try:
             kind = OperationKind(request.query_params.get("kind", "append"))
         except ValueError:
@@ -196,33 +238,47 @@ class _ClientApi:
                 f"{request.query_params['kind'][:40]!r} takes no rows",
                 hint=f"Kinds: {', '.join(sorted(item.value for item in ROW_KINDS))}.",
             )
-        text = request.query_params.get("transaction_id") or request.headers.get("transaction-id")
-        body = await self.read_body(request)
-        found = await _checked(
-            len(body), self._decode_rows, body, request.path_params["table"], kind, text
+        text = (
+            request.query_params.get("transaction_id")
+            or request.headers.get("transaction-id")
+            or None
         )
-        if isinstance(found, PreparedTransaction):
-            return json_response(
-                await self._node.submit(found, level=level, copies=copies, timeout=timeout)
+        limit = _ROWS_FACTOR * self._limits.size_bytes
+        async with (
+            self._bodies.of(request, limit) as body,
+            self._turn_of(self._large_arrow, len(body)),
+        ):
+            found = await asyncio.to_thread(
+                self._decode_rows, body, request.path_params["table"], kind, text
             )
+        if isinstance(found, PreparedTransaction):
+            return await self._commit(found, text, waiting)
         manifest, payload = found
+        level, copies, timeout = waiting
         receipt = await self._node.submit_run(
             payload, manifest, level=level, copies=copies, timeout=timeout
         )
         ids = tuple(transaction_id_to_text(manifest.transaction_id(i)) for i in range(manifest.n))
-        return json_response(replace(receipt, ids=ids))
+        return json_response(replace(receipt, ids=ids, rows=_rows_of(manifest)))
 
     def _decode_rows(
         self, body: bytes, table: str, kind: OperationKind, id_text: str | None
     ) -> PreparedTransaction | tuple[RunManifest, bytes]:
         definition = known_table(self._node.tables(), table)
         row_schema(definition, kind)
-        rows = read_section(body, 2 * self._limits.size_bytes)
+        rows = read_rows(body, definition, kind, 2 * self._limits.size_bytes, marks=(TX_COLUMN,))
         txs = None
+        if not rows.num_rows:
+            rows = rows.drop_columns([name for name in rows.column_names if name == TX_COLUMN])
         if TX_COLUMN in rows.column_names:
             txs = _transactions_of(rows, table, self._limits)
             rows = rows.drop_columns([TX_COLUMN])
-        rows = align_rows(definition, kind, rows)
+        if not rows.num_rows:
+            nothing = without_rows(definition, kind)
+            return PreparedTransaction(
+                transaction_id=self._id_of(id_text),
+                operations=() if nothing is None else (nothing,),
+            )
         check_rows(definition, kind, rows, txs, None if txs is None else np.zeros_like(txs))
         if rows.nbytes + 4096 > self._limits.size_bytes:
             raise OversizeError(
@@ -233,12 +289,11 @@ class _ClientApi:
             )
         n = 1 if txs is None else int(txs[-1]) + 1
         if n == 1 or txs is None:
-            transaction_id = transaction_id_from_text(id_text) if id_text else self._ids.next()
             operation = PreparedOperation(
                 table=table, kind=kind, schema_version=definition.schema_version, rows=rows
             )
-            return PreparedTransaction(transaction_id=transaction_id, operations=(operation,))
-        if id_text:
+            return PreparedTransaction(transaction_id=self._id_of(id_text), operations=(operation,))
+        if id_text is not None:
             raise InvalidRequestError(
                 f"one transaction id is given for {n:,} transactions",
                 hint="POST /v1/runs takes an id for each.",
@@ -247,27 +302,14 @@ class _ClientApi:
             table, kind, definition.schema_version, rows, txs, as_ids(os.urandom(16 * n)), _now_us()
         )
 
-    async def read_body(self, request: Request) -> bytes:
-        """Read the body, at most `body-limit` bytes of it.
+    @staticmethod
+    def _turn_of(turns: asyncio.Semaphore, size: int) -> AbstractAsyncContextManager[None]:
+        """Return what a body waits for while too many large ones are being checked."""
+        return turns if size > _LARGE_BYTES else nullcontext()
 
-        Raises:
-            OversizeError: It is longer; nothing happened (definite).
-        """
-        limit = self._node.config.body_limit
-        chunks = []
-        size = 0
-        async for chunk in request.stream():
-            size += len(chunk)
-            if size <= limit:
-                chunks.append(chunk)
-            elif size <= 2 * limit:
-                # Read on for a while: who still writes cannot read the answer.
-                chunks.clear()
-            else:
-                break
-        if size > limit:
-            raise _too_long(size, limit)
-        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+    async def read_document(self, request: Request) -> bytes:
+        """Return the body of a request that no submit is, one JSON document."""
+        return await self._bodies.read(request, _DOCUMENT_BYTES)
 
     # -- questions ------------------------------------------------------------------------------
 
@@ -277,7 +319,8 @@ class _ClientApi:
     async def status(self, _: Request) -> Response:
         return json_response(self._node.status())
 
-    async def tables(self, _: Request) -> Response:
+    async def tables(self, request: Request) -> Response:
+        await self._reach_to_ask(request)
         position = self._node.info()["position"]
         return json_response(
             [
@@ -286,7 +329,12 @@ class _ClientApi:
             ]
         )
 
+    async def _reach_to_ask(self, request: Request) -> None:
+        after = whole(request, "after", 0, 0, 1 << 62)
+        await self._node.reach(after, seconds(request, "timeout", DEFAULT_TIMEOUT_S))
+
     async def table(self, request: Request) -> Response:
+        await self._reach_to_ask(request)
         definition = known_table(self._node.tables(), request.path_params["table"])
         position = self._node.info()["position"]
         return json_response({**msgspec.to_builtins(definition), "position": position})
@@ -368,15 +416,15 @@ class _ClientApi:
 
     async def report(self, request: Request) -> Response:
         try:
-            report = _report_decoder.decode(await self.read_body(request))
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            report = _report_decoder.decode(await self.read_document(request))
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise InvalidRequestError(f"the report cannot be read: {error}") from error
         return json_response(self._node.accept_report(report))
 
     async def order_copy(self, request: Request) -> Response:
         try:
-            wanted = _copy_decoder.decode(await self.read_body(request))
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            wanted = _copy_decoder.decode(await self.read_document(request))
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise InvalidRequestError(
                 f"the request cannot be read: {error}",
                 hint='Send {"worker_id": "…", "forced": false, "donor": ""}.',
@@ -387,11 +435,28 @@ class _ClientApi:
         return json_response(ticket)
 
 
-async def _checked(size_bytes: int, check: Callable[..., _T], *arguments: Any) -> _T:
-    """Run a check, in a thread if its input is large."""
-    if size_bytes > _THREAD_BYTES:
+def _rows_of(manifest: RunManifest) -> int:
+    return sum(block.inline.rows for block in manifest.blocks if block.inline is not None)
+
+
+async def _checked(takes_long: bool, check: Callable[..., _T], *arguments: Any) -> _T:
+    """Run a check, in a thread if it takes long."""
+    if takes_long:
         return await asyncio.to_thread(check, *arguments)
     return check(*arguments)
+
+
+def _decode(body: bytes) -> TransactionRequest:
+    check_parts(body)
+    return decode_request(body)
+
+
+def _takes_long(wanted: TransactionRequest) -> bool:
+    """Return whether a small request may take long: Arrow unfolds, predicates are parsed."""
+    return any(
+        operation.arrow is not None or len(operation.predicate or "") > _THREAD_PREDICATE
+        for operation in wanted.operations
+    )
 
 
 def _transactions_of(rows: pa.Table, table: str, limits: RunLimits) -> IndexArray:
@@ -421,21 +486,16 @@ def _transactions_of(rows: pa.Table, table: str, limits: RunLimits) -> IndexArra
 
 
 def _waiting(
-    request: Request, level: str | None = None, timeout_s: float | None = None
-) -> tuple[Level, int, float]:
-    """Return level, copies and timeout; the query's win over the body's."""
+    request: Request,
+    level: str | None = None,
+    timeout_s: float | None = None,
+    *,
+    waited: float = 0.0,
+) -> _Waiting:
+    """Return level, copies and the rest of the timeout; the query's win over the body's."""
     found, copies = parse_level(request.query_params.get("level") or level or "ordered")
     default = DEFAULT_TIMEOUT_S if timeout_s is None else timeout_s
-    return found, copies, seconds(request, "timeout", default)
-
-
-def _too_long(size: int, limit: int) -> OversizeError:
-    return OversizeError(
-        f"the body has {size:,} bytes or more, {limit:,} are allowed",
-        hint="Split it, or stage the rows as Parquet files.",
-        size_bytes=size,
-        limit_bytes=limit,
-    )
+    return found, copies, max(0.0, seconds(request, "timeout", default) - waited)
 
 
 class _Ids:

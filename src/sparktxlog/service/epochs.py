@@ -1,4 +1,4 @@
-"""Administration of who belongs to the cluster: `/v1/epochs`, `/v1/peers`, `/v1/force`.
+"""Administration of who belongs to the cluster: epochs, peers, the quorum, `force`.
 
 Changes need the admin token where one is configured (`access`).  Every change is one of the roster,
 which the members decide upon; the answer is the view that has it.
@@ -15,9 +15,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from sparktxlog.errors import InvalidNameError, InvalidRequestError, LocalProtocolError
-from sparktxlog.model.ids import NodeId, check_node_id
+from sparktxlog.model.ids import NodeId, check_new_name, check_node_id
 from sparktxlog.model.values import MAX_WEIGHT, read_urls
-from sparktxlog.protocol.view import Seat
+from sparktxlog.protocol.view import Seat, is_rule
 from sparktxlog.runtime.node import Node
 from sparktxlog.service.problems import Handler, json_response
 from sparktxlog.service.queries import seconds, whole
@@ -49,8 +49,13 @@ class _ReplacePeer(msgspec.Struct, forbid_unknown_fields=True):
     witness: bool | None = None
 
 
+class _Quorum(msgspec.Struct, forbid_unknown_fields=True):
+    rule: str | int
+
+
 class _Force(msgspec.Struct, forbid_unknown_fields=True):
     confirm: str
+    though_linked: bool = False
 
 
 def epoch_handlers(
@@ -67,6 +72,7 @@ def epoch_handlers(
         ("POST", "/v1/peers/{id}/promote", api.promote),
         ("POST", "/v1/peers/{id}/demote", api.demote),
         ("POST", "/v1/peers/{id}/replace", api.replace),
+        ("POST", "/v1/quorum", api.set_quorum),
         ("POST", "/v1/force", api.force),
     ]
 
@@ -86,6 +92,7 @@ class _EpochApi:
                 "force": {
                     "confirm": self._node.epochs().force_text(),
                     "may_be_lost": self._node.epochs().losses(),
+                    "linked_voters": self._node.epochs().linked_voters(),
                 },
             }
         )
@@ -183,10 +190,25 @@ class _EpochApi:
 
         return await self._change(request, edit)
 
+    async def set_quorum(self, request: Request) -> Response:
+        wanted = await self._decode(request, _Quorum)
+        rule = str(wanted.rule)
+        if not is_rule(rule):
+            raise InvalidRequestError(
+                f"rule {rule[:40]!r}: expected all, majority, default or a number", field="rule",
+                value=rule[:40],
+            )  # fmt: skip
+        timeout = seconds(request, "timeout", _TIMEOUT_S)
+        return json_response(await self._node.epochs().set_quorum(rule, timeout))
+
     async def force(self, request: Request) -> Response:
         wanted = await self._decode(request, _Force)
         timeout = seconds(request, "timeout", _TIMEOUT_S)
-        return json_response(await self._node.epochs().force(wanted.confirm, timeout))
+        return json_response(
+            await self._node.epochs().force(
+                wanted.confirm, timeout, though_linked=wanted.though_linked
+            )
+        )
 
     async def _change(self, request: Request, edit: Callable[[Roster], Roster]) -> Response:
         timeout = seconds(request, "timeout", _TIMEOUT_S)
@@ -195,7 +217,7 @@ class _EpochApi:
     async def _decode(self, request: Request, kind: type[_T]) -> _T:
         try:
             return msgspec.json.decode(await self._read_body(request), type=kind)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise InvalidRequestError(f"the request cannot be read: {error}") from error
 
 
@@ -225,6 +247,7 @@ def _check_free(roster: Roster, seat: Seat) -> None:
 
 
 def _node_id(text: str) -> NodeId:
+    check_new_name(text)
     return check_node_id(text)
 
 

@@ -59,11 +59,13 @@ _RECEIPT_EXAMPLE: dict[str, Any] = {
     "transaction_id": _ID,
     "n": 1,
     "level": "ordered",
+    "late": False,
     "run": {"origin": "site-a", "incarnation": 1, "seq": 42},
     "position": 117,
     "outcome": "committed",
     "rejections": [],
     "ordered_at": 1706695200123456,
+    "rows": 2,
     "ids": [],
 }
 
@@ -78,8 +80,17 @@ _LEVEL = {
 _TIMEOUT = {
     "name": "timeout",
     "in": "query",
-    "description": "Seconds to wait for the level; then the answer is 504 unknown-outcome.",
+    "description": "Seconds to wait for the level.  Then the answer is the receipt with "
+    "late: true if the transaction is ordered, and 504 unknown-outcome if it is not.",
     "schema": {"type": "number", "default": 30, "minimum": 0, "maximum": 300},
+}
+_AFTER = {
+    "name": "after",
+    "in": "query",
+    "description": "A position, such as that of a receipt of another node: this node waits until "
+    "it has got there before it looks at the request, for as long as timeout says in the query; "
+    "then the answer is 503 position-not-reached.",
+    "schema": {"type": "integer", "default": 0, "minimum": 0},
 }
 
 
@@ -266,15 +277,17 @@ def _operations() -> list[tuple[str, str, dict[str, Any]]]:
 
 
 def _submits() -> list[tuple[str, str, dict[str, Any]]]:
-    receipt = _answer(_ref("Receipt"), "The level was reached.")
+    receipt = _answer(_ref("Receipt"), "The level was reached; or, with late: true, ordered.")
     return [
         ("/v1/transactions", "post", {
             "operationId": "submit_transaction",
             "summary": "Commit one transaction",
             "description": "One or more operations over one or more tables, all or nothing.  "
-            "Repeating a transaction id gives the receipt of the first.",
+            "Repeating a transaction id gives the receipt of the first.  Appends, upserts and "
+            "deletes of no rows change nothing; a transaction of nothing else is recorded only if "
+            "it has an id, else its receipt has n 0.  An overwrite with no rows empties the table.",
             "tags": ["submit"],
-            "parameters": [_LEVEL, _TIMEOUT],
+            "parameters": [_LEVEL, _TIMEOUT, _AFTER],
             "requestBody": _body("application/json", _ref("TransactionRequest")),
             "responses": dict(receipt),
         }),
@@ -284,7 +297,7 @@ def _submits() -> list[tuple[str, str, dict[str, Any]]]:
             "description": "The body is a payload container (docs/formats.md): manifest with ids "
             "and Arrow IPC sections of inline rows.",
             "tags": ["submit"],
-            "parameters": [_LEVEL, _TIMEOUT],
+            "parameters": [_LEVEL, _TIMEOUT, _AFTER],
             "requestBody": _body("application/vnd.sparktxlog.run", _BINARY),
             "responses": dict(receipt),
         }),
@@ -300,6 +313,7 @@ def _submits() -> list[tuple[str, str, dict[str, Any]]]:
                 _query("transaction_id", "string", "Id of a single transaction."),
                 _LEVEL,
                 _TIMEOUT,
+                _AFTER,
             ],
             "requestBody": _body("application/vnd.apache.arrow.stream", _BINARY),
             "responses": dict(receipt),
@@ -316,11 +330,13 @@ def _submits() -> list[tuple[str, str, dict[str, Any]]]:
 
 def _questions() -> list[tuple[str, str, dict[str, Any]]]:
     table = _ref("TableDefinition")
+    after = [_AFTER, _query("timeout", "number", "Seconds to wait for it.", 30)]
     found: list[tuple[str, str, str, list[dict[str, Any]], dict[str, Any]]] = [
         ("/v1/info", "info", "Names, limits and directories of the node", [], _OBJECT),
         ("/v1/status", "status", "Queues, peers, who is awaited and why", [], _OBJECT),
-        ("/v1/tables", "tables", "All tables", [], {"type": "array", "items": table}),
-        ("/v1/tables/{table}", "table", "One table", [_in_path("table", "Its name.")], table),
+        ("/v1/tables", "tables", "All tables", after, {"type": "array", "items": table}),
+        ("/v1/tables/{table}", "table", "One table",
+         [_in_path("table", "Its name."), *after], table),
         ("/v1/queue", "queue", "Runs of the synchronized queue",
          [_query("after", "integer", "Behind this position.", 0),
           _query("limit", "integer", "Runs at most, to 1000.", 100)], _LIST),
@@ -452,6 +468,35 @@ def _catch_up() -> list[tuple[str, str, dict[str, Any]]]:
     ]  # fmt: skip
 
 
+#: Body of `/v1/quorum`.
+_QUORUM: dict[str, Any] = {
+    "type": "object",
+    "required": ["rule"],
+    "properties": {
+        "rule": {
+            "oneOf": [
+                {"enum": ["default", "all", "majority"]},
+                {"type": "integer", "minimum": 1},
+            ],
+            "description": "How many members hold what is acquired.",
+        }
+    },
+}
+#: Body of `/v1/force`.
+_CONFIRM: dict[str, Any] = {
+    "type": "object",
+    "required": ["confirm"],
+    "properties": {
+        "confirm": {"type": "string", "description": "Node id and epoch."},
+        "though_linked": {
+            "type": "boolean",
+            "default": False,
+            "description": "Also while other voters are linked, which are left behind.",
+        },
+    },
+}
+
+
 def _epochs() -> list[tuple[str, str, dict[str, Any]]]:
     """Who belongs to the cluster; docs/protocol.md explains epochs."""
     node = _in_path("id", "Node id.")
@@ -479,11 +524,6 @@ def _epochs() -> list[tuple[str, str, dict[str, Any]]]:
             "witness": {"type": "boolean", "description": "Default: as the old one."},
         },
     }
-    confirm = {
-        "type": "object",
-        "required": ["confirm"],
-        "properties": {"confirm": {"type": "string", "description": "Node id and epoch."}},
-    }
     found: list[tuple[str, str, str, str, list[dict[str, Any]], dict[str, Any] | None]] = [
         ("/v1/peers", "post", "add_peer", "Give a node a place; 409 says why not", [], add),
         ("/v1/peers/{id}", "delete", "remove_peer", "Take a node's place away", [node], None),
@@ -492,7 +532,9 @@ def _epochs() -> list[tuple[str, str, dict[str, Any]]]:
         ("/v1/peers/{id}/demote", "post", "demote_peer", "Move down in precedence", [node], None),
         ("/v1/peers/{id}/replace", "post", "replace_peer",
          "Give its place to another node, by one decision", [node], replace),
-        ("/v1/force", "post", "force", "Go on alone: all others are dead for certain", [], confirm),
+        ("/v1/quorum", "post", "set_quorum", "Change the acquisition quorum", [], _QUORUM),
+        ("/v1/force", "post", "force", "Go on alone: all others are dead for certain", [],
+         _CONFIRM),
     ]  # fmt: skip
     timeout = _query("timeout", "number", "Seconds to wait for the decision.", 60)
     show: dict[str, Any] = {

@@ -5,23 +5,41 @@ Plain Starlette routes with msgpack bodies: a post costs no validation framework
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from starlette.requests import Request
+from starlette.convertors import IntegerConvertor, register_url_convertor
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, Response
 from starlette.routing import Route
 
 from sparktxlog.codec import wire
-from sparktxlog.errors import NotFoundError, OversizeError, TxLogError
+from sparktxlog.errors import NotFoundError, OversizeError, TxLogError, UnauthorizedError
+from sparktxlog.model.operation import StagedFile
 from sparktxlog.protocol.messages import Announcement, Tail
 from sparktxlog.runtime.donor import Donor
 from sparktxlog.runtime.peering import Peering
 from sparktxlog.service.problems import problem_response
+from sparktxlog.service.queries import whole
 from sparktxlog.storage.interfaces import PayloadStore
 
 _BINARY = "application/msgpack"
 _RUN = "application/vnd.sparktxlog.run"
+_RUN_PATH = "/peer/v1/runs/{origin}/{incarnation:number}/{seq:number}"
+#: Bytes of a request that are always enough: clients are bounded by less.
+_LEAST_LIMIT = 64 << 20
+#: Bytes of a greeting, which also older releases send, without a digest.
+_HELLO_BYTES = 64 << 10
+
+
+class _Number(IntegerConvertor):
+    """A number that fits in 63 bits; other paths are unknown."""
+
+    regex = "[0-9]{1,18}"
+
+
+register_url_convertor("number", _Number())
 
 Handler = Callable[[str, Request, bytes], Awaitable[Response]]
 
@@ -33,7 +51,7 @@ class PeerRoutes:
         peering: Admits peers, takes in what they say and gives what they ask.
         payloads: Whose files they may fetch.
         donor: Grants them leases on this node's replica.
-        body_limit: Most bytes of one request.
+        body_limit: Most bytes of one request, if that is more than what peers may always send.
     """
 
     def __init__(
@@ -42,7 +60,7 @@ class PeerRoutes:
         self._peering = peering
         self._payloads = payloads
         self._donor = donor
-        self._body_limit = body_limit
+        self._limit = max(body_limit, _LEAST_LIMIT)
 
     def routes(self) -> list[Route]:
         """Return the routes."""
@@ -55,8 +73,10 @@ class PeerRoutes:
             self._route("/peer/v1/tails", "POST", self._tails),
             self._route("/peer/v1/epochs", "POST", self._epochs),
             self._route("/peer/v1/snapshot", "GET", self._snapshot),
-            self._route("/peer/v1/queue/{position:int}", "GET", self._run_behind),
-            self._route("/peer/v1/runs/{origin}/{incarnation:int}/{seq:int}", "GET", self._run),
+            self._route("/peer/v1/queue/{position:number}", "GET", self._run_behind),
+            self._route(
+                "/peer/v1/runs/{origin}/{incarnation:number}/{seq:number}", "GET", self._run
+            ),
             self._route("/peer/v1/runs", "POST", self._runs),
             self._route("/peer/v1/announced/{digest}", "GET", self._announced),
             self._route("/peer/v1/files/{path:path}", "GET", self._file),
@@ -67,40 +87,64 @@ class PeerRoutes:
     def _route(self, path: str, method: str, handler: Handler, *, greeting: bool = False) -> Route:
         async def endpoint(request: Request) -> Response:
             try:
-                self._peering.check_known(request.headers)
-                body = await self._read_body(request)
-                sender = self._peering.check_signed(
-                    request.headers, request.method, _target(request), body, greeting=greeting
-                )
+                sender, body = await self._read(request, greeting)
                 return await handler(sender, request, body)
             except TxLogError as error:
                 return self._refuse(request, error)
+            except ClientDisconnect:
+                return Response(status_code=499)
 
         return Route(path, endpoint, methods=[method])
 
-    async def _read_body(self, request: Request) -> bytes:
+    async def _read(self, request: Request, greeting: bool) -> tuple[str, bytes]:
+        """Return sender and body of a request; nothing is read of what no peer has signed."""
+        peering, headers = self._peering, request.headers
+        peering.check_known(headers)
+        claimed = peering.claimed_digest(headers, greeting=greeting)
+
+        def check(digest: str) -> str:
+            return peering.check_signed(
+                headers, request.method, _target(request), digest, greeting=greeting
+            )
+
+        sender = check(claimed) if claimed else ""
+        body, digest = await self._read_body(request, _HELLO_BYTES if greeting else self._limit)
+        if not claimed:
+            sender = check(digest)
+        elif digest != claimed:
+            raise UnauthorizedError(f"a body of node {sender!r} is not the one that was signed")
+        return sender, body
+
+    @staticmethod
+    async def _read_body(request: Request, limit: int) -> tuple[bytes, str]:
+        """Return the body and its SHA-256, which is taken while it arrives."""
+        digest = hashlib.sha256()
         if request.method == "GET":
-            return b""
+            return b"", digest.hexdigest()
         chunks, size = [], 0
         async for chunk in request.stream():
             size += len(chunk)
-            if size > self._body_limit:
-                raise OversizeError(f"the body is larger than {self._body_limit} bytes")
+            if size > limit:
+                raise OversizeError(f"the body is larger than {limit} bytes")
+            digest.update(chunk)
             chunks.append(chunk)
-        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        return body, digest.hexdigest()
 
     def _refuse(self, request: Request, error: TxLogError) -> Response:
         client = request.client.host if request.client else ""
         self._peering.note_refusal(request.headers, request.url.path, client, error)
         response = problem_response(error)
         response.headers.update(self._peering.refusal_headers(request.headers))
+        if error.http_status in (401, 403):
+            response.headers["connection"] = "close"  # places of peers are for peers
         return response
 
     # -- routes ------------------------------------------------------------------------------------
 
     async def _hello(self, sender: str, request: Request, body: bytes) -> Response:
         hello = wire.decode(wire.Hello, body)
-        answer, headers = self._peering.on_hello(sender, request.headers, hello)
+        answer, headers = await self._peering.on_hello(sender, request.headers, hello)
         return Response(answer, media_type=_BINARY, headers=headers)
 
     async def _watch(self, sender: str, request: Request, body: bytes) -> Response:
@@ -108,8 +152,10 @@ class PeerRoutes:
         return Response(status_code=204)
 
     async def _posts(self, sender: str, request: Request, body: bytes) -> Response:
-        await self._peering.on_envelope(sender, wire.decode(wire.Envelope, body))
-        return Response(status_code=204)
+        answer = await self._peering.on_envelope(sender, wire.decode(wire.Envelope, body))
+        if not answer.kept:
+            return Response(status_code=204)
+        return Response(wire.encode(answer), media_type=_BINARY)
 
     async def _pushes(self, sender: str, request: Request, body: bytes) -> Response:
         await self._peering.on_push(sender, body)
@@ -157,6 +203,8 @@ class PeerRoutes:
 
     async def _file(self, sender: str, request: Request, body: bytes) -> Response:
         path = Path(self._payloads.path(request.path_params["path"]))
+        if "digest" in request.query_params:  # older nodes do not say what they want
+            await self._peering.check_file(_wanted_file(request))
         if not path.is_file():
             raise NotFoundError("no such file in the payload store", path=path.name)
         return FileResponse(path, media_type="application/octet-stream")
@@ -168,6 +216,16 @@ class PeerRoutes:
 
     async def _replica_size(self, sender: str, request: Request, body: bytes) -> Response:
         return Response(wire.encode(await self._donor.size()), media_type=_BINARY)
+
+
+def _wanted_file(request: Request) -> StagedFile:
+    """Return what a peer says that a file is; once found so, it costs a look at its inode."""
+    return StagedFile(
+        path=request.path_params["path"],
+        size_bytes=whole(request, "size", 0, 0, 1 << 62),
+        rows=whole(request, "rows", 0, 0, 1 << 62),
+        digest=request.query_params["digest"],
+    )
 
 
 def _target(request: Request) -> str:

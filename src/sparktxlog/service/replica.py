@@ -87,7 +87,7 @@ class _ReplicaApi:
         self._donor.lease(lease_id, token)
         try:
             wanted = _digest_decoder.decode(await _body(request))
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise InvalidRequestError(
                 f"the body cannot be read: {error}", hint='Send {"files": [[table, path], …]}.'
             ) from error

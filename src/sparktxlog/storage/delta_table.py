@@ -28,7 +28,7 @@ from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
 from sparktxlog.errors import CorruptLogError, StorageError
-from sparktxlog.storage.durability import storage_error, sync_directory, sync_file
+from sparktxlog.storage.durability import rewrite_file, storage_error, sync_directory, sync_file
 from sparktxlog.storage.parquet import delta_stats, write_parquet
 
 LOG_DIRECTORY = "_delta_log"
@@ -113,11 +113,14 @@ class LogTable:
         return table
 
     def _sync_found(self, safe_version: int) -> None:
-        """Make commits durable that a killed process may have left without their fsync."""
+        """Make commits durable that a former process, or try, may have left without their fsync.
+
+        If that fsync failed, the system takes pages for written that are not.
+        """
         try:
             for version in _versions(self._log):
                 if version > safe_version:
-                    sync_file(self._log / f"{version:020}.json")
+                    rewrite_file(self._log / f"{version:020}.json")
             sync_directory(self._log)
             sync_directory(self.directory)
         except OSError as error:
@@ -168,6 +171,7 @@ class LogTable:
             return
         try:
             self._table.update_incremental()
+            rewrite_file(self._log / f"{self.version:020}.json")
             self._sync_commit(self.version)
             self._transaction = self._read_transaction()
         except (DeltaError, OSError) as error:
@@ -226,6 +230,29 @@ class LogTable:
             self._stale = True
             raise self._failure("expiry", error) from error
         return sum(file.rows for file in gone)
+
+    def last_values(self, order: str, other: str) -> tuple[Any, Any] | None:
+        """Return two columns of the row with the greatest value of the first, None without rows.
+
+        Reads the statistics, and the end of one file: rows stand in that order in each.
+
+        Raises:
+            CorruptLogError: That file is damaged.
+        """
+        files = [file for file in self._live_files(order) if file.greatest is not None]
+        if not files:
+            return None
+        path = self.directory / max(files, key=lambda file: file.greatest).path
+        try:
+            with pq.ParquetFile(path) as source:
+                rows = source.read_row_group(source.num_row_groups - 1, columns=[order, other])
+        except (OSError, pa.ArrowException) as error:
+            raise CorruptLogError(
+                f"{path} is damaged: {error}",
+                hint="Move the table's directory away: it is written again from the front.",
+                path=str(path),
+            ) from error
+        return rows.column(order)[-1].as_py(), rows.column(other)[-1].as_py()
 
     def _has_removed_files(self) -> bool:
         """Return whether files stand here that are no part of the table: a kill before vacuum."""

@@ -7,8 +7,11 @@ import os
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
+from typing import BinaryIO
 
 from sparktxlog.errors import DiskFullError, StorageError
+
+_BLOCK_BYTES = 64 << 10
 
 
 def sync_file(path: str | Path) -> None:
@@ -18,6 +21,22 @@ def sync_file(path: str | Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def rewrite_file(path: str | Path) -> None:
+    """Write a file's bytes once more in their place, and bring them to the disk.
+
+    After a failed fsync the system may take pages for written that are not; it writes these.
+    """
+    with open(path, "r+b") as file:
+        position = 0
+        while block := file.read(_BLOCK_BYTES):
+            file.seek(position)
+            position += file.write(block)
+            # Between reading and writing a buffered file has to be positioned.
+            file.seek(position)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def sync_directory(path: str | Path) -> None:
@@ -63,6 +82,47 @@ def link_or_copy(source: Path, target: Path) -> None:
     fresh.replace(target)
     # Of two names of one file `rename` keeps both.
     fresh.unlink(missing_ok=True)
+
+
+def append_line(path: Path, line: bytes) -> None:
+    """Add a line to a journal and bring it to the disk; what a crash tore at its end is cut off.
+
+    Raises:
+        OSError: The line is not kept; the journal is as before.
+    """
+    with open(path, "ab+") as file:
+        size = _whole_bytes(file)
+        fresh = size == 0
+        file.truncate(size)
+        try:
+            file.write(line + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        except OSError:
+            # A torn line would swallow the next one.
+            os.truncate(path, size)
+            raise
+    if fresh:
+        sync_directory(path.parent)
+
+
+def _whole_bytes(file: BinaryIO) -> int:
+    """Return where the last whole line of a journal ends."""
+    end = file.seek(0, os.SEEK_END)
+    while end:
+        begin = max(0, end - _BLOCK_BYTES)
+        file.seek(begin)
+        found = file.read(end - begin).rfind(b"\n")
+        if found >= 0:
+            return begin + found + 1
+        end = begin
+    return 0
+
+
+def whole_lines(path: Path) -> list[bytes]:
+    """Return the lines of a journal, without one that a crash tore at its end."""
+    content = path.read_bytes() if path.exists() else b""
+    return content[: content.rfind(b"\n") + 1].splitlines()
 
 
 def free_name(path: Path) -> Path:

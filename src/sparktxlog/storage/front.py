@@ -14,12 +14,15 @@ so the publisher and the HTTP handlers never wait for the writer (WAL).
 from __future__ import annotations
 
 import sqlite3
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from queue import Empty, LifoQueue
 from typing import Any, assert_never
+
+import structlog
 
 from sparktxlog.codec.payload import read_manifest
 from sparktxlog.errors import ExpiredError, InvariantViolation, StorageError, TxLogError
@@ -29,7 +32,12 @@ from sparktxlog.protocol.recovery import RecoveredRun, RecoveredState
 from sparktxlog.storage import front_epochs, front_expiry
 from sparktxlog.storage.durability import sync_directory
 from sparktxlog.storage.front_forgetting import Ends, forget, held_bytes_of, read_held_bytes
-from sparktxlog.storage.front_recovery import read_announcements, read_recent_ids
+from sparktxlog.storage.front_recovery import (
+    read_announcements,
+    read_recent_ids,
+    read_repeats,
+    read_unfiled,
+)
 from sparktxlog.storage.front_schema import (
     ENTRY_COLUMNS,
     HEADER_COLUMNS,
@@ -50,8 +58,10 @@ from sparktxlog.storage.front_schema import (
     view_of,
 )
 from sparktxlog.storage.front_swap import swap_front
+from sparktxlog.storage.id_files import IdFiles
 from sparktxlog.storage.interfaces import (
     AppendQueue,
+    DropAnnouncement,
     DropExpired,
     ExpireLog,
     ForgetPayloads,
@@ -59,6 +69,7 @@ from sparktxlog.storage.interfaces import (
     FrontState,
     LogExtent,
     MarkPublished,
+    OlderIdsFound,
     PutAnnouncement,
     PutBallot,
     PutReservation,
@@ -77,6 +88,13 @@ from sparktxlog.storage.lock import DirectoryLock
 from sparktxlog.storage.waiting import WaitingIds
 
 FRONT_NAME = "front.sqlite"
+#: Permissions of a data directory that is made: transactions and instance are nobody else's.
+PRIVATE = 0o700
+_log = structlog.get_logger("sparktxlog.front")
+
+_HOUR_US = 3_600 * 1_000_000
+#: Ids that are filed at once.
+_FILED_IDS = 65_536
 
 #: True: the run waits now, with this header; False: it waits no more.
 _Change = tuple[bool, RunHeader, bytes]
@@ -90,20 +108,27 @@ class SqliteFront:
         CorruptLogError: The file is damaged or of another format.
     """
 
-    def __init__(self, directory: Path, *, id_window: int = 1_000_000) -> None:
+    def __init__(
+        self, directory: Path, *, id_window: int = 1_000_000, id_window_us: int = 24 * _HOUR_US
+    ) -> None:
         self._path = directory / FRONT_NAME
         self._id_window = id_window
-        self._lock = DirectoryLock(directory)
+        self._id_window_us = id_window_us
+        self._lock = DirectoryLock(directory, mode=PRIVATE)
         self._closed = False
         #: What made the state unknown; from then on every write is refused.
         self._failed: StorageError | None = None
         self._readers: LifoQueue[sqlite3.Connection] = LifoQueue()
         self._waiting = WaitingIds()
         self._ends = Ends()
+        #: Last position whose row is durable, and the runs that the core appended after it.
+        self._durable = 0
+        self._unwritten: deque[tuple[int, bytes]] = deque()
         try:
             self._db = open_front(self._path)
             sync_directory(directory)
             self._recover()
+            self._id_files = IdFiles(directory / "ids", self._ends.position)
         except BaseException:
             self._lock.release()
             raise
@@ -158,6 +183,8 @@ class SqliteFront:
                 view=view_of(meta.get("view")),
                 ballot=ballot_of(meta.get("ballot")),
                 recent_ids=read_recent_ids(db, base.position - id_window),
+                repeats=read_repeats(db, base.position - id_window),
+                older_ids=self,
             )
             return FrontState(
                 core=core,
@@ -209,14 +236,36 @@ class SqliteFront:
         except BaseException:
             self._roll_back(before)
             raise
+        self._durable = self._ends.position
         for waits, header, ids in changes:
             (self._waiting.add if waits else self._waiting.remove)(header, ids)
         for write in writes:
             if isinstance(write, ShrinkFront):
                 front_expiry.shrink(self._db, write.least_free_bytes)
+            elif isinstance(write, ResetFront):
+                self._id_files.cut(0)
+            elif isinstance(write, AppendQueue):
+                self._file_ids()
+
+    def _file_ids(self) -> None:
+        """File ids half a window before the core forgets them; a failure only delays it."""
+        most = max(1, min(_FILED_IDS, self._id_window // 4))
+        while self._ends.position - self._id_files.end >= self._id_window // 2 + most:
+            try:
+                unfiled = read_unfiled(self._db, self._id_files.end, most)
+                if unfiled is None:
+                    return
+                self._id_files.put(*unfiled)
+                self._id_files.expire(
+                    unfiled.ts - self._id_window_us, self._ends.position - 2 * self._id_window
+                )
+            except (OSError, sqlite3.Error) as error:
+                _log.warning("ids are not filed yet", error=str(error))
+                return
 
     def _roll_back(self, before: Ends) -> None:
         self._ends = before
+        self._id_files.cut(before.position)
         try:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
@@ -231,12 +280,8 @@ class SqliteFront:
                 self._append_queue(write, changes)
             case PutReservation():
                 self._put_meta("reserved", write.counter)
-            case PutAnnouncement():
-                self._db.execute(
-                    "INSERT INTO announcements(digest, ticket, session, payload)"
-                    " VALUES(?, ?, ?, ?) ON CONFLICT(digest) DO NOTHING",
-                    (write.digest, write.ticket, write.session, write.payload),
-                )
+            case PutAnnouncement() | DropAnnouncement():
+                self._keep_announcement(write)
             case PutBallot():
                 front_epochs.put_ballot(self._db, write)
             case PutView():
@@ -250,7 +295,10 @@ class SqliteFront:
             case MarkPublished():
                 self._mark_published(write)
             case ForgetPayloads():
-                self._ends = forget(self._db, write, self._ends, self._id_window)
+                self._file_ids()
+                self._ends = forget(
+                    self._db, write, self._ends, self._id_window, self._id_files.end
+                )
             case ExpireLog():
                 front_expiry.expire_log(self._db, write)
             case DropExpired():
@@ -266,6 +314,16 @@ class SqliteFront:
 
     def _put_meta(self, name: str, value: int) -> None:
         self._db.execute("INSERT OR REPLACE INTO meta VALUES(?, ?)", (name, value))
+
+    def _keep_announcement(self, write: PutAnnouncement | DropAnnouncement) -> None:
+        if isinstance(write, DropAnnouncement):
+            self._db.execute("DELETE FROM announcements WHERE digest = ?", (write.digest,))
+            return
+        self._db.execute(
+            "INSERT INTO announcements(digest, ticket, session, payload)"
+            " VALUES(?, ?, ?, ?) ON CONFLICT(digest) DO NOTHING",
+            (write.digest, write.ticket, write.session, write.payload),
+        )
 
     def _put_run(self, write: PutRun, changes: list[_Change]) -> None:
         header = write.header
@@ -486,7 +544,19 @@ class SqliteFront:
     def read_snapshot(self) -> FrontSnapshot:
         """Return the queue at the end of what is published."""
         with self._reading() as db:
-            return front_epochs.read_snapshot(db, self._id_window)
+            snapshot = front_epochs.read_snapshot(db, self._id_window)
+        older = self._id_files.pieces(0)
+        return front_epochs.with_older_ids(snapshot, older)
+
+    def read_created(self, first: int, last: int) -> set[tuple[int, str]]:
+        """Return position and name of the tables created from position `first` to `last`."""
+        with self._reading() as db:
+            return set(
+                db.execute(
+                    "SELECT position, name FROM catalog WHERE position BETWEEN ? AND ?",
+                    (first, last),
+                )
+            )
 
     def read_waiting_payloads(self) -> list[bytes]:
         """Return the payload containers of unpublished runs that may name staged files."""
@@ -496,6 +566,39 @@ class SqliteFront:
     def find_transaction(self, transaction_id: bytes) -> tuple[RunHeader, int] | None:
         """Return header and index of a transaction that waits in the incoming queue."""
         return self._waiting.find(transaction_id)
+
+    def appended(self, position: int, ids: bytes) -> None:
+        """Keep the ids of a run that the core put into its queue until its row is durable."""
+        self._unwritten.append((position, ids))
+        while self._unwritten and self._unwritten[0][0] <= self._durable:
+            self._unwritten.popleft()
+
+    def find(self, ids: bytes, after: int) -> list[tuple[int, int]]:
+        """Return (index, first position after `after`) of the ids in files, rows and on their way.
+
+        Rows are read whole: this is for runs that were ordered very late.
+        """
+        found = {index: at for index, (at, _) in self._id_files.first_of(ids, after).items()}
+        places = {ids[16 * i : 16 * i + 16]: i for i in range(len(ids) // 16)}
+        with self._reading() as db:
+            rows = read_recent_ids(db, max(self._id_files.end, after))
+        for first, piece in (*rows, *self._unwritten):
+            for offset in range(len(piece) // 16):
+                index = places.get(piece[16 * offset : 16 * offset + 16])
+                if index is not None and first + offset > after:
+                    found.setdefault(index, first + offset)
+        return sorted(found.items())
+
+    @property
+    def filed_ids(self) -> int:
+        """Last position whose id is filed, 0 = none."""
+        return self._id_files.end
+
+    def older_ids(self, ids: bytes) -> OlderIdsFound:
+        """Look ids up among those that are filed."""
+        # Read first: what is filed meanwhile is found, too.
+        end = self._id_files.end
+        return OlderIdsFound(end=end, found=self._id_files.first_of(ids))
 
     # -- end -----------------------------------------------------------------------------------
 
@@ -516,6 +619,7 @@ class SqliteFront:
         self._closed = True
         while not self._readers.empty():
             self._readers.get_nowait().close()
+        self._id_files.close()
         self._db.close()
         self._lock.release()
 

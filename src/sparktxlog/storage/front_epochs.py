@@ -12,7 +12,7 @@ transaction was kept.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from sparktxlog.errors import ExpiredError, InvariantViolation
@@ -40,6 +40,8 @@ from sparktxlog.storage.interfaces import (
     ResetFront,
 )
 
+#: Ids of a snapshot come in pieces of so many bytes.
+_PIECE_BYTES = 1 << 20
 _KEY = "origin = ? AND incarnation = ? AND seq = ?"
 
 #: Header and ids of a run.
@@ -145,6 +147,25 @@ def read_snapshot(db: sqlite3.Connection, id_window: int) -> FrontSnapshot:
         recent_ids=tuple(read_recent_ids(db, position - id_window, last.entry.position)),
         view=view,
     )
+
+
+def with_older_ids(snapshot: FrontSnapshot, older: Iterable[tuple[int, bytes]]) -> FrontSnapshot:
+    """Return the snapshot with the ids that stand before its window, pieces of a bounded size.
+
+    Args:
+        older: (first position, ids), ascending, without gap; may reach into the window.
+    """
+    if not snapshot.recent_ids:
+        return snapshot
+    start = snapshot.recent_ids[0][0]
+    pieces: list[tuple[int, bytes]] = []
+    for first, ids in older:
+        kept = ids[: 16 * max(0, start - first)]
+        for at in range(0, len(kept), _PIECE_BYTES):
+            pieces.append((first + at // 16, kept[at : at + _PIECE_BYTES]))
+    if not pieces or pieces[-1][0] + len(pieces[-1][1]) // 16 != start:
+        return snapshot
+    return replace(snapshot, recent_ids=(*pieces, *snapshot.recent_ids))
 
 
 def reset(db: sqlite3.Connection, write: ResetFront) -> tuple[Ends, list[_Run]]:

@@ -8,7 +8,7 @@ Shortening takes two writes, so that a kill between them loses no track of files
     DropExpired  one transaction: the segments whose files are gone
 
 Queue rows stay for the id window, whatever expires: whether an id is a repeat must be answered the
-same at every site (P25b), and a repeated submit still gets its first receipt.
+same at every site (P25c), and a repeated submit still gets its first receipt.
 """
 
 from __future__ import annotations

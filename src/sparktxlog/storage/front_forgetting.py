@@ -50,11 +50,17 @@ def read_held_bytes(db: sqlite3.Connection, forgotten: int) -> int:
     return held
 
 
-def forget(db: sqlite3.Connection, write: ForgetPayloads, ends: Ends, id_window: int) -> Ends:
-    """Delete what `write` allows, a bounded part of it; return the new ends."""
+def forget(
+    db: sqlite3.Connection, write: ForgetPayloads, ends: Ends, id_window: int, filed: int
+) -> Ends:
+    """Delete what `write` allows, a bounded part of it; return the new ends.
+
+    Args:
+        filed: Last position whose id is kept elsewhere.
+    """
     ends = _forget_payloads(db, write, ends)
     # The last published row always stays: a snapshot is taken there, with its whole window.
-    horizon = min(ends.forgotten, ends.published - max(id_window, 1))
+    horizon = min(ends.forgotten, ends.published - max(id_window, 1), filed)
     pruned = db.execute(
         "SELECT max(last) FROM (SELECT position + n - 1 AS last FROM queue"
         " WHERE position > ? AND position <= ? ORDER BY position LIMIT ?) WHERE last <= ?",

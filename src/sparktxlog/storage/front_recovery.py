@@ -5,10 +5,22 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from itertools import chain
+from typing import NamedTuple
 
 from sparktxlog.codec.payload import read_manifest
 from sparktxlog.model.operation import LONGEST_RUN, RunFacts
 from sparktxlog.protocol.recovery import RecoveredAnnouncement
+from sparktxlog.storage.front_schema import rejections_of
+
+
+class UnfiledIds(NamedTuple):
+    """Ids of neighbouring positions, 16 bytes each."""
+
+    first: int
+    ids: bytes
+    rejected: list[int]
+    ts: int
+
 
 #: Ids of the window are handed out in pieces of at most this many.
 _PIECE_IDS = 8_192
@@ -56,6 +68,48 @@ def read_recent_ids(
     if parts:
         pieces.append((start, b"".join(parts)))
     return pieces
+
+
+def read_repeats(db: sqlite3.Connection, after: int) -> list[tuple[int, int]]:
+    """Return (position, position where its id stands first) of the repeats behind `after`."""
+    rows = db.execute(
+        "SELECT position, rejections FROM queue WHERE position > ? AND rejections IS NOT NULL"
+        " ORDER BY position",
+        (after,),
+    )
+    return [
+        (position + rejection.index, rejection.first)
+        for position, body in rows
+        for rejection in rejections_of(body)
+        if rejection.first is not None
+    ]
+
+
+def read_unfiled(db: sqlite3.Connection, after: int, most: int) -> UnfiledIds | None:
+    """Return the ids of the next `most` positions behind `after`, or more; None if fewer are there.
+
+    A snapshot's ids tell neither time nor outcome: they count as of the first row behind them.
+    """
+    newest = db.execute("SELECT ts FROM queue ORDER BY position LIMIT 1").fetchone()
+    rows = chain(
+        ((first, ids, newest[0], None) for first, ids in _snapshot_ids(db, after, None)),
+        db.execute(
+            "SELECT position, ids, ts, rejections FROM queue WHERE position > ? ORDER BY position",
+            (after,),
+        ),
+    )
+    start = ts = size = 0
+    parts: list[bytes] = []
+    rejected: list[int] = []
+    for first, ids, row_ts, body in rows:
+        start = start or first
+        parts.append(ids)
+        size += len(ids) // 16
+        ts = max(ts, row_ts)
+        rejected += [first + rejection.index for rejection in rejections_of(body)]
+        if size >= most:
+            return UnfiledIds(start, b"".join(parts), rejected, ts)
+    return None
 
 
 def _snapshot_ids(

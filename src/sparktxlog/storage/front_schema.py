@@ -8,13 +8,14 @@ from typing import Any
 
 import msgspec
 
-from sparktxlog.errors import CorruptLogError, DiskFullError, StorageError
+from sparktxlog.errors import CorruptLogError, DiskFullError, FrontLostError, StorageError
 from sparktxlog.model.ids import NodeId
-from sparktxlog.model.operation import RunFacts, Touch
+from sparktxlog.model.operation import Acceptance, RunFacts, Touch
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.protocol.balloting import BallotState
 from sparktxlog.protocol.messages import QueueEntry, Rejection, RunHeader
 from sparktxlog.protocol.view import View
+from sparktxlog.storage.durability import rewrite_file
 from sparktxlog.storage.interfaces import Segment, StoredEntry
 
 #: "TXLG": tells this file from other SQLite files.
@@ -60,9 +61,18 @@ ENTRY_COLUMNS = (
 )
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode_facts = msgspec.msgpack.Decoder(
-    tuple[tuple[Touch, ...], tuple[tuple[int, TableDefinition], ...]]
-).decode
+
+
+class _Facts(msgspec.Struct, array_like=True):
+    """What of `RunFacts` the column holds; older versions wrote the first two."""
+
+    touches: tuple[Touch, ...]
+    creates: tuple[tuple[int, TableDefinition], ...]
+    acceptance: Acceptance | None = None
+    valid_until: tuple[tuple[int, int], ...] = ()
+
+
+_decode_facts = msgspec.msgpack.Decoder(_Facts).decode
 _decode_rejections = msgspec.msgpack.Decoder(tuple[Rejection, ...]).decode
 _decode_segment = msgspec.msgpack.Decoder(Segment).decode
 _decode_definition = msgspec.msgpack.Decoder(TableDefinition).decode
@@ -76,6 +86,14 @@ def open_front(path: Path) -> sqlite3.Connection:
     Raises:
         CorruptLogError: The file is no front, is torn, or was written by a newer version.
     """
+    log = _log_of(path)
+    if not path.exists() and log.exists() and log.stat().st_size:
+        # SQLite would remove it, and begin anew.
+        raise FrontLostError(
+            f"{path} is gone, but its write-ahead log {log.name} is there",
+            hint="Put the file back.  If it is gone for good, move its log away as well.",
+            path=str(path),
+        )
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     try:
         fresh = connection.execute("PRAGMA user_version").fetchone()[0] == 0
@@ -97,6 +115,7 @@ def open_front(path: Path) -> sqlite3.Connection:
                 f"BEGIN; {_TABLES_2} PRAGMA user_version={SCHEMA_VERSION}; COMMIT;"
             )
         _check_version(connection, path)
+        _fold_log(connection, path)
     except sqlite3.Error as error:
         connection.close()
         raise translate(error, path) from error
@@ -104,6 +123,35 @@ def open_front(path: Path) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+def _log_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}-wal")
+
+
+def _fold_log(connection: sqlite3.Connection, path: Path) -> None:
+    """Write what a former process left in the write-ahead log to the file, synced.
+
+    If an fsync of that process failed, the system may show pages that are not on the disk and
+    will never be: nothing that was read from there may be told to anybody.  Without room for that
+    the log is written once more in its place.
+
+    Raises:
+        StorageError: Another program has the file open, and keeps the log.
+    """
+    try:
+        _, pages, folded = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    except sqlite3.Error as error:
+        if not isinstance(translate(error, path), DiskFullError):
+            raise
+        rewrite_file(_log_of(path))
+        return
+    if folded < pages:
+        raise StorageError(
+            f"the write-ahead log of {path} cannot be folded back: {folded} of {pages} pages",
+            hint="Another program reads the file: close it, and start again.",
+            path=str(path),
+        )
 
 
 def _check_version(connection: sqlite3.Connection, path: Path) -> None:
@@ -155,13 +203,25 @@ def translate(error: sqlite3.Error, path: Path) -> StorageError:
 
 def encode_facts(facts: RunFacts) -> bytes:
     """Return the facts without ids, which stand in a column of their own."""
-    return _encode((facts.touches, facts.creates))
+    return _encode((facts.touches, facts.creates, facts.acceptance, facts.valid_until))
 
 
 def facts_of(n: int, ids: bytes, body: bytes) -> RunFacts:
     """Return what `encode_facts` wrote."""
-    touches, creates = _decode_facts(body)
-    return RunFacts(n=n, ids=ids, touches=touches, creates=creates)
+    facts = _decode_facts(body)
+    return RunFacts(
+        n=n,
+        ids=ids,
+        touches=facts.touches,
+        creates=facts.creates,
+        acceptance=facts.acceptance,
+        valid_until=facts.valid_until,
+    )
+
+
+def rejections_of(body: bytes | None) -> tuple[Rejection, ...]:
+    """Return the rejections in a row's column."""
+    return () if body is None else _decode_rejections(body)
 
 
 def encode_segment(segment: Segment) -> bytes:
@@ -253,6 +313,6 @@ def stored_entry(row: tuple[Any, ...], payload: bytes | None) -> StoredEntry:
         header=header_of(row),
         previous_hash=row[10],
         chain_hash=row[11],
-        rejections=_decode_rejections(row[12]) if row[12] is not None else (),
+        rejections=rejections_of(row[12]),
     )
     return StoredEntry(entry=entry, ids=row[14], ordered_at=row[13], payload=payload)

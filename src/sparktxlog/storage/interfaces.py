@@ -45,6 +45,13 @@ class PutAnnouncement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DropAnnouncement:
+    """Forget an own unstamped run."""
+
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PutBallot:
     """Keep what this voter promised and accepted (P14, P17)."""
 
@@ -158,6 +165,7 @@ Write = (
     PutRun
     | PutReservation
     | PutAnnouncement
+    | DropAnnouncement
     | PutBallot
     | PutView
     | PutRestamp
@@ -303,6 +311,16 @@ class FrontState:
     values: dict[str, bytes] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OlderIdsFound:
+    """What is known of ids beyond the core's memory."""
+
+    #: All positions up to here were looked through.
+    end: int = 0
+    #: Index of the id → (position where it stands first, whether it was rejected there).
+    found: dict[int, tuple[int, bool]] = field(default_factory=dict)
+
+
 class Front(Protocol):
     """Durable state of the protocol.  Not thread safe but for `read_*`, which may run elsewhere."""
 
@@ -361,11 +379,22 @@ class Front(Protocol):
     def read_snapshot(self) -> FrontSnapshot:
         """Return the queue at the end of what is published."""
 
+    def read_created(self, first: int, last: int) -> set[tuple[int, str]]:
+        """Return position and name of the tables created from position `first` to `last`."""
+
     def read_waiting_payloads(self) -> list[bytes]:
         """Return the payload containers of unpublished runs that may name staged files."""
 
     def find_transaction(self, transaction_id: bytes) -> tuple[RunHeader, int] | None:
         """Return header and index of a transaction that waits in the incoming queue."""
+
+    @property
+    def filed_ids(self) -> int:
+        """Last position whose id is among those of old positions, 0 = none is."""
+        ...
+
+    def older_ids(self, ids: bytes) -> OlderIdsFound:
+        """Look 16-byte ids up among those of old positions; may block, from any thread."""
 
     def size_bytes(self) -> int:
         """Bytes on disk."""

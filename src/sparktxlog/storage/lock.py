@@ -1,4 +1,4 @@
-"""One process per data directory (requirement V05): an advisory lock that dies with its owner."""
+"""One process per directory (requirement V05): an advisory lock that dies with its owner."""
 
 from __future__ import annotations
 
@@ -12,44 +12,65 @@ LOCK_NAME = "lock"
 
 
 class DirectoryLock:
-    """Holds `flock` on `<directory>/lock` from construction until `release`.
+    """Holds `flock` on a directory and on its file `lock` from construction until `release`.
 
-    The kernel frees it when the process ends, however it ends, so no stale lock is ever left.
-    The file holds the owner's process id, for the message only.
+    The directory's own lock counts: the file may be deleted, and a second process would make and
+    lock another one.  The file's lock keeps out processes of versions that know only the file, and
+    owners on file systems that lock no directories.  The kernel frees both when the process ends,
+    however it ends, so no stale lock is ever left.  The file holds the owner's process id, for the
+    message only.
+
+    Args:
+        directory: What to own; made if missing.
+        mode: Permissions of a directory that is made.
 
     Raises:
-        LockedError: Another process owns the directory (definite).
+        LockedError: Another process owns the directory (definite); field `pid`.
         StorageError: The directory cannot be made or written.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, mode: int = 0o777) -> None:
         self.path = directory / LOCK_NAME
+        self._descriptors: list[int] = []
         try:
-            directory.mkdir(parents=True, exist_ok=True)
-            self._descriptor: int | None = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
+            directory.mkdir(mode, parents=True, exist_ok=True)
+            self._descriptors.append(os.open(directory, os.O_RDONLY | os.O_DIRECTORY))
+            self._descriptors.append(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644))
         except OSError as error:
+            self.release()
             raise StorageError(
-                f"data directory {directory} cannot be used: {error.strerror}",
+                f"directory {directory} cannot be used: {error.strerror}",
                 hint="Check that it exists, is writable and is a directory.",
                 directory=str(directory),
             ) from error
+        own, file = self._descriptors
         try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(own, optional=True)
+            _lock(file)
         except BlockingIOError as error:
-            owner = os.pread(self._descriptor, 32, 0).decode("ascii", "replace").strip()
-            os.close(self._descriptor)
-            self._descriptor = None
+            owner = os.pread(file, 32, 0).decode("ascii", "replace").strip()
+            self.release()
             raise LockedError(
-                f"data directory {directory} is in use by process {owner or 'unknown'}",
-                hint="Stop that node, or give this one its own data-dir.",
+                f"directory {directory} is in use by process {owner or 'unknown'}",
+                hint="Stop that one, or use another directory.",
                 directory=str(directory),
                 pid=int(owner) if owner.isdigit() else None,
             ) from error
-        os.ftruncate(self._descriptor, 0)
-        os.pwrite(self._descriptor, f"{os.getpid()}\n".encode("ascii"), 0)
+        os.ftruncate(file, 0)
+        os.pwrite(file, f"{os.getpid()}\n".encode("ascii"), 0)
 
     def release(self) -> None:
         """Give the directory free; doing it twice is harmless."""
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+        while self._descriptors:
+            os.close(self._descriptors.pop())
+
+
+def _lock(descriptor: int, *, optional: bool = False) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise
+    except OSError:
+        # Over NFS a lock takes a descriptor that can write, and a directory has none.
+        if not optional:
+            raise

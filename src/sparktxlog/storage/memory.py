@@ -34,6 +34,7 @@ from sparktxlog.storage.front_expiry import cut_of, published_hash
 from sparktxlog.storage.front_forgetting import held_bytes_of
 from sparktxlog.storage.interfaces import (
     AppendQueue,
+    DropAnnouncement,
     DropExpired,
     ExpireLog,
     ForgetPayloads,
@@ -41,6 +42,7 @@ from sparktxlog.storage.interfaces import (
     FrontState,
     LogExtent,
     MarkPublished,
+    OlderIdsFound,
     PutAnnouncement,
     PutBallot,
     PutReservation,
@@ -115,6 +117,12 @@ class MemoryFront:
             view=self._view,
             ballot=self._ballot,
             recent_ids=self._recent_ids(base.position - id_window, base.position + 1),
+            repeats=[
+                (stored.entry.position + rejection.index, rejection.first)
+                for stored in self._queue
+                for rejection in stored.entry.rejections
+                if rejection.first is not None and stored.entry.position > base.position - id_window
+            ],
         )
         return FrontState(
             core=core,
@@ -165,8 +173,8 @@ class MemoryFront:
                 self._append_queue(write)
             case PutReservation():
                 self._reserved = write.counter
-            case PutAnnouncement():
-                self._announced.setdefault(write.digest, write)
+            case PutAnnouncement() | DropAnnouncement():
+                self._keep_announcement(write)
             case PutBallot():
                 self._ballot = write.state
             case PutView():
@@ -191,6 +199,12 @@ class MemoryFront:
                 self._values[write.name] = write.value
             case _:
                 assert_never(write)
+
+    def _keep_announcement(self, write: PutAnnouncement | DropAnnouncement) -> None:
+        if isinstance(write, PutAnnouncement):
+            self._announced.setdefault(write.digest, write)
+        else:
+            self._announced.pop(write.digest, None)
 
     def _put_run(self, write: PutRun) -> None:
         header = write.header
@@ -393,6 +407,10 @@ class MemoryFront:
             view=self._view,
         )
 
+    def read_created(self, first: int, last: int) -> set[tuple[int, str]]:
+        """Return position and name of the tables created from position `first` to `last`."""
+        return {(at, table.name) for at, table in self._tables if first <= at <= last}
+
     def read_waiting_payloads(self) -> list[bytes]:
         """Return the payload containers of unpublished runs that may name staged files."""
         waiting = [held.payload for held in self._announced.values()]
@@ -407,6 +425,15 @@ class MemoryFront:
     def find_transaction(self, transaction_id: bytes) -> tuple[RunHeader, int] | None:
         """Return header and index of a transaction that waits in the incoming queue."""
         return self._waiting.find(transaction_id)
+
+    @property
+    def filed_ids(self) -> int:
+        """Last position whose id is filed: none."""
+        return 0
+
+    def older_ids(self, ids: bytes) -> OlderIdsFound:
+        """Look ids up among those of old positions: nothing is filed."""
+        return OlderIdsFound()
 
     def size_bytes(self) -> int:
         """Bytes of the payloads held."""

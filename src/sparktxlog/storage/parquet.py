@@ -1,7 +1,7 @@
-"""Parquet files of the payload store: what their footers say, and files made of inline rows.
+"""Parquet files of the payload store: what others wrote, and files made of inline rows.
 
 Delta's statistics let readers skip files, so a wrong bound loses rows.  Bounds are therefore
-given only where a footer proves them, and every rounding goes outwards:
+given only where an own footer or the decoded rows prove them, and every rounding goes outwards:
 
 * integers, dates and decimals as they are;
 * strings cut to 32 characters, the maximum followed by a character above any that was cut off;
@@ -13,7 +13,8 @@ given only where a footer proves them, and every rounding goes outwards:
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Context, Decimal
@@ -24,7 +25,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from sparktxlog.errors import ManifestMismatchError
+from sparktxlog.errors import ManifestMismatchError, TxLogError
+from sparktxlog.storage.durability import storage_error
 
 #: As Delta's `delta.dataSkippingNumIndexedCols`.
 _INDEXED_COLUMNS = 32
@@ -33,6 +35,9 @@ _PREFIX = 32
 _HIGHEST = "\U0010ffff"
 #: Rows looked at to see whether a column's values repeat.
 _SAMPLE_ROWS = 256
+#: Rows that are decoded at once, and bytes that are read at once of each column.
+_BATCH_ROWS = 65_536
+_READ_BYTES = 1 << 20
 #: Enough digits for decimal(38, s).
 _WIDE = Context(prec=60)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -41,35 +46,151 @@ _EPOCH_DAY = date(1970, 1, 1).toordinal()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParquetFacts:
-    """What the footer of a Parquet file says."""
+    """What a Parquet file says, and holds."""
 
+    #: Decoded, and as many as the footer says.
     rows: int
     size_bytes: int
     #: Schema as Arrow reads it.
     schema: pa.Schema
+    #: NULLs of each column, counted.
+    nulls: dict[str, int]
     #: Delta's statistics JSON.
     stats: str
 
 
-def inspect_parquet(path: str | Path) -> ParquetFacts:
-    """Read the footer of a file; its rows are not looked at.
+def inspect_parquet(path: str | Path, check: Callable[[pa.Schema], None]) -> ParquetFacts:
+    """Read a file that somebody else wrote: its footer, then every page.
+
+    Memory is that of a batch, not of the file.  Of the footer only the schema and the number of
+    rows are used, each checked: looking at the statistics of a damaged one ends the process, and
+    wrong bounds would lose rows.
+
+    Args:
+        path: The file.
+        check: Called with the schema before a page is read; raises what does not fit.
 
     Raises:
-        ManifestMismatchError: It is no Parquet file (definite).
+        ManifestMismatchError: It is no Parquet file, a page is damaged, or the footer says another
+            number of rows (definite).
+        StorageError: The disk failed.
     """
-    try:
+    with _reading(path):
         metadata = pq.read_metadata(path)
         schema = metadata.schema.to_arrow_schema()
-    except (pa.ArrowException, OSError) as error:
+        check(schema)
+        found = _Found(schema)
+        with pq.ParquetFile(path, buffer_size=_READ_BYTES, page_checksum_verification=True) as file:
+            for batch in file.iter_batches(batch_size=_BATCH_ROWS, use_threads=False):
+                found.take(batch)
+        if found.rows != metadata.num_rows:
+            raise ManifestMismatchError(
+                f"{Path(path).name!r} holds {found.rows:,} rows, its footer says "
+                f"{metadata.num_rows:,}",
+                path=str(path),
+                rows=found.rows,
+            )
+        return ParquetFacts(
+            rows=found.rows,
+            size_bytes=Path(path).stat().st_size,
+            schema=schema,
+            nulls=found.nulls,
+            stats=found.stats(),
+        )
+
+
+def count_rows(path: str | Path) -> int:
+    """Return the number of rows that the footer says; errors as `inspect_parquet`."""
+    with _reading(path):
+        return int(pq.read_metadata(path).num_rows)
+
+
+class _Found:
+    """What the decoded rows of a file are, batch by batch."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self.rows = 0
+        self.nulls = dict.fromkeys(schema.names, 0)
+        self._ranges: dict[str, tuple[Any, Any]] = {}
+        self._indexed = [
+            f for f in list(schema)[:_INDEXED_COLUMNS] if not pa.types.is_nested(f.type)
+        ]
+
+    def take(self, batch: pa.RecordBatch) -> None:
+        """Count one batch."""
+        batch.validate(full=True)
+        self.rows += batch.num_rows
+        for name in self.nulls:
+            self.nulls[name] += batch.column(name).null_count
+        for field in self._indexed:
+            values = _ordered(batch.column(field.name))
+            if values is None or values.null_count == len(values):
+                continue
+            low, high = (bound.as_py() for bound in pc.min_max(values).values())
+            if field.name in self._ranges:
+                before = self._ranges[field.name]
+                low, high = min(low, before[0]), max(high, before[1])
+            self._ranges[field.name] = (low, high)
+
+    def stats(self) -> str:
+        """Return Delta's statistics JSON."""
+        minima, maxima = [], []
+        for field in self._indexed:
+            bounds = self._bounds(field) if field.name in self._ranges else None
+            if bounds is not None:
+                minima.append(f"{json.dumps(field.name)}:{bounds[0]}")
+                maxima.append(f"{json.dumps(field.name)}:{bounds[1]}")
+        nulls = [f"{json.dumps(field.name)}:{self.nulls[field.name]}" for field in self._indexed]
+        return _stats_json(self.rows, minima, maxima, nulls)
+
+    def _bounds(self, field: pa.Field) -> tuple[str, str] | None:
+        low, high = self._ranges[field.name]
+        kind = _plain(field.type)
+        if pa.types.is_date(kind):
+            return _date_bounds(low, high)
+        if pa.types.is_timestamp(kind):
+            return _timestamp_bounds(low, high, "Z" if kind.tz else "")
+        if isinstance(low, str):
+            return _string_bounds(low.encode(), high.encode())
+        return f"{low:f}" if isinstance(low, Decimal) else str(low), (
+            f"{high:f}" if isinstance(high, Decimal) else str(high)
+        )
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
+def _ordered(column: pa.Array) -> pa.Array | None:
+    """Return a column as values whose order is that of its bounds, None = no bounds are given."""
+    kind = _plain(column.type)
+    if kind != column.type:
+        column = column.cast(kind)
+    if pa.types.is_date32(kind):
+        return column.view(pa.int32())
+    if pa.types.is_timestamp(kind):
+        return column.view(pa.int64()) if kind.unit == "us" else None
+    if pa.types.is_signed_integer(kind) or pa.types.is_decimal(kind) or pa.types.is_string(kind):
+        return column
+    return None
+
+
+@contextmanager
+def _reading(path: str | Path) -> Iterator[None]:
+    """Tell what a reader of somebody else's file raises: the file is to blame, or the disk."""
+    try:
+        yield
+    except TxLogError:
+        raise
+    except Exception as error:
+        # Damaged bytes make the reader fail in every way there is; only the system has numbers.
+        if isinstance(error, OSError) and error.errno is not None:
+            raise storage_error(error, path) from error
         raise ManifestMismatchError(
-            f"{Path(path).name!r} cannot be read as Parquet: {error}", path=str(path)
+            f"{Path(path).name!r} cannot be read as Parquet: {str(error)[:500]}",
+            hint="Write the file again, and submit it under a new transaction id.",
+            path=str(path),
         ) from error
-    return ParquetFacts(
-        rows=metadata.num_rows,
-        size_bytes=Path(path).stat().st_size,
-        schema=schema,
-        stats=delta_stats(metadata),
-    )
 
 
 def write_parquet(rows: pa.Table) -> pa.Buffer:
@@ -166,8 +287,12 @@ def delta_stats(
         if bounds is not None:
             minima.append(f"{name}:{bounds[0]}")
             maxima.append(f"{name}:{bounds[1]}")
+    return _stats_json(metadata.num_rows, minima, maxima, nulls)
+
+
+def _stats_json(rows: int, minima: list[str], maxima: list[str], nulls: list[str]) -> str:
     return (
-        f'{{"numRecords":{metadata.num_rows},"minValues":{{{",".join(minima)}}},'
+        f'{{"numRecords":{rows},"minValues":{{{",".join(minima)}}},'
         f'"maxValues":{{{",".join(maxima)}}},"nullCount":{{{",".join(nulls)}}}}}'
     )
 

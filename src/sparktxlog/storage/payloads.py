@@ -20,9 +20,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from time import monotonic
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from sparktxlog.errors import (
     BusyError,
     InvalidNameError,
@@ -37,6 +34,7 @@ from sparktxlog.storage.durability import (
     sync_file,
     sync_parents,
 )
+from sparktxlog.storage.parquet import count_rows
 
 INCOMING = ".incoming"
 
@@ -279,12 +277,7 @@ def _check_file(file: StagedFile, path: Path) -> None:
             path=file.path,
             digest=digest,
         )
-    try:
-        rows = pq.read_metadata(path).num_rows
-    except pa.ArrowException as error:
-        raise ManifestMismatchError(
-            f"{file.path!r} is no Parquet file: {error}", path=file.path
-        ) from error
+    rows = count_rows(path)
     if rows != file.rows:
         raise ManifestMismatchError(
             f"{file.path!r} holds {rows:,} rows, its manifest says {file.rows:,}",

@@ -7,7 +7,7 @@ under the same names by the next one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -24,6 +24,8 @@ from sparktxlog.storage.queue_table import QueueTable
 
 #: Directory of published inline files below the payload store.
 INLINE_DIRECTORY = "inline"
+#: Returns the tables that came into being at positions from … to: (position, name).
+Creations = Callable[[int, int], Collection[tuple[int, str]]]
 
 
 class PublishedFiles(FileSink, Protocol):
@@ -58,6 +60,7 @@ def build_segment(
     entries: Sequence[StoredEntry],
     tables: Mapping[str, TableDefinition],
     payloads: FileSink,
+    creations: Creations | None = None,
 ) -> tuple[Segment, pa.Table]:
     """Write the inline files of one segment and return it with its rows for the queue table.
 
@@ -65,6 +68,8 @@ def build_segment(
         entries: Neighbours in the queue, payloads included, one piece of `plan_segments`.
         tables: Catalog at or after the last entry.
         payloads: Where inline files are written; **after calling** they must be synced.
+        creations: Tells a creation from the repeat of one, which has no effect (P25b); asked only
+            where there is one.  None = every one of them counts.
 
     Raises:
         CorruptLogError: A payload is damaged, or gone.
@@ -75,6 +80,7 @@ def build_segment(
     groups: dict[tuple[str, OperationKind], InlineGroup] = {}
     operations = OperationColumns()
     effects: list[TableEffect] = []
+    created: Collection[tuple[int, str]] | None = None
     submitted_at: list[int | None] = []
     for item in entries:
         if item.payload is None:
@@ -97,6 +103,10 @@ def build_segment(
                 continue
             position = item.entry.position + _only_transaction(block)
             operations.add_block(block, position)
+            if block.kind is OperationKind.CREATE_TABLE and creations is not None:
+                created = creations(first, last) if created is None else created
+                if (position, block.table) not in created:
+                    continue
             if not _contains(rejected, position):
                 effects.append(_block_effect(block, position))
     files = _write_groups(groups, payloads, first, last, rejected, operations, effects)
@@ -122,6 +132,7 @@ def publish(
     tables: Mapping[str, TableDefinition],
     payloads: PublishedFiles,
     queue: QueueTable,
+    creations: Creations | None = None,
 ) -> list[MarkPublished]:
     """Publish ordered entries: files, rows, fsync; returns what the front must write then.
 
@@ -131,6 +142,7 @@ def publish(
     Raises:
         DiskFullError: Nothing of it counts as published; doing it again may succeed (definite).
         CorruptLogError: A payload or the queue table is damaged.
+        FrontLostError: The queue table does not end with what the entries continue.
     """
     if not entries:
         return []
@@ -141,7 +153,7 @@ def publish(
         *plan_segments(known, signature_interval),
         *plan_segments(entries[len(known) :], signature_interval),
     ):
-        segment, piece_rows = build_segment(piece, tables, payloads)
+        segment, piece_rows = build_segment(piece, tables, payloads, creations)
         segments.append(segment)
         rows.append(piece_rows)
     payloads.sync(
@@ -151,7 +163,7 @@ def publish(
         if effect.inline
         for file in effect.files
     )
-    version = queue.append(pa.concat_tables(rows))
+    version = queue.append(pa.concat_tables(rows), previous_hash=entries[0].entry.previous_hash)
     del rows
     # Arrow's pool keeps what it once had: 50 MB after a burst (measured).
     pa.default_memory_pool().release_unused()

@@ -7,12 +7,13 @@ holds, and publishing again skips those rows.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sparktxlog.errors import InvariantViolation
+from sparktxlog.errors import FrontLostError, InvariantViolation
 from sparktxlog.storage.delta_table import LogTable
 from sparktxlog.storage.durability import storage_error, sync_directory
 from sparktxlog.storage.schemas import SYNCHRONIZED_QUEUE
@@ -52,6 +53,35 @@ def set_aside(log_root: Path, resets: int) -> Path | None:
     return aside
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueEnd:
+    """The last row of the queue table."""
+
+    position: int
+    #: None: the row is expired.
+    chain_hash: bytes | None
+
+    def contradicts(self, table: Path, known: bytes | None) -> FrontLostError:
+        """Return the error of a front that does not hold what the table ends with.
+
+        Args:
+            table: Directory of the table.
+            known: Chain hash of the front at this position, None = it has no run that ends there.
+        """
+        return FrontLostError(
+            f"{table} ends at position {self.position:,}, which the front "
+            + ("does not hold" if known is None else "holds with another chain hash")
+            + ": the front is an older one, or another node's, and acknowledged transactions would "
+            "be forgotten",
+            hint="Put front.sqlite back with its -wal file, both of the same moment.  If they are "
+            "gone: a node with peers that have the log joins it anew without front.sqlite*; alone, "
+            "move data-dir, lake-dir and payload-dir away.  If it is the table that is wrong, move "
+            "it away: it is written again from the front.",
+            path=str(table),
+            position=self.position,
+        )
+
+
 class QueueTable:
     """Writer of `log/synchronized_queue`.
 
@@ -80,6 +110,22 @@ class QueueTable:
             safe_version=published_version,
         )
         self._kept_after = kept_after
+        self._end = self._read_end()
+
+    def _read_end(self) -> QueueEnd:
+        last = self._table.last_values("position", "chain_hash")
+        position = self._table.transaction_version
+        if last is None or last[0] < position:
+            # Its last rows are expired.
+            return QueueEnd(position=position, chain_hash=None)
+        return QueueEnd(position=last[0], chain_hash=bytes.fromhex(last[1]))
+
+    @property
+    def end(self) -> QueueEnd:
+        """Where its rows end, whoever's they are."""
+        if self._end.position < self.position:
+            self._end = self._read_end()
+        return self._end
 
     @property
     def position(self) -> int:
@@ -91,13 +137,15 @@ class QueueTable:
         """Delta version of the table."""
         return self._table.version
 
-    def append(self, rows: pa.Table) -> int:
+    def append(self, rows: pa.Table, *, previous_hash: bytes | None = None) -> int:
         """Append what the table does not hold yet, fsynced, and return its Delta version.
 
         Args:
-            rows: Contiguous positions, ascending, as in `SYNCHRONIZED_QUEUE`.
+            rows: Contiguous positions, ascending, as in `SYNCHRONIZED_QUEUE`; whole runs.
+            previous_hash: Chain hash before them; None = not known.
 
         Raises:
+            FrontLostError: The table's last row is not what the rows continue or repeat.
             InvariantViolation: Positions between the table's end and the rows are missing.
             DiskFullError: No space left; call it again with the same rows.
             StorageError: Call it again with the same rows: it sees whether they are there.
@@ -110,11 +158,25 @@ class QueueTable:
                 held=held,
                 first=first,
             )
+        self._check_continues(rows, first, previous_hash)
         if last <= held:
             return self.version
         if first <= held:
             rows = rows.filter(pc.field("position") > held)
-        return self._table.append(rows, transaction=last)
+        version = self._table.append(rows, transaction=last)
+        chain_hash = bytes.fromhex(rows.column("chain_hash")[-1].as_py())
+        self._end = QueueEnd(position=last, chain_hash=chain_hash)
+        return version
+
+    def _check_continues(self, rows: pa.Table, first: int, previous_hash: bytes | None) -> None:
+        end = self.end
+        known: bytes | None = None
+        if end.position == first - 1:
+            known = previous_hash
+        elif 0 <= end.position - first < rows.num_rows:
+            known = bytes.fromhex(rows.column("chain_hash")[end.position - first].as_py())
+        if known is not None and end.chain_hash is not None and known != end.chain_hash:
+            raise end.contradicts(self._table.directory, known)
 
     def expire(self, position: int) -> int:
         """Remove the files whose rows all stand at or before a position; return how many rows.

@@ -42,7 +42,7 @@ class WaitingIds:
                 self._long[run_key(header)] = (header, ids)
                 return
             for index in range(header.n):
-                # The first run that carries an id is the one that counts (P25b).
+                # The first run that carries an id is the one that counts (P25c).
                 transaction_id = ids[16 * index : 16 * index + 16]
                 held = self._short.setdefault(transaction_id, (header, index))
                 if run_key(held[0]) == run_key(header):

@@ -27,6 +27,7 @@ from sparktxlog.protocol.actions import (
     PersistReservation,
     PersistRestamp,
     PersistView,
+    PersistWithdrawal,
     PrefetchFiles,
     SendAnnouncement,
     SendEpochMessage,
@@ -57,7 +58,7 @@ from sparktxlog.protocol.recovery import (
     RecoveredState,
 )
 from sparktxlog.protocol.view import View
-from sparktxlog.testing.recovered import announced, in_window, queue_end
+from sparktxlog.testing.recovered import QueuedIds, announced, in_window, queue_end, repeats_in
 
 #: Entries of one simulated tail message.
 TAIL_LIMIT = 5
@@ -124,6 +125,10 @@ class SimulatedFront:
                 (entry.position, self.runs[entry.header.origin, entry.header.seq][1].ids)
                 for entry in in_window(self.queue, id_window)
             ],
+            repeats=repeats_in(self.queue, id_window),
+            older_ids=QueuedIds(
+                self.queue, lambda header: self.runs[header.origin, header.seq][1].ids
+            ),
         )
 
 
@@ -371,6 +376,8 @@ class Cluster:
             case PersistAnnouncement():
                 front.announcements[action.ticket] = node.submits[action.ticket]
                 front.files.add(action.digest)
+            case PersistWithdrawal():
+                front.announcements.pop(action.ticket, None)
             case PersistQueue():
                 front.queue.extend(action.entries)
                 front.tables.update((d.name, d) for _, d in action.tables)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from sparktxlog.protocol.events import RunSubmitted
-from sparktxlog.protocol.messages import MergeBase, QueueEntry
+from sparktxlog.protocol.messages import MergeBase, QueueEntry, RunHeader
 from sparktxlog.protocol.recovery import RecoveredAnnouncement
 
 #: Order key in front of every run.
@@ -46,3 +46,44 @@ def announced(submits: Iterable[RunSubmitted]) -> list[RecoveredAnnouncement]:
         )
         for submit in submits
     ]
+
+
+def repeats_in(queue: Sequence[QueueEntry], id_window: int) -> list[tuple[int, int]]:
+    """Return (position, position where its id stands first) of the window's repeats."""
+    return [
+        (entry.position + rejection.index, rejection.first)
+        for entry in in_window(queue, id_window)
+        for rejection in entry.rejections
+        if rejection.first is not None
+    ]
+
+
+class QueuedIds:
+    """`OlderIds` of a simulated disk: all ids of its queue, searched from the beginning.
+
+    Args:
+        ids_of: Returns the ids of a run.
+    """
+
+    def __init__(self, queue: Sequence[QueueEntry], ids_of: Callable[[RunHeader], bytes]) -> None:
+        self._queue = queue
+        self._ids_of = ids_of
+        self._unwritten: list[tuple[int, bytes]] = []
+
+    def appended(self, position: int, ids: bytes) -> None:
+        """Keep the ids of a run that is on its way to the disk."""
+        end = self._queue[-1].end if self._queue else 0
+        self._unwritten = [item for item in self._unwritten if item[0] > end]
+        self._unwritten.append((position, ids))
+
+    def find(self, ids: bytes, after: int) -> list[tuple[int, int]]:
+        """Return (index, first position behind `after`) of the ids that are queued there."""
+        wanted = {ids[16 * index : 16 * index + 16]: index for index in range(len(ids) // 16)}
+        found: dict[int, int] = {}
+        queued = ((e.position, self._ids_of(e.header)) for e in self._queue if e.end > after)
+        for first, held in (*queued, *self._unwritten):
+            for at in range(len(held) // 16):
+                index = wanted.get(held[16 * at : 16 * at + 16])
+                if index is not None and first + at > after:
+                    found.setdefault(index, first + at)
+        return sorted(found.items())

@@ -30,7 +30,7 @@ from typing import Any
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import RunFacts, Touch
 from sparktxlog.model.table import Column, TableDefinition
-from sparktxlog.protocol.actions import Action
+from sparktxlog.protocol.actions import Action, PersistStanding
 from sparktxlog.protocol.events import Event, PayloadArrived, PostReceived
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.messages import Post, RunHeader
@@ -376,7 +376,11 @@ class Scenario:
         self, name: str, events: Sequence[Event], actions: Sequence[Action], whole: bool
     ) -> None:
         if self._trace is not None:
-            self._trace.extend(f"{name}> {self._describe(action)}" for action in actions)
+            self._trace.extend(
+                f"{name}> {self._describe(action)}"
+                for action in actions
+                if not isinstance(action, PersistStanding)
+            )
 
     def _describe(self, action: Action) -> str:
         words = [type(action).__name__]

@@ -20,6 +20,7 @@ import structlog
 
 from sparktxlog.codec import wire
 from sparktxlog.errors import TransportError, TxLogError, UnauthorizedError
+from sparktxlog.supervision import Supervisor
 from sparktxlog.transport.exchange import ask
 from sparktxlog.transport.greeting import Greeter
 from sparktxlog.transport.peers import PeerLink
@@ -38,6 +39,7 @@ _INTERVAL_MIN_S = 1.0
 _INTERVAL_MAX_S = 60.0
 #: Where members are never overdue.
 _INTERVAL_S = 10.0
+_NAME = "checking addresses"
 _HELLO = "/peer/v1/hello"
 _TIMEOUT = aiohttp.ClientTimeout(total=5.0, sock_connect=2.0)
 
@@ -65,6 +67,7 @@ class AddressCheck:
         signer: Signs this node's requests.
         which: One of `CHOICES`.
         interval_s: Seconds from the end of one round of checks to the next.
+        supervisor: Keeps the checks going.
     """
 
     def __init__(
@@ -75,7 +78,9 @@ class AddressCheck:
         signer: Signer,
         which: str,
         interval_s: float,
+        supervisor: Supervisor | None = None,
     ) -> None:
+        self._supervisor = supervisor or Supervisor()
         self._links = links
         self._greeter = greeter
         self._signer = signer
@@ -91,7 +96,7 @@ class AddressCheck:
     def start(self) -> None:
         """Start checking on the running event loop."""
         if self._works:
-            self._task = asyncio.create_task(self._run(), name="checking addresses")
+            self._task = asyncio.create_task(self._supervisor.keep(_NAME, self._run), name=_NAME)
 
     async def close(self) -> None:
         """Stop; checks under way are given up."""

@@ -9,6 +9,9 @@ disk; neither may go on under the old identity (protocol P21).  A *fresh* one, w
 of the log yet, learns under which incarnation of which lineage it has to come back, and is then a
 *joiner*: it may ask for the queue and for admission, until a view has it under that incarnation.
 Who learns of that view first takes the next instance that comes under it.
+
+A node that greets with the instance known, and shows less than it showed before, runs with an older
+image of its disk.  It is told to join as well, does so by itself, and nobody else stops (P30).
 """
 
 from __future__ import annotations
@@ -17,9 +20,14 @@ import hmac
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
+import structlog
+
 from sparktxlog.codec.wire import WIRE_VERSION, Hello
 from sparktxlog.config import SETTINGS
 from sparktxlog.errors import QUARANTINE_HINT, ForbiddenPeerError
+from sparktxlog.protocol.balloting import Standing
+
+_log = structlog.get_logger("sparktxlog.greeting")
 
 #: Settings that a greeting compares, as a sentence names them.
 _SHARED = ", ".join(setting.key for setting in SETTINGS if setting.shared)
@@ -69,6 +77,9 @@ class Greeter:
         remember: Called with node id and such a text when a peer's instance is to be kept.
         is_fresh: Returns whether this node keeps nothing of the log yet.
         is_linked: Returns whether a node under its known instance can be reached now.
+        doubt: Returns why a node must come back as another, given what it loaded (P30).
+        shown: Returns the decision, position and chain hash that this node shows now.
+        standing: Returns what it shows of itself besides (P30).
     """
 
     def __init__(
@@ -80,6 +91,9 @@ class Greeter:
         *,
         is_fresh: Callable[[], bool] = lambda: False,
         is_linked: Callable[[str], bool] = lambda node_id: True,
+        doubt: Callable[[str, Standing], str] = lambda node_id, standing: "",
+        shown: Callable[[], tuple[str, int, str]] = lambda: ("", 0, ""),
+        standing: Callable[[], Standing | None] = lambda: None,
     ) -> None:
         self._own = own
         self._places: dict[str, Place] = {}
@@ -88,13 +102,19 @@ class Greeter:
         self._remember = remember
         self._is_fresh = is_fresh
         self._is_linked = is_linked
+        self._doubt = doubt
+        self._shown_now = shown
+        self._standing = standing
         self._joiners: dict[str, Joiner] = {}
 
     @property
     def own(self) -> Hello:
         """This node's greeting as of now."""
-        fresh = self._is_fresh()
-        return self._own if fresh == self._own.fresh else replace(self._own, fresh=fresh)
+        decision, position, chain_hash = self._shown_now()
+        return replace(
+            self._own, fresh=self._is_fresh(), decision=decision, position=position,
+            chain_hash=chain_hash, standing=self._standing(),
+        )  # fmt: skip
 
     def known(self, node_id: str) -> bool:
         """Return whether a node id has a place (G44)."""
@@ -168,7 +188,7 @@ class Greeter:
             ForbiddenPeerError: It is not who it should be; nothing changed (definite).
         """
         own = self.own
-        self._check_identity(hello, expected)
+        self.check_identity(hello, expected)
         place = self._places[expected]
         known = self._shown.get(expected)
         same = known is None or hmac.compare_digest(known.instance, hello.instance)
@@ -192,6 +212,15 @@ class Greeter:
                 hello, f"configuration of node {expected!r} is another one",
                 "URLs, weights, roles and quorum must be the same on all members.",
             )  # fmt: skip
+        if joins and known is None and hello.founding_hash:
+            # It would begin the log that is here.  It may have had it: who knew it may be away.
+            return place.incarnation + 1
+        if same and hello.lineage == own.lineage and (short := self._falls_short(hello)):
+            _log.error(
+                "a node came back with an older disk: it has to join anew", node=expected,
+                reason=short,
+            )  # fmt: skip
+            return max(place.incarnation, hello.incarnation) + 1
         if same:
             self._joiners.pop(expected, None)
             if known is None or known.incarnation < place.incarnation == hello.incarnation:
@@ -206,9 +235,15 @@ class Greeter:
         if hello.incarnation > place.incarnation and not self._is_old_alive(hello):
             self._joiners[expected] = Joiner(instance=hello.instance, incarnation=hello.incarnation)
             return 0
-        if joins:
+        if joins or (hello.standing is not None and hello.incarnation < place.incarnation):
+            # The latter with an image of before it came back last.
             return self._next_incarnation(hello, place)
         raise self._second_node(hello)
+
+    def _falls_short(self, hello: Hello) -> str:
+        # Not asked of who went on under a lineage of its own: an operator forced it as it was.
+        standing = hello.standing
+        return "" if standing is None else self._doubt(hello.node_id, standing)
 
     def _next_incarnation(self, hello: Hello, place: Place) -> int:
         if self._is_old_alive(hello):
@@ -221,7 +256,12 @@ class Greeter:
             return False
         return self._is_linked(hello.node_id)
 
-    def _check_identity(self, hello: Hello, expected: str) -> None:
+    def check_identity(self, hello: Hello, expected: str) -> None:
+        """Accept a greeting that is of the place where it should be.
+
+        Raises:
+            ForbiddenPeerError: It is not; nothing changed (definite).
+        """
         own = self._own
         if hello.node_id == own.node_id and hello.instance != own.instance:
             raise self._refusal(

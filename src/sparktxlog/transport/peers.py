@@ -23,6 +23,7 @@ import aiohttp
 import structlog
 
 from sparktxlog.codec import wire
+from sparktxlog.codec.reports import ReportSender
 from sparktxlog.errors import (
     PeerTimeoutError,
     RemoteProtocolError,
@@ -31,9 +32,11 @@ from sparktxlog.errors import (
     UnauthorizedError,
 )
 from sparktxlog.model.copying import Grant, ReplicaSize
+from sparktxlog.model.operation import StagedFile
 from sparktxlog.model.report import WorkerReport
 from sparktxlog.protocol.balloting import EpochMessage, Probe
 from sparktxlog.protocol.messages import Announcement, Post, RunHeader, Tail
+from sparktxlog.supervision import Supervisor
 from sparktxlog.transport.exchange import ask
 from sparktxlog.transport.files import stream_file
 from sparktxlog.transport.greeting import Greeter
@@ -49,6 +52,7 @@ _LAST_WORDS_S = 5.0
 _BACKOFF_MIN_S = 0.05
 _BACKOFF_MAX_S = 1.0
 _TIMEOUT = aiohttp.ClientTimeout(total=10.0, sock_connect=2.0)
+_WHO_TIMEOUT = aiohttp.ClientTimeout(total=2.0, sock_connect=1.0)
 #: How long a peer leaves the request open that watches the connection, seconds.
 WATCH_S = 30.0
 _WATCH_TIMEOUT = aiohttp.ClientTimeout(total=WATCH_S + 10.0, sock_connect=2.0)
@@ -76,6 +80,7 @@ class PeerLink:
         on_link: Called with (node id, up) when the link comes up or breaks.
         on_join: Called with the peer's greeting if it says that this node has to join first.
         hears: Returns whom this node is linked to; posts tell it.
+        supervisor: Keeps the link's tasks at work.
     """
 
     def __init__(
@@ -88,7 +93,9 @@ class PeerLink:
         on_link: Callable[[str, bool], None],
         on_join: Callable[[wire.Hello], None] = lambda hello: None,
         hears: Callable[[], tuple[str, ...]] = tuple,
+        supervisor: Supervisor | None = None,
     ) -> None:
+        self._supervisor = supervisor or Supervisor()
         self.node_id = node_id
         self.urls = tuple(url.split(","))
         #: The address in use.
@@ -112,10 +119,13 @@ class PeerLink:
         self._hurry = asyncio.Event()
         self._to = ""
         self._outbox = Outbox()
+        self._reports = ReportSender()
         self._post_ready = asyncio.Event()
         self._broken = asyncio.Event()
         self._broken.set()
         self._greeted = asyncio.Event()
+        #: Set once the first greeting has ended, well or not.
+        self.tried = asyncio.Event()
         self._telling = Telling(self._outbox, self._greeted, self._tell)
         self._session: aiohttp.ClientSession | None = None
         self._small_runs = RunRequests(self._ask_runs)
@@ -179,7 +189,37 @@ class PeerLink:
     @property
     def boot(self) -> str:
         """Start of the peer that was greeted last; empty before."""
-        return self._to
+        return self._to.partition(".")[0]
+
+    async def other_process(self, boot: str) -> str:
+        """Return which process answers at the peer's addresses instead of one; empty = none does.
+
+        Asked is what everybody answers who is to be greeted first, so nobody waits for another.
+        """
+        asked = [asyncio.create_task(self._who_answers(url)) for url in self.urls]
+        try:
+            found = ""
+            for answer in asyncio.as_completed(asked):
+                there = await answer
+                if there == boot:
+                    return ""
+                found = there or found
+            return found
+        finally:
+            for task in asked:
+                task.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
+
+    async def _who_answers(self, url: str) -> str:
+        assert self._session is not None
+        try:
+            answer = await ask(
+                self._session, self._signer, url, "GET", "/peer/v1/watch", b"", to="",
+                timeout=_WHO_TIMEOUT,
+            )  # fmt: skip
+        except TransportError:
+            return ""
+        return answer.boot.partition(".")[0]
 
     def uses(self, url: str) -> bool:
         """Return whether the link stands at an address."""
@@ -213,7 +253,8 @@ class PeerLink:
             self._greeting, self._watching, self._posting, telling.pushing, telling.messaging,
         ):  # fmt: skip
             name = f"{work.__name__.strip('_')} {self.node_id}"
-            self._tasks.append(asyncio.create_task(work(), name=name))
+            task = asyncio.create_task(self._supervisor.keep(name, work), name=name)
+            self._tasks.append(task)
 
     def move(self, urls: tuple[str, ...]) -> None:
         """Take other addresses into use; a link at an address that stays is not broken."""
@@ -250,11 +291,13 @@ class PeerLink:
             try:
                 await self._greet()
             except TxLogError as error:
+                self.tried.set()
                 self._went_down(error)
                 self._turn_to_next()
                 await self._pause(delay)
                 delay = min(2 * delay, _BACKOFF_MAX_S)
             else:
+                self.tried.set()
                 delay = _BACKOFF_MIN_S
 
     def _turn_to_next(self) -> None:
@@ -353,6 +396,7 @@ class PeerLink:
         self.reason = reason
         self._greeted.clear()
         self._broken.set()
+        self._reports.forget()
         if self.up:
             self.up = False
             if not isinstance(error, UnauthorizedError) and any(self._answers.values()):
@@ -386,9 +430,10 @@ class PeerLink:
             self._post_ready.clear()
             post, reports, addresses = box.post, box.reports, box.addresses
             box.post, box.reports, box.addresses = None, {}, None
+            sent = {name: self._reports.shortened(report) for name, report in reports.items()}
             body = wire.encode(
                 wire.Envelope(
-                    post=post, reports=tuple(reports.values()), hears=self._hears(),
+                    post=post, reports=tuple(sent.values()), hears=self._hears(),
                     addresses=addresses,
                 )
             )  # fmt: skip
@@ -397,8 +442,13 @@ class PeerLink:
             ups = self.ups
             try:
                 began = time.monotonic()
-                await self._request("POST", "/peer/v1/posts", body, _TIMEOUT)
+                answer = await self._request("POST", "/peer/v1/posts", body, _TIMEOUT)
                 self._note_round_trip(time.monotonic() - began)
+                kept = wire.decode(wire.PostAnswer, answer).kept if answer else ()
+                for name, report in reports.items():
+                    if not self._reports.answered(report, sent[name], kept):
+                        box.reports.setdefault(name, report)
+                        self._post_ready.set()
             except RemoteProtocolError as error:
                 _log.error("post refused", peer=self.node_id, error=str(error))
             except TxLogError as error:
@@ -471,15 +521,18 @@ class PeerLink:
         except TimeoutError as error:
             raise PeerTimeoutError(f"no link to {self.node_id}: {self.reason}") from error
 
-    def stream(self, path: str, offset: int) -> Iterator[bytes]:
+    def stream(self, file: StagedFile, offset: int) -> Iterator[bytes]:
         """Yield a file of the peer's payload store; blocks, so call it in a thread.
+
+        The peer is told what it is to be, and compares it before it sends a byte.
 
         Raises:
             TransportError: Broken off; may be resumed from what was kept.
         """
         if not self.up:
             raise TransportError(f"no link to {self.node_id}: {self.reason}")
-        target = f"/peer/v1/files/{quote(path)}"
+        wanted = f"size={file.size_bytes}&rows={file.rows}&digest={file.digest}"
+        target = f"/peer/v1/files/{quote(file.path)}?{wanted}"
         headers = self._signer.headers("GET", target, b"", self._to)
         for block in stream_file(self.url, target, headers, offset, _FILE_TIMEOUT_S):
             self.traffic.received_bytes += len(block)

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from sparktxlog.errors import NotFoundError, RemoteProtocolError, TransportError, TxLogError
 from sparktxlog.protocol.messages import RunHeader
+from sparktxlog.supervision import foreseen
 
 #: Runs up to this size are asked for together, bytes.
 SMALL_BYTES = 64 << 10
@@ -79,9 +80,9 @@ class RunRequests:
             answers = await self._ask([header for header, _ in batch])
             if len(answers) != len(batch):
                 raise RemoteProtocolError(f"{len(answers)} runs for {len(batch)} asked")
-        except TxLogError as error:
+        except Exception as error:  # noqa: BLE001 - nobody must wait for ever
             for _, future in batch:
-                _fail(future, error)
+                _fail(future, foreseen(error))
         except BaseException:
             for _, future in batch:
                 _fail(future, TransportError("the link closes"))

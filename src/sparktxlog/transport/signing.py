@@ -3,7 +3,7 @@
 Signed are method, path with query, SHA-256 of the body, the sender's node id and boot id, the
 receiver's boot id and a counter that rises with each request of the sender's boot:
 
-- altered or without the secret → 401;
+- altered or without the secret → 401, before the body is read: a header claims its digest;
 - `to` is not the receiver's boot (it restarted, or the request was recorded earlier) → 409, and
   the sender greets it anew;
 - a counter seen before → 401 "replayed" (sliding window, so that requests may overtake);
@@ -32,6 +32,8 @@ BOOT = "x-txlog-boot"
 TO = "x-txlog-to"
 COUNTER = "x-txlog-counter"
 SIGNATURE = "x-txlog-signature"
+#: SHA-256 of the body, so that the signature can be checked before the body is read.
+DIGEST = "x-txlog-digest"
 #: Counters so far below the highest one seen are refused, seen or not.
 WINDOW = 4_096
 _MAX_RETIRED = 1_024
@@ -57,12 +59,14 @@ class Signer:
     def headers(self, method: str, target: str, body: bytes, to: str) -> dict[str, str]:
         """Return the headers that sign a request for the node with boot id `to`."""
         counter = str(next(self._counter))
-        text = _signed_text(method, target, body, self._node_id, self.boot, to, counter)
+        digest = hashlib.sha256(body).hexdigest()
+        text = _signed_text(method, target, digest, self._node_id, self.boot, to, counter)
         return {
             NODE: self._node_id,
             BOOT: self.boot,
             TO: to,
             COUNTER: counter,
+            DIGEST: digest,
             SIGNATURE: hmac.new(self._secret, text, hashlib.sha256).hexdigest(),
         }
 
@@ -78,9 +82,8 @@ def answer_signature(secret: bytes, request_signature: str, body: bytes) -> str:
 
 
 def _signed_text(
-    method: str, target: str, body: bytes, node: str, boot: str, to: str, counter: str
+    method: str, target: str, digest: str, node: str, boot: str, to: str, counter: str
 ) -> bytes:
-    digest = hashlib.sha256(body).hexdigest()
     return f"{method}\n{target}\n{digest}\n{node}\n{boot}\n{to}\n{counter}".encode()
 
 
@@ -89,6 +92,8 @@ class _Session:
     """What was received from one start of one node."""
 
     boot: str
+    #: Whether its requests carry the digests of their bodies.
+    digests: bool = False
     highest: int = 0
     #: Counters seen within the window below `highest`.
     seen: set[int] = field(default_factory=set)
@@ -116,12 +121,36 @@ class Verifier:
         #: Node → number of sessions opened.
         self._opened: dict[str, int] = {}
 
+    def claimed_digest(self, headers: Mapping[str, str], *, greeting: bool) -> str:
+        """Return the digest that a request claims for its body; empty if its sender never does.
+
+        Releases before the header existed send none: their bodies are read before they are
+        checked, as long as a start of theirs that was greeted is the one that speaks.
+
+        Raises:
+            StaleSessionError: Greeting needed (definite).
+            UnauthorizedError: Not signed, or the sender's other requests carry one (definite).
+        """
+        digest = headers.get(DIGEST, "")
+        if digest or greeting:
+            return digest
+        node = headers.get(NODE, "")
+        if SIGNATURE not in headers:
+            raise UnauthorizedError(f"a request of node {node!r} is not signed", node=node)
+        session = self._sessions.get(node)
+        if session is None or session.boot != headers.get(BOOT, ""):
+            raise StaleSessionError(f"node {node[:80]!r} must greet first", node=node[:80])
+        if session.digests:
+            raise UnauthorizedError(f"a request of node {node!r} lacks the digest", node=node)
+        return ""
+
     def check(
-        self, headers: Mapping[str, str], method: str, target: str, body: bytes, *, greeting: bool
+        self, headers: Mapping[str, str], method: str, target: str, digest: str, *, greeting: bool
     ) -> str:
         """Return the sender's node id if the request is genuine, new and for this start.
 
         Args:
+            digest: SHA-256 of the body, in hexadecimal; a claimed one the caller compares.
             greeting: True for the hello request, which needs no session; `admit` opens one.
 
         Raises:
@@ -132,7 +161,7 @@ class Verifier:
         counter, signature = headers.get(COUNTER, ""), headers.get(SIGNATURE, "")
         if not counter.isascii() or not counter.isdigit() or len(counter) > 18 or len(boot) > 64:
             raise UnauthorizedError(f"a request of node {node!r} is not signed", node=node)
-        text = _signed_text(method, target, body, node, boot, to, counter)
+        text = _signed_text(method, target, digest, node, boot, to, counter)
         expected = hmac.new(self._secret, text, hashlib.sha256).hexdigest()
         if not hmac.compare_digest(expected.encode(), signature.encode()):
             raise UnauthorizedError(
@@ -153,6 +182,10 @@ class Verifier:
             raise UnauthorizedError(f"a request of node {node!r} was replayed", node=node)
         return node
 
+    def expel(self, node: str) -> None:
+        """End a node's session: before it says anything more it has to greet."""
+        self._sessions.pop(node, None)
+
     def challenge(self, node: str) -> str:
         """Return what a greeting of a node is to be meant for, so that it opens a session."""
         return f"{self._boot}.{self._opened.get(node, 0)}"
@@ -161,11 +194,18 @@ class Verifier:
         """Open a session for the start of a node whose checked greeting was accepted.
 
         Only now its former start is retired: whoever is refused changes nothing.
+
+        Raises:
+            StaleSessionError: Another start was admitted while this greeting was judged (definite).
         """
         node, boot = headers[NODE], headers[BOOT]
         session = self._sessions.get(node)
         if session is None or session.boot != boot:
-            self._open(node, boot).take(int(headers[COUNTER]))
+            if headers[TO] != self.challenge(node):
+                raise StaleSessionError(f"node {node!r} must greet again", node=node)
+            session = self._open(node, boot)
+            session.digests = DIGEST in headers
+            session.take(int(headers[COUNTER]))
 
     def _open(self, node: str, boot: str) -> _Session:
         old = self._sessions.get(node)

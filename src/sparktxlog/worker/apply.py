@@ -10,15 +10,16 @@ anything is applied the node has seen the worker, and may have it copy or stop.
 from __future__ import annotations
 
 import threading
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from time import monotonic
+from time import monotonic, time_ns
 from typing import TYPE_CHECKING
 
 from sparktxlog.catchup.phases import Phase
 from sparktxlog.copying.workspace import remove_others
 from sparktxlog.errors import ApplyError, ExpiredError, TransportError, TxLogError
-from sparktxlog.model.report import ReplayCost, ReplicaVerdict
+from sparktxlog.model.report import Recount, ReplayCost, ReplicaVerdict
 from sparktxlog.worker.copy_terms import CopyOptions, CopyOutcome, FetcherOf
 from sparktxlog.worker.copying import ReplicaCopy
 from sparktxlog.worker.driver_lock import lock_by_driver
@@ -27,9 +28,11 @@ from sparktxlog.worker.following import POLL_S, Follower
 from sparktxlog.worker.merging import applier_session
 from sparktxlog.worker.recounting import recount
 from sparktxlog.worker.recovery import ReplicaDriver
+from sparktxlog.worker.repairing import RepairOutcome, RepairWay, TableRepair
 from sparktxlog.worker.replays import ReplayRecords
 from sparktxlog.worker.replica import Replica, cost_of
 from sparktxlog.worker.reports import Heartbeat, Reporter
+from sparktxlog.worker.schedule import ScheduledRecounts
 from sparktxlog.worker.source import LogSource, Tail
 from sparktxlog.worker.state import ReplicaDirectory, ReplicaState
 
@@ -105,6 +108,9 @@ class Applier:
         self._copied: list[CopyOutcome] = []
         #: Position and tables recounted last.
         self._recounted: tuple[int, tuple[str, ...]] = (-1, ())
+        self._scheduled = ScheduledRecounts(
+            directory.own, self.info.verify_interval, self._count_aside, lambda: time_ns() // 1000
+        )
         self._replays = ReplayRecords(source, self.info.node_id)
         self._driver: ReplicaDriver
         #: What the node sent last, and what the last batch cost.
@@ -187,12 +193,24 @@ class Applier:
             TxLogError: Node and worker do not understand each other, or this worker must not
                 copy and a batch cannot be applied.
         """
+        self._reporter.follow()
         with self._heartbeat():
             Follower(self, self._reporter.changed, stop).run()
         return self._ended()
 
-    def _heartbeat(self) -> AbstractContextManager[object]:
-        return Heartbeat(self._reporter.beat) if self._beats else nullcontext()
+    @contextmanager
+    def _heartbeat(self) -> Iterator[None]:
+        """Beat while the block runs; tell the node how it ended."""
+        self._reporter.fail("")
+        beats = Heartbeat(self._reporter.beat, interval_s=self.info.worker_heartbeat)
+        try:
+            with beats if self._beats else nullcontext():
+                yield
+        except Exception as error:
+            self._reporter.end(str(error) or type(error).__name__)
+            raise
+        else:
+            self._reporter.end()
 
     def _ended(self) -> ApplyOutcome:
         self._replays.end("the worker ended before", self.state.position, self._transactions)
@@ -238,6 +256,36 @@ class Applier:
         # While the node is away a replay is not over, and nobody could be told.
         if not isinstance(error, TransportError):
             self._replays.end(str(error), self.state.position, self._transactions)
+
+    def repair(self, name: str, *, local: bool) -> RepairOutcome:
+        """Bring a table that somebody else wrote to back to what the log says.
+
+        Args:
+            local: From this site's own files, though another site could give a copy.
+
+        Raises:
+            TxLogError: As `TableRepair`.
+        """
+        repair = TableRepair(
+            session=self._session, source=self.source, lake=self.directory.lake,
+            state=self.state, info=self.info, directory=self.directory,
+        )  # fmt: skip
+        found = repair.diagnose(name)
+        if found.way is RepairWay.NOTHING:
+            return RepairOutcome(found=found)
+        repair.begin(found)
+        self._replica.take_over(repair.state)
+        # Only now the node knows that the replica needs help, and who could give it.
+        self._report()
+        found = replace(found, copy=repair.copy_offered())
+        if found.copy and not local:
+            return RepairOutcome(found=found)
+        with self._heartbeat():
+            try:
+                return repair.run(found)
+            finally:
+                self._replica.take_over(repair.state)
+                self._report()
 
     # --- what the machine orders ----------------------------------------------------------------
 
@@ -345,6 +393,13 @@ class Applier:
         """Report the replica as it is, and take the node's answer."""
         self._report()
 
+    def lives(self) -> bool:
+        """Return whether Spark still runs: without it nothing can be applied."""
+        try:
+            return not self._session.sparkContext._jsc.sc().isStopped()
+        except Exception:  # noqa: BLE001 - its JVM is gone
+            return False
+
     def obstacle(self) -> str:
         """Return why the node wants this worker to stand still, empty if it does not."""
         return self._is_stopped()
@@ -354,9 +409,14 @@ class Applier:
         answer = self._reporter.answer
         return answer is not None and answer.verdict == ReplicaVerdict.FOREIGN.value
 
+    def note_error(self, text: str) -> None:
+        """Have reports say why the worker stands still; empty = it does not any more."""
+        self._reporter.fail(text)
+
     def go_on(self) -> None:
         """Recount or copy if the node says so, else wait for segments and apply what comes."""
         self._recount()
+        self._scheduled.step(self.state, self._tell_recount)
         if self._wants_copy():
             self._heed()
             return
@@ -379,10 +439,20 @@ class Applier:
         if asked != self._recounted:
             # Once for a position: a scan that fails is not repeated for ever.
             self._recounted = asked
-            found = recount(
-                self._session, self.directory.lake, self.state, self.info.node_id, answer.recount
-            )
-            self._reporter.answer = self.source.take_recount(found)
+            self._tell_recount(
+                recount(
+                    self._session, self.directory.lake, self.state, self.info.node_id,
+                    answer.recount,
+                )
+            )  # fmt: skip
+
+    def _tell_recount(self, found: Recount) -> None:
+        self._reporter.answer = self.source.take_recount(found)
+
+    def _count_aside(self, state: ReplicaState, table: str) -> Recount:
+        """Recount a table, in a thread and a session of its own."""
+        session = applier_session(self._session)
+        return recount(session, self.directory.lake, state, self.info.node_id, [table])
 
     def _heed(self) -> None:
         """Recount and copy if the node says so."""

@@ -13,7 +13,7 @@ again after a crash.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
@@ -231,7 +231,12 @@ def check_chain(
 
 
 def plan_batch(
-    segments: Sequence[Segment], extent: Extent, *, position: int = 0, chain_hash: str = ""
+    segments: Sequence[Segment],
+    extent: Extent,
+    *,
+    position: int = 0,
+    chain_hash: str = "",
+    known: Collection[str] = (),
 ) -> Batch:
     """Turn segments into what is to be done to each table.
 
@@ -242,6 +247,8 @@ def plan_batch(
         position: Applied position; of a first segment that begins before it (`check_chain`) only
             the rest is done.
         chain_hash: At that position.
+        known: Tables that the replica has at that position.  To create one again is a commit
+            without effect (protocol P25b); segments that older nodes published name it.
     """
     done = max(0, position - segments[0].first + 1)
     begin = Place(position + 1, 0) if done else START
@@ -250,7 +257,8 @@ def plan_batch(
     effects: dict[str, list[TableEffect]] = {}
     for segment in segments:
         for effect in segment.effects:
-            if effect.last >= begin.position:
+            repeated = effect.kind == OperationKind.CREATE_TABLE and effect.table in known
+            if effect.last >= begin.position and not repeated:
                 effects.setdefault(effect.table, []).append(effect)
     return Batch(
         first=segments[0].first + done,

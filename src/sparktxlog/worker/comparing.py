@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from heapq import nsmallest
 from itertools import combinations
 from pathlib import Path
@@ -87,11 +87,24 @@ class SiteComparison:
     pairs: tuple[PairFinding, ...]
     #: Site → why its own node was not asked.
     absent: dict[str, str] = field(default_factory=dict)
+    #: Sites of which no report is known at all: their workers never applied anything.
+    unreported: tuple[str, ...] = ()
 
     @property
     def equal(self) -> bool:
         """Whether no difference was found; pairs without common position do not count."""
         return not any(pair.differences for pair in self.pairs)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every site has reported, and each pair has a position to be compared at."""
+        return not self.unreported and all(pair.compared for pair in self.pairs)
+
+    def to_document(self, said: list[str]) -> dict[str, Any]:
+        """Return it as commands and jobs print it, with what follows from it (`conclusions`)."""
+        return {
+            "equal": self.equal, "complete": self.complete, **asdict(self), "conclusions": said,
+        }  # fmt: skip
 
 
 def compare_sites(
@@ -114,6 +127,7 @@ def compare_sites(
         site=own,
         pairs=tuple(suspects.name_in(pair) for pair in pairs),
         absent={site: found.absent for site, found in histories.items() if found.absent},
+        unreported=tuple(sorted(site for site, found in histories.items() if not found.states)),
     )
 
 
@@ -161,7 +175,11 @@ def _judged(histories: Mapping[str, SiteHistory], found: Difference) -> SiteDiff
 
 def conclusions(comparison: SiteComparison, recount: Verification | None) -> list[str]:
     """Return what follows from comparison and recount, in sentences."""
-    said = []
+    said = [
+        f"site {site} has not reported: nothing was applied there that is known here; run its "
+        "worker (sparktxlog apply)"
+        for site in comparison.unreported
+    ]
     differing = {d.table: d for pair in comparison.pairs for d in pair.differences}
     for name, found in sorted(differing.items()):
         what = f"table {name!r}" if name else "the order of transactions"

@@ -33,15 +33,13 @@ from sparktxlog.worker.source import Answer, LogSource, NodeInfo
 from sparktxlog.worker.staging import Staging
 from sparktxlog.worker.state import PendingCopy, ReplicaDirectory, ReplicaState, ReplicaTable
 from sparktxlog.worker.steps import failures_named
-from sparktxlog.worker.swap import StagedTable, swap_table
+from sparktxlog.worker.swap import SWAP_ATTEMPTS, StagedTable, swap_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _logger = logging.getLogger(__name__)
 
-#: Attempts of one table's swap while others write to it.
-SWAP_ATTEMPTS = 3
 #: Seconds for the node to learn of a position that the donor had before it.
 AHEAD_S = 30.0
 #: Verdicts under which a replica may hold what this log does not.

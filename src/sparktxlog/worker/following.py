@@ -14,6 +14,7 @@ What no waiting heals ends the worker, with the exit code of the error:
     the node refuses the token                                               5
     node and worker do not understand each other: mixed releases             1
     an invariant does not hold                                               1
+    Spark runs no more                                                       1
 
 A worker that must not copy ends as well where only a copy would help: 4, or 1 if a batch failed.
 """
@@ -29,6 +30,7 @@ from sparktxlog.errors import (
     CommitRejectedError,
     DivergedError,
     ExpiredError,
+    InternalError,
     InvariantViolation,
     NotFoundError,
     ProtocolError,
@@ -36,6 +38,7 @@ from sparktxlog.errors import (
     TxLogError,
     UnauthorizedError,
 )
+from sparktxlog.supervision import foreseen
 
 _logger = logging.getLogger(__name__)
 
@@ -68,11 +71,17 @@ class FollowedReplica(Protocol):
             TxLogError: The node did not take it.
         """
 
+    def lives(self) -> bool:
+        """Return whether Spark still runs: without it nothing can be applied."""
+
     def obstacle(self) -> str:
         """Return why the node wants this worker to stand still, empty if it does not."""
 
     def is_foreign(self) -> bool:
         """Return whether the node takes the replica for one of another log."""
+
+    def note_error(self, text: str) -> None:
+        """Have reports say why the worker stands still; empty = it does not any more."""
 
     def go_on(self) -> None:
         """Copy if the node says so, else wait for segments and apply what comes.
@@ -123,9 +132,12 @@ class Follower:
                     reported = False
                     continue
                 self._replica.go_on()
+                self._replica.note_error("")
                 self._said = ""
-            except TxLogError as error:
-                reported = self._survive(error, reported)
+            except Exception as error:
+                if not isinstance(error, TxLogError):
+                    _logger.exception("the worker failed unexpectedly")
+                reported = self._survive(foreseen(error), reported)
 
     def _survive(self, error: TxLogError, reported: bool) -> bool:
         """Wait as long as an error calls for; return whether the last report still counts."""
@@ -133,7 +145,12 @@ class Follower:
             _logger.warning("ended in the middle: %s", error)
             return True
         idle = self._replica.stands_idle
-        if _is_final(error, idle=idle, may_copy=self._replica.may_copy):
+        if idle or not isinstance(error, TransportError):
+            # That the node itself was away is no news to it.
+            self._replica.note_error(str(error))
+        if not self._replica.lives() or _is_final(
+            error, idle=idle, may_copy=self._replica.may_copy
+        ):
             raise error
         self._replica.begin(self._stop)
         if isinstance(error, TransportError) and not idle:
@@ -165,7 +182,7 @@ def _is_final(error: TxLogError, *, idle: bool, may_copy: bool) -> bool:
     """
     if isinstance(error, (DivergedError, InvariantViolation)):
         return True
-    if error.retryable:
+    if error.retryable or isinstance(error, InternalError):
         return False
     if not idle and isinstance(
         error, (UnauthorizedError, ProtocolError, CommitRejectedError, NotFoundError)

@@ -89,7 +89,8 @@ def read_histories(
     """
     info, status = source.document("/v1/info"), source.document("/v1/status")
     own = str(info["node_id"])
-    urls = {str(p["id"]): str(p["url"]) for p in status.get("peers") or () if p.get("url")}
+    peers = [peer for peer in status.get("peers") or () if not peer.get("witness")]
+    urls = {str(peer["id"]): str(peer["url"]) for peer in peers if peer.get("url")}
     urls |= dict(peer_urls or {})
     replicas = list(status.get("replicas") or ())
     sites = sorted({own, *urls, *(str(replica["node_id"]) for replica in replicas)})

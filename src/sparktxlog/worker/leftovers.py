@@ -13,7 +13,6 @@ directory goes with the next run.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from typing import Any
 import msgspec
 
 from sparktxlog.errors import InvalidRequestError, LockedError, TxLogError
-from sparktxlog.storage.durability import sync_directory
+from sparktxlog.storage.durability import append_line, sync_directory, whole_lines
 from sparktxlog.worker.image_store import Image, ImageStore
 from sparktxlog.worker.state import STATE_DIRECTORY, read_state
 
@@ -249,7 +248,7 @@ def _remove_quarantine(lake: Path, before_us: int, now_us: int, dry_run: bool) -
 
 
 def _lines(journal: Path) -> Iterator[_Line]:
-    for text in journal.read_bytes().splitlines() if journal.exists() else []:
+    for text in whole_lines(journal):
         try:
             yield msgspec.json.decode(text, type=_Line)
         except msgspec.MsgspecError:
@@ -259,10 +258,7 @@ def _lines(journal: Path) -> Iterator[_Line]:
 def _note_removed(journal: Path, line: _Line, now_us: int) -> None:
     """Add a line that says so, after the directory is gone; lines are never taken back."""
     note = {"table": line.table, "copy_id": line.copy_id, "at": now_us, "removed": line.path}
-    with open(journal, "ab") as file:
-        file.write(json.dumps(note).encode() + b"\n")
-        file.flush()
-        os.fsync(file.fileno())
+    append_line(journal, json.dumps(note).encode())
 
 
 # --- old files of copies ----------------------------------------------------------------------

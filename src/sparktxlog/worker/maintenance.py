@@ -29,8 +29,9 @@ from pyspark.errors import PySparkException
 from sparktxlog.errors import InvalidRequestError, LockedError, NotAppliedError
 from sparktxlog.worker.driver_lock import lock_by_driver
 from sparktxlog.worker.merging import applier_session
+from sparktxlog.worker.settling import settle
 from sparktxlog.worker.state import ReplicaDirectory, ReplicaState, read_state
-from sparktxlog.worker.tables import newest_version, settle
+from sparktxlog.worker.tables import newest_version
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,7 +1,9 @@
 """Staged files published in place: linked into the table, added by one metadata-only commit.
 
-No row is read or rewritten.  A hard link costs nothing and outlives the payload store's copy; on
-another file system the file is copied.  The commit is made by delta-rs, without Spark.
+No row is read or rewritten, but every byte is compared with the digest that the log has of it: a
+file that was damaged since enters no table.  A hard link costs nothing and outlives the payload
+store's copy; on another file system the file is copied.  The commit is made by delta-rs, without
+Spark.
 """
 
 from __future__ import annotations
@@ -12,6 +14,8 @@ import os
 import re
 import shutil
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +26,8 @@ from sparktxlog.errors import ApplyError
 from sparktxlog.model.operation import StagedFile
 from sparktxlog.model.table import TableDefinition
 
+#: Files whose digests are computed at once.
+_PARALLEL_FILES = 4
 _PLAIN = re.compile(r"[A-Za-z0-9._-]+")
 
 
@@ -52,11 +58,12 @@ class Placer:
         Repeating it after a crash before the commit is harmless: links that stand are kept.
 
         Raises:
-            ApplyError: A file is missing from the payload store, or is not of its size
+            ApplyError: A file is missing from the payload store, or is not what its manifest says
                 (definite: the table is as before).
         """
         table = self.lake / definition.name
-        actions: list[Any] = [self._link(table, file) for file in files]
+        with ThreadPoolExecutor(_PARALLEL_FILES, "placing") as threads:
+            actions: list[Any] = list(threads.map(partial(self._link, table), files))
         handle = self._handle(definition.name)
         handle.create_write_transaction(
             actions,
@@ -83,15 +90,16 @@ class Placer:
     def _link(self, table: Path, file: StagedFile) -> AddAction:
         name = placed_name(file.path)
         source, target = self.payload_root / file.path, table / name
-        _link_or_copy(source, target)
+        fresh = _link_or_copy(source, target)
+        try:
+            _check(file, target)
+        except ApplyError:
+            if fresh:
+                raise
+            # What a crash left was damaged since; the payload store may have it whole.
+            _link_or_copy(source, target)
+            _check(file, target)
         status = target.stat()
-        if status.st_size != file.size_bytes:
-            raise ApplyError(
-                f"payload file {file.path} has {status.st_size} bytes, "
-                f"its manifest says {file.size_bytes}",
-                hint="The payload store was changed behind the node's back.",
-                path=file.path,
-            )
         return AddAction(
             path=name,
             size=file.size_bytes,
@@ -115,13 +123,40 @@ def placed_name(path: str) -> str:
     return f"{digest}-{plain[-160:]}"
 
 
-def _link_or_copy(source: Path, target: Path) -> None:
+def _check(file: StagedFile, target: Path) -> None:
+    """Compare a file with its manifest, and remove it from the table's directory if it differs.
+
+    Raises:
+        ApplyError: It has another size or digest, or cannot be read (definite).
+    """
+    try:
+        size = target.stat().st_size
+        found = f"has {size:,} bytes, its manifest says {file.size_bytes:,}"
+        if size == file.size_bytes:
+            with target.open("rb") as source:
+                digest = hashlib.file_digest(source, "sha256").hexdigest()
+            if digest == file.digest:
+                return
+            found = f"has the digest {digest}, its manifest says {file.digest}"
+    except OSError as error:
+        found = f"cannot be read: {error.strerror}"
+    target.unlink(missing_ok=True)
+    raise ApplyError(
+        f"payload file {file.path} {found}",
+        hint="The payload store was changed behind the node's back, or its disk fails: put a good "
+        "copy from another site's payload store in its place; the worker goes on by itself.",
+        path=file.path,
+    )
+
+
+def _link_or_copy(source: Path, target: Path) -> bool:
+    """Bring a file into its table's directory; return whether it was not there before."""
     try:
         os.link(source, target)
-        return
+        return True
     except FileExistsError:
         # Left by an attempt that a crash ended before its commit: names are never reused.
-        return
+        return False
     except FileNotFoundError as error:
         if source.exists():
             raise
@@ -141,3 +176,4 @@ def _link_or_copy(source: Path, target: Path) -> None:
         finally:
             os.close(handle)
         fresh.replace(target)
+        return True

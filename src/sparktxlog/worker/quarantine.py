@@ -1,4 +1,4 @@
-"""What a copy would make disappear, kept for whoever wrote it (protocol P28, D17).
+"""What a copy or a repair would make disappear, kept for whoever wrote it (protocol P28, D17).
 
     lake/_sparktxlog/quarantine/<table>-<copy id>        rows that the donor's version lacks, Delta
     lake/_sparktxlog/quarantine/<table>-<copy id>.files  the whole old directory of a table
@@ -29,7 +29,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
-from sparktxlog.storage.durability import free_name, sync_directory
+from sparktxlog.storage.durability import append_line, free_name, sync_directory, whole_lines
 from sparktxlog.worker.backup import link_tree
 from sparktxlog.worker.deltalog import forget_log
 from sparktxlog.worker.examining import Examined, ForeignCommit, committed_at, newest_commit
@@ -162,8 +162,8 @@ class Quarantine:
         _sync_tree(target)
         return rows
 
-    def save_files(self, table: str, foreign: tuple[ForeignCommit, ...], reason: str) -> None:
-        """Move a table's directory away as a whole, and record it."""
+    def save_files(self, table: str, foreign: tuple[ForeignCommit, ...], reason: str) -> str:
+        """Move a table's directory away as a whole, and record it; return where, in the lake."""
         old, kept = self._lake / table, free_name(self.place_of_files(table))
         version = newest_commit(old)
         at = committed_at(old, version)
@@ -173,7 +173,7 @@ class Quarantine:
             for directory in (self._root, self._lake):
                 sync_directory(directory)
             forget_log(self._session, old)
-        self._record(
+        return self._record(
             Quarantined(
                 table=table,
                 copy_id=self._copy_id,
@@ -186,14 +186,17 @@ class Quarantine:
                 foreign=foreign[:_NAMED],
                 committed_at=at,
             )
-        )
+        ).path
 
     def _exports(self, table: str) -> list[Quarantined]:
         """Return the lines that say which versions of a table were exported, by any process."""
         path, found = self._lake / STATE_DIRECTORY / "quarantine.jsonl", list[Quarantined]()
-        for line in path.read_bytes().splitlines(keepends=True) if path.exists() else []:
-            if line.endswith(b"\n") and f'"{self._copy_id}"'.encode() in line:
-                read = msgspec.json.decode(line, type=Quarantined)
+        for line in whole_lines(path):
+            if f'"{self._copy_id}"'.encode() in line:
+                try:
+                    read = msgspec.json.decode(line, type=Quarantined)
+                except msgspec.MsgspecError:
+                    continue  # an older version wrote on behind a torn line
                 # Lines without a donor's version tell of whole directories.
                 if (read.table, read.copy_id) == (table, self._copy_id) and (
                     read.donor_version is not None
@@ -215,12 +218,8 @@ class Quarantine:
         return target.with_name(f"{target.name}.v{examined.version}")
 
     def _record(self, line: Quarantined) -> Quarantined:
-        own = self._lake / STATE_DIRECTORY
-        with open(own / "quarantine.jsonl", "ab") as file:
-            file.write(json.dumps(asdict(line)).encode() + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-        sync_directory(own)
+        path = self._lake / STATE_DIRECTORY / "quarantine.jsonl"
+        append_line(path, json.dumps(asdict(line)).encode())
         return line
 
 

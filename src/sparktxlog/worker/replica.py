@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 
-from sparktxlog.errors import ApplyError, DivergedError
+from sparktxlog.errors import ApplyError, DivergedError, ForeignLogError
 from sparktxlog.model.operation import OP_COLUMN, POSITION_COLUMN
 from sparktxlog.model.report import ReplayCost
 from sparktxlog.storage.interfaces import Segment, TableEffect
@@ -69,11 +69,12 @@ class Replica:
         """Refuse the log of another cluster (protocol P24).
 
         Raises:
-            DivergedError: The replica belongs to another log (definite).
+            ForeignLogError: The replica belongs to another log (definite).
         """
         if self.state.lineage and lineage != self.state.lineage:
-            raise DivergedError(
-                f"the node's log is of lineage {lineage!r}, this replica of {self.state.lineage!r}",
+            raise ForeignLogError(
+                f"FOREIGN: the node's log is of lineage {lineage!r}, this replica of "
+                f"{self.state.lineage!r}",
                 hint="Give the worker an empty lake, or its own cluster's node.",
             )
 
@@ -119,6 +120,7 @@ class Replica:
             inline_extent(self._payload_root, segments[-1].last),
             position=position,
             chain_hash=chain_hash,
+            known=self.state.tables,
         )
         cut = tail.cut if pending is None else pending.cut
         if cut is not None and cut.position != batch.last:
@@ -161,7 +163,7 @@ class Replica:
                 steps.find_progress(progress, batch if resumed else None)
             except DivergedError as error:
                 _logger.error("%s", error)
-                tables[name] = _recorded(progress, diverged=str(error))
+                tables[name] = self._stands_still(progress, error)
             else:
                 working[name] = progress
         counted = steps.count_unclaimed(batch, working)
@@ -173,10 +175,20 @@ class Replica:
                 except DivergedError as error:
                     _logger.error("%s", error)
                     known = self.state.tables.get(name)
-                    tables[name] = _recorded(_progress_of(name, known, plan), diverged=str(error))
+                    tables[name] = self._stands_still(_progress_of(name, known, plan), error)
                     continue
             tables[name] = _recorded(progress)
         return tables
+
+    def _stands_still(self, progress: TableProgress, error: DivergedError) -> ReplicaTable:
+        """Return a table as it was before the batch, which does not reach it any more."""
+        return ReplicaTable(
+            definition=progress.definition,
+            version=progress.recorded,
+            signature=progress.signature,
+            diverged=str(error),
+            position=self.state.position,
+        )
 
     def _table_steps(self, lineage: str) -> TableSteps:
         """Return what does the commits; kept, as it keeps tables open."""
@@ -219,12 +231,11 @@ def _progress_of(name: str, known: ReplicaTable | None, plan: TablePlan | None) 
     )
 
 
-def _recorded(progress: TableProgress, *, diverged: str = "") -> ReplicaTable:
+def _recorded(progress: TableProgress) -> ReplicaTable:
     return ReplicaTable(
         definition=progress.definition,
         version=progress.version,
         signature=progress.signature,
-        diverged=diverged,
     )
 
 

@@ -12,15 +12,19 @@ from importlib.metadata import PackageNotFoundError, version
 from time import time_ns
 from typing import Self
 
+from sparktxlog.codec.reports import ReportSender
 from sparktxlog.errors import TxLogError
 from sparktxlog.model.report import ReplayCost, WorkerReport
+from sparktxlog.supervision import Supervisor
 from sparktxlog.worker.source import Answer, LogSource
 from sparktxlog.worker.state import ReplicaState
 
 _logger = logging.getLogger(__name__)
 
-#: Seconds between heartbeats; the node takes a worker for dead after 10 (G38).
-HEARTBEAT_S = 5.0
+#: Longest text of an error that a report carries.
+_MAX_ERROR = 1_000
+#: Seconds for which the end of a heartbeat under way is waited for.
+_JOIN_S = 5.0
 #: Reports kept while the node is away; the oldest go first.
 REPORTS_KEPT = 1000
 
@@ -38,7 +42,12 @@ def engine_name() -> str:
 
 
 def report_of(
-    state: ReplicaState, node_id: str, *, pace: ReplayCost | None = None, irreparable: str = ""
+    state: ReplicaState,
+    node_id: str,
+    *,
+    irreparable: str = "",
+    follows: bool = False,
+    error: str = "",
 ) -> WorkerReport:
     """Make the report of a state, stamped now."""
     return WorkerReport(
@@ -51,9 +60,10 @@ def report_of(
         tables={name: table.to_report() for name, table in state.tables.items()},
         engine=engine_name(),
         reported_at=time_ns() // 1000,
-        pace=pace,
         irreparable=irreparable,
         copied_from=state.copied_from,
+        follows=follows,
+        error=error,
     )
 
 
@@ -69,7 +79,10 @@ class Reporter:
         self._node_id = node_id
         self._lock = threading.Lock()
         self._waiting: deque[WorkerReport] = deque(maxlen=REPORTS_KEPT)
+        self._sender = ReportSender()
         self._latest: WorkerReport | None = None
+        self._follows = False
+        self._error = ""
         #: What the node made of the last report it took.
         self.answer: Answer | None = None
         #: Set when the node's plan becomes another one; whoever waits for that clears it before.
@@ -89,22 +102,57 @@ class Reporter:
             TxLogError: The node refuses it (definite); kept as well.
         """
         with self._lock:
-            self._latest = report_of(state, self._node_id, irreparable=irreparable)
+            self._latest = report_of(
+                state, self._node_id, irreparable=irreparable, follows=self._follows,
+                error=self._error,
+            )  # fmt: skip
             self._waiting.append(replace(self._latest, pace=pace))
             return self._flush()
+
+    def follow(self) -> None:
+        """Say from now on that the worker goes on until it says otherwise."""
+        self._follows = True
+
+    def fail(self, error: str) -> None:
+        """Say from now on why the worker stands still; empty = it does something again."""
+        self._error = error[:_MAX_ERROR]
+
+    def end(self, error: str = "") -> None:
+        """Tell the node that the worker ends; if it fails, the node must not expect it to.
+
+        A node that cannot be reached takes the worker for dead, as it is.
+        """
+        if error:
+            self.fail(error)
+        else:
+            self._follows = False
+        if self._latest is not None and (error or self._latest.follows):
+            try:
+                self.beat()
+            except TxLogError as failure:
+                _logger.warning("the node was not told that the worker ends: %s", failure)
 
     def beat(self) -> None:
         """Send what waits, or the latest report anew."""
         with self._lock:
-            if self._latest is not None and not self._waiting:
-                self._latest = replace(self._latest, reported_at=time_ns() // 1000)
-                self._waiting.append(self._latest)
+            latest = self._latest
+            if latest is not None:
+                said = (self._follows, self._error)
+                if not self._waiting or said != (latest.follows, latest.error):
+                    self._latest = replace(
+                        latest, reported_at=time_ns() // 1000, follows=said[0], error=said[1]
+                    )
+                    self._waiting.append(self._latest)
             if self._waiting:
                 self._flush()
 
     def _flush(self) -> Answer:
         while True:
-            answer, before = self._source.report(self._waiting[0]), self.answer
+            report, before = self._waiting[0], self.answer
+            sent = self._sender.shortened(report)
+            answer = self._source.report(sent)
+            if not self._sender.answered(report, sent, (answer.kept,)):
+                continue  # the node has restarted: whole, then
             self._waiting.popleft()
             self.answer = answer
             if before is None or (before.verdict, before.plan) != (answer.verdict, answer.plan):
@@ -120,7 +168,7 @@ class Heartbeat:
         self,
         beat: Callable[[], None],
         *,
-        interval_s: float = HEARTBEAT_S,
+        interval_s: float,
     ) -> None:
         self._beat = beat
         self._interval_s = interval_s
@@ -134,12 +182,10 @@ class Heartbeat:
     def __exit__(self, *exception: object) -> None:
         self._stop.set()
         # A beat under way may hang for as long as a request may: nobody waits for that.
-        self._thread.join(timeout=HEARTBEAT_S)
+        self._thread.join(timeout=_JOIN_S)
 
     def _run(self) -> None:
+        supervisor = Supervisor()
         while not self._stop.wait(self._interval_s):
-            try:
-                self._beat()
-            except TxLogError as error:
-                # The next beat tries again; the node sees the silence.
-                _logger.warning("heartbeat not taken: %s", error)
+            # The next beat tries again; the node sees the silence.
+            supervisor.attempt("heartbeat", self._beat)

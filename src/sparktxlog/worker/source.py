@@ -8,6 +8,7 @@ from __future__ import annotations
 import http.client
 import json
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 from urllib.parse import urlencode, urlsplit
 
@@ -33,6 +34,7 @@ from sparktxlog.model.report import Recount, WorkerReport
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.storage.interfaces import Segment
 from sparktxlog.worker.cutting import Cut, cut_segments
+from sparktxlog.worker.local_token import local_token
 
 T = TypeVar("T")
 
@@ -69,6 +71,12 @@ class NodeInfo:
     published: int = 0
     #: Where old files are kept before a copy replaces them (B31), None = nowhere.
     backup_dir: str | None = None
+    #: Seconds between reports.
+    worker_heartbeat: float = 5.0
+    #: Hours between two scans of a table by a worker that follows, 0 = never.
+    verify_interval: float = 0.0
+    #: Where the node keeps what its workers show.
+    worker_token_file: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +108,8 @@ class Answer:
     contested: bool = False
     #: Tables to be recounted, which may tell who is right.
     recount: tuple[str, ...] = ()
+    #: Label of the report whose tables the node keeps, empty = of none.
+    kept: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,7 +180,7 @@ class HttpLogSource:
 
     Args:
         url: Base URL of the node's client interface.
-        token: Client token, where the node asks for one.
+        token: Client token, where the node asks for one; default: the one that it noted.
         admin_token: Operator's token, for what takes one; default: the client token.
     """
 
@@ -183,6 +193,9 @@ class HttpLogSource:
         self.url = url.rstrip("/")
         self.token = token
         self._admin_token = admin_token or token
+        #: What a worker of that node shows; None = not looked for yet, empty = not readable here.
+        self._worker_token: str | None = None
+        self._own_token = token or local_token(url)
         self._secure = parts.scheme == "https"
         self._address = (parts.hostname, parts.port)
         self._prefix = parts.path.rstrip("/")
@@ -204,9 +217,7 @@ class HttpLogSource:
 
     def report(self, report: WorkerReport) -> Answer:
         """Tell the node where the replica stands."""
-        return _read(
-            self._call("POST", "/v1/worker/reports", body=msgspec.json.encode(report)), Answer
-        )
+        return _read(self._post("/v1/worker/reports", msgspec.json.encode(report)), Answer)
 
     def replicas(self) -> list[SiteReplica]:
         """Return what all known replicas reported last."""
@@ -236,20 +247,20 @@ class HttpLogSource:
     def take_recount(self, recount: Recount) -> Answer:
         """Tell the node what a full scan found; it answers as to a report."""
         body = msgspec.json.encode(recount)
-        return _read(self._call("POST", "/v1/worker/recounts", body=body), Answer)
+        return _read(self._post("/v1/worker/recounts", body), Answer)
 
     def copy_ticket(self, worker_id: str, *, forced: bool, donor: str = "") -> CopyTicket:
         """Have donors pin their files for a copy."""
         body = msgspec.json.encode({"worker_id": worker_id, "forced": forced, "donor": donor})
         try:
-            answer = self._call("POST", "/v1/worker/copies", body=body, wait_s=_PIN_TIME_S)
+            answer = self._post("/v1/worker/copies", body, wait_s=_PIN_TIME_S)
         except LocalProtocolError as error:
             raise ApplyError(error.message, hint=error.hint, **error.fields) from error
         return _read(answer, CopyTicket)
 
     def record_transfer(self, transfer: Transfer) -> None:
         """Tell the node how a copy went, estimate against actual."""
-        self._call("POST", "/v1/worker/transfers", body=msgspec.json.encode(transfer))
+        self._post("/v1/worker/transfers", msgspec.json.encode(transfer))
 
     def maintain_log(self) -> dict[str, Any]:
         """Have the node shorten its log to its limits now; return what it did."""
@@ -264,6 +275,22 @@ class HttpLogSource:
             self._connection.close()
             self._connection = None
 
+    def _post(self, path: str, body: bytes, *, wait_s: float = 0.0) -> bytes:
+        """Post what only a worker of the node may tell, and show that this is one."""
+        if self._worker_token is None:
+            self._worker_token = self._read_worker_token()
+        return self._call("POST", path, body=body, wait_s=wait_s, token=self._worker_token or None)
+
+    def _read_worker_token(self) -> str:
+        if not self._own_token:
+            # Where clients need none, workers need none either.
+            return ""
+        try:
+            return Path(self.info().worker_token_file).read_text("ascii").strip()
+        except (OSError, ValueError):
+            # The node says what is missing, and which file it is.
+            return ""
+
     def _call(
         self, method: str, path: str, *, body: bytes | None = None, wait_s: float = 0.0,
         token: str | None = None,
@@ -272,7 +299,7 @@ class HttpLogSource:
         headers = {"Accept": "application/json"}
         if body is not None:
             headers["Content-Type"] = "application/json"
-        if shown := token or self.token:
+        if shown := token or self._own_token:
             headers["Authorization"] = f"Bearer {shown}"
         kept = self._connection is not None
         while True:

@@ -10,7 +10,6 @@ again with the same end, and its end is recorded after its last commit was fsync
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import uuid
@@ -24,7 +23,14 @@ from sparktxlog.errors import CorruptLogError, LockedError
 from sparktxlog.model.report import TableState
 from sparktxlog.model.signature import EMPTY_SIGNATURE, TableSignature
 from sparktxlog.model.table import TableDefinition
-from sparktxlog.storage.durability import storage_error, sync_directory
+from sparktxlog.storage.durability import (
+    append_line,
+    storage_error,
+    sync_directory,
+    sync_file,
+    whole_lines,
+)
+from sparktxlog.storage.lock import DirectoryLock
 from sparktxlog.worker.batches import Batch
 from sparktxlog.worker.cutting import Cut
 
@@ -46,6 +52,9 @@ class ReplicaTable:
     signature: TableSignature = EMPTY_SIGNATURE
     #: Empty, or why the table stands still.
     diverged: str = ""
+    #: Of a table that stands still: the position up to which `version` holds the log; -1 = it was
+    #: not kept, and of all others the replica's.
+    position: int = -1
 
     def to_report(self) -> TableState:
         """Return the table as reports carry it."""
@@ -156,6 +165,13 @@ class ReplicaState:
         return {name: table.diverged for name, table in self.tables.items() if table.diverged}
 
 
+class _SnapshotLine(msgspec.Struct, frozen=True):
+    """A line of `snapshots.jsonl`."""
+
+    position: int
+    tables: dict[str, int]
+
+
 class ReplicaDirectory:
     """The lake of a replica, owned by this process as long as it is open.
 
@@ -170,20 +186,15 @@ class ReplicaDirectory:
     def __init__(self, lake: str | Path) -> None:
         self.lake = Path(lake).absolute()
         self.own = self.lake / STATE_DIRECTORY
-        self.own.mkdir(parents=True, exist_ok=True)
-        self._lock = os.open(self.own / "lock", os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            holder = os.pread(self._lock, 32, 0).decode("ascii", "replace").strip() or "unknown"
-            os.close(self._lock)
+            self._lock = DirectoryLock(self.own)
+        except LockedError as error:
+            holder = error.fields["pid"] or "unknown"
             raise LockedError(
                 f"the replica in {self.lake} is owned by another worker (process {holder})",
                 hint="One worker writes a replica; stop that one first.",
                 path=str(self.lake),
             ) from error
-        os.truncate(self._lock, 0)
-        os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
         self._snapshot_lines = -1
         self._releases: list[Callable[[], None]] = []
 
@@ -233,24 +244,16 @@ class ReplicaDirectory:
         """
         path = self.own / "snapshots.jsonl"
         if self._snapshot_lines < 0:
-            lines = path.read_bytes().count(b"\n") if path.exists() else 0
-            self._snapshot_lines = lines
-        if self._snapshot_lines >= 2 * SNAPSHOTS_KEPT:
-            self._shorten(path)
+            self._snapshot_lines = len(whole_lines(path))
         line = {
             "position": position,
             "tables": {name: table.version for name, table in tables.items()},
         }
-        size = path.stat().st_size if path.exists() else 0
         try:
-            with open(path, "ab") as file:
-                file.write(json.dumps(line).encode() + b"\n")
-                file.flush()
-                os.fsync(file.fileno())
+            if self._snapshot_lines >= 2 * SNAPSHOTS_KEPT:
+                self._shorten(path)
+            append_line(path, json.dumps(line).encode())
         except OSError as error:
-            if path.exists():
-                # A torn line would swallow the next one.
-                os.truncate(path, size)
             raise storage_error(error, path) from error
         self._snapshot_lines += 1
 
@@ -261,10 +264,12 @@ class ReplicaDirectory:
         self._snapshot_lines = 0
 
     def _shorten(self, path: Path) -> None:
-        kept = path.read_bytes().splitlines(keepends=True)[-SNAPSHOTS_KEPT:]
+        kept = whole_lines(path)[-SNAPSHOTS_KEPT:]
         fresh = path.with_suffix(".jsonl.new")
-        fresh.write_bytes(b"".join(kept))
+        fresh.write_bytes(b"".join(line + b"\n" for line in kept))
+        sync_file(fresh)
         fresh.replace(path)
+        sync_directory(self.own)
         self._snapshot_lines = len(kept)
 
     def on_close(self, release: Callable[[], None]) -> None:
@@ -275,9 +280,7 @@ class ReplicaDirectory:
         """Release the replica."""
         while self._releases:
             self._releases.pop()()
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
+        self._lock.release()
 
 
 def read_state(lake: str | Path) -> ReplicaState | None:
@@ -302,12 +305,12 @@ def read_state(lake: str | Path) -> ReplicaState | None:
 
 
 def read_snapshots(lake: str | Path) -> dict[int, dict[str, int]]:
-    """Return position → {table: version} of the batches kept; a torn last line is left out."""
-    path = Path(lake) / STATE_DIRECTORY / "snapshots.jsonl"
+    """Return position → {table: version} of the batches kept; torn lines are left out."""
     found: dict[int, dict[str, int]] = {}
-    if path.exists():
-        for line in path.read_bytes().splitlines(keepends=True):
-            if line.endswith(b"\n"):
-                entry = json.loads(line)
-                found[entry["position"]] = entry["tables"]
+    for line in whole_lines(Path(lake) / STATE_DIRECTORY / "snapshots.jsonl"):
+        try:
+            entry = msgspec.json.decode(line, type=_SnapshotLine)
+        except msgspec.MsgspecError:
+            continue  # an older version wrote on behind a torn line
+        found[entry.position] = entry.tables
     return found

@@ -18,10 +18,13 @@ from deltalake.exceptions import DeltaError
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
+from sparktxlog.codec.arrow import arrow_schema
+from sparktxlog.codec.predicate import evaluable
 from sparktxlog.errors import ApplyError, DiskFullError
 from sparktxlog.model.signature import EMPTY_SIGNATURE, TableSignature
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.worker.batches import Batch, Clear, Stage, Step, StepKind, TablePlan
+from sparktxlog.worker.deltalog import forget_log
 from sparktxlog.worker.merging import (
     CommitMark,
     StageRows,
@@ -31,6 +34,7 @@ from sparktxlog.worker.merging import (
     tagged,
 )
 from sparktxlog.worker.placing import Placer
+from sparktxlog.worker.settling import settle, undo_torn
 from sparktxlog.worker.signatures import signature_of
 from sparktxlog.worker.tables import (
     OwnCommit,
@@ -40,7 +44,6 @@ from sparktxlog.worker.tables import (
     create_table,
     newest_version,
     own_progress,
-    settle,
 )
 
 if TYPE_CHECKING:
@@ -92,14 +95,27 @@ class TableSteps:
         self._placer = Placer(lake, payload_root)
         #: Table → version, inode and time of the newest commit that was examined.
         self._examined: dict[str, tuple[int, int, int]] = {}
+        #: Tables whose torn commits were looked for: a process tears none that it survives.
+        self._looked_at: set[str] = set()
 
     def find_progress(self, progress: TableProgress, batch: Batch | None) -> None:
         """Examine commits after the recorded version: own ones of `batch`, or foreign ones.
 
+        What a power cut tore is undone; what is left of the batch is durable afterwards.
+
         Raises:
             DivergedError: Somebody else wrote to the table (definite).
         """
+        name, recorded = progress.name, progress.recorded
+        if name not in self._looked_at:
+            with failures_named(name):
+                if undo_torn(self._lake / name, recorded, self._lineage, batch, name):
+                    forget_log(self._session, self._lake / name)
+            self._looked_at.add(name)
         progress.version, own = self._examine(progress, batch)
+        if progress.version > recorded:
+            with failures_named(name):
+                settle(self._lake / name, recorded + 1, progress.version, found=True)
         if own is not None:
             progress.done = own.step
             progress.finished = own.last
@@ -129,8 +145,6 @@ class TableSteps:
             self._do_steps(batch, plan, progress, counted)
             # Others may have written between the examination before and a step's commit.
             self._examine(progress, batch)
-            if progress.version > progress.recorded:
-                settle(self._lake / plan.table, progress.recorded + 1, progress.version)
 
     def _examine(
         self, progress: TableProgress, batch: Batch | None
@@ -192,7 +206,7 @@ class TableSteps:
         rows: StageRows | None,
         appended: TableSignature,
     ) -> None:
-        """Make one Delta commit, and move the table's progress behind it.
+        """Make one Delta commit, durably, and move the table's progress behind it.
 
         Args:
             rows: Of the step's stage; None for CREATE.
@@ -217,7 +231,8 @@ class TableSteps:
                 assert step.stage is not None
                 after, predicate = EMPTY_SIGNATURE, None
                 if step.stage.clear is Clear.MATCHING:
-                    predicate = step.stage.predicate
+                    schema = arrow_schema(progress.definition)
+                    predicate = evaluable(step.stage.predicate, schema)
                     gone = matching_rows(self._session, table, predicate)
                     after = before - signature_of(gone, progress.definition)
                 delete_rows(self._session, table, predicate, mark, describe(after))
@@ -236,6 +251,8 @@ class TableSteps:
                     user_metadata=describe(after),
                 )
         progress.version = newest_version(table, version)
+        # The next step must not outlive this one.
+        settle(table, version + 1, progress.version)
         progress.signature, progress.done, progress.finished = after, step.number, step.last
 
 

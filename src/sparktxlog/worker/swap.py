@@ -31,12 +31,12 @@ from sparktxlog.worker.examining import newest_commit
 from sparktxlog.worker.layout import LOG, Way, live_paths
 from sparktxlog.worker.merging import CommitMark, tagged
 from sparktxlog.worker.quarantine import Quarantine
+from sparktxlog.worker.settling import settle
 from sparktxlog.worker.tables import (
     OwnCommit,
     app_id,
     commit_path,
     read_commit,
-    settle,
 )
 
 if TYPE_CHECKING:
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 #: Step number of a copy's commit: after all steps of the batch that ended at its position.
 COPY_STEP = STEPS - 1
+#: Attempts of one table's swap while others write to it.
+SWAP_ATTEMPTS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,7 +25,7 @@ from sparktxlog.codec.arrow import arrow_schema
 from sparktxlog.errors import ApplyError, DivergedError
 from sparktxlog.model.signature import TableSignature
 from sparktxlog.model.table import TableDefinition
-from sparktxlog.storage.durability import sync_directory, sync_file
+from sparktxlog.storage.durability import sync_directory
 from sparktxlog.worker.batches import Batch, Step
 
 _METADATA_KEY = "sparktxlog"
@@ -161,20 +161,19 @@ def read_commit(table: Path, version: int) -> TableCommit:
     info: dict[str, Any] = {}
     added: list[str] = []
     changes = False
-    try:
-        for line in path.read_bytes().splitlines():
-            action: dict[str, Any] = json.loads(line)
-            if "commitInfo" in action:
-                info = action["commitInfo"]
-            elif "add" in action:
-                added += files_of(action["add"])
-                changes |= bool(action["add"].get("dataChange", True))
-            elif "remove" in action:
-                changes |= bool(action["remove"].get("dataChange", True))
-            elif "metaData" in action or "protocol" in action:
-                changes = True
-    except ValueError as error:
-        raise ApplyError(f"{path} is damaged: {error}", path=str(path)) from error
+    actions = read_actions(path)
+    if actions is None:
+        raise ApplyError(f"{path} is damaged", path=str(path))
+    for action in actions:
+        if "commitInfo" in action:
+            info = action["commitInfo"]
+        elif "add" in action:
+            added += files_of(action["add"])
+            changes |= bool(action["add"].get("dataChange", True))
+        elif "remove" in action:
+            changes |= bool(action["remove"].get("dataChange", True))
+        elif "metaData" in action or "protocol" in action:
+            changes = True
     return TableCommit(
         version=version,
         own=OwnCommit.from_text(info.get("userMetadata")),
@@ -183,6 +182,34 @@ def read_commit(table: Path, version: int) -> TableCommit:
         added=tuple(added),
         changes=changes,
     )
+
+
+def read_actions(path: Path) -> list[dict[str, Any]] | None:
+    """Return the actions of a commit's file, None if it is torn."""
+    try:
+        actions = [json.loads(line) for line in path.read_bytes().splitlines() if line.strip()]
+    except ValueError:
+        return None
+    return actions if actions and all(isinstance(action, dict) for action in actions) else None
+
+
+def check_expected(commit: TableCommit, batch: Batch | None, lineage: str, name: str) -> None:
+    """Refuse a commit behind the recorded one that is neither the batch's nor without effect.
+
+    Raises:
+        DivergedError: Somebody else wrote it, or the state in the lake is older (definite).
+    """
+    if is_own(commit.own, lineage, name):
+        if batch is None or commit.own.last_position != batch.last:
+            raise DivergedError(
+                f"table {name!r}: version {commit.version} holds position "
+                f"{commit.own.last_position}, which this replica's state does not know",
+                hint="The state in the lake is older than its tables: restore both together.",
+                table=name,
+                version=commit.version,
+            )
+    elif commit.changes:
+        raise _foreign(commit, commit.version, name, "Write through the log only.  The table")
 
 
 def own_progress(
@@ -203,18 +230,9 @@ def own_progress(
     progress: OwnCommit | None = None
     for version in range(recorded + 1, newest + 1):
         commit = read_commit(table, version)
+        check_expected(commit, batch, lineage, name)
         if is_own(commit.own, lineage, name):
-            if batch is None or commit.own.last_position != batch.last:
-                raise DivergedError(
-                    f"table {name!r}: version {version} holds position "
-                    f"{commit.own.last_position}, which this replica's state does not know",
-                    hint="The state in the lake is older than its tables: restore both together.",
-                    table=name,
-                    version=version,
-                )
             progress = commit.own
-        elif commit.changes:
-            raise _foreign(commit, version, name, "Write through the log only.  The table")
     if recorded >= 0 and newest == recorded and not commit_path(table, recorded).exists():
         _check_not_gone(table, recorded, name)
     return newest, progress
@@ -239,7 +257,7 @@ def _foreign(commit: TableCommit, version: int, name: str, advice: str) -> Diver
     return DivergedError(
         f"table {name!r}: version {version} was written by {commit.author} "
         f"({commit.operation}), not by this log",
-        hint=f"{advice} stands still until it is copied anew.",
+        hint=f"{advice} stands still until it is repaired: sparktxlog repair {name}",
         table=name,
         version=version,
         author=commit.author,
@@ -319,25 +337,6 @@ def create_table(table: Path, definition: TableDefinition, user_metadata: str, t
     finally:
         fresh.unlink()
     for directory in (log, table, table.parent):
-        sync_directory(directory)
-
-
-def settle(table: Path, first: int, last: int) -> None:
-    """Make commits `first … last` of a table and the files they add durable.
-
-    Neither engine calls fsync; after a power cut the worker's state must not be ahead of its
-    tables.
-    """
-    directories = {table, table / "_delta_log"}
-    for version in range(first, last + 1):
-        sync_file(commit_path(table, version))
-        for name in read_commit(table, version).added:
-            path = table / name
-            directories.add(path.parent)
-            if path.exists() and path.stat().st_nlink == 1:
-                # Linked files were made durable when the node took them in.
-                sync_file(path)
-    for directory in directories:
         sync_directory(directory)
 
 

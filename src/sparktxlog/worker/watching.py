@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -37,7 +35,7 @@ def watched(look: Callable[[], None], every_s: float = LOOK_S) -> Iterator[None]
             over = ended.wait(every_s)
             try:
                 look()
-            except (OSError, Py4JError) as error:
+            except Exception as error:  # noqa: BLE001
                 _logger.info("progress is not known any more: %s", str(error)[:200])
                 return
 

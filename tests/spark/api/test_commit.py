@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -14,7 +15,7 @@ from tests.spark.api.nodes import RunningNode, start_node
 
 from sparktxlog.api.connect import TxLog, connect
 from sparktxlog.errors import (
-    CommitStateUnknownError,
+    CommittedNotAppliedError,
     ConfigError,
     InvalidNameError,
     InvalidRequestError,
@@ -138,7 +139,7 @@ def test_a_transaction_is_all_or_nothing_and_may_create_its_table(
         t.append("audit", spark.createDataFrame([(1, "made")], "id bigint, what string"))
         t.append(orders, _orders(spark, range(100, 100 + MANY), "big"))
         t.delete_keys(orders, spark.range(100, 101))
-    assert t.committed.outcome == "committed"
+    assert t.receipt.outcome == "committed"
     snapshot = log.snapshot(at_least="own")
     assert snapshot.table("audit").count() == 1
     assert snapshot.table(orders).where("note = 'big'").count() == MANY - 1
@@ -177,19 +178,73 @@ def test_bad_rows_are_refused_and_leave_nothing(
         log.upsert(orders, frame.withColumn("id", F.expr("if(id = 2, 1, id)")))
     with pytest.raises(InvalidRowsError):
         log.delete_keys(orders, frame.select(F.expr("nullif(id, 2)").alias("id")))
-    with pytest.raises(InvalidRowsError):
-        log.append(
-            orders, spark.read.schema(frame.schema).parquet(_empty_source(spark, node, frame))
-        )
-    with pytest.raises(InvalidRowsError, match=r"empty DataFrame|without rows"):
-        log.append(orders, frame.where("id < 0"))
     assert (len(_staged(node)), log.position()) == (files, position)
 
 
-def _empty_source(spark: SparkSession, node: RunningNode, frame: DataFrame) -> str:
-    path = str(node.directory / "empty")
-    frame.where("false").write.mode("overwrite").parquet(path)
-    return path
+@pytest.mark.parametrize("rows", [3, MANY], ids=["inline", "staged"])
+def test_no_rows_change_nothing_and_an_overwrite_with_none_empties(
+    spark: SparkSession, log: TxLog, node: RunningNode, rows: int
+) -> None:
+    name = f"none{rows}"
+    log.create_table(name, ORDERS, keys=["id"])
+    log.append(name, _orders(spark, range(5)))
+    files, position = len(_staged(node)), log.position()
+    empty = _orders(spark, range(rows)).where("id < 0")
+    path = str(node.directory / name)
+    empty.write.parquet(path)
+    for frame in (empty, spark.read.schema(empty.schema).parquet(path)):
+        for act in (log.append, log.upsert):
+            receipt = act(name, frame)
+            assert (receipt.rows, receipt.n, receipt.outcome) == (0, 0, "committed")
+        assert log.delete_keys(name, frame.select("id")).rows == 0
+    with pytest.raises(SchemaMismatchError):
+        log.append(name, empty.drop("note"))
+    assert (len(_staged(node)), log.position()) == (files, position)
+    batch = log.commit_many(empty.withColumn("tx", F.lit(1)), table=name, transaction="tx")
+    assert (batch.transactions, batch.rows, batch.runs) == (0, 0, ())
+    given = uuid.uuid4()
+    recorded = log.append(name, empty, transaction_id=given)
+    assert (recorded.rows, recorded.position) == (0, position + 1)
+    assert log.append(name, empty, transaction_id=given).position == position + 1
+    assert log.table(name, at_least="own").count() == 5
+    with log.transaction() as t:
+        t.append(name, empty)
+        t.append(name, _orders(spark, range(5, 7)))
+    assert (t.receipt.rows, log.table(name).count()) == (2, 7)
+    log.overwrite(name, empty)
+    assert log.table(name, at_least="own").count() == 0
+    assert len(_staged(node)) == files
+
+
+def test_an_empty_micro_batch_does_not_end_a_stream(
+    spark: SparkSession, log: TxLog, node: RunningNode, tmp_path: Path
+) -> None:
+    log.create_table("streamed", "id bigint, v string")
+    source = tmp_path / "source"
+    seen: list[tuple[int, int | None]] = []
+
+    def commit(frame: DataFrame, batch: int) -> None:
+        batch_id = uuid.uuid5(uuid.NAMESPACE_URL, f"{source}/{batch}")
+        receipt = log.append("streamed", frame.where("id > 0"), transaction_id=batch_id)
+        log.append("streamed", frame.where("id > 0").limit(0))
+        written = frame.where("id > 0").write.format("txlog").mode("append")
+        written.option("table", "streamed").option("url", node.url).save()
+        seen.append((batch, receipt.rows))
+
+    for ids in ([1, 2], [-1], [3]):  # each one a micro-batch of its own
+        frame = spark.createDataFrame([(i, "x") for i in ids], "id bigint, v string")
+        frame.coalesce(1).write.mode("append").json(str(source))
+        stream = spark.readStream.schema(frame.schema).json(str(source))
+        query = (
+            stream.writeStream.foreachBatch(commit)
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(120) and query.exception() is None
+    assert [rows for _, rows in seen] == [2, 0, 1]
+    log.apply()
+    assert log.table("streamed", at_least="own").count() == 6
 
 
 def test_bad_shapes_are_refused_before_any_job(
@@ -256,11 +311,10 @@ def test_a_table_nobody_applied_says_both_positions_and_the_command(
             other.table("never")
         with pytest.raises(NotAppliedError):
             connect(spark, node.url, timeout=0.2).table("fresh", at_least=10**9)
-        with pytest.raises(CommitStateUnknownError) as unknown:
-            other.append(
-                "fresh", spark.createDataFrame([(1,)], "id int"), level="applied", timeout=0.3
-            )
-        assert other.find(unknown.value.fields["transaction_id"]) is not None
+        frame = spark.createDataFrame([(1,)], "id int")
+        late = other.append("fresh", frame, level="applied", timeout=0.3)
+        assert (late.level, late.late) == (Level.ORDERED, True)
+        assert other.find(late.transaction_id or "") == replace(late, late=False, rows=None)
         with pytest.raises(InvalidRequestError, match="no worker"):
             other.apply()
     log.apply()
@@ -303,3 +357,23 @@ def test_a_node_that_is_not_there_and_a_store_that_is_not_shared(
             probe.check_store(spark, tmp_path, Http(node.url).get, node.url)
     finally:
         node.stop()
+
+
+def test_what_cannot_be_applied_here_is_committed_all_the_same(
+    spark: SparkSession, node: RunningNode, log: TxLog
+) -> None:
+    """The last test here: it leaves a table that somebody else wrote to."""
+    log.create_table("foreign", "id bigint")
+    log.append("foreign", spark.range(1))
+    path = (node.directory / "data" / "lake" / "foreign").as_uri()
+    spark.range(7, 8).write.format("delta").mode("append").save(path)
+    t = log.transaction()
+    t.append("foreign", spark.range(MANY))
+    with pytest.raises(CommittedNotAppliedError, match="committed at position") as caught:
+        t.commit()
+    receipt = caught.value.receipt
+    assert not caught.value.definite and t.receipt == receipt
+    found = log.find(t.id)
+    assert found is not None and found.outcome == "committed"
+    assert found.position == receipt.position == log.position()
+    assert any(t.id in str(path) for path in _staged(node))  # other sites need its files

@@ -15,7 +15,6 @@ from tests.spark.api.nodes import RunningNode
 from sparktxlog.api.connect import TxLog
 from sparktxlog.api.datasource import errors_from_spark
 from sparktxlog.errors import (
-    CommitStateUnknownError,
     InvalidRequestError,
     InvalidRowsError,
     SchemaMismatchError,
@@ -91,7 +90,8 @@ def test_transfers_show_expected_and_measured_times(
         from_position=0, to_position=9, started_at=1, finished_at=2, estimated_s=None, actual_s=2.5,
     )  # fmt: skip
     body = msgspec.json.encode(transfer)
-    with urlopen(Request(f"{node.url}/v1/worker/transfers", data=body)) as answer:
+    headers = {"content-type": "application/json"}
+    with urlopen(Request(f"{node.url}/v1/worker/transfers", data=body, headers=headers)) as answer:
         assert answer.status == 204
     for frame in (log.transfers(), spark.read.format("txlog").load("transfers")):
         (row,) = frame.collect()
@@ -119,7 +119,15 @@ def test_refusals_keep_their_codes_and_leave_no_files(
     assert "'id'" in _refused(
         InvalidRowsError, good.withColumn("id", F.expr("nullif(id, 3)")), "strict"
     )
-    _refused(InvalidRowsError, good.where("id < 0"), "strict")
+    position, directories = log.position(), _directories(node)
+    _save(good.where("id < 0"), "strict")  # no rows: nothing is submitted
+    assert log.position() == position
+    identity = str(uuid.uuid4())
+    for _ in range(2):  # recorded once, so that a repeat is recognised
+        _save(good.where("id < 0"), "strict", transaction_id=identity)
+    found = log.find(identity)
+    assert found is not None and found.position == log.position() == position + 1
+    assert _directories(node) == directories
     assert "nowhere" in _refused(UnknownTableError, good, "nowhere")
     _refused(InvalidRequestError, good, "strict", level="soon")
     with pytest.raises(PySparkException) as caught:
@@ -129,11 +137,14 @@ def test_refusals_keep_their_codes_and_leave_no_files(
         spark.read.format("txlog").load("rounds")
     assert "rounds" in str(errors_from_spark(caught.value))
     assert _files(node) == files
-    with pytest.raises(CommitStateUnknownError):
-        _save(good, "strict", level="applied", timeout="0.3")
+    _save(good, "strict", level="applied", timeout="0.3")  # ordered, and late
     log.apply()
     log.worker.apply(log.position(), 30)  # type: ignore[union-attr]
     assert log.table("strict").count() == 10  # the log had it: its files were kept
+
+
+def _directories(node: RunningNode) -> set[str]:
+    return {path.name for path in (node.directory / "data" / "payloads").iterdir()}
 
 
 def _files(node: RunningNode) -> set[str]:

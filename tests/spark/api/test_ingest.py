@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,13 @@ def test_all_formats_reach_the_table(spark: SparkSession, log: TxLog, tmp_path: 
             table="items", source=str(tmp_path / name), format=form, kind=OperationKind.UPSERT
         )
         assert ingest(log, wanted)["outcome"] == "committed"
+    empty = Ingest(table="items", source=str(tmp_path / "a.csv"), format="csv")
+    (tmp_path / "a.csv").write_text("at,id,price\n")
+    position = log.position()
+    alone = ingest(log, empty)
+    assert (alone["transactions"], alone["rows"], alone["position"]) == (0, 0, None)
+    grouped = ingest(log, replace(empty, transaction_column="id"))
+    assert (grouped["transactions"], grouped["late"], log.position()) == (0, False, position)
     rows = log.table("items", at_least="own").orderBy("id").collect()
     assert [(row["id"], str(row["price"])) for row in rows] == [
         (1, "9.99"), (2, "1.50"), (3, "2.50"), (4, "2.50"),
@@ -74,17 +82,24 @@ def test_inputs_that_do_not_fit_are_refused(
     assert log.position() == position
 
 
-def _job(*arguments: str) -> tuple[int, dict[str, Any], str]:
+def _run(*command: str) -> tuple[int, dict[str, Any], str]:
+    """Run a job; return its exit code, what stdout has, one line of JSON, and its stderr."""
     run = subprocess.run(
-        [sys.executable, str(ROOT / "jobs" / "commit.py"), *arguments, "--json"],
+        [*command, "--json"],
         capture_output=True,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        env={
+            **os.environ, "PYTHONPATH": str(ROOT / "src"), "SPARKTXLOG_PYTHON": sys.executable,
+        },
         timeout=240,
         check=False,
-    )
-    lines = run.stdout.splitlines()
-    return run.returncode, json.loads(lines[-1]) if lines else {}, run.stderr
+    )  # fmt: skip
+    assert len(run.stdout.splitlines()) <= 1, run.stdout
+    return run.returncode, json.loads(run.stdout or "{}"), run.stderr
+
+
+def _job(*arguments: str) -> tuple[int, dict[str, Any], str]:
+    return _run(sys.executable, str(ROOT / "jobs" / "commit.py"), *arguments)
 
 
 def test_the_job_commits_and_ends_with_one_json_line(
@@ -92,13 +107,23 @@ def test_the_job_commits_and_ends_with_one_json_line(
 ) -> None:
     log.create_table("jobbed", "id bigint")
     (tmp_path / "in.csv").write_text("id\n1\n2\n")
-    code, result, errors = _job(
+    arguments = (
         "--url", node.url, "--table", "jobbed", "--input", str(tmp_path / "in.csv"),
-        "--format", "csv", "--master", "local[1]",
+        "--format", "csv",
+    )  # fmt: skip
+    # Spark merges a driver's stderr into its stdout, which spark-submit.sh undoes.
+    code, result, errors = _run(
+        str(ROOT / "spark-submit.sh"), "--master", "local[1]", str(ROOT / "jobs" / "commit.py"),
+        *arguments,
     )  # fmt: skip
     assert (code, result["outcome"], result["level"]) == (0, "committed", "ordered"), errors
+    assert f"to jobbed: transaction {result['transaction_id']} is ordered at position" in errors
     log.worker.apply(result["position"], 60)  # type: ignore[union-attr]
     assert log.table("jobbed").count() == 2
+    # The command does the same.
+    command = (sys.executable, "-m", "sparktxlog.cli", "commit")
+    code, again, errors = _run(*command, *arguments, "--transaction-id", result["transaction_id"])
+    assert (code, again["position"]) == (0, result["position"]), errors
 
 
 def test_the_job_says_what_is_wrong_before_spark_starts(tmp_path: Path) -> None:

@@ -16,8 +16,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 from tests.node_processes import TABLE, Cluster, append, call, wait_until
 from tests.unit.cli.test_app import invoke
@@ -242,6 +243,29 @@ def test_commands_do_what_the_jobs_do(
     # Long work says how far it is: a fetch by executors, a replay from where it begins.
     assert re.search(r"([\d,]+) of \1 bytes are here", caplog.text)
     assert f"position {before} of {before + 1} is applied" in caplog.text
+
+
+def test_a_table_that_somebody_wrote_to_is_repaired_by_command(
+    sites: Sites, run_command: RunCommand
+) -> None:
+    arguments = ("repair", "t", "--url", sites.url("B"))
+    assert run_command("catch-up", "--url", sites.url("B"))[0] == 0
+    stranger = pa.table({"id": pa.array([666], pa.int64()), "v": ["eve"]})
+    write_deltalake(sites.lake("B") / "t", stranger, mode="append")
+    code, found = run_command(*arguments, "--dry-run")
+    looked = found["repair"]["found"]
+    assert (code, looked["way"], looked["foreign"][0]["operation"]) == (4, "restore", "WRITE")
+    # Site A can lend the table; nothing happens unless somebody says so.
+    code, found = run_command(*arguments)
+    assert (code, found["repair"]["done"]) == (4, False)
+    assert "copy from A" in found["repair"]["found"]["copy"]
+    assert (666, "eve") in sites.rows("B")
+    code, found = run_command(*arguments, "--local")
+    assert (code, found["repair"]["done"], found["verdict"]) == (0, True, "KNOWN")
+    assert found["repair"]["quarantined"] == 1
+    assert sites.rows("B") == sites.rows("A")
+    code, found = run_command(*arguments)
+    assert (code, found["repair"]["found"]["way"]) == (0, "nothing")
 
 
 def documented_restore(position: int) -> list[list[str]]:

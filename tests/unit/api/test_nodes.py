@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import pytest
@@ -21,6 +22,7 @@ from sparktxlog.errors import (
     NotFoundError,
     NotMemberError,
     OversizeError,
+    PositionNotReachedError,
     TransportError,
     TxLogError,
     UnauthorizedError,
@@ -50,6 +52,10 @@ class FakeHttp:
     knows: ClassVar[dict[str, list[Answer]]] = {}
     calls: ClassVar[list[str]] = []
     times: ClassVar[list[float]] = []
+    waits: ClassVar[list[float]] = []
+    asked: ClassVar[list[float | None]] = []
+    #: What submits were to come after.
+    afters: ClassVar[list[int | None]] = []
 
     def __init__(self, url: str, *, token: str | None = None, timeout_s: float = 30.0) -> None:
         self.url = url
@@ -61,19 +67,29 @@ class FakeHttp:
             raise answer
         return answer
 
-    def submit_once(self, *_: Any, level: str, timeout_s: float, **__: Any) -> Receipt:
+    def submit_once(
+        self, *_: Any, level: str, timeout_s: float, wait_s: float, after: int | None, **__: Any
+    ) -> Receipt:
         self.calls.append(f"submit {self.url}")
         self.times.append(timeout_s)
+        self.waits.append(wait_s)
+        self.afters.append(after)
         return self._next(self.submits.get(self.url, [GONE]))
 
-    def receipt(self, transaction_id: str, *, wait_s: float | None = None) -> Receipt:
+    def receipt(self, transaction_id: str, *, timeout_s: float | None = None) -> Receipt:
         self.calls.append(f"ask {self.url}")
+        self.asked.append(timeout_s)
         return self._next(self.knows.get(self.url, [NotFoundError("never seen")]))
 
-    def get(self, path: str, **_: Any) -> dict[str, Any]:
+    def get_below(self, path: str, name: str, **query: Any) -> dict[str, Any]:
+        return self.get(f"{path}/{name}", **query)
+
+    def get(self, path: str, *, after: int | None = None, **_: Any) -> dict[str, Any]:
         answer = self.submits.get(self.url, [GONE])[0]
-        if isinstance(answer, TransportError):
+        if isinstance(answer, (TransportError, PositionNotReachedError)):
             raise answer
+        if after is not None:
+            return {"node": self.url, "path": path, "after": after}
         phase = "JOINING" if isinstance(answer, NotMemberError) else "NORMAL"
         return {"node": self.url, "phase": phase}
 
@@ -89,6 +105,9 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Nodes]:
         FakeHttp.submits, FakeHttp.knows = submits, knows or {}
         FakeHttp.calls.clear()
         FakeHttp.times.clear()
+        FakeHttp.waits.clear()
+        FakeHttp.asked.clear()
+        FakeHttp.afters.clear()
         return Nodes(list(submits), timeout_s=0.6)
 
     return start
@@ -123,9 +142,63 @@ def test_a_lost_submit_is_asked_for_then_submitted_elsewhere(
     assert FakeHttp.calls == ["submit a", "ask b"]
 
 
-def test_time_is_left_for_the_others(script: Callable[..., Nodes]) -> None:
+def test_time_is_left_for_the_others_and_for_the_answer(script: Callable[..., Nodes]) -> None:
     submit(script(a=[UNKNOWN], b=[ORDERED]), timeout_s=20)
     assert FakeHttp.times[0] == pytest.approx(10, abs=0.5)
+    submit(script(a=[ORDERED]), timeout_s=8)
+    assert 7 < FakeHttp.times[0] <= 8 and 0 < FakeHttp.waits[0] <= 7.5
+    # A node has to be asked also where it need not wait.
+    submit(script(a=[ORDERED]), timeout_s=0)
+    assert FakeHttp.waits == [0] and 0 < FakeHttp.times[0] <= 1
+
+
+def test_questions_for_a_transaction_keep_the_time_of_its_commit(
+    script: Callable[..., Nodes],
+) -> None:
+    submission = Submission(script({"a": [ORDERED]}, a=[GONE]), "a")
+    assert submission.known(ID, "ordered", 4) == ORDERED
+    assert all(asked is not None and 3 < asked <= 4 for asked in FakeHttp.asked)
+
+
+def test_repeats_are_told_to_the_logger_and_to_nobody_else(
+    script: Callable[..., Nodes], caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture
+) -> None:
+    with caplog.at_level("DEBUG", "sparktxlog"):
+        submit(script(a=[BusyError("full"), ORDERED]))
+    (record,) = (item for item in caplog.records if item.name.startswith("sparktxlog"))
+    assert record.levelname == "DEBUG" and TEXT in record.message and "full" in record.message
+    assert capfd.readouterr() == ("", "")
+
+
+def test_what_follows_a_receipt_comes_after_it(script: Callable[..., Nodes]) -> None:
+    run = Receipt(transaction_id=None, n=5, level=Level.ORDERED, position=10)
+    link = script({"b": [ORDERED]}, a=[ORDERED, run, ACCEPTED, ORDERED])
+    assert link.position == 0
+    for _ in range(4):
+        submit(link)
+    assert (FakeHttp.afters, link.position) == ([None, 7, 14, 14], 14)
+    link.after(3)
+    assert link.position == 14
+    link.after(20)
+    submit(link)
+    assert FakeHttp.afters[-1] == 20
+    other = script({"a": [ORDERED]}, a=[GONE])
+    other.receipt(TEXT)
+    assert other.position == 7
+
+
+def test_a_node_that_is_not_there_yet_is_passed_over(script: Callable[..., Nodes]) -> None:
+    behind = PositionNotReachedError("at 5", after=7, position=5)
+    assert submit(script(a=[behind], b=[ORDERED])) == ORDERED
+    assert FakeHttp.calls == ["submit a", "submit b"]
+    assert submit(script(a=[behind, ORDERED])) == ORDERED
+    with pytest.raises(PositionNotReachedError) as caught:
+        submit(script(a=[behind], b=[behind]))
+    assert caught.value.definite and caught.value.retryable
+    link = script(a=[behind], b=[ORDERED])
+    link.after(7)
+    assert link.table("t") == {"node": "b", "path": "/v1/tables/t", "after": 7}
+    assert link.tables() == {"node": "b", "path": "/v1/tables", "after": 7}
 
 
 def test_a_level_that_is_not_reached_is_waited_for(script: Callable[..., Nodes]) -> None:
@@ -176,6 +249,28 @@ def test_a_node_that_keeps_no_outcome_is_the_last_word_only(script: Callable[...
     bare = Receipt(transaction_id=TEXT, n=1, level=Level.ORDERED, position=7)
     assert submit(script(a=[bare], b=[ORDERED])) == ORDERED
     assert submit(script(a=[bare], b=[GONE])) == bare
+
+
+LATE = replace(ORDERED, late=True)
+APPLIED = replace(ORDERED, level=Level.APPLIED)
+
+
+def test_a_late_level_is_waited_for_as_long_as_there_is_time(
+    script: Callable[..., Nodes],
+) -> None:
+    wanted = {"level": "applied", "timeout_s": 0.3}
+    assert submit(script(a=[LATE, APPLIED], b=[GONE]), **wanted) == APPLIED
+    assert submit(script(a=[LATE], b=[APPLIED]), **wanted) == APPLIED
+    assert submit(script({"b": [APPLIED]}, a=[LATE], b=[GONE]), **wanted) == APPLIED
+    assert submit(script(a=[LATE], b=[GONE]), **wanted) == LATE
+    assert submit(script(a=[BROKEN, LATE], b=[GONE]), **wanted) == LATE
+
+
+def test_what_is_ordered_is_never_called_refused(script: Callable[..., Nodes]) -> None:
+    link = script(a=[LATE], b=[OversizeError("large")])
+    assert submit(link, level="applied", timeout_s=0.3) == LATE
+    bare = Receipt(transaction_id=TEXT, n=1, level=Level.ORDERED, position=7)
+    assert submit(script(a=[bare], b=[OversizeError("large")])) == bare
 
 
 def test_runs_have_no_receipt_by_one_id(script: Callable[..., Nodes]) -> None:
@@ -234,6 +329,7 @@ def test_the_best_receipt_of_all(script: Callable[..., Nodes]) -> None:
 def test_a_wait_goes_on_while_a_node_is_away(script: Callable[..., Nodes]) -> None:
     link = script({"a": [GONE, GONE, ORDERED]}, a=[GONE], b=[GONE])
     assert wait_for(link, TEXT, "ordered", 2) == ORDERED
+    assert wait_for(script({"a": [ORDERED]}, a=[GONE]), TEXT, "applied", 0.05) == LATE
     with pytest.raises(CommitStateUnknownError):
         wait_for(script({"a": [GONE]}, a=[GONE], b=[GONE]), TEXT, "ordered", 0.05)
     with pytest.raises(NotFoundError):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 import pytest
 
 from sparktxlog.cli import app as app_module
+from sparktxlog.cli import serve
 from sparktxlog.cli.app import run
 from sparktxlog.cli.example import example_config
 from sparktxlog.cli.node_api import NodeApi, _error_of
@@ -23,6 +26,7 @@ from sparktxlog.errors import (
     TxLogError,
     UnknownTableError,
 )
+from sparktxlog.worker.local_token import local_token
 
 STATUS: dict[str, Any] = {
     "node_id": "A",
@@ -101,6 +105,7 @@ def test_status_tells_how_much_log_is_kept_and_who_needs_a_copy(
         ({}, 0, "in sync"),
         ({"phase": "SUSPECT", "suspects": ["B"]}, 0, "in sync"),
         ({"phase": "JOINING"}, 3, "lagging"),
+        ({"failing": [{"task": "publishing", "text": "no room", "times": 3}]}, 3, "lagging"),
         ({"waiting_for": [{"peer": "C", "why": "promise", "since_us": 3_000_000}]}, 3, "lagging"),
         ({"published": 1100}, 3, "lagging"),
         # A worker that a scheduler starts is silent in between, and its replica still whole.
@@ -124,6 +129,19 @@ def test_status_tells_the_state_by_exit_code(
     node.answers["/v1/status"] = STATUS | change
     assert invoke(monkeypatch, "status", "--json") == code
     assert json.loads(capsys.readouterr().out)["state"] == word
+
+
+def test_status_prints_what_the_node_warns_of(
+    node: type[CannedNode], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    warning = {"code": "sole-voter", "text": "A alone has all votes"}
+    node.answers["/v1/status"] = STATUS | {"warnings": [warning]}
+    assert invoke(monkeypatch, "status") == 0
+    assert "warning: A alone has all votes" in capsys.readouterr().out
+    failing = {"task": "publishing", "text": "too many open files", "times": 3}
+    node.answers["/v1/status"] = STATUS | {"failing": [failing]}
+    assert invoke(monkeypatch, "status") == 3
+    assert "failing publishing, 3 times: too many open files" in capsys.readouterr().out
 
 
 def test_status_tells_of_a_history_that_nobody_could_compare(
@@ -263,6 +281,22 @@ def test_init_writes_a_file_that_passes_the_check(
     assert "--force" in captured.err
 
 
+def test_init_writes_a_token_of_this_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, token_file = tmp_path / "a.toml", tmp_path / "a.token"
+    assert invoke(monkeypatch, "init", str(path)) == 0
+    token = token_file.read_text().strip()
+    assert len(token) > 40
+    assert stat.S_IMODE(token_file.stat().st_mode) == 0o600
+    config = load_config(path, environ={})
+    assert config.client_token == token
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))
+    serve._note_token(config)
+    assert local_token("http://localhost:7070") == token
+    # Clients know the token: it is not replaced with the file.
+    assert invoke(monkeypatch, "init", str(path), "--force") == 0
+    assert token_file.read_text().strip() == token
+
+
 def test_every_commented_line_of_the_example_can_be_used(tmp_path: Path) -> None:
     text = example_config(node_id="A", port=7171)
     head, _, settings = text.partition("# cluster-secret-file")
@@ -284,6 +318,43 @@ def test_config_check_names_the_wrong_key(
     err = capsys.readouterr().err
     assert "signatur-interval" in err
     assert "signature-interval" in err
+
+
+@pytest.mark.parametrize(
+    ("where", "sealed", "why"),
+    [
+        ("file", "", "is no directory"),
+        ("file/a/b", "", "file is no directory"),
+        ("new/a", "", "is not writable"),
+        ("there", "there", "is not writable"),
+        ("there", "there/front.sqlite", "front.sqlite in it is not writable"),
+    ],
+)
+def test_a_data_directory_that_cannot_be_used_is_told_in_one_line(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    where: str,
+    sealed: str,
+    why: str,
+) -> None:
+    """By `config check` and by `serve` alike; nothing is made."""
+    (tmp_path / "file").touch()
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "front.sqlite").touch()
+    if why.endswith("not writable"):  # whoever runs the tests may write everywhere
+        denied = str(tmp_path / sealed) if sealed else str(tmp_path)
+        monkeypatch.setattr(os, "access", lambda path, _: str(path) != denied)
+    path = tmp_path / "a.toml"
+    path.write_text(
+        f'node-id="A"\nmaster-url="http://127.0.0.1:7171"\ndata-dir="{tmp_path / where}"\n'
+    )
+    for command in (("config", "check", str(path)), ("serve", "--config", str(path))):
+        assert invoke(monkeypatch, *command) == 6
+        shown = capsys.readouterr().err
+        assert f"data-dir = '{tmp_path / where}': " in shown and why in shown
+        assert "Traceback" not in shown and len(shown.splitlines()) <= 2
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["a.toml", "file", "there"]
 
 
 def test_config_show_hides_secrets(

@@ -30,7 +30,7 @@ EPOCHS: dict[str, Any] = {
         },
         "differing_addresses": {"B": ["http://b2"]},
     },
-    "force": {"confirm": "A 3", "may_be_lost": [LOSS]},
+    "force": {"confirm": "A 3", "may_be_lost": [LOSS], "linked_voters": ["C"]},
 }
 
 
@@ -88,9 +88,14 @@ def invoke(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> list[tuple[str, 
             [("POST", "/v1/peers/W/replace", {"id": "C", "url": "http://c", "witness": False})],
         ),
         (["set", "B", "--weight", "0"], [("PATCH", "/v1/peers/B", {"weight": 0})]),
+        (["set-quorum", "majority"], [("POST", "/v1/quorum", {"rule": "majority"})]),
         (["promote", "B"], [("POST", "/v1/peers/B/promote", {})]),
         (["demote", "B"], [("POST", "/v1/peers/B/demote", {})]),
         (["force", "--confirm", "A 3"], [("POST", "/v1/force", {"confirm": "A 3"})]),
+        (
+            ["force", "--confirm", "A 3", "--though-linked"],
+            [("POST", "/v1/force", {"confirm": "A 3", "though_linked": True})],
+        ),
     ],
 )  # fmt: skip
 def test_each_command_asks_for_its_change(
@@ -159,6 +164,7 @@ def test_force_shows_what_may_be_lost_before_it_asks(
     shown = capsys.readouterr().err
     assert "B, last heard 3.5 s ago" in shown
     assert "2 are missing" in shown
+    assert "C votes and is linked" in shown
 
 
 def test_what_nobody_showed_is_not_called_zero(
@@ -168,7 +174,7 @@ def test_what_nobody_showed_is_not_called_zero(
     monkeypatch.setitem(EPOCHS["force"], "may_be_lost", [unknown])
     monkeypatch.setattr("typer.prompt", lambda text, **_: text.split("'")[1])
     invoke(monkeypatch, "force")
-    assert capsys.readouterr().err.splitlines()[1] == (
+    assert capsys.readouterr().err.splitlines()[-1] == (
         "B, never heard: 7 transactions of its own are held here; what else it had is not known "
         "here."
     )

@@ -39,7 +39,7 @@ def invoke(
 ) -> int:
     """Run the command; return its exit code."""
 
-    def act(config: NodeConfig, api: Any, tell: Any) -> GaveWay:
+    def act(config: NodeConfig, api: Any, tell: Any, *, rejoin: bool = False) -> GaveWay:
         assert (config.node_id, api.url) == ("C", "http://a:7070")
         tell("comparing")
         if isinstance(done, Exception):

@@ -47,7 +47,7 @@ def test_rows_of_one_table_and_kind_share_one_section() -> None:
     (block,) = manifest.blocks
     assert block.txs is None and block.inline is not None and block.inline.rows == 4
     assert verify_payload(payload, digest_of(payload)) == manifest == read_manifest(payload)
-    table = read_section(split_payload(payload)[1][0], LIMIT)
+    table = read_section(split_payload(payload)[1][0], LIMIT, lambda schema: None)
     assert table.column_names == ["id", "name", TX_COLUMN, OP_COLUMN]
     assert table["id"].to_pylist() == [1, 2, 3, 4]
     assert table[TX_COLUMN].to_pylist() == [0, 1, 1, 1]
@@ -137,6 +137,6 @@ def test_rows_of_many_transactions(compression: str | None) -> None:
         compression=compression,
     )
     assert (manifest.n, manifest.session, manifest.blocks[0].schema_version) == (3, "s", 3)
-    table = read_section(split_payload(payload)[1][0], LIMIT)
+    table = read_section(split_payload(payload)[1][0], LIMIT, lambda schema: None)
     assert table[TX_COLUMN].to_pylist() == [0, 0, 1, 2]
     assert table[OP_COLUMN].to_pylist() == [0, 0, 0, 0]

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
+import hypothesis
 import pyarrow as pa
 import pytest
+from hypothesis import strategies as st
 
-from sparktxlog.codec.predicate import MAX_LENGTH, normalise
+from sparktxlog.codec.lexer import string_literal, tokens_of
+from sparktxlog.codec.predicate import MAX_LENGTH, evaluable, normalise
 from sparktxlog.errors import InvalidRequestError
 
 SCHEMA = pa.schema(
@@ -156,3 +161,65 @@ def test_the_number_of_tests_is_bounded() -> None:
     with pytest.raises(InvalidRequestError, match="more than 1,000 tests"):
         normalise(text, SCHEMA)
     assert normalise(" or ".join(["id = 1"] * 1000), SCHEMA).count("OR") == 999
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ("id in (" + "1," * 10_000 + "1)", "10,000 literals"),
+        ("name like '" + "a" * 1001 + "'", "1,000 characters at most"),
+        ("id = 0e99999999999999999999BD", "38 digits"),
+        ("id = 1e-99999999999999999999BD", "38 digits"),
+        ("id = 0." + "0" * 400, "400 characters"),
+        ("at = '0001-01-01T00:00:00+14:00'", "is no timestamp"),
+        ("at = timestamp '9999-12-31T23:00:00-14:00'", "is no timestamp"),
+    ],
+)
+def test_what_would_take_long_or_overflow_is_refused(given: str, text: str) -> None:
+    with pytest.raises(InvalidRequestError, match=text):
+        normalise(given, SCHEMA)
+
+
+def test_a_like_that_has_one_percent_to_try_stays_one() -> None:
+    for pattern in ("a", "a_b", "%", "a%", "%a", "a%b", "%a%", "a%%", r"100\%"):
+        text = normalise(f"name not like '{pattern}'", SCHEMA)
+        assert evaluable(text, SCHEMA) == text
+        assert "LIKE" in text
+
+
+def is_like(text: str, pattern: list[str]) -> bool:
+    """LIKE as the standard says it, each prefix of the pattern over each prefix of the text."""
+    reached = [True] + [False] * len(text)
+    for part in pattern:
+        if part == "%":
+            reached = [any(reached[: end + 1]) for end in range(len(text) + 1)]
+        else:
+            fits = [part in ("_", "\\" + char, char) for char in text]
+            reached = [False, *(a and b for a, b in zip(reached, fits, strict=False))]
+    return reached[-1]
+
+
+PARTS = ["a", "b", "(", "\n", "Ä", "%", "%", "%", "_", "\\%", "\\_", "\\\\"]
+
+
+@hypothesis.given(
+    st.lists(st.sampled_from(PARTS), max_size=12), st.text("ab(\nÄ%_\\", min_size=0, max_size=12)
+)
+def test_the_linear_form_of_like_means_the_same(pattern: list[str], text: str) -> None:
+    found = evaluable(f"(`Name` LIKE {string_literal(''.join(pattern))})", SCHEMA)
+    if "RLIKE" in found:
+        assert pattern.count("%") >= 2
+        (regex,) = [token.text for token in tokens_of(found) if token.kind == "string"]
+        assert (re.search(regex.replace(r"\z", r"\Z"), text) is not None) == is_like(text, pattern)
+    else:
+        assert pattern.count("%") <= 2
+
+
+def test_patterns_that_were_ordered_before_the_bound_are_linear_too() -> None:
+    text = evaluable(f"(`Name` LIKE '{'%a' * 30_000}')", SCHEMA)
+    assert text.count(".*?a") == 29_999
+    deepest = depth = 0
+    for char in text:
+        depth += (char == "(") - (char == ")")
+        deepest = max(deepest, depth)
+    assert deepest < 10

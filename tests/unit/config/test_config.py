@@ -126,6 +126,7 @@ def test_properties_and_peers_in_tables(tmp_path: Path) -> None:
         ({"acquisition-quorum": "most"}, "acquisition-quorum", "majority, all or a number"),
         ({"acquisition-quorum": 2}, "acquisition-quorum", "there are 1 members"),
         ({"idle-round-min": 9, "idle-round-max": 3}, "idle-round-max", "is less than"),
+        ({"worker-heartbeat": 9, "worker-dead-after": 8}, "worker-dead-after", "is less than"),
         ({**PEER, "cluster-secret": None}, "cluster-secret", "is required with peers"),
         ({**PEER, "cluster-secret": "short"}, "cluster-secret", "shorter than 16"),
         ({**PEER, "peer.1.url": None}, "peer.1.url", "is required"),
@@ -179,7 +180,7 @@ def test_origins_say_where_a_value_was_given(tmp_path: Path) -> None:
 
 
 def test_secrets_never_show() -> None:
-    config = load(**PEER, **{"client-token": "hush-hush"})
+    config = load(**PEER, **{"client-token": "hush-hush-hush-hush"})
     assert "0123456789abcdef" not in repr(config)
     assert "hush-hush" not in repr(config)
     assert "hush" not in str(error_of({"client-tokn": "hush"}))
@@ -195,6 +196,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         load_config(broken, environ={})
     secret = tmp_path / "secret"
     secret.write_text("  a secret from a file\n")
+    secret.chmod(0o640)
     config = load(**{**PEER, "cluster-secret": ..., "cluster-secret-file": str(secret)})
     assert config.cluster_secret == "a secret from a file"
 

@@ -11,13 +11,18 @@ from sparktxlog.config import load_config
 CONF = Path(__file__).parents[3] / "conf"
 
 
-def test_the_three_sites_are_each_others_peers() -> None:
+def test_the_three_sites_are_each_others_peers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = tmp_path / "conf" / "cluster.secret"
+    secret.parent.mkdir()
+    secret.write_text("0123456789abcdef")
+    secret.chmod(0o600)
+    monkeypatch.chdir(tmp_path)
     sites = []
     for name in "abc":
         text = (CONF / f"site-{name}.toml").read_text()
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Path, "read_text", lambda self: "0123456789abcdef")
-            sites.append(load_config(CONF / f"site-{name}.toml", environ={}))
+        sites.append(load_config(CONF / f"site-{name}.toml", environ={}))
         assert f'"data/site-{name}"' in text
         assert "cluster-secret = " not in text
     assert len({site.shared_hash() for site in sites}) == 1

@@ -14,6 +14,8 @@ BASE: dict[str, Any] = {
     "node-id": "A", "master-url": "http://127.0.0.1:7001", "data-dir": "data/a",
 }  # fmt: skip
 
+HUSH, OPEN = "hush-hush-hush-hush", "open-to-all-clients"
+
 
 def load(environ: dict[str, str] | None = None, **values: Any) -> NodeConfig:
     given = {key.replace("_", "-"): value for key, value in values.items()}
@@ -22,30 +24,31 @@ def load(environ: dict[str, str] | None = None, **values: Any) -> NodeConfig:
 
 def test_it_comes_from_where_settings_come_from(tmp_path: Path) -> None:
     assert load().admin_token is None
-    assert load(admin_token=" hush ").admin_token == "hush"
-    assert load({"SPARKTXLOG_ADMIN_TOKEN": "hush"}).admin_token == "hush"
+    assert load(admin_token=f" {HUSH} ").admin_token == HUSH
+    assert load({"SPARKTXLOG_ADMIN_TOKEN": HUSH}).admin_token == HUSH
     file = tmp_path / "token"
-    file.write_text("hush\n")
-    assert load(admin_token_file=str(file)).admin_token == "hush"
-    assert load({"SPARKTXLOG_ADMIN_TOKEN_FILE": str(file)}).admin_token == "hush"
+    file.write_text(f"{HUSH}\n")
+    file.chmod(0o600)
+    assert load(admin_token_file=str(file)).admin_token == HUSH
+    assert load({"SPARKTXLOG_ADMIN_TOKEN_FILE": str(file)}).admin_token == HUSH
 
 
 def test_it_does_not_replace_the_client_token() -> None:
     with pytest.raises(ConfigError, match="client-token is required when listening"):
-        load(listen="0.0.0.0:7001", admin_token="hush")
-    config = load(listen="0.0.0.0:7001", admin_token="hush", client_token="open")
-    assert (config.admin_token, config.client_token) == ("hush", "open")
+        load(listen="0.0.0.0:7001", admin_token=HUSH)
+    config = load(listen="0.0.0.0:7001", admin_token=HUSH, client_token=OPEN)
+    assert (config.admin_token, config.client_token) == (HUSH, OPEN)
 
 
 @pytest.mark.parametrize(
     ("values", "key", "part"),
     [
         ({"admin_token": ""}, "admin-token", "not empty"),
-        ({"admin_token": "hush-1", "admin_token_file": "x"}, "admin-token-file", "given as well"),
+        ({"admin_token": HUSH, "admin_token_file": "x"}, "admin-token-file", "given as well"),
         ({"admin_token_file": "/no/such/file"}, "admin-token-file", "No such file"),
-        ({"admin_token": "hush-1", "client_token": "hush-1"}, "admin-token", "same as client"),
+        ({"admin_token": HUSH, "client_token": HUSH}, "admin-token", "same as client"),
         (
-            {"admin_token": "hush-1-hush-1-hush-1", "cluster_secret": "hush-1-hush-1-hush-1"},
+            {"admin_token": HUSH, "cluster_secret": HUSH},
             "admin-token", "same as cluster-secret",
         ),
     ],
@@ -54,8 +57,35 @@ def test_wrong_values_are_named_and_hidden(values: dict[str, Any], key: str, par
     with pytest.raises(ConfigError, match=part) as caught:
         load(**values)
     assert caught.value.fields["key"] == key
-    assert "hush-1" not in str(caught.value) + str(caught.value.fields)
+    assert HUSH not in str(caught.value) + str(caught.value.fields)
 
 
 def test_it_never_shows() -> None:
-    assert "hush-hush" not in repr(load(admin_token="hush-hush"))
+    assert HUSH not in repr(load(admin_token=HUSH))
+
+
+@pytest.mark.parametrize("name", ["client-token", "admin-token", "cluster-secret"])
+def test_what_can_be_guessed_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="shorter than 16 characters") as caught:
+        load(**{name: HUSH[:15]})
+    assert caught.value.fields["key"] == name and HUSH[:15] not in str(caught.value)
+    assert load(**{name: HUSH[:16]}) is not None
+    file = tmp_path / "secret"
+    file.write_text(HUSH[:15])
+    file.chmod(0o600)
+    with pytest.raises(ConfigError, match="shorter than 16 characters"):
+        load(**{f"{name}-file": str(file)})
+
+
+@pytest.mark.parametrize("mode", [0o604, 0o602, 0o644, 0o666])
+def test_a_secret_that_others_can_read_or_write_is_refused(mode: int, tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    file.write_text(HUSH)
+    for name in ("client-token", "admin-token", "cluster-secret"):
+        file.chmod(mode)
+        with pytest.raises(ConfigError, match="every user of this machine") as caught:
+            load(**{f"{name}-file": str(file)})
+        assert caught.value.fields["key"] == f"{name}-file" and "chmod 600" in caught.value.hint
+        for private in (0o400, 0o600, 0o440, 0o640):
+            file.chmod(private)
+            load(**{f"{name}-file": str(file)})

@@ -157,7 +157,7 @@ def test_progress_is_told_soon() -> None:
     def wishes(position: int, now: int) -> list[int]:
         sent.clear()
         base = MergeBase(position=position)
-        following.work(VIEW, None, base, 9, now, joining=True, witness=False)
+        following.work(VIEW, None, base, 9, now, counter=9, joining=True, witness=False)
         return [message.base.position for message in sent if isinstance(message, JoinRequest)]
 
     soon = config.retry_us // 8

@@ -106,6 +106,23 @@ def test_other_rosters_may_be(roster: Roster) -> None:
     assert unsafe(lone().view, roster) == ""
 
 
+@pytest.mark.parametrize(
+    ("rule", "reason"),
+    [
+        ("default", "the quorum is so already"),
+        ("4", "a quorum of 4 cannot be reached by 3 masters"),
+        ("0", "'0' is no quorum"),
+        ("most", "'most' is no quorum"),
+        ("all", ""),
+        ("majority", ""),
+        ("3", ""),
+    ],
+)
+def test_quorums_that_may_be(rule: str, reason: str) -> None:
+    assert unsafe(lone().view, (A, B, C), rule) == reason
+    assert unsafe(lone().view, WITHOUT_C, "default") == ""
+
+
 def test_a_node_that_is_no_member_may_become_a_witness() -> None:
     view = next_view(lone().view, "a", "b")
     assert unsafe(view, (A, B, replace(C, witness=True))) == ""
@@ -159,6 +176,20 @@ def test_a_change_of_a_roster_that_another_one_changed_does_not_happen() -> None
     reason = refusal(decide(node, other))
     assert reason == "the roster changed meanwhile, in epoch 2"
     assert_unchanged(node, other)
+
+
+def test_a_change_of_the_quorum_holds_once_a_view_has_it() -> None:
+    node = lone()
+    wanted = ChangeRequested(ticket=1, roster=node.view.roster, quorum_rule="all")
+    node.feed(wanted)
+    as_it_was = next_view(node.view, "a", "b", "c")
+    assert told(decide(node, as_it_was)) == []  # it is proposed again
+    changed = replace(next_view(as_it_was, "a", "b", "c"), quorum_rule="all")
+    assert told(decide(node, changed)) == [(1, 3, "")]
+    node.feed(replace(wanted, ticket=2, quorum_rule="2"))
+    other = replace(next_view(changed, "a", "b", "c"), quorum_rule="majority")
+    reason = refusal(decide(node, other), ticket=2)
+    assert reason == "the quorum changed meanwhile, in epoch 4"
 
 
 def test_a_change_that_another_node_decided_is_answered() -> None:

@@ -6,7 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from sparktxlog.protocol.actions import Action, Alarm, TellAccepted, TellOrdered, TellRejected
+from sparktxlog.protocol.actions import (
+    Action,
+    Alarm,
+    SendPost,
+    TellAccepted,
+    TellOrdered,
+    TellRejected,
+)
 from sparktxlog.protocol.events import PostReceived
 from sparktxlog.protocol.master import Master
 from sparktxlog.testing.mutation.lone import SECOND_US, Lone
@@ -22,14 +29,16 @@ class Skewed:
         self.node = Lone(Master)
         self.round = 0
 
-    def posts(self, off_us: int, *, rounds: int = SAMPLES, peers: str = "bc") -> list[Action]:
-        """Let peers post, whose clocks differ by `off_us` from this node's."""
+    def posts(
+        self, off_us: int, *, rounds: int = SAMPLES, peers: str = "bc", counter_us: int = 0
+    ) -> list[Action]:
+        """Let peers post, whose clocks are `off_us` ahead of the right time."""
         node, actions = self.node, list[Action]()
         for _ in range(rounds):
             self.round += 1
             node.now += SECOND_US
             for peer in peers:
-                post = node.post_of(peer, node.now)
+                post = node.post_of(peer, node.now + counter_us)
                 post = replace(post, round=self.round, wall=node.now + off_us)
                 actions += node.feed(PostReceived(post=post))
         return actions
@@ -130,3 +139,95 @@ def test_a_clock_that_was_set_right_takes_submits_again() -> None:
     assert refused(skewed.node.submit())
     skewed.posts(0, rounds=SAMPLES)
     assert not refused(skewed.node.submit())
+
+
+# -- a clock that was wrong once -------------------------------------------------------------------
+
+HOUR_US = 3_600 * SECOND_US
+
+
+def walls(actions: list[Action]) -> list[int]:
+    return [action.post.wall for action in actions if isinstance(action, SendPost)]
+
+
+def test_a_clock_that_was_ahead_once_stops_no_submits_for_ever() -> None:
+    """The log clock stays ahead, also after restarts; posts tell the wall clock, and only wall
+    clocks are compared."""
+    skewed = Skewed()
+    node = skewed.node
+    node.off_us = HOUR_US
+    skewed.posts(-HOUR_US)
+    assert refused(node.submit())
+    node.wait(2 * SECOND_US)
+    ahead = node.master.stamp
+    assert ahead >= HOUR_US
+    node.off_us = 0
+    node.start()
+    actions = skewed.posts(0)
+    assert max(walls(actions)) <= node.now, "posts tell the wall clock"
+    accepted = node.submit()
+    assert not refused(accepted)
+    (header,) = (a.header for a in accepted if isinstance(a, TellAccepted) and a.header)
+    assert header.ts > ahead, "and what was promised stays true"
+
+
+def test_two_masters_take_submits_again_when_the_clock_of_one_was_set_right() -> None:
+    """Seen from the other one."""
+    skewed = Skewed()
+    skewed.posts(HOUR_US)
+    assert refused(skewed.node.submit())
+    for wall_us in (0, 0, 0, 0):
+        skewed.posts(wall_us, rounds=1, counter_us=HOUR_US)
+    assert not refused(skewed.node.submit())
+
+
+def test_a_machine_that_slept_for_two_minutes_recovers_by_itself() -> None:
+    """Its steady clock stood still, its wall clock was set by its host."""
+    skewed = Skewed()
+    node = skewed.node
+    skewed.posts(0)
+    node.off_us = 120 * SECOND_US
+    # What waited in the network is old; then the others post as ever.
+    skewed.posts(0, rounds=1)
+    actions = skewed.posts(120 * SECOND_US, rounds=2)
+    assert not alarms(actions)
+    accepted = node.submit()
+    assert not refused(accepted)
+    (header,) = (a.header for a in accepted if isinstance(a, TellAccepted) and a.header)
+    assert header.ts >= node.now + 120 * SECOND_US - SECOND_US
+
+
+@pytest.mark.parametrize("hours", [1, 8_766])
+def test_a_node_that_returns_with_a_clock_far_ahead_promises_nothing_far_ahead(hours: int) -> None:
+    """The others would have to refuse it, and an epoch change would move all of them."""
+    skewed = Skewed()
+    node = skewed.node
+    skewed.posts(0)
+    node.off_us = hours * HOUR_US
+    node.start()
+    actions = skewed.posts(0)
+    counters = [a.post.counter for a in actions if isinstance(a, SendPost)]
+    assert counters
+    assert max(counters) <= node.now + 10 * SECOND_US
+    assert refused(node.submit())
+
+
+def test_a_cluster_that_was_stopped_for_days_goes_on_with_the_time_of_now() -> None:
+    """All clocks agree, so no operator is needed."""
+    skewed = Skewed()
+    node = skewed.node
+    skewed.posts(0)
+    node.now += 60 * HOUR_US
+    node.start()
+    skewed.posts(0, rounds=2)
+    (header,) = (a.header for a in node.submit() if isinstance(a, TellAccepted) and a.header)
+    assert header.ts - node.now in (0, 1)
+
+
+def test_a_node_alone_goes_on_with_the_time_of_now() -> None:
+    node = Lone(Master, votes={"a": 1})
+    node.submit()
+    node.now += 60 * HOUR_US
+    node.start()
+    (header,) = (a.header for a in node.submit() if isinstance(a, TellAccepted) and a.header)
+    assert header.ts - node.now in (0, 1)

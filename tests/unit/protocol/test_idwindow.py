@@ -92,3 +92,11 @@ def test_structured_ids_spread_over_the_buckets() -> None:
 
 def test_at_most_24_bytes_per_id() -> None:
     assert IdWindow(1_000_000).size_bytes <= 24.5 * 1_000_000
+
+
+@pytest.mark.parametrize("count", [3, 40])
+def test_all_ids_of_a_run_are_located_at_once(count: int) -> None:
+    window = IdWindow(100, max_run=50)
+    window.add(b"".join(_id(n) for n in range(60)))
+    asked = [_id(n) for n in range(58, 58 + count)]
+    assert window.locate_all(b"".join(asked)) == [(0, 59), (1, 60)]

@@ -12,7 +12,6 @@ from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import RunFacts
 from sparktxlog.protocol.addition import head_of, holders, least_promise, may_add
 from sparktxlog.protocol.chain import chain_hash
-from sparktxlog.protocol.counter import TimestampCounter
 from sparktxlog.protocol.events import RunSubmitted
 from sparktxlog.protocol.fetching import Fetching
 from sparktxlog.protocol.messages import Announcement, MergeBase, RunHeader
@@ -47,32 +46,6 @@ def test_chain_hash_covers_the_documented_bytes() -> None:
         data += number.to_bytes(width, "big")
     data += b"a" + (5).to_bytes(32, "big")
     assert chain_hash(previous, header(5, 77, n=3)) == hashlib.sha256(data).digest()
-
-
-class TestCounter:
-    def test_stamps_rise_even_when_the_clock_stands(self) -> None:
-        counter = TimestampCounter(reserved=0, floor=0, reserve_us=10)
-        assert [counter.stamp(5), counter.stamp(5), counter.stamp(4)] == [5, 6, 7]
-
-    def test_a_stamp_exceeds_what_was_promised_or_used(self) -> None:
-        counter = TimestampCounter(reserved=0, floor=0, reserve_us=10)
-        assert counter.promise(100) == 100
-        assert counter.stamp(100) == 101
-        counter.use(300)
-        assert counter.stamp(100) == 301
-
-    def test_learning_raises_the_log_clock_and_it_goes_on(self) -> None:
-        counter = TimestampCounter(reserved=0, floor=0, reserve_us=10)
-        counter.learn(1_000, 100)
-        assert counter.log_time(150) == 1_050
-        counter.learn(500, 150)
-        assert counter.log_time(150) == 1_050
-
-    def test_each_start_is_above_the_reservation_and_reserves_anew(self) -> None:
-        counter = TimestampCounter(reserved=50, floor=20, reserve_us=10)
-        assert counter.promise(7) == 51
-        assert counter.reservation() == 61
-        assert counter.reservation() is None
 
 
 class TestStream:

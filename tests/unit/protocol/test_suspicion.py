@@ -117,7 +117,7 @@ def missing_link(answers: Answers, peer: str, own: str = "a", **settings: object
 def test_a_broken_link_is_suspected_in_the_same_batch() -> None:
     watched = Watched({"b": ()})
     told = [action for action in watched.link("c", up=False) if isinstance(action, TellPhase)]
-    assert [(one.phase, one.reason) for one in told] == [(Phase.SUSPECT, "no sign of life from c")]
+    assert [(one.phase, one.reason) for one in told] == [(Phase.SUSPECT, "nothing usable from c")]
     assert watched.node.master.status().suspects == ("c",)
 
 

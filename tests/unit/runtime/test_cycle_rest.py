@@ -25,7 +25,7 @@ class WaitingCore:
     def next_deadline(self) -> int | None:
         return None
 
-    def handle_all(self, events: Sequence[Event], now: int) -> list[Action]:
+    def handle_all(self, events: Sequence[Event], now: int, wall: int) -> list[Action]:
         self.events += events
         self.wants_rest = not any(isinstance(event, Rested) for event in events)
         return []
@@ -35,8 +35,8 @@ def cycle_of(core: WaitingCore, executor: object, is_busy: Callable[[], bool]) -
     parts = {name: cast(Any, None) for name in ("holdings", "receipts")}
     return Cycle(
         master=cast(Any, core), executor=cast(Any, executor), **parts,
-        clock=cast(Any, SimpleNamespace(now=lambda: 0)), run_limit=(1, 1), first_ticket=1,
-        on_fatal=lambda alarm: None, is_busy=is_busy,
+        clock=cast(Any, SimpleNamespace(now=lambda: 0, wall=lambda: 0)), run_limit=(1, 1),
+        id_window=1, first_ticket=1, on_fatal=lambda alarm: None, is_busy=is_busy,
     )  # fmt: skip
 
 

@@ -37,7 +37,7 @@ from sparktxlog.errors import (
 )
 from sparktxlog.model.report import WorkerReport
 from sparktxlog.model.table import TableDefinition
-from sparktxlog.runtime.donor import MAX_LEASES, Donor
+from sparktxlog.runtime.donor import MAX_LEASES, Donor, _step_back
 from sparktxlog.runtime.metrics import Metrics
 from sparktxlog.runtime.replicas import LogEnds, Replicas
 from sparktxlog.runtime.turns import Turns
@@ -354,6 +354,22 @@ def test_copies_give_way_to_the_protocol(tmp_path: Path) -> None:
             assert os.getpriority(os.PRIO_PROCESS, 0) == own
 
     asyncio.run(main())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have no priorities of their own")
+@pytest.mark.parametrize(("before", "after"), [(3, 13), (10, 19)])
+def test_copies_give_way_at_whatever_priority_the_node_has(before: int, after: int) -> None:
+    found = []
+
+    def work() -> None:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), before)
+        _step_back()
+        found.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert found == [after]
 
 
 def test_a_lease_in_use_does_not_expire(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sparktxlog.codec.payload import encode_payload
-from sparktxlog.errors import DiskFullError, StorageError
+from sparktxlog.errors import DiskFullError, InternalError, StorageError, TxLogError
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import RunManifest
 from sparktxlog.protocol.actions import (
@@ -156,18 +156,24 @@ def test_a_full_disk_delays_and_loses_nothing(monkeypatch: pytest.MonkeyPatch) -
     asyncio.run(main())
 
 
-def test_an_unknown_state_of_the_storage_ends_the_executor() -> None:
+@pytest.mark.parametrize(
+    ("error", "told"), [(StorageError("I/O error"), StorageError),
+                        (RuntimeError("I/O error"), InternalError)],
+)  # fmt: skip
+def test_an_unknown_state_of_the_storage_ends_the_executor(
+    error: Exception, told: type[TxLogError]
+) -> None:
     async def main() -> None:
         bench = Bench()
-        bench.front.errors = [StorageError("I/O error")]
+        bench.front.errors = [error]
         bench.front.gate.set()
         bench.executor.put([bench.own(1), accepted(1)])
         waiting = bench.executor.write([PutValue(name="x", value=b"1")])
-        with pytest.raises(StorageError, match="I/O error"):
+        with pytest.raises(told, match="I/O error"):
             await bench.executor.run()
         assert bench.told_tickets() == []
         for late in (waiting, bench.executor.write([PutValue(name="x", value=b"2")])):
-            with pytest.raises(StorageError, match="I/O error"):
+            with pytest.raises(told, match="I/O error"):
                 await late
         bench.executor.close()
 

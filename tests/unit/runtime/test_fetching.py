@@ -39,7 +39,7 @@ class Origin:
             raise self.failure
         return self.payload
 
-    def stream(self, path: str, offset: int) -> Iterator[bytes]:
+    def stream(self, file: StagedFile, offset: int) -> Iterator[bytes]:
         if offset >= len(CONTENT):
             raise TransportError("answered 416")  # as a real peer does
         self.offsets.append(offset)

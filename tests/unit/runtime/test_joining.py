@@ -55,6 +55,7 @@ class Bench:
             node_id=NodeId("B"), order=order, position=position, executor=surroundings,
             is_fresh=lambda: self.fresh, start_again=self.started.append, values=values or {},
             ancestry=surroundings, keeper=surroundings, on_diverged=self.alarms.append,
+            as_another=lambda: [PutValue(name="own", value=b"")],
         )  # fmt: skip
 
     async def compare(self, link: Any, snapshot: FrontSnapshot) -> Compared:
@@ -104,14 +105,27 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-def test_an_order_is_kept_once_and_by_a_fresh_node_only() -> None:
+def test_a_node_that_keeps_something_joins_as_another_or_not_at_all() -> None:
+    """P30: it is told so because its disk is an older one; its own runs go with it."""
+
     async def main() -> None:
         bench = Bench()
         bench.fresh = False
-        bench.joining.told(HELLO)
+        bench.joining.told(replace(HELLO, join_as=1))
         await settle()
         assert not bench.started
-        bench.fresh = True
+        bench.joining.told(HELLO)
+        await settle()
+        assert bench.order == JoinOrder(lineage="l", incarnation=3)
+        assert [w.name for w in bench.writes if isinstance(w, PutValue)] == ["joining", "own"]
+        assert len(bench.started) == 1
+
+    asyncio.run(main())
+
+
+def test_an_order_is_kept_once() -> None:
+    async def main() -> None:
+        bench = Bench()
         bench.joining.told(HELLO)
         bench.joining.told(HELLO)
         await settle()

@@ -6,9 +6,13 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from sparktxlog.codec.transactions import PreparedTransaction
 from sparktxlog.model.receipt import Level
 from sparktxlog.runtime.node import Node
 from sparktxlog.runtime.progress import Progress
+from sparktxlog.storage.interfaces import OlderIdsFound
 
 ID = bytes(range(16))
 
@@ -23,7 +27,9 @@ def test_a_position_is_told_only_once_it_is_durable() -> None:
             payloads=None,
             master=SimpleNamespace(locate=lambda wanted: 7 if wanted == ID else None),
             front=SimpleNamespace(
-                find_transaction=lambda wanted: None, read_entry_at=lambda position: None
+                find_transaction=lambda wanted: None,
+                read_entry_at=lambda position: None,
+                filed_ids=0,
             ),
             receipts=SimpleNamespace(pending=lambda wanted: None),
             replicas=SimpleNamespace(applied=lambda copies: 0),
@@ -35,5 +41,42 @@ def test_a_position_is_told_only_once_it_is_durable() -> None:
         receipt = await node.find(ID)
         assert receipt is not None
         assert (receipt.level, receipt.position, receipt.outcome) == (Level.ORDERED, 7, None)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("applied", [True, False])
+def test_a_repeat_of_an_old_transaction_is_answered_at_its_level_or_late(applied: bool) -> None:
+    async def main() -> None:
+        async def wait_applied(position: int, copies: int, timeout: float) -> bool:
+            assert (position, copies) == (5, 1)
+            return applied
+
+        parts: Any = SimpleNamespace(
+            config=None,
+            payloads=None,
+            master=SimpleNamespace(view=SimpleNamespace(members=("A",))),
+            front=SimpleNamespace(
+                filed_ids=1,
+                older_ids=lambda ids: OlderIdsFound(found={0: (5, False)}),
+                read_entry_at=lambda position: None,
+            ),
+            receipts=SimpleNamespace(wait_applied=wait_applied),
+            cycle=SimpleNamespace(halted=None),
+            settings=SimpleNamespace(paused=False),
+            joining=SimpleNamespace(settled=asyncio.Event(), proven=True),
+            executor=SimpleNamespace(disk_full=False),
+            links={},
+            readers=None,
+            stopping=False,
+        )
+        parts.joining.settled.set()
+        node = Node(parts)
+        nothing = PreparedTransaction(transaction_id=ID, operations=())
+        told = await node.submit(nothing, level=Level.ORDERED, timeout=1)
+        assert (told.level, told.late, told.position) == (Level.ORDERED, False, 5)
+        told = await node.submit(nothing, level=Level.APPLIED, timeout=1)
+        wanted = (Level.APPLIED, False) if applied else (Level.ORDERED, True)
+        assert (told.level, told.late) == wanted
 
     asyncio.run(main())

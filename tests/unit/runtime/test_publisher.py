@@ -5,9 +5,11 @@ And the epochs that it appends: each once, whenever the process was killed.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -20,6 +22,7 @@ from sparktxlog.model.operation import Block, OperationKind
 from sparktxlog.protocol.messages import QueueEntry
 from sparktxlog.protocol.phases import Phase
 from sparktxlog.protocol.view import Seat, View
+from sparktxlog.runtime import publisher as publisher_module
 from sparktxlog.runtime.epoch_history import EpochHistory
 from sparktxlog.runtime.publisher import Publisher
 from sparktxlog.storage.front import SqliteFront
@@ -119,6 +122,29 @@ def giver(tmp_path: Path) -> Site:
     site.order(RUNS[:6], ENTRIES[:6])
     site.publish()
     return site
+
+
+def test_what_nobody_foresaw_is_shown_and_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No file descriptor is left for a while: the thread outlives it."""
+    site, done = Site(tmp_path / "site"), Event()
+    site.order(RUNS[:1], ENTRIES[:1])
+    publisher = site.publisher(lambda position, seconds: done.set())
+    publish, seen = publisher_module.publish, []
+
+    def without_descriptors(*args: Any, **named: Any) -> Any:
+        if len(seen) < 3:
+            seen.append(publisher.failure)
+            raise OSError(errno.EMFILE, "too many open files")
+        return publish(*args, **named)
+
+    monkeypatch.setattr(publisher_module, "publish", without_descriptors)
+    publisher.start(2)
+    assert done.wait(10), publisher.failure
+    publisher.stop()
+    assert publisher.failure is None and site.positions() == [1, 2]
+    assert [found and "too many open files" in str(found) for found in seen] == [None, True, True]
 
 
 @pytest.mark.parametrize("held", [0, 2])

@@ -37,6 +37,7 @@ from sparktxlog.storage.interfaces import (
     ExpireLog,
     ForgetPayloads,
     PutAnnouncement,
+    PutReservation,
     PutRun,
 )
 from sparktxlog.storage.quarantine import Quarantine
@@ -127,6 +128,33 @@ def test_the_node_starts_as_one_that_joins(node: Node, other: OtherNode) -> None
     assert not (node.data_dir / "set-aside").exists()
     with pytest.raises(LocalProtocolError, match="keeps nothing"):
         quarantine_node(node.config, other)
+
+
+def test_a_node_that_promised_too_much_joins_anew(node: Node, other: OtherNode) -> None:
+    """Its queue is the beginning of the other's, and nobody can use its timestamps (C3)."""
+    year_ahead = 1 << 51
+    waits = append_run(7, ts=year_ahead)
+    node.write(waits, PutReservation(counter=year_ahead + 1_000_000))
+    with pytest.raises(LocalProtocolError, match="nothing to quarantine") as caught:
+        quarantine_node(node.config, other)
+    assert "--rejoin" in str(caught.value)
+    done = quarantine_node(node.config, other, rejoin=True)
+    assert (done.common, done.ordered, done.accepted, done.incarnation) == (6, 0, 1, 2)
+    assert [row["sequence"] for row in node.kept()] == [7]
+    state = SqliteFront(node.data_dir).load(1_000)
+    assert (state.core.reserved, list(state.core.incoming)) == (0, [])
+    assert join_order(state.values) == JoinOrder(lineage="forced", incarnation=2, log=LOG)
+
+
+def test_a_node_that_only_promised_joins_anew_too(node: Node, other: OtherNode) -> None:
+    for front in node.data_dir.glob("front.sqlite*"):
+        front.unlink()
+    with pytest.raises(LocalProtocolError, match="keeps nothing"):
+        node.write(PutReservation(counter=0))
+        quarantine_node(node.config, other, rejoin=True)
+    node.write(PutReservation(counter=1 << 51))
+    done = quarantine_node(node.config, other, rejoin=True)
+    assert (done.ordered, done.accepted, done.acquired, done.incarnation) == (0, 0, 0, 2)
 
 
 def staged_run(seq: int, path: str, content: bytes, **options: Any) -> PutRun:

@@ -100,6 +100,21 @@ def test_a_level_not_reached_in_time_is_unknown_and_says_how_far_it_got() -> Non
     run(main())
 
 
+def test_a_level_that_is_late_once_ordered_is_a_receipt_that_says_so() -> None:
+    async def main() -> None:
+        receipts = Receipts(lambda copies: 0)
+        submission = receipts.open(1, IDS, singles=True)
+        receipts.accepted(1, header())
+        receipts.ordered(entry(11), 7)
+        for index, position in ((1, 12), (None, 11)):
+            told = await receipts.wait(submission, index, Level.APPLIED, 1, 0.001)
+            assert (told.level, told.late, told.position) == (Level.ORDERED, True, position)
+        told = await receipts.wait(submission, 1, Level.ORDERED, 1, 0.001)
+        assert not told.late
+
+    run(main())
+
+
 def test_late_stamping_is_told_twice() -> None:
     async def main() -> None:
         receipts = Receipts(lambda copies: 0)
@@ -175,11 +190,16 @@ def test_a_stop_answers_all() -> None:
             asyncio.create_task(receipts.wait(submission, 0, Level.ORDERED, 1, 5)),
             asyncio.create_task(receipts.wait_applied(5, 1, 5)),
         ]
+        ordered = receipts.open(2, bytes([9]) * 16, singles=True)
+        receipts.accepted(2, header(5, n=1))
+        receipts.ordered(replace(entry(4), header=header(5, n=1)), 1)
+        late = asyncio.create_task(receipts.wait(ordered, 0, Level.APPLIED, 1, 5))
         await asyncio.sleep(0)
         receipts.close(CommitStateUnknownError("stopping"))
         for wait in waits:
             with pytest.raises(CommitStateUnknownError, match="stopping"):
                 await wait
+        assert ((await late).position, (await late).late) == (4, True)
 
     run(main())
 
@@ -258,14 +278,15 @@ def test_detached_clients_learn_that_the_outcome_is_open() -> None:
         wanted = [
             (IDS[16:32], "accepted"),
             (bytes([8]) * 16, "accepted"),
-            (bytes([9]) * 16, "ordered"),
         ]
-        for wait, (first, reached) in zip(waits, wanted, strict=True):
+        for wait, (first, reached) in zip(waits[:2], wanted, strict=True):
             with pytest.raises(CommitStateUnknownError, match="epoch 2 goes on") as caught:
                 await wait
             assert not caught.value.definite
             assert caught.value.fields["transaction_id"] == str(uuid.UUID(bytes=first))
             assert caught.value.fields["reached"] == reached
+        told = await waits[2]
+        assert (told.level, told.late, told.position) == (Level.ORDERED, True, 20)
         assert not reader.done()
         # Nobody's traffic is under way any more: copies need not yield to it.
         assert busy == [True, False]

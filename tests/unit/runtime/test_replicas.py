@@ -64,6 +64,54 @@ def test_silence_means_dead_and_any_report_alive() -> None:
     assert known.status(12_000_000)[0]["alive"]
 
 
+def test_a_worker_that_follows_owes_reports_until_it_ends() -> None:
+    known, saved = replicas(), dict[str, bytes]()
+
+    def take(found: WorkerReport, now: int) -> None:
+        for write in known.accept(found, now)[2]:
+            assert isinstance(write, PutValue)
+            saved[write.name] = write.value
+
+    take(report(10), 1_000_000)
+    assert known.newly_silent(90_000_000) == [] and not known.status(90_000_000)[0]["silent"]
+    follows = replace(report(10), follows=True, error="the disk is full")
+    take(follows, 100_000_000)
+    assert known.newly_silent(110_000_000) == []
+    assert [w["code"] for w in known.warnings(110_000_000)] == ["worker-error"]
+    # Told once, and again after it was heard meanwhile.
+    assert known.newly_silent(110_000_001) == [follows]
+    assert known.newly_silent(111_000_000) == []
+    (line,) = known.status(111_000_000)
+    assert (line["silent"], line["error"]) == (True, "the disk is full")
+    (warning,) = known.warnings(111_000_000)
+    assert warning["code"] == "worker-silent" and "disk is full" in warning["text"]
+    take(follows, 112_000_000)
+    assert known.newly_silent(113_000_000) == [] and len(known.newly_silent(130_000_000)) == 1
+    # A node that starts anew waits as long before it says so.
+    again = replicas(saved)
+    assert again.newly_silent(200_000_000) == []
+    assert [one.worker_id for one in again.newly_silent(210_000_001)] == ["wA"]
+    # Who ends well owes nothing, over a restart either.
+    take(report(10), 131_000_000)
+    for one in (known, replicas(saved)):
+        assert one.newly_silent(300_000_000) == one.newly_silent(400_000_000) == []
+        assert one.warnings(400_000_000) == []
+
+
+def test_nobody_says_of_a_site_that_is_not_heard_that_its_worker_is_silent() -> None:
+    linked = [True]
+    known = Replicas(
+        node_id="A", lineage="l", dead_after_us=10, ends=lambda: LogEnds(position=10, published=10),
+        hash_at=hash_at, saved={}, hears=lambda _: linked[0],
+    )  # fmt: skip
+    known.accept(replace(report(10, "B"), follows=True), 1_000)
+    assert known.status(2_000)[0]["silent"]
+    # The other site's node tells of its own worker; this one only shows it.
+    assert known.newly_silent(2_000) == []
+    linked[0] = False
+    assert not known.status(2_000)[0]["silent"]
+
+
 def test_batches_are_kept_bounded_and_survive_a_restart() -> None:
     known, saved = replicas(), {}
     for batch in range(1, HISTORY + 51):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -60,6 +61,27 @@ def shortened(found: RetentionView, log_bytes: int = 10_000) -> Shortening:
 def cut_of(found: RetentionView, log_bytes: int = 10_000) -> int:
     cut = shortened(found, log_bytes).cut
     return found.kept_after if cut is None else cut.last
+
+
+@pytest.mark.parametrize("wrong", [NOW + 87_600 * HOUR_US, NOW + 1, 0])
+@pytest.mark.parametrize("stamped", [{100}, {100, 200, 300}, {300, 500}])
+def test_a_segment_stamped_by_a_wrong_clock_stops_no_expiry(wrong: int, stamped: set[int]) -> None:
+    cuts = [replace(cut, ordered_at=wrong) if cut.last in stamped else cut for cut in CUTS]
+    found = decide(view(limits=limits(age_us=int(5.5 * HOUR_US))), cuts, 10_000, 0)
+    assert found.cut is not None
+    # At 500 the next segment behind it is not old enough to tell.
+    assert found.cut.last == 400
+    assert found.limits == (Limit.AGE,)
+
+
+@pytest.mark.parametrize("wrong", [NOW + 87_600 * HOUR_US, 0])
+def test_behind_stamps_that_say_nothing_the_published_end_counts(wrong: int) -> None:
+    """Nothing says how old they are: they may be of this moment."""
+    cuts = [replace(cut, ordered_at=wrong) for cut in CUTS]
+    found = decide(view(limits=limits(age_us=HOUR_US)), cuts, 10_000, 0)
+    assert found == Shortening(cut=None)
+    found = decide(view(published=400, limits=limits(age_us=HOUR_US)), [*cuts[:4], CUTS[4]], 9, 0)
+    assert found.cut is None, "what is not published says nothing yet"
 
 
 def test_within_all_limits_nothing_expires() -> None:

@@ -6,7 +6,7 @@ import asyncio
 
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.messages import QueueEntry, RunHeader
-from sparktxlog.runtime.clock import LogClock
+from sparktxlog.runtime.clock import Clock
 from sparktxlog.runtime.progress import Progress
 from sparktxlog.runtime.publisher import bounded
 from sparktxlog.storage.interfaces import StoredEntry
@@ -15,7 +15,7 @@ from sparktxlog.storage.interfaces import StoredEntry
 def test_the_log_clock_starts_at_the_greater_and_never_falls_or_stands() -> None:
     steady = [7_000_000]
     for floor, wall in ((5_000, 9_000), (9_000, 5_000)):
-        clock = LogClock(floor, wall=lambda wall=wall: wall, steady_ns=lambda: steady[0])
+        clock = Clock(floor, wall=lambda wall=wall: wall, steady_ns=lambda: steady[0])
         assert clock.now() == 9_000
         steady[0] += 2_000_000
         assert clock.now() == 11_000

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import subprocess
+import sys
 import uuid
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +22,7 @@ from sparktxlog.errors import (
     ManifestMismatchError,
     PayloadStoreError,
     SchemaMismatchError,
+    StorageError,
     TxLogError,
 )
 from sparktxlog.model.operation import OperationKind, StagedFile
@@ -96,6 +100,23 @@ def test_the_table_may_be_one_the_transaction_creates(store: LocalPayloadStore) 
     assert verify_staged(transaction, {}, store).operations[1].files[0].stats
 
 
+@pytest.mark.parametrize("kind", [OperationKind.APPEND, OperationKind.OVERWRITE])
+def test_files_without_rows_are_looked_at_and_left_out(
+    store: LocalPayloadStore, kind: OperationKind
+) -> None:
+    full = stage(store, rows())
+    with pytest.raises(
+        ManifestMismatchError, match="holds 3 rows"
+    ):  # nothing is emptied by a claim
+        verify(store, replace(full, rows=0), kind)
+    file = stage(store, rows().slice(0, 0))
+    operation = PreparedOperation(table="bulk", kind=kind, files=(file,))
+    transaction = PreparedTransaction(transaction_id=ID.bytes, operations=(operation,))
+    found = verify_staged(transaction, {"bulk": TABLE}, store).operations
+    wanted = ["TRUE"] if kind is OperationKind.OVERWRITE else []
+    assert [item.predicate for item in found] == wanted
+
+
 @pytest.mark.parametrize(
     ("change", "error"),
     [
@@ -120,6 +141,42 @@ def test_a_file_that_is_no_parquet(store: LocalPayloadStore) -> None:
     content = Path(store.path(file.path)).read_bytes()
     file = replace(file, size_bytes=len(content), digest=hashlib.sha256(content).hexdigest())
     with pytest.raises(ManifestMismatchError):
+        verify(store, file)
+
+
+def test_damaged_bytes_are_refused_whatever_the_reader_does(tmp_path: Path) -> None:
+    child = Path(__file__).with_name("damaged_files.py")
+    done = subprocess.run(
+        [sys.executable, child, tmp_path, "150"], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    refused, taken, garbage = map(int, done.stdout.split())
+    assert garbage == 0
+    assert refused > 50
+    assert refused + taken == 150
+
+
+def test_a_page_that_differs_from_its_checksum_is_refused(store: LocalPayloadStore) -> None:
+    file = stage(store, rows(), write_page_checksum=True, compression="none", use_dictionary=False)
+    path = Path(store.path(file.path))
+    at = path.read_bytes().index((2).to_bytes(8, "little"))
+    content = bytearray(path.read_bytes())
+    content[at] ^= 4
+    path.write_bytes(content)
+    with pytest.raises(ManifestMismatchError, match="cannot be read"):
+        verify(store, replace(file, digest=hashlib.sha256(content).hexdigest()))
+
+
+def test_a_disk_that_fails_is_not_the_files_fault(
+    store: LocalPayloadStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = stage(store, rows())
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(pq, "ParquetFile", fail)
+    with pytest.raises(StorageError, match="Input/output error"):
         verify(store, file)
 
 

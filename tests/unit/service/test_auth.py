@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from starlette.requests import Request
 
-from sparktxlog.errors import ForbiddenError, UnauthorizedError
+from sparktxlog.errors import ForbiddenError, StorageError, UnauthorizedError
+from sparktxlog.runtime.worker_token import make_worker_token, worker_token_file
 from sparktxlog.service.auth import Tokens
 
 
@@ -68,3 +71,31 @@ def test_nobody_passes_where_nobody_may() -> None:
     }  # fmt: skip
     with pytest.raises(ForbiddenError, match="nobody may call GET /x"):
         Tokens("c2", "a1").refuse(Request(scope))
+
+
+def test_a_client_does_not_speak_for_a_worker() -> None:
+    tokens = Tokens("c2", "a1", "w3")
+    for shown in (b"w3", b"a1"):
+        tokens.check_worker(showing(shown))
+    with pytest.raises(ForbiddenError, match=r"may not speak for a worker.*worker\.token"):
+        tokens.check_worker(showing(b"c2"))
+    for request_ in (request(), showing(b"w4")):
+        with pytest.raises(UnauthorizedError, match=r"worker\.token"):
+            tokens.check_worker(request_)
+    # A worker asks what clients ask, and changes nothing that operators change.
+    tokens.check_client(showing(b"w3"))
+    with pytest.raises(UnauthorizedError):
+        tokens.check_admin(showing(b"w3"))
+    # Where clients show nothing, nobody does.
+    Tokens(None, "a1").check_worker(request())
+
+
+def test_the_workers_token_is_the_users_own_and_stays(tmp_path: Path) -> None:
+    token = make_worker_token(tmp_path)
+    file = worker_token_file(tmp_path)
+    assert len(token) >= 32 and file.stat().st_mode & 0o777 == 0o600
+    assert make_worker_token(tmp_path) == token == file.read_text().strip()
+    file.unlink()
+    assert make_worker_token(tmp_path) != token
+    with pytest.raises(StorageError):
+        make_worker_token(tmp_path / "gone")

@@ -17,7 +17,9 @@ from sparktxlog.service.openapi import TRANSACTION_EXAMPLE, client_document
 
 def test_every_route_is_described_and_no_other() -> None:
     node = SimpleNamespace(
-        config=SimpleNamespace(run_limit_transactions=1, run_limit_bytes=1, is_witness=False)
+        config=SimpleNamespace(
+            run_limit_transactions=1, run_limit_bytes=1, body_limit=1, is_witness=False
+        )
     )
     routes = {
         (route.path, method.lower())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import resource
 import shutil
@@ -9,7 +10,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from threading import Thread
 
@@ -17,6 +18,7 @@ import pytest
 from tests.storage_samples import entries_of, ids_in, run_of
 
 from sparktxlog.errors import CorruptLogError, DiskFullError, LockedError, StorageError
+from sparktxlog.storage.durability import rewrite_file
 from sparktxlog.storage.front import FRONT_NAME, SqliteFront
 from sparktxlog.storage.interfaces import AppendQueue, ForgetPayloads, MarkPublished, Segment
 from sparktxlog.storage.lock import DirectoryLock
@@ -65,6 +67,47 @@ def test_a_torn_write_ahead_log_loses_only_the_unfinished_write(tmp_path: Path) 
         assert [run.header.seq for run in revived.load(10).core.incoming] == [1]
         revived.close()
     front.close()
+
+
+def test_nothing_is_told_from_a_log_that_may_not_be_on_the_disk(tmp_path: Path) -> None:
+    """After a failed fsync the page cache may show what no disk holds."""
+    with closing(SqliteFront(tmp_path / "data")) as front:
+        front.write([run_of(seq=1)])
+        shutil.copytree(tmp_path / "data", tmp_path / "copy")
+    log = tmp_path / "copy" / f"{FRONT_NAME}-wal"
+    assert log.stat().st_size
+    with closing(SqliteFront(tmp_path / "copy")):
+        assert log.stat().st_size == 0
+        (tmp_path / "file").mkdir()
+        shutil.copy(tmp_path / "copy" / FRONT_NAME, tmp_path / "file" / FRONT_NAME)
+    with closing(SqliteFront(tmp_path / "file")) as alone:
+        assert [run.header.seq for run in alone.load(10).core.incoming] == [1]
+
+
+def test_a_file_is_written_once_more_as_it_is(tmp_path: Path) -> None:
+    content = os.urandom(200_001)
+    (tmp_path / "file").write_bytes(content)
+    before = (tmp_path / "file").stat()
+    rewrite_file(tmp_path / "file")
+    after = (tmp_path / "file").stat()
+    assert (tmp_path / "file").read_bytes() == content
+    assert after.st_ino == before.st_ino and after.st_mtime_ns > before.st_mtime_ns
+
+
+def test_a_log_that_another_program_keeps_is_named(tmp_path: Path) -> None:
+    with closing(SqliteFront(tmp_path / "data")) as front:
+        front.write([run_of(seq=1)])
+        shutil.copytree(tmp_path / "data", tmp_path / "copy")
+    path = tmp_path / "copy" / FRONT_NAME
+    with closing(sqlite3.connect(path)) as reader, closing(sqlite3.connect(path)) as writer:
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM incoming").fetchone()
+        writer.execute("INSERT INTO meta VALUES('x', 1)")
+        writer.commit()
+        with pytest.raises(StorageError, match="cannot be folded back") as caught:
+            SqliteFront(tmp_path / "copy")
+        assert "close it" in caught.value.hint
+    SqliteFront(tmp_path / "copy").close()
 
 
 def test_a_second_process_is_told_who_owns_the_directory(tmp_path: Path) -> None:
@@ -119,6 +162,36 @@ def test_one_process_cannot_take_a_directory_twice(tmp_path: Path) -> None:
     lock.release()
     lock.release()
     DirectoryLock(tmp_path).release()
+
+
+def test_a_data_directory_that_is_made_is_its_users_alone(tmp_path: Path) -> None:
+    SqliteFront(tmp_path / "new" / "data").close()
+    assert (tmp_path / "new" / "data").stat().st_mode & 0o777 == 0o700
+    # What somebody made before has the permissions that he gave it.
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old").chmod(0o750)
+    SqliteFront(tmp_path / "old").close()
+    assert (tmp_path / "old").stat().st_mode & 0o777 == 0o750
+
+
+def test_a_deleted_lock_file_lets_no_second_owner_in(tmp_path: Path) -> None:
+    with closing(SqliteFront(tmp_path)):
+        (tmp_path / "lock").unlink()
+        with pytest.raises(LockedError):
+            SqliteFront(tmp_path)
+    SqliteFront(tmp_path).close()
+
+
+def test_who_knows_only_the_lock_file_is_kept_out(tmp_path: Path) -> None:
+    """A version before this one locks the file alone."""
+    lock = DirectoryLock(tmp_path)
+    with open(lock.path) as file, pytest.raises(BlockingIOError):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    lock.release()
+    with open(lock.path) as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with pytest.raises(LockedError, match=str(os.getpid())):
+            DirectoryLock(tmp_path)
 
 
 def test_a_data_directory_that_is_a_file_is_named(tmp_path: Path) -> None:
@@ -192,6 +265,7 @@ def test_a_full_disk_keeps_nothing_of_the_write_and_recovers(tmp_path: Path) -> 
         front.write([run_of(seq=2, padding=10_000)])
         assert len(list(front.load(10).core.incoming)) == 2
         front.close()
+        # Also while its log finds no room in the database.
         revived = SqliteFront(directory)
         assert len(list(revived.load(10).core.incoming)) == 2
         revived.close()

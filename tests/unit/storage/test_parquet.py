@@ -7,6 +7,7 @@ import json
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
@@ -180,13 +181,30 @@ def test_written_files_read_back_equal(rows: list[dict[str, Any]]) -> None:
     )
 
 
-def test_a_file_is_inspected_by_its_footer(tmp_path: Path) -> None:
+@settings(max_examples=40, deadline=None)
+@given(st.lists(row, min_size=1, max_size=8))
+def test_decoded_rows_have_the_statistics_of_a_true_footer(rows: list[dict[str, Any]]) -> None:
+    content = write_parquet(pa.Table.from_pylist(rows, SCHEMA))
+    with TemporaryDirectory() as directory:
+        path = Path(directory) / "f.parquet"
+        path.write_bytes(content)
+        facts = inspect_parquet(path, lambda schema: None)
+    footer = json.loads(delta_stats(pq.read_metadata(pa.BufferReader(content))))
+    found = json.loads(facts.stats)
+    assert found["numRecords"] == footer["numRecords"] == len(rows)
+    assert found["nullCount"] == footer["nullCount"]
+    for side in ("minValues", "maxValues"):
+        assert footer[side].items() <= found[side].items()
+
+
+def test_a_file_is_inspected_page_by_page(tmp_path: Path) -> None:
     path = tmp_path / "f.parquet"
     pq.write_table(pa.table({"id": [3, 1]}), path)
-    facts = inspect_parquet(path)
+    facts = inspect_parquet(path, lambda schema: None)
+    assert facts.nulls == {"id": 0}
     assert (facts.rows, facts.size_bytes) == (2, path.stat().st_size)
     assert facts.schema.names == ["id"]
     assert json.loads(facts.stats)["minValues"] == {"id": 1}
     (tmp_path / "g").write_bytes(b"no")
     with pytest.raises(ManifestMismatchError, match="'g'"):
-        inspect_parquet(tmp_path / "g")
+        inspect_parquet(tmp_path / "g", lambda schema: None)

@@ -34,8 +34,9 @@ from sparktxlog.model.operation import (
 from sparktxlog.model.signature import TableSignature
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.protocol.messages import Rejection
+from sparktxlog.storage.front import SqliteFront
 from sparktxlog.storage.inline_files import partition_texts
-from sparktxlog.storage.interfaces import PutRun, StoredEntry
+from sparktxlog.storage.interfaces import AppendQueue, PutRun, StoredEntry
 from sparktxlog.storage.memory import MemoryPayloadStore
 from sparktxlog.storage.payloads import LocalPayloadStore
 from sparktxlog.storage.publishing import build_segment, plan_segments, publish, restored_rows
@@ -83,7 +84,7 @@ def test_segments_end_at_the_first_run_end_at_or_after_a_boundary() -> None:
 
 
 def test_a_segments_epoch_is_that_of_its_last_run() -> None:
-    """So it is a function of the position, the same at every site, and never falls (P24)."""
+    """So it is a function of the position, the same at every site, and never falls (P30)."""
     runs, seqs = [], {"a": 0, "b": 0}
     for i, epoch in enumerate([1, 1, 2, 2, 2, 4, 4, 5]):
         origin = "ab"[i % 2]
@@ -422,3 +423,32 @@ def test_publishing_again_after_a_kill_adds_nothing_twice(tmp_path: Path) -> Non
     named = {path for paths in rows.column("inline").to_pylist() for path in paths}
     assert named == {f.path for m in again for e in m.segment.effects for f in e.files}
     assert publish([], signature_interval=10, tables={}, payloads=store, queue=queue) == []
+
+
+def creating_run(seq: int, *tables: TableDefinition) -> PutRun:
+    """A run of one transaction per table, each of which creates it."""
+    blocks = [
+        Block(table=made.name, kind=OperationKind.CREATE_TABLE, txs=(index,), definition=made)
+        for index, made in enumerate(tables)
+    ]
+    return run_of(seq=seq, n=len(tables), blocks=blocks)
+
+
+def test_to_create_a_table_again_is_no_effect_of_a_segment(tmp_path: Path) -> None:
+    """Protocol P25b: within a run, within a segment, and in a later one."""
+    runs = [creating_run(1, ORDERS, ORDERS), creating_run(3, ORDERS), creating_run(4, ORDERS)]
+    front = SqliteFront(tmp_path)
+    front.write(runs)
+    front.write([AppendQueue(entries=entries_of(runs), ordered_at=1, tables=((1, ORDERS),))])
+    entries = front.read_queue(0, 10, payloads=True)
+    store = MemoryPayloadStore()
+    found = [
+        build_segment(part, TABLES, store, front.read_created)
+        for part in (entries[:2], entries[2:])
+    ]
+    front.close()
+    assert [len(segment.effects) for segment, _ in found] == [1, 0]
+    assert found[0][0].effects[0].first == 1
+    # The queue tells what was committed, with effect or without.
+    operations = [rows.column("operations").to_pylist() for _, rows in found]
+    assert all(len(one) == 1 for listed in operations for one in listed)

@@ -18,7 +18,7 @@ from sparktxlog.testing.mutation.table import BY_NAME, MUTANTS, SURVIVORS
 
 PAGE = Path(__file__).parents[3] / "docs" / "mutants.md"
 #: A row of the page: rule, name, and what the broken core does.
-ROW = re.compile(r"^\| (P\w+) \| `([^`]+)`: ([^|]+) \|", re.MULTILINE)
+ROW = re.compile(r"^\| ([CP]\w+) \| `([^`]+)`: ([^|]+) \|", re.MULTILINE)
 Run = Callable[..., int]
 
 

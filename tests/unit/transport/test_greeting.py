@@ -9,6 +9,7 @@ import pytest
 from sparktxlog.codec.wire import Hello
 from sparktxlog.config import SETTINGS
 from sparktxlog.errors import ForbiddenPeerError
+from sparktxlog.protocol.balloting import Standing
 from sparktxlog.transport.greeting import Greeter, Place
 
 A = Hello(node_id="A", url="http://a", instance="ia", boot="1", lineage="l", config_hash="c")
@@ -182,6 +183,15 @@ def test_another_disk_with_data_of_its_own_is_refused() -> None:
         Doorkeeper().greeter.judge(replace(B, instance="new"), "B")
 
 
+def test_an_empty_node_that_is_not_known_here_gets_no_vote_of_before() -> None:
+    """It greets a node first that joined while it was dead: nobody there knows its old disk."""
+    judge, kept = greeter()
+    fresh = replace(B, fresh=True, founding_hash="f")
+    assert judge.judge(fresh, "B") == 2
+    assert kept == []
+    assert judge.judge(replace(fresh, founding_hash="", incarnation=2), "B") == 0
+
+
 def test_a_new_node_is_told_the_lineage_to_join() -> None:
     judge, kept = greeter()
     fresh = replace(B, lineage="its own idea", fresh=True)
@@ -189,3 +199,43 @@ def test_a_new_node_is_told_the_lineage_to_join() -> None:
     assert kept == []
     assert judge.judge(replace(fresh, lineage="l"), "B") == 0
     assert kept == [("B", "ib")]
+
+
+def test_who_shows_less_than_before_joins_under_the_next_incarnation() -> None:
+    """P30: whoever it is, as long as it is the node known here."""
+    kept: list[tuple[str, str]] = []
+    judge = Greeter(
+        A, {"B": Place(urls=("http://b",), incarnation=2)}, {"B": "ib@2"},
+        lambda node, shown: kept.append((node, shown)),
+        doubt=lambda node, standing: "counter" if standing.counter < 7 else "",
+    )  # fmt: skip
+    shown = replace(B, incarnation=2, standing=Standing(incarnation=2, start=3, counter=7))
+    assert judge.judge(shown, "B") == 0
+    older = replace(shown, standing=Standing(incarnation=2, start=3, counter=6))
+    assert judge.judge(older, "B") == 3
+    with pytest.raises(ForbiddenPeerError, match="has to join the log first"):
+        judge.check(older, "B")
+    with pytest.raises(ForbiddenPeerError, match="another data directory"):
+        judge.judge(replace(older, instance="stranger"), "B")
+    assert judge.judge(replace(older, standing=None), "B") == 0  # an older release says nothing
+
+
+def test_an_image_of_before_a_node_came_back_joins_once_the_other_is_gone() -> None:
+    linked = [True]
+    judge = Greeter(
+        A, {"B": Place(urls=("http://b",), incarnation=2)}, {"B": "second@2"}, lambda *_: None,
+        is_linked=lambda node: linked[0],
+    )  # fmt: skip
+    image = replace(B, instance="first", standing=Standing(start=9))
+    with pytest.raises(ForbiddenPeerError, match="another data directory"):
+        judge.judge(image, "B")
+    linked[0] = False
+    assert judge.judge(image, "B") == 3
+
+
+def test_a_greeting_shows_what_is_so_now() -> None:
+    now = ["d1", 4, "ab"]
+    judge = Greeter(A, {}, {}, lambda *_: None, shown=lambda: tuple(now))  # type: ignore[arg-type,return-value]
+    assert (judge.own.decision, judge.own.position, judge.own.chain_hash) == ("d1", 4, "ab")
+    now[1] = 5
+    assert judge.own.position == 5

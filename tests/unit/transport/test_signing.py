@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import pytest
 
 from sparktxlog.errors import UnauthorizedError
 from sparktxlog.transport.signing import (
+    BOOT,
     COUNTER,
+    DIGEST,
     SIGNATURE,
     WINDOW,
     Signer,
@@ -15,6 +19,10 @@ from sparktxlog.transport.signing import (
 )
 
 SECRET = "0123456789abcdef"
+
+
+def sha(body: bytes) -> str:
+    return hashlib.sha256(body).hexdigest()
 
 
 def greeted(boot: str = "a1", to: str = "b1") -> tuple[Signer, Verifier]:
@@ -31,11 +39,11 @@ def greeting(signer: Signer, verifier: Verifier) -> dict[str, str]:
 
 
 def greets(verifier: Verifier, headers: dict[str, str]) -> str:
-    return verifier.check(headers, "POST", "/hello", b"", greeting=True)
+    return verifier.check(headers, "POST", "/hello", sha(b""), greeting=True)
 
 
 def check(verifier: Verifier, headers: dict[str, str], body: bytes = b"x") -> str:
-    return verifier.check(headers, "POST", "/posts", body, greeting=False)
+    return verifier.check(headers, "POST", "/posts", sha(body), greeting=False)
 
 
 def test_a_genuine_request_passes_once() -> None:
@@ -61,9 +69,34 @@ def test_an_altered_request_is_refused_and_does_not_use_up_its_counter(part: str
     target = "/other" if part == "target" else "/posts"
     body = b"y" if part == "body" else b"x"
     with pytest.raises(UnauthorizedError, match="wrong signature"):
-        verifier.check(sent, method, target, body, greeting=False)
+        verifier.check(sent, method, target, sha(body), greeting=False)
     if part != "secret":
         assert check(verifier, headers) == "A"
+
+
+def test_who_greeted_with_a_digest_sends_one_ever_after() -> None:
+    signer, verifier = greeted()
+    headers = signer.headers("POST", "/posts", b"x", "b1")
+    assert verifier.claimed_digest(headers, greeting=False) == sha(b"x")
+    del headers[DIGEST]
+    with pytest.raises(UnauthorizedError, match="lacks the digest"):
+        verifier.claimed_digest(headers, greeting=False)
+
+
+def test_an_older_release_is_known_by_its_greeting_and_others_must_greet_first() -> None:
+    signer, verifier = Signer(SECRET, "A", "a1"), Verifier(SECRET, "b1")
+    hello = greeting(signer, verifier)
+    del hello[DIGEST]
+    assert verifier.claimed_digest(hello, greeting=True) == ""
+    headers = signer.headers("POST", "/posts", b"x", "b1")
+    del headers[DIGEST]
+    with pytest.raises(StaleSessionError):  # nobody greeted: nothing of it is read
+        verifier.claimed_digest(headers, greeting=False)
+    verifier.admit(hello)
+    assert verifier.claimed_digest(headers, greeting=False) == ""
+    assert check(verifier, headers) == "A"
+    with pytest.raises(StaleSessionError):  # another start of that node
+        verifier.claimed_digest({**headers, BOOT: "a2"}, greeting=False)
 
 
 @pytest.mark.parametrize("counter", ["", "-1", "1.0", "٣", "9" * 30])
@@ -109,7 +142,7 @@ def test_a_restarted_sender_retires_its_former_start() -> None:
         greets(verifier, hello)
     for headers, target, body in ((recorded, "/posts", b"x"), (recorded_hello, "/hello", b"")):
         with pytest.raises(UnauthorizedError, match="was replaced"):
-            verifier.check(headers, "POST", target, body, greeting=True)
+            verifier.check(headers, "POST", target, sha(body), greeting=True)
     assert check(verifier, new.headers("POST", "/posts", b"x", "b1")) == "A"
 
 
@@ -150,3 +183,22 @@ def test_an_answer_is_bound_to_its_request() -> None:
     assert seal != signer.answer_signature("s2", b"body")
     assert seal != signer.answer_signature("s1", b"bodz")
     assert seal != other.answer_signature("s1", b"body")
+
+
+def test_of_two_greetings_that_are_judged_at_once_the_later_one_greets_again() -> None:
+    """A greeting waits for what a peer answers: another process may be admitted meanwhile."""
+    verifier = Verifier("secret", "b1")
+    one, other = Signer("secret", "A", "a1"), Signer("secret", "A", "a2")
+    first, second = greeting(one, verifier), greeting(other, verifier)
+    verifier.admit(second)
+    with pytest.raises(StaleSessionError, match="greet again"):
+        verifier.admit(first)
+
+
+def test_who_is_expelled_greets_before_it_says_anything_more() -> None:
+    signer, verifier = greeted()
+    verifier.expel("A")
+    with pytest.raises(StaleSessionError):
+        check(verifier, signer.headers("POST", "/posts", b"x", "b1"))
+    verifier.admit(greeting(signer, verifier))
+    assert check(verifier, signer.headers("POST", "/posts", b"x", "b1")) == "A"

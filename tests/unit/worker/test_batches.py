@@ -126,6 +126,21 @@ def test_a_copied_replica_goes_on_inside_a_segment() -> None:
     assert not first.keyed and second.predicate == "(new)"
 
 
+def test_to_create_a_table_again_does_nothing() -> None:
+    """Protocol P25b; older nodes publish it as an effect all the same."""
+    made = TableDefinition(name="t", columns=(Column(name="id", type="bigint"),))
+    repeat = effect("create_table", 5, definition=made)
+    again = segment(5, 8, repeat, effect("append", 6))
+    batch = plan_batch([again], never, position=4, chain_hash="h4", known={"t"})
+    assert batch.tables["t"].create is None
+    assert [step.kind for step in batch.tables["t"].steps()] == [StepKind.PLACE]
+    alone = plan_batch([segment(5, 5, repeat)], never, position=4, chain_hash="h4", known={"t"})
+    assert alone.tables == {} and (alone.first, alone.last) == (5, 5)
+    # Another table, and a replica that does not have it yet.
+    other = plan_batch([segment(1, 5, repeat)], never, known={"u"})
+    assert [step.kind for step in other.tables["t"].steps()] == [StepKind.CREATE]
+
+
 def test_nothing_known_takes_any_start() -> None:
     check_chain([segment(1, 2)], 0, "")
 

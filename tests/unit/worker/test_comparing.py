@@ -16,6 +16,8 @@ import pytest
 from deltalake import write_deltalake
 from pyarrow.fs import PyFileSystem
 
+from sparktxlog.cli.output import ExitCode
+from sparktxlog.cli.verification import run_comparison
 from sparktxlog.errors import InvalidRequestError
 from sparktxlog.storage.schemas import SIGNATURES
 from sparktxlog.worker.comparing import (
@@ -31,22 +33,26 @@ from sparktxlog.worker.source import HttpLogSource
 from sparktxlog.worker.verify import TableFinding, Verification
 
 
+def states_of(name: str, positions: list[int], wrong_from: int = 1 << 40) -> list[dict[str, Any]]:
+    return [
+        {
+            "position": position,
+            "chain_hash": f"h{position}",
+            "tables": {
+                "t": f"{position}:0:{name if position >= wrong_from else 0}",
+                "u": f"{position}:1:1",
+            },
+        }
+        for position in positions
+    ]
+
+
 class CannedNode:
     """A node that answers from a list of states."""
 
     def __init__(self, name: str, positions: list[int], wrong_from: int = 1 << 40) -> None:
         self.name = name
-        self.states = [
-            {
-                "position": position,
-                "chain_hash": f"h{position}",
-                "tables": {
-                    "t": f"{position}:0:{name if position >= wrong_from else 0}",
-                    "u": f"{position}:1:1",
-                },
-            }
-            for position in positions
-        ]
+        self.states = states_of(name, positions, wrong_from)
         self.documents: dict[str, Any] = {
             "/v1/info": {"node_id": name, "log_root": ""},
             "/v1/status": {"peers": [], "replicas": []},
@@ -138,6 +144,31 @@ def test_equal_sites_are_equal(nodes: dict[str, CannedNode]) -> None:
     nodes["B"].states = nodes["A"].states[:3]
     found = compare(nodes)
     assert found.equal and [p.compared for p in found.pairs] == [30, 200, 20]
+
+
+def test_a_site_that_never_reported_is_named(nodes: dict[str, CannedNode]) -> None:
+    """Nothing differs, but nothing was compared either: that is not in sync."""
+    url = nodes["A"].url
+    nodes["B"].states = nodes["A"].states[:3]
+    assert run_comparison(url, [], peers={}, since=0, recount=False, token=None)[1] == 0
+    nodes["C"].states = []
+    report, code = run_comparison(url, [], peers={}, since=0, recount=False, token=None)
+    assert (code, report["equal"], report["unreported"]) == (ExitCode.LAGGING, True, ("C",))
+    assert any("site C has not reported" in line for line in report["lines"])
+    # Nor is it where two have no position in common, or nobody has reported at all.
+    nodes["C"].states = states_of("C", [7])
+    report, code = run_comparison(url, [], peers={}, since=0, recount=False, token=None)
+    assert (code, report["unreported"]) == (ExitCode.LAGGING, ())
+    for node in nodes.values():
+        node.states = []
+    report, code = run_comparison(url, [], peers={}, since=0, recount=False, token=None)
+    assert (code, report["unreported"]) == (ExitCode.LAGGING, ("A", "B", "C"))
+    # A witness has no tables; a difference counts for more.
+    for peer in nodes["A"].documents["/v1/status"]["peers"]:
+        peer["witness"] = peer["id"] == "C"
+    nodes["A"].states, nodes["B"].states = (states_of(name, [9], 9) for name in "AB")
+    report, code = run_comparison(url, [], peers={}, since=0, recount=False, token=None)
+    assert (code, report["unreported"]) == (ExitCode.DIVERGED, ())
 
 
 def test_a_newest_report_that_its_node_does_not_keep_counts(nodes: dict[str, CannedNode]) -> None:

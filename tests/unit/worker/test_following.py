@@ -13,6 +13,7 @@ from sparktxlog.errors import (
     DiskFullError,
     DivergedError,
     ExpiredError,
+    InternalError,
     InvariantViolation,
     NotFoundError,
     RemoteProtocolError,
@@ -31,10 +32,12 @@ class Replica:
         self.may_copy = may_copy
         self.stands_idle = False
         self.foreign = False
+        self.spark_lives = True
         #: What happens next: an error of the own node, `idle: …` = the machine gave up with it,
         #: `stop: …` = the node's answer to a report, `work`.
         self.script = list(script)
         self.done: list[str] = []
+        self.noted: list[str] = []
         self.stop = threading.Event()
         self.changed = threading.Event()
         self.errors: dict[str, TxLogError] = {}
@@ -49,6 +52,9 @@ class Replica:
             self.script.pop(0)
             raise TransportError("node away")
 
+    def lives(self) -> bool:
+        return self.spark_lives
+
     def obstacle(self) -> str:
         if self.script and str(self.script[0]).startswith("stop: "):
             return str(self.script.pop(0)).removeprefix("stop: ")
@@ -56,6 +62,10 @@ class Replica:
 
     def is_foreign(self) -> bool:
         return self.foreign
+
+    def note_error(self, text: str) -> None:
+        if text or self.noted[-1:] != [""]:
+            self.noted.append(text)
 
     def go_on(self) -> None:
         if not self.script:
@@ -99,6 +109,8 @@ def test_an_idle_machine_begins_anew_with_a_report(caplog: pytest.LogCaptureFixt
         ]  # fmt: skip
     (said,) = [record.getMessage() for record in caplog.records]
     assert "no space left" in said
+    # Reports say so until something was done.
+    assert replica.noted == ["[disk-full] no space left"] * 2 + [""]
 
 
 @pytest.mark.parametrize(
@@ -119,6 +131,23 @@ def test_what_the_machine_gave_up_is_tried_again(error: TxLogError) -> None:
     assert replica.follow() == ["begin", "report", "idle", "begin", "report", "work"]
 
 
+@pytest.mark.parametrize("may_copy", [True, False])
+def test_what_nobody_foresaw_is_tried_again(
+    may_copy: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = OSError(24, "too many open files")
+    replica = Replica(found, "work", may_copy=may_copy)
+    assert replica.follow() == ["begin", "report", "OSError", "begin", "report", "work"]
+    assert any(record.exc_info for record in caplog.records)
+
+
+def test_without_spark_nothing_is_tried_again() -> None:
+    replica = Replica(ConnectionRefusedError("the JVM is gone"), "work")
+    replica.spark_lives = False
+    with pytest.raises(InternalError, match="the JVM is gone"):
+        replica.follow()
+
+
 def test_a_log_that_expired_meanwhile_is_a_question_to_the_node() -> None:
     replica = Replica(ExpiredError("410"), "work", may_copy=False)
     assert replica.follow() == ["begin", "report", "ExpiredError", "begin", "report", "work"]
@@ -130,6 +159,7 @@ def test_an_absent_node_is_asked_again_with_a_new_machine() -> None:
     # The report was taken: no other one is needed.
     replica = Replica(TransportError("away"), "work")
     assert replica.follow() == ["begin", "report", "TransportError", "begin", "work"]
+    assert replica.noted == [""]
 
 
 @pytest.mark.parametrize(

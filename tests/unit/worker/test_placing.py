@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 from pathlib import Path
 
@@ -105,5 +106,51 @@ def test_missing_and_changed_payloads_leave_the_table_alone(tmp_path: Path) -> N
         place(log, to)
     path.write_bytes(content + b"?")
     with pytest.raises(ApplyError, match="its manifest says"):
+        place(log, to)
+    assert DeltaTable(tmp_path / "lake" / "t").version() == 0
+
+
+def test_a_file_damaged_after_it_was_accepted_enters_no_table(tmp_path: Path) -> None:
+    log, to = placer(tmp_path)
+    log.staged("append", "t", [(1, "x")])
+    log.publish()
+    (file,) = log.segments[0].effects[1].files
+    path = log.payloads / file.path
+    good = path.read_bytes()
+    bad = bytearray(good)
+    bad[len(bad) // 2] ^= 1
+    path.write_bytes(bad)
+    with pytest.raises(ApplyError, match="has the digest") as caught:
+        place(log, to)
+    assert caught.value.fields["path"] == file.path
+    assert not list((tmp_path / "lake" / "t").glob("*.parquet"))
+    path.write_bytes(good)
+    assert place(log, to) == 1
+    assert read(tmp_path / "lake") == [{"id": 1, "p": "x"}]
+
+
+def test_a_damaged_file_left_by_a_crash_is_linked_anew(tmp_path: Path) -> None:
+    log, to = placer(tmp_path)
+    log.staged("append", "t", [(1, "x")])
+    log.publish()
+    (file,) = log.segments[0].effects[1].files
+    left = tmp_path / "lake" / "t" / placed_name(file.path)
+    left.write_bytes(bytes(file.size_bytes))
+    assert place(log, to) == 1
+    assert os.path.samefile(left, log.payloads / file.path)
+
+
+def test_a_disk_that_cannot_read_a_file_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, to = placer(tmp_path)
+    log.staged("append", "t", [(1, "x")])
+    log.publish()
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(hashlib, "file_digest", fail)
+    with pytest.raises(ApplyError, match="cannot be read: Input/output error"):
         place(log, to)
     assert DeltaTable(tmp_path / "lake" / "t").version() == 0

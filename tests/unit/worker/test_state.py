@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import closing
 from pathlib import Path
 
@@ -40,6 +41,9 @@ def test_a_state_is_read_back_and_keeps_its_id(tmp_path: Path) -> None:
 
 def test_a_second_owner_is_refused_until_the_first_is_gone(tmp_path: Path) -> None:
     first = ReplicaDirectory(tmp_path)
+    with pytest.raises(LockedError, match=rf"another worker \(process {os.getpid()}\)"):
+        ReplicaDirectory(tmp_path)
+    (first.own / "lock").unlink()
     with pytest.raises(LockedError, match="another worker"):
         ReplicaDirectory(tmp_path)
     first.close()
@@ -75,3 +79,21 @@ def test_snapshots_are_bounded_and_torn_lines_left_out(
             file.write(b'{"position": 99')
     found = read_snapshots(tmp_path)
     assert list(found) == [4, 5, 6, 7, 8, 9] and found[9] == {"t": 7}
+
+
+@pytest.mark.parametrize(
+    "torn", [b'{"position": 2, "tab', b'{"position": 2, "tables"}', bytes(70_000)]
+)
+def test_what_follows_a_torn_line_is_read(tmp_path: Path, torn: bytes) -> None:
+    with closing(ReplicaDirectory(tmp_path)) as directory:
+        directory.record_snapshot(1, {"t": TABLE})
+        with open(directory.own / "snapshots.jsonl", "ab") as file:
+            file.write(torn)
+    with closing(ReplicaDirectory(tmp_path)) as directory:
+        directory.record_snapshot(3, {"t": TABLE})
+        assert read_snapshots(tmp_path) == {1: {"t": 7}, 3: {"t": 7}}
+        # As a version before this one went on behind a torn line.
+        with open(directory.own / "snapshots.jsonl", "ab") as file:
+            file.write(torn + b'{"position": 4, "tables": {"t": 7}}\n')
+        directory.record_snapshot(5, {"t": TABLE})
+    assert read_snapshots(tmp_path) == {1: {"t": 7}, 3: {"t": 7}, 5: {"t": 7}}

@@ -104,7 +104,7 @@ class SiteJob:
             t.create_table("aircraft_position", flights.AIRCRAFT_SCHEMA, keys=flights.AIRCRAFT_KEYS)
             t.create_table("weather", flights.WEATHER_SCHEMA)
             t.create_table("planes", flights.PLANE_SCHEMA)
-        return {"transactions": 1, "rows": 0, "position": t.committed.position}
+        return {"transactions": 1, "rows": 0, "position": t.receipt.position}
 
     def bulk(self) -> dict[str, Any]:
         """Append whole files in one transaction; they travel as Parquet, not inline."""
@@ -117,7 +117,7 @@ class SiteJob:
                 planes = flights.planes_of(self.spark.read.parquet(str(register)))
                 rows += planes.count()
                 t.append("planes", planes)
-        return {"transactions": 1, "rows": rows, "position": t.committed.position}
+        return {"transactions": 1, "rows": rows, "position": t.receipt.position}
 
     def _weather(self) -> DataFrame:
         return flights.weather_of(self.spark.read.parquet(str(self.source / "weather.parquet")))
@@ -144,7 +144,7 @@ class SiteJob:
                     continue
                 kind, table = _OPERATIONS[name]
                 batch.add(kind, table, rows, transaction="number", transaction_ids="transaction_id")
-        done = batch.committed
+        done = batch.receipt
         if done.rejections:
             raise RuntimeError(f"{len(done.rejections)} rejected, first: {done.rejections[0]}")
         return done.rows

@@ -18,7 +18,7 @@ from sparktxlog.errors import InvariantViolation
 from sparktxlog.model.operation import RunFacts
 from sparktxlog.protocol.changes import Changes
 from sparktxlog.protocol.collecting import Collecting
-from sparktxlog.protocol.counter import TimestampCounter
+from sparktxlog.protocol.counter import TimestampCounter, WallClock
 from sparktxlog.protocol.fetching import Fetching
 from sparktxlog.protocol.following import Following
 from sparktxlog.protocol.joining import Admission
@@ -162,6 +162,8 @@ _RULES: dict[type, dict[str, Rule]] = {
         "_start": describe, "_prefetching": describe, "_staging": describe, "_phase": describe,
         "_phase_at": _no, "_succession": describe, "_following": describe, "_flush": describe,
         "_decided": describe, "_progress": describe, "_ordering": describe,
+        # Everybody was heard, and nobody greets here (P30, P29).
+        "_standings": _no, "_standing": _no, "_doubted": _names, "_differing": describe,
     },
     # Configured, and equal in all states of a node.
     MasterConfig: {field.name: _no for field in dataclasses.fields(MasterConfig)},
@@ -183,7 +185,7 @@ _RULES: dict[type, dict[str, Rule]] = {
     Peer: {
         # Clock offsets are microseconds here, and matter from a second on.
         "_offsets": _no, "acquired": describe, "base": describe, "base_since": _since,
-        "busy": _no, "clock_offset_us": _no, "counter": describe, "held": describe,
+        "busy": _no, "clock_at": _no, "clock_offset_us": _no, "counter": describe, "held": describe,
         "known_of_me": describe, "last_post_at": _no, "last_seq": describe, "linked": describe,
         "more": describe, "newest": describe, "node_id": describe, "owed": describe,
         "pending": _distinct, "refused": describe, "tail_at": _since, "tail_position": describe,
@@ -204,7 +206,11 @@ _RULES: dict[type, dict[str, Rule]] = {
         "_retry_us": _no, "_pause_us": describe,
     },
     TimestampCounter: {
-        "_lead_us": describe, "_reserve_us": _no, "reserved": describe, "value": describe,
+        "clock": describe, "_raised": describe, "_raised_at": _no, "_reserve_us": _no,
+        "reserved": describe, "value": describe,
+    },
+    WallClock: {
+        "_known": describe, "lead_us": _no, "now": _no, "wall": _no,
     },
     # The catalog follows from the queue; so do the hashes, but not from where on they are known.
     SynchronizedQueue: {
@@ -229,22 +235,24 @@ _RULES: dict[type, dict[str, Rule]] = {
         "letters": _no, "voter": describe, "proposer": describe, "admission": describe,
         "changes": describe, "_seen": describe, "_excluded": describe, "_attempts": _no,
         "_retry_at": _no, "_need_at": _no, "_answered_at": _no, "tails": describe, "wish": describe,
-        "_begin_at": _no, "rest": _no,
+        "_begin_at": _no, "rest": _no, "_refused": _no,
     },
     TailRequests: {"_outbox": _no, "_requests": _requests, "_wait_us": _no},
     Voter: {"accepted": describe, "epoch": describe, "promised": describe},
     Admission: {"_asking": _asking, "_barred": _bars, "_patience_us": _no},
     Changes: {"_outbox": _no, "_request": describe},
     Proposer: {
-        "_accepted": describe, "_heard": _ages, "_patience_us": _no, "_promises": describe,
-        "_since": _since, "ballot": describe, "candidate": describe, "flushed": describe,
-        "holder": describe, "intent": describe, "repeat_at": _due, "stage": describe,
-        "view": describe,
+        "_accepted": describe, "_heard": _ages, "_late": describe, "_latest": _no,
+        "_patience_us": _no, "_promises": describe, "_since": _since, "ballot": describe,
+        "candidate": describe, "flushed": describe, "holder": describe, "intent": describe,
+        "repeat_at": _due, "stage": describe, "view": describe,
     },
     SimulatedDisk: {
         "owner": _no, "incarnation": describe, "reserved": describe, "incoming": describe,
         "queue": describe, "ordered": _no, "tables": describe, "announcements": describe,
-        "view": describe, "ballot": describe, "_watermarks": _no, "_facts": _no,
+        "view": describe, "ballot": describe, "standings": _no, "_watermarks": _no, "_facts": _no,
+        # Only the simulation greets, and counts starts.
+        "instance": _no, "instances": _no, "starts": _no,
     },
     Post: {
         field.name: _no if field.name == "wall" else describe

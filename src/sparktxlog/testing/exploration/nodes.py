@@ -28,7 +28,7 @@ from sparktxlog.protocol.actions import (
     TellPhase,
     TellRejected,
 )
-from sparktxlog.protocol.balloting import ProbeAnswer
+from sparktxlog.protocol.balloting import ProbeAnswer, Standing
 from sparktxlog.protocol.events import (
     EpochMessageReceived,
     Event,
@@ -41,7 +41,7 @@ from sparktxlog.protocol.events import (
 from sparktxlog.protocol.idwindow import IdWindow
 from sparktxlog.protocol.messages import Post, QueueEntry, RunHeader, Tail
 from sparktxlog.protocol.phases import TAKES_SUBMITS
-from sparktxlog.protocol.recovery import MasterConfig
+from sparktxlog.protocol.recovery import MasterConfig, NoOlderIds, RecoveredState
 from sparktxlog.protocol.view import View
 from sparktxlog.testing.exploration.canonical import describe
 from sparktxlog.testing.exploration.demanded import PROPOSES, DemandedMaster
@@ -164,8 +164,9 @@ class Nodes:
     def start(self, name: str) -> Outcome:
         """Start a node for the first time."""
         disk = SimulatedDisk(name, self.payloads)
+        disk.standings = {other: Standing() for other in self.configs if other != name}
         config = self.configs[name]
-        state = NodeState(self._master_class(config, disk.load(config.id_window), 0), disk)
+        state = NodeState(self._master_class(config, _recovered(config, disk), 0), disk)
         return self._finish(name, state, [Tick()])
 
     def step(self, state: int, code: int, event: Event | None) -> Outcome:
@@ -193,7 +194,7 @@ class Nodes:
             return self._finish(name, state, [submit])
         if code == CRASH:
             config = replace(self.configs[name], incarnation=state.disk.incarnation)
-            recovered = state.disk.load(config.id_window)
+            recovered = _recovered(config, state.disk)
             state.master = self._master_class(config, recovered, state.now)
         elif code == TICK:
             state.now += 1
@@ -342,6 +343,11 @@ def _disk(owner: int, fields: dict[str, Any]) -> SimulatedDisk:
     vars(disk).update(fields)
     disk._facts = _DISKS[owner]
     return disk
+
+
+def _recovered(config: MasterConfig, disk: SimulatedDisk) -> RecoveredState:
+    # No id comes twice here: what is older than the window is never asked.
+    return replace(disk.load(config.id_window), older_ids=NoOlderIds())
 
 
 def _reduce_window(window: IdWindow) -> tuple[Callable[..., Any], tuple[Any, ...]]:

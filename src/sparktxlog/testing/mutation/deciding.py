@@ -52,6 +52,16 @@ def any_member(self: View, answering: Iterable[str]) -> bool:
     return bool(set(self.members).intersection(answering))
 
 
+def new_quorum(self: Proposer, added: set[NodeId], now: int) -> bool:
+    """Count the answers by the quorum that is to come."""
+    view = replace(self.view, quorum_rule=self.intent.quorum_rule or self.view.quorum_rule)
+    return (
+        view.elects(self._promises.keys() | added)
+        and view.preserves(self._states().keys() | added)
+        and self._awaited(now) <= added
+    )
+
+
 def allows_always(self: Suspicion, view: View, absent: Iterable[str], now: int) -> bool:
     """Start without asking whether the change can succeed."""
     return True

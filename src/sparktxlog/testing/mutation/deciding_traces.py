@@ -122,12 +122,14 @@ def a_retry_leaves_the_roster(core: type[Master]) -> None:
     """P12, P13: nobody knows behind a wedge whether a new roster would leave a majority."""
     node = Lone(core)
     heavy = Seat(node_id=NodeId("d"), url="http://d", weight=5)
-    node.feed(ChangeRequested(ticket=1, roster=(*node.view.roster, heavy)))
+    roster = (*node.view.roster, heavy)
+    node.feed(ChangeRequested(ticket=1, roster=roster, quorum_rule="all"))
     ballot = proposing(node)
     actions = node.hear(node.promise("b", ballot), node.promise("c", ballot))
-    asked = sent(actions, Accept)
+    asked = {accept.candidate for accept in sent(actions, Accept)}
     assert asked
-    assert {accept.candidate.roster for accept in asked} == {node.view.roster}
+    assert {candidate.roster for candidate in asked} == {node.view.roster}
+    assert {candidate.quorum_rule for candidate in asked} == {node.view.quorum_rule}
 
 
 def another_decision_halts(core: type[Master]) -> None:
@@ -139,6 +141,22 @@ def another_decision_halts(core: type[Master]) -> None:
         node.hear(Decide(sender=NodeId("c"), view=view))
         phases.append(node.master.phase)
     assert phases == [Phase.NORMAL, Phase.NORMAL, Phase.FAULT]
+
+
+def the_old_quorum_counts_the_answers(core: type[Master]) -> None:
+    """P12: what was acquired by the old quorum is in the answers, also where a new one is decided.
+
+    Of three members two must answer while two acquire; where all three do, one would be enough.
+    """
+    node = Lone(core, votes=dict.fromkeys(("a", "b", "c", "w", "w2"), 1))
+    ballot = changing(node, node.view.roster, quorum_rule="all")
+    actions = node.hear(node.promise("w", ballot), node.promise("w2", ballot))
+    actions += node.wait(SECOND_US // 2)
+    assert not sent(actions, Accept), "decided without a member that may hold what was acquired"
+    actions = node.hear(node.promise("b", ballot)) + node.wait(SECOND_US // 5)
+    assert {accept.candidate.quorum_rule for accept in sent(actions, Accept)} == {"all"}
+    decided = views(node.hear(node.accepted("b", ballot), node.accepted("w", ballot)))
+    assert [(view.quorum_rule, view.quorum) for view in decided] == [("all", 2)]
 
 
 def data_quorum_is_needed(core: type[Master]) -> None:

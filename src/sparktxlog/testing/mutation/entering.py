@@ -62,8 +62,8 @@ class KeepsAcquired(Master):
 
     ordering_class = _KeepingOrdering
 
-    def _restamp(self, runs: list[RecoveredRun], now: int) -> list[RecoveredRun]:
-        own, kept = self._config.node_id, super()._restamp(runs, now)
+    def _restamp(self, runs: list[RecoveredRun]) -> list[RecoveredRun]:
+        own, kept = self._config.node_id, super()._restamp(runs)
         return [*kept, *(r for r in runs if r.header.origin != own and r not in kept)]
 
 
@@ -133,10 +133,10 @@ class RestampsForeign(Master):
 
     ordering_class = _KeepingOrdering
 
-    def _restamp(self, runs: list[RecoveredRun], now: int) -> list[RecoveredRun]:
-        own, epoch, kept = self._config.node_id, self._view.epoch, super()._restamp(runs, now)
+    def _restamp(self, runs: list[RecoveredRun]) -> list[RecoveredRun]:
+        own, epoch, kept = self._config.node_id, self._view.epoch, super()._restamp(runs)
         foreign = [r for r in runs if r.header.origin != own and r.header.epoch < epoch]
-        return kept + [_stamped(self, run, epoch, now) for run in foreign if self._is_member]
+        return kept + [_stamped(self, run, epoch) for run in foreign if self._is_member]
 
     def _new_ordering(self, incoming: list[RecoveredRun], now: int) -> Ordering:
         own = self._config.node_id
@@ -153,7 +153,7 @@ class RestampsOutside(Master):
         if not self._is_member and self._phase is not Phase.WITNESS:
             left = self._ordering.own_incoming()
             self._is_member = True
-            runs = self._restamp(left, now)
+            runs = self._restamp(left)
             self._is_member = False
             self._ordering = self._new_ordering(runs, now)
 
@@ -161,19 +161,19 @@ class RestampsOutside(Master):
 class RestampsInOldEpoch(Master):
     """Give own runs a new timestamp and leave them in the epoch before."""
 
-    def _restamp(self, runs: list[RecoveredRun], now: int) -> list[RecoveredRun]:
+    def _restamp(self, runs: list[RecoveredRun]) -> list[RecoveredRun]:
         old = _old_runs(self, runs)
-        kept = super()._restamp([run for run in runs if run not in old], now)
-        return kept + [_stamped(self, run, run.header.epoch, now) for run in old]
+        kept = super()._restamp([run for run in runs if run not in old])
+        return kept + [_stamped(self, run, run.header.epoch) for run in old]
 
 
 class RestampsBackwards(Master):
     """Stamp own runs anew, the last one first."""
 
-    def _restamp(self, runs: list[RecoveredRun], now: int) -> list[RecoveredRun]:
+    def _restamp(self, runs: list[RecoveredRun]) -> list[RecoveredRun]:
         old = _old_runs(self, runs)
-        kept = super()._restamp([run for run in runs if run not in old], now)
-        return kept + [_stamped(self, run, self._view.epoch, now) for run in reversed(old)]
+        kept = super()._restamp([run for run in runs if run not in old])
+        return kept + [_stamped(self, run, self._view.epoch) for run in reversed(old)]
 
 
 def _old_runs(core: Master, runs: list[RecoveredRun]) -> list[RecoveredRun]:
@@ -189,8 +189,8 @@ def _old_runs(core: Master, runs: list[RecoveredRun]) -> list[RecoveredRun]:
     return sorted(old, key=lambda run: run.header.seq)
 
 
-def _stamped(core: Master, run: RecoveredRun, epoch: int, now: int) -> RecoveredRun:
-    header = replace(run.header, epoch=epoch, ts=core._counter.stamp(now))
+def _stamped(core: Master, run: RecoveredRun, epoch: int) -> RecoveredRun:
+    header = replace(run.header, epoch=epoch, ts=core._counter.stamp())
     core._outbox.persist(PersistRestamp(header=header))
     return RecoveredRun(header=header, facts=run.facts)
 
@@ -233,8 +233,10 @@ def any_incarnation(self: View, node_id: str, incarnation: int) -> bool:
 class OldIncarnation(Master):
     """Return from a lost disk under the old name."""
 
-    def __init__(self, config: MasterConfig, state: RecoveredState, now: int) -> None:
-        super().__init__(replace(config, incarnation=1), state, now)
+    def __init__(
+        self, config: MasterConfig, state: RecoveredState, now: int, wall: int | None = None
+    ) -> None:
+        super().__init__(replace(config, incarnation=1), state, now, wall)
 
 
 # -- P23 -------------------------------------------------------------------------------------------

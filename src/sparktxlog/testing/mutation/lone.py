@@ -17,6 +17,7 @@ from sparktxlog.protocol.actions import (
 from sparktxlog.protocol.balloting import (
     Accept,
     Accepted,
+    Decide,
     EpochMessage,
     Flushed,
     MemberState,
@@ -25,6 +26,7 @@ from sparktxlog.protocol.balloting import (
     ProbeAnswer,
     Promise,
     Refusal,
+    Standing,
     Vote,
 )
 from sparktxlog.protocol.chain import chain_hash
@@ -83,24 +85,33 @@ class Lone:
         self.core = core
         self.view = first_view(self.config)
         self.now = 10 * SECOND_US
+        #: How far its wall clock is ahead, microseconds.
+        self.off_us = 0
         self.facts: dict[bytes, RunFacts] = {}
         self.disk = SimulatedDisk(own, self.facts)
+        self.disk.standings = {name: Standing() for name in votes if name != own}
         self.submits: dict[int, RunSubmitted] = {}
         self.master: Master
         self.start()
+
+    @property
+    def wall(self) -> int:
+        """Wall clock of this node, microseconds."""
+        return self.now + self.off_us
 
     # -- the core ----------------------------------------------------------------------------------
 
     def start(self) -> list[Action]:
         """Start (again) from the disk."""
-        self.master = self.core(self.config, self.disk.load(self.config.id_window), self.now)
+        state = self.disk.load(self.config.id_window)
+        self.master = self.core(self.config, state, self.now, self.wall)
         return self.feed(Tick())
 
     def feed(self, *events: Event) -> list[Action]:
         """Let the core handle events; what it wants durable is durable at once, so it may rest."""
-        actions = self.master.handle_all(events, self.now)
+        actions = self.master.handle_all(events, self.now, self.wall)
         if self.master.wants_rest:
-            actions += self.master.handle_all([Rested()], self.now)
+            actions += self.master.handle_all([Rested()], self.now, self.wall)
         self.disk.write([a for a in actions if isinstance(a, PERSISTS)], self.submits)
         return actions
 
@@ -176,6 +187,10 @@ class Lone:
             ballot=ballot, accepted=accepted, state=state if member else None,
         )  # fmt: skip
 
+    def letter_of_decision(self, sender: str, view: View) -> Decide:
+        """Return another node's word on a decided view."""
+        return Decide(sender=NodeId(sender), view=view)
+
     def accepted(self, sender: str, ballot: Ballot) -> Accepted:
         """Return another node's vote."""
         return Accepted(
@@ -235,9 +250,10 @@ def next_ballot(node: Lone) -> Ballot:
     raise AssertionError("a wedged node does not try by itself")
 
 
-def changing(node: Lone, roster: tuple[Seat, ...]) -> Ballot:
-    """Let a node propose a roster, `b` and `c` answering its probes."""
-    probes = sent(node.feed(ChangeRequested(ticket=1, roster=roster)), Probe)
+def changing(node: Lone, roster: tuple[Seat, ...], quorum_rule: str = "") -> Ballot:
+    """Let a node propose a roster and a quorum, `b` and `c` answering its probes."""
+    wanted = ChangeRequested(ticket=1, roster=roster, quorum_rule=quorum_rule)
+    probes = sent(node.feed(wanted), Probe)
     assert probes
     actions = node.hear(*(node.answer(peer, probes[-1].number, ("a", "b", "c")) for peer in "bc"))
     started = sent(actions + node.wait(SECOND_US // 10), Prepare)

@@ -92,8 +92,10 @@ def hasty(*kinds: type, messages: tuple[type, ...] = (), at_once: bool = False) 
     """
 
     class Hasty(Master):
-        def handle_all(self, events: Sequence[Event], now: int) -> list[Action]:
-            actions = super().handle_all(events, now)
+        def handle_all(
+            self, events: Sequence[Event], now: int, wall: int | None = None
+        ) -> list[Action]:
+            actions = super().handle_all(events, now, wall)
             sent = tuple(getattr(action, "message", None) for action in actions)
             late = PERSISTS if at_once else kinds
             if not any(isinstance(action, kinds) for action in actions) or (
@@ -110,7 +112,9 @@ def forgetful(forget: Callable[[MasterConfig, RecoveredState], RecoveredState]) 
     """Return a core that starts with less than was durable."""
 
     class Forgetful(Master):
-        def __init__(self, config: MasterConfig, state: RecoveredState, now: int) -> None:
-            super().__init__(config, forget(config, state), now)
+        def __init__(
+            self, config: MasterConfig, state: RecoveredState, now: int, wall: int | None = None
+        ) -> None:
+            super().__init__(config, forget(config, state), now, wall)
 
     return plain(Forgetful)

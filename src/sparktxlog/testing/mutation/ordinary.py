@@ -8,14 +8,17 @@ from typing import Any
 
 from sparktxlog.model.operation import RunFacts
 from sparktxlog.protocol.addition import head_of, holders, may_add
+from sparktxlog.protocol.catalog import Catalog
 from sparktxlog.protocol.counter import TimestampCounter
+from sparktxlog.protocol.events import RunSubmitted
 from sparktxlog.protocol.fetching import Fetching
+from sparktxlog.protocol.idwindow import IdWindow
 from sparktxlog.protocol.master import Master
-from sparktxlog.protocol.messages import MergeBase, Post, QueueEntry, RunHeader, Tail
+from sparktxlog.protocol.messages import MergeBase, Post, QueueEntry, Rejection, RunHeader, Tail
 from sparktxlog.protocol.ordering import Ordering
 from sparktxlog.protocol.peers import Peer
 from sparktxlog.protocol.posting import Snapshot
-from sparktxlog.protocol.recovery import MasterConfig, RecoveredState
+from sparktxlog.protocol.recovery import MasterConfig, NoOlderIds, RecoveredState
 from sparktxlog.protocol.streams import Run, Stream
 from sparktxlog.protocol.synchronized import SynchronizedQueue
 from sparktxlog.testing.simulation.disk import key_of
@@ -25,17 +28,17 @@ from sparktxlog.testing.simulation.node import SimulatedNode
 class ReusedCounter(Ordering):
     """Stamp at the posted counter instead of above it."""
 
-    def _next_timestamp(self, now: int) -> int:
+    def _next_timestamp(self) -> int:
         self._counter.value -= 1
-        return self._counter.stamp(now)
+        return self._counter.stamp()
 
 
 class ContinuedRun(Ordering):
     """Stamp a later submit with the timestamp of the own run that still waits."""
 
-    def _next_timestamp(self, now: int) -> int:
+    def _next_timestamp(self) -> int:
         runs = self._own.runs
-        return runs[-1].header.ts if runs else super()._next_timestamp(now)
+        return runs[-1].header.ts if runs else super()._next_timestamp()
 
 
 class ContinuingMaster(Master):
@@ -62,8 +65,10 @@ def forget_own(config: MasterConfig, state: RecoveredState) -> RecoveredState:
 class ForgottenReservation(Master):
     """Restart without H: the counter begins anew."""
 
-    def __init__(self, config: MasterConfig, state: RecoveredState, now: int) -> None:
-        super().__init__(config, state, now)
+    def __init__(
+        self, config: MasterConfig, state: RecoveredState, now: int, wall: int | None = None
+    ) -> None:
+        super().__init__(config, state, now, wall)
         self._counter.value = max((run.header.ts for run in state.incoming), default=0)
         self._counter.reserved = self._counter.value
 
@@ -149,7 +154,7 @@ class AnyEpoch(Master):
             super()._on_post(post, now)
 
 
-def learn_nothing(self: TimestampCounter, ts: int, now: int) -> None:
+def learn_nothing(self: TimestampCounter, ts: int) -> None:
     """Leave the log clock as it is, whatever timestamps come."""
 
 
@@ -284,3 +289,42 @@ def unchecked(*arguments: Any, **named: Any) -> None:
 def no_waiting(self: Any, session: str | None) -> bool:
     """Let no run wait for the one before it in its session."""
     return False
+
+
+def keep_withdrawn(self: Any, digest: bytes) -> list[RunSubmitted]:
+    """Reject runs whose files are lost, and leave them where they wait for their stamp."""
+    return [run.submit for run in self.runs.values() if run.submit.digest == digest]
+
+
+def half_window(state: RecoveredState) -> RecoveredState:
+    """Start with the newer half of the ids."""
+    return replace(state, recent_ids=state.recent_ids[len(state.recent_ids) // 2 :], repeats=())
+
+
+def forget_ids(config: MasterConfig, state: RecoveredState) -> RecoveredState:
+    """Start with a shorter window."""
+    return half_window(state) if len(state.recent_ids) > 1 else state
+
+
+_reject_by_id = Catalog._reject_by_id
+
+
+def no_acceptance(self: Catalog, position: int, facts: RunFacts, ts: int) -> dict[int, Rejection]:
+    """Look at the window only, whatever the accepting node found and whenever it did."""
+    return _reject_by_id(self, position, replace(facts, acceptance=None), ts)
+
+
+def nothing_older(self: Catalog, position: int, facts: RunFacts, ts: int) -> dict[int, Rejection]:
+    """Look for repeats of a late run in the window only."""
+    self._older_ids = NoOlderIds()
+    return _reject_by_id(self, position, facts, ts)
+
+
+def never_expired(self: Catalog, position: int, facts: RunFacts, ts: int) -> dict[int, Rejection]:
+    """Let a run take effect however late it was ordered."""
+    self._window_us = 1 << 62
+    return _reject_by_id(self, position, facts, ts)
+
+
+def newest_first(self: IdWindow, position: int, first: int) -> None:
+    """Remember of a repeat no earlier place."""

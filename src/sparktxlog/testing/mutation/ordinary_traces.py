@@ -5,22 +5,27 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sparktxlog.model.ids import NodeId
+from sparktxlog.model.operation import RunFacts
 from sparktxlog.protocol.actions import (
     PERSISTS,
     FetchPayload,
     PersistForeignRun,
     PersistOwnRun,
     PersistReservation,
+    PersistWithdrawal,
     SendPost,
     SendTail,
     TellAccepted,
+    TellRejected,
 )
 from sparktxlog.protocol.balloting import (
     Decide,
 )
 from sparktxlog.protocol.events import (
     FetchFailed,
+    FilesLost,
     PostReceived,
+    RunSubmitted,
 )
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.phases import Phase
@@ -60,6 +65,30 @@ def old_epochs_do_not_count(core: type[Master]) -> None:
     assert not [a for a in actions if isinstance(a, PersistForeignRun)]
 
 
+def lost_files_are_withdrawn(core: type[Master]) -> None:
+    """P1a: an announced run whose files are lost is rejected, durably first, and never stamped."""
+    node = Lone(core)
+    (stamped,) = [a.header for a in node.submit() if isinstance(a, PersistOwnRun)]
+    node.config = replace(node.config, quorum=2, quorum_rule="majority")
+    node.start()
+    assert not node.feed(FilesLost(digest=stamped.digest, text="damaged"))
+    submit = RunSubmitted(
+        ticket=99, digest=b"d" * 32, size_bytes=100, staged_bytes=1 << 40,
+        facts=RunFacts(n=1, ids=b"i" * 16),
+    )  # fmt: skip
+    node.submits[99], node.facts[submit.digest] = submit, submit.facts
+    assert [a.header for a in node.feed(submit) if isinstance(a, TellAccepted)] == [None]
+    assert node.master.unstamped(b"i" * 16) == submit.digest
+    actions = node.feed(FilesLost(digest=submit.digest, text="damaged"))
+    found = [type(a) for a in actions if isinstance(a, PersistWithdrawal | TellRejected)]
+    assert found == [PersistWithdrawal, TellRejected]
+    late = node.wait(2 * node.config.stage_timeout_us)
+    node.start()
+    late += node.wait(2 * node.config.stage_timeout_us)
+    assert not [a for a in late if isinstance(a, PersistOwnRun)]
+    assert not node.disk.announcements
+
+
 def late_payload_ends_no_fetch(core: type[Master]) -> None:
     """P3a: a payload that is refused, of an older stamp, does not stand for the one asked for."""
     node = Lone(core)
@@ -81,14 +110,6 @@ def lagger_is_served(core: type[Master]) -> None:
     node.wait(SECOND_US)
     actions = node.feed(PostReceived(post=node.post_of("c", node.now)))
     assert [(a.peer, a.position) for a in actions if isinstance(a, SendTail)] == [("c", 0)]
-
-
-def broken_promise_halts(core: type[Master]) -> None:
-    """P10: a header below a promise that did not announce it stops the node."""
-    node = Lone(core)
-    node.feed(PostReceived(post=node.post_of("b", node.now + 100)))
-    node.push(node.run_of("b", 1, node.now + 50))
-    assert node.master.phase is Phase.FAULT
 
 
 def tail_of_another_queue_halts(core: type[Master]) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from sparktxlog.protocol import final_queue, succession
+from sparktxlog.protocol import collecting, final_queue, succession
 from sparktxlog.protocol import master as mastering
 from sparktxlog.protocol import ordering as orders
 from sparktxlog.protocol import proposer as proposing
+from sparktxlog.protocol import suspicion as suspecting
 from sparktxlog.protocol.actions import (
     PersistAnnouncement,
     PersistBallot,
@@ -14,11 +15,14 @@ from sparktxlog.protocol.actions import (
     PersistQueue,
     PersistReservation,
     PersistView,
+    PersistWithdrawal,
 )
 from sparktxlog.protocol.balloting import Flushed, Promise
+from sparktxlog.protocol.catalog import Catalog
 from sparktxlog.protocol.collecting import Collecting
-from sparktxlog.protocol.counter import TimestampCounter
+from sparktxlog.protocol.counter import TimestampCounter, WallClock
 from sparktxlog.protocol.fetching import Fetching
+from sparktxlog.protocol.idwindow import IdWindow
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.ordering import Ordering
 from sparktxlog.protocol.outbox import Outbox
@@ -26,6 +30,7 @@ from sparktxlog.protocol.peers import Peer
 from sparktxlog.protocol.posting import Rounds
 from sparktxlog.protocol.proposer import Proposer
 from sparktxlog.protocol.staging import Staging
+from sparktxlog.protocol.standing import Standings
 from sparktxlog.protocol.stream import ActionStream
 from sparktxlog.protocol.streams import Stream
 from sparktxlog.protocol.succession import Succession
@@ -34,7 +39,7 @@ from sparktxlog.protocol.synchronized import SynchronizedQueue
 from sparktxlog.protocol.union import FinalQueue
 from sparktxlog.protocol.view import View
 from sparktxlog.protocol.voter import Voter
-from sparktxlog.testing.mutation import deciding, entering, ordinary
+from sparktxlog.testing.mutation import clocks, deciding, entering, ordinary, standing
 from sparktxlog.testing.mutation.mutant import (
     Core,
     Killer,
@@ -84,6 +89,10 @@ _ORDINARY = (
        forgetful(ordinary.forget_own), "rs"),
     _m("P1a", "session-overtaken", "stamps a small run before the bulk one of its session",
        patched((Staging, "must_wait", ordinary.no_waiting)), "s"),
+    _m("P1a", "withdrawn-run-stamped", "rejects a run whose files are lost, and stamps it later",
+       patched((Staging, "withdraw", ordinary.keep_withdrawn)), "t"),
+    _m("P1a", "withdrawal-not-durable", "tells that a run is rejected before it is forgotten",
+       hasty(PersistWithdrawal), "t"),
     _m("P1b", "run-continued", "stamps a later submit with the timestamp of a run that waits",
        patched((Stream, "register", ordinary.register_equal_timestamps),
                master=ordinary.ContinuingMaster), "r"),
@@ -141,6 +150,14 @@ _ORDINARY = (
     _m("P10", "tripwire-off", "does not notice a broken promise",
        patched((Stream, "breaks_promise", ordinary.unbroken),
                (Collecting, "_check_promise", ordinary.unchecked)), "t"),
+    _m("P10", "halts-for-others", "stops when another node contradicts itself",
+       plain(standing.HaltsForOthers), "t"),
+    _m("P10", "believes-again", "goes on believing a node that contradicted itself",
+       plain(standing.BelievesAgain), "t"),
+    _m("P10", "halts-at-the-first", "stops when one member of many has another queue",
+       plain(standing.HaltsAtTheFirst), "t"),
+    _m("P10", "never-outvoted", "goes on although the others have another queue",
+       plain(standing.NeverOutvoted), "t"),
 )  # fmt: skip
 
 _DECIDING = (
@@ -152,6 +169,8 @@ _DECIDING = (
        patched((View, "elects", deciding.half)), "ts", _RIVALS),
     _m("P12", "no-data-quorum", "is content with what one answering member holds",
        patched((View, "preserves", deciding.any_member)), "st", ("three-and-two-witnesses",)),
+    _m("P12", "new-quorum-counts", "counts the answers by the quorum that it changes to",
+       patched((Proposer, "_suffice", deciding.new_quorum)), "t"),
     _m("P13", "no-probe", "starts a ballot without quorums in reach",
        patched((Suspicion, "allows", deciding.allows_always)), "t"),
     _m("P13", "evicts-at-once", "takes a suspect for dead without having tried it",
@@ -261,6 +280,16 @@ _ENTERING = (
        patched((Proposer, "_new_view", entering.incarnations_as_asked)), "t"),
     _m("P22", "lagger-not-served", "sends no tail to a member that lags behind",
        patched((Ordering, "_serve_lagger", ordinary.no_service)), "rt"),
+    _m("P25c", "acceptance-ignored", "looks for repeats in its window only",
+       patched((Catalog, "_reject_by_id", ordinary.no_acceptance)), "s"),
+    _m("P25c", "older-ids-ignored", "looks for repeats of a late run in its window only",
+       patched((Catalog, "_reject_by_id", ordinary.nothing_older)), "s"),
+    _m("P25c", "never-expired", "lets a run take effect however late it is ordered",
+       patched((Catalog, "_reject_by_id", ordinary.never_expired)), "s"),
+    _m("P25c", "first-forgotten", "tells of a repeated id where it stood last",
+       patched((IdWindow, "note_repeat", ordinary.newest_first)), "s"),
+    _m("P25c", "window-shorter-after-restart", "restarts with half of the ids",
+       forgetful(ordinary.forget_ids), "s"),
     _m("P23", "force-own-queue", "forces its own queue although it accepted a value",
        patched((mastering, "forced_view", entering.force_own)), "ts", _FORCED),
     _m("P23", "force-leaves-votes", "forces, and leaves the others their votes",
@@ -275,9 +304,64 @@ _ENTERING = (
        plain(entering.AnyLineage), "t"),
 )  # fmt: skip
 
-MUTANTS: tuple[Mutant, ...] = (*_ORDINARY, *_DECIDING, *_ENTERING)
+_CLOCKS = (
+    _m("C1", "log-clock-full-speed", "never lets the wall clock catch up with the log clock",
+       patched((TimestampCounter, "log_time", clocks.full_speed)), "t"),
+    _m("C3", "log-clock-compared", "posts its log clock for its wall clock",
+       ordering(clocks.PostsLogClock), "t"),
+    _m("C3", "jump-believed", "follows a wall clock that was set, whatever the others' say",
+       patched((WallClock, "time", clocks.any_wall_clock)), "t"),
+    _m("C3", "jump-never-believed", "does not follow a wall clock that all agree with",
+       patched((WallClock, "believe", clocks.never_believe)), "t"),
+    _m("C3", "bound-pushed", "lets timestamps of peers move the bound for the next ones",
+       patched((TimestampCounter, "learn", clocks.learn_the_bound)), "t"),
+    _m("C3", "late-headers-taken", "takes headers with any timestamp",
+       patched((collecting, "fits", clocks.any_header),
+               (collecting, "post_fits", clocks.any_header)), "t"),
+    _m("C3", "late-tails-taken", "takes tails with any timestamp",
+       patched((orders, "all_fit", clocks.any_headers)), "t"),
+    _m("C3", "any-candidate", "takes any ballot, promise and candidate for one that can be",
+       patched((succession, "misfit", clocks.any_message)), "t"),
+    _m("C3", "late-promise-lost", "takes the promise of a node that stamped far ahead for lost",
+       _succession(clocks.LosesLatePromises), "t"),
+    _m("C3", "late-runs-counted", "brings runs stamped far ahead into the final queue",
+       patched((proposing, "all_fit", clocks.any_headers)), "t"),
+    _m("C3", "most-left-out", "leaves out most members, since their runs seem too late",
+       patched((Proposer, "_suffice", clocks.any_are_late)), "t"),
+    _m("C3", "late-vote-binds", "adopts a vote for runs stamped far ahead that decided nothing",
+       patched((Proposer, "_binding_vote", Proposer._highest_vote)), "t"),
+    _m("C3", "late-vote-dropped", "drops a vote for runs stamped far ahead that may be decided",
+       patched((Proposer, "_binding_vote", clocks.highest_fitting_vote)), "t"),
+    _m("C3", "late-vote-once", "does not vote again for runs stamped far ahead",
+       _succession(clocks.RefusesItsOwnVote), "t"),
+    _m("C3", "useless-kept", "waits for a member that is heard and promises nothing of use",
+       patched((Suspicion, "_useless", clocks.none_useless)), "t"),
+    _m("C3", "growing-evicted", "takes a promise that grows for one of no use",
+       patched((suspecting, "_GROWING", 1)), "t"),
+    _m("C3", "useless-answers", "keeps a useless member because it answers",
+       _succession(clocks.TakesEvery), "t"),
+    _m("C3", "any-counter-joins", "admits a node whose counter nobody can use",
+       _succession(clocks.AdmitsAnyCounter), "t"),
+)  # fmt: skip
+
+_STANDING = (
+    _m("P30", "older-disk-taken", "takes a node that shows less than before for the same",
+       patched((mastering, "shortfall", standing.nothing_is_short)), "t"),
+    _m("P30", "posts-not-noted", "compares no greeting with what posts showed",
+       patched((Standings, "posted", standing.posts_show_nothing)), "t"),
+    _m("P30", "votes-not-noted", "compares no greeting with promised and accepted ballots",
+       patched((Standings, "said", standing.votes_show_nothing)), "t"),
+    _m("P30", "own-streams-not-compared", "compares no greeting with what it holds of the node",
+       patched((Ordering, "durable_of", standing.holds_nothing)), "t"),
+    _m("P30", "standings-volatile", "forgets at a restart what others showed",
+       patched((Standings, "take", standing.nothing_is_kept)), "t"),
+    _m("P29", "unheard-left-out", "goes on in the first epoch without a node it never heard",
+       patched((Succession, "_unheard", standing.everybody_was_heard)), "t"),
+)  # fmt: skip
+
+MUTANTS: tuple[Mutant, ...] = (*_ORDINARY, *_DECIDING, *_ENTERING, *_CLOCKS, *_STANDING)
 BY_NAME = {mutant.name: mutant for mutant in MUTANTS}
-RULES = tuple(f"P{number}" for number in range(1, 24))
+RULES = (*(f"P{number}" for number in range(1, 24)), "P29", "P30")
 #: Protocol §8: six mutations of the design that are harmless.  Of those, `queue-volatile` is found
 #: in this core: a promise states its queue as the base of the final one, and a decided base that
 #: everybody forgot can be fetched from nobody.  `claims-beyond-gap` is, since pushes leave gaps;

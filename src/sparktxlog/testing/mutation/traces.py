@@ -8,6 +8,24 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from sparktxlog.protocol.master import Master
+from sparktxlog.testing.mutation.clock_traces import (
+    a_jump_waits_for_the_others,
+    a_promise_of_no_use_evicts,
+    a_promise_that_grows_has_time,
+    ahead_it_slows_down,
+    all_clocks_agree,
+    five_runs_move_no_clock,
+    late_candidates_are_refused,
+    late_headers_are_refused,
+    late_promises_do_not_count,
+    late_tails_are_refused,
+    late_votes_bind_if_decided,
+    no_ballot_leaps,
+    one_does_not_judge_most,
+    who_counts_too_far_is_not_admitted,
+    who_holds_late_runs_votes,
+    wrong_once_is_forgiven,
+)
 from sparktxlog.testing.mutation.deciding_traces import (
     a_complaint_is_looked_into,
     a_retry_leaves_the_roster,
@@ -27,6 +45,7 @@ from sparktxlog.testing.mutation.deciding_traces import (
     old_voters_decide,
     promise_is_durable_first,
     promise_stops_everything,
+    the_old_quorum_counts_the_answers,
 )
 from sparktxlog.testing.mutation.entering_traces import (
     a_kill_tears_no_force,
@@ -53,31 +72,64 @@ from sparktxlog.testing.mutation.holding_traces import (
     who_holds_all_is_not_asked,
 )
 from sparktxlog.testing.mutation.ordinary_traces import (
-    broken_promise_halts,
     everything_is_durable_first,
     lagger_is_served,
     late_payload_ends_no_fetch,
     log_clock_follows,
+    lost_files_are_withdrawn,
     old_epochs_do_not_count,
     stamps_behind_its_queue,
     tail_of_another_queue_halts,
+)
+from sparktxlog.testing.mutation.standing_traces import (
+    a_contradiction_is_the_senders,
+    half_of_the_members_stop_a_node,
+    nobody_unheard_is_left_out,
+    standings_are_durable,
+    what_is_held_here_tells,
+    who_forgot_its_vote_comes_back_as_another,
+    who_shows_less_comes_back_as_another,
 )
 
 Trace = Callable[[type[Master]], None]
 
 TRACES: tuple[Trace, ...] = (
+    wrong_once_is_forgiven,
+    a_jump_waits_for_the_others,
+    all_clocks_agree,
+    ahead_it_slows_down,
+    five_runs_move_no_clock,
+    late_headers_are_refused,
+    late_tails_are_refused,
+    late_candidates_are_refused,
+    late_promises_do_not_count,
+    who_holds_late_runs_votes,
+    one_does_not_judge_most,
+    late_votes_bind_if_decided,
+    no_ballot_leaps,
+    a_promise_of_no_use_evicts,
+    a_promise_that_grows_has_time,
+    who_counts_too_far_is_not_admitted,
     old_epochs_do_not_count,
     lagger_is_served,
     late_payload_ends_no_fetch,
+    lost_files_are_withdrawn,
     stamps_behind_its_queue,
     log_clock_follows,
     everything_is_durable_first,
-    broken_promise_halts,
+    a_contradiction_is_the_senders,
+    half_of_the_members_stop_a_node,
+    who_shows_less_comes_back_as_another,
+    who_forgot_its_vote_comes_back_as_another,
+    what_is_held_here_tells,
+    standings_are_durable,
+    nobody_unheard_is_left_out,
     tail_of_another_queue_halts,
     tail_of_another_lineage_is_ignored,
     alone_it_stays_suspicious,
     old_voters_decide,
     data_quorum_is_needed,
+    the_old_quorum_counts_the_answers,
     half_of_the_votes_is_too_few,
     every_vote_is_needed,
     a_short_silence_evicts_nobody,

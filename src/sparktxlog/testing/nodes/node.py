@@ -100,6 +100,7 @@ class SimulatedNode:
         self.disk.opened(front)
         base = running.parts.master.base
         self.world.checks.started(self, base.position, base.chain_hash)
+        running.parts.supervisor.on_unforeseen = self._unforeseen
         app = application.build_app(running)
         stop = self._stop = asyncio.Event()
         running.failed.add_done_callback(lambda _: stop.set())
@@ -113,6 +114,11 @@ class SimulatedNode:
         self.disk.stopped()
         self.running = None
         return running.failed.result() if running.failed.done() else None
+
+    def _unforeseen(self, name: str, error: BaseException) -> None:
+        """A task that is begun anew is a mistake all the same."""
+        told = {"message": f"{name} of {self.name} failed", "exception": error}
+        self.world.loop.call_exception_handler(told)
 
     def _session(self) -> Any:
         """Open what its links send with: it has the part of aiohttp's session that they use."""

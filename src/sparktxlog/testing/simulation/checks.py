@@ -19,6 +19,7 @@ from sparktxlog.protocol.actions import (
     TellAcquired,
     TellChange,
     TellOrdered,
+    TellRejected,
 )
 from sparktxlog.protocol.chain import chain_hash
 from sparktxlog.protocol.messages import QueueEntry, RunHeader
@@ -38,8 +39,8 @@ class Checks:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        window = next(iter(world.nodes.values())).config.id_window
-        self._outcomes = Outcomes(world.facts, world.marks, window)
+        config = next(iter(world.nodes.values())).config
+        self._outcomes = Outcomes(world.facts, world.marks, config.id_window, config.id_window_us)
         #: The one queue that all queues are prefixes of.
         self.log: list[QueueEntry] = []
         self._checked: dict[str, int] = {}
@@ -56,6 +57,8 @@ class Checks:
         #: (node, incarnation, session) → ticket stamped last.
         self._last_ticket: dict[tuple[str, int, str], int] = {}
         self.transactions = 0
+        #: True: all is well again, so each member takes what it is given.
+        self.nobody_is_refused = False
         self._trace = Trace()
 
     def fail(self, story: str) -> None:
@@ -81,6 +84,18 @@ class Checks:
         """See a node lose everything; its queue begins anew."""
         self._world.marks.hit("disk lost")
         self._checked[node.name] = 0
+
+    def disk_changed(self, node: SimulatedNode) -> None:
+        """See a node get another disk: what clients were told of what is not on it, it forgot."""
+        disk, name = node.disk, node.name
+        self._checked[name] = 0
+        for key in [key for key in self.accepted if key[0] == name]:
+            if key not in self._positions and key not in disk.incoming:
+                del self.accepted[key]
+        for line in [line for line in self._last_ticket if line[0] == name]:
+            del self._last_ticket[line]
+        for link in [link for link in self._posted if link[0] == name]:
+            del self._posted[link]
 
     def handled(self, node: SimulatedNode, actions: Sequence[Action]) -> None:
         """See what a core wants done."""
@@ -138,7 +153,7 @@ class Checks:
         self._checked[node.name] = len(queue)
 
     def _check_next(self, entry: QueueEntry) -> None:
-        """I2, P25b: what the one queue grows by follows its end, and has the right outcomes."""
+        """I2, P25c: the entry follows the end of the one queue, and has the right outcomes."""
         header, last = entry.header, self.log[-1] if self.log else None
         end, previous = (last.end, last.chain_hash) if last else (0, bytes(32))
         if entry.position != end + 1 or (last and header.key <= last.header.key):
@@ -224,6 +239,8 @@ class Checks:
                     told = (entry.position, entry.rejections)
                     if self._told.setdefault(key_of(entry.header), told) != told:
                         self.fail(f"I7: {node.name} told {entry.header} {told}")
+            case TellRejected() if self.nobody_is_refused:
+                self.fail(f"I8: {node.name} refuses a submit: {action.code}, {action.text}")
             case TellChange():
                 done = action.epoch is not None
                 self._world.marks.hit("change done" if done else "change of roster refused")

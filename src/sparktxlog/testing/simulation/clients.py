@@ -114,7 +114,7 @@ class Clients:
         """Submit the same run, or its transactions in one with others."""
         world, random = self._world, self._world.random
         if random.random() < 0.5:
-            return world.submit_ids(node, first.facts.ids, first.staged_bytes, first.digest)
+            return world.submit_ids(node, first.facts.ids, first.staged_bytes)
         old = first.facts.ids[: 16 * random.randrange(1, first.facts.n + 1)]
         fresh = world.new_ids(random.randrange(4))
         ids = old + fresh if random.random() < 0.5 else fresh + old

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 
 from sparktxlog.model.operation import RunFacts
@@ -15,14 +16,19 @@ from sparktxlog.protocol.actions import (
     PersistQueue,
     PersistReservation,
     PersistRestamp,
+    PersistStanding,
     PersistView,
+    PersistWithdrawal,
 )
-from sparktxlog.protocol.balloting import BallotState
+from sparktxlog.protocol.balloting import BallotState, Standing
 from sparktxlog.protocol.events import RunSubmitted
 from sparktxlog.protocol.messages import QueueEntry, RunHeader
 from sparktxlog.protocol.recovery import RecoveredRun, RecoveredState
 from sparktxlog.protocol.view import View
-from sparktxlog.testing.recovered import announced, in_window, queue_end
+from sparktxlog.testing.recovered import QueuedIds, announced, in_window, queue_end, repeats_in
+
+#: Names of disks; they are compared only.
+_instances = itertools.count(1)
 
 #: (origin, incarnation, seq)
 RunKey = tuple[str, int, int]
@@ -31,6 +37,10 @@ RunKey = tuple[str, int, int]
 def key_of(header: RunHeader) -> RunKey:
     """Return the name of a run, which no other run ever has."""
     return (header.origin, header.incarnation, header.seq)
+
+
+def _by_seq(header: RunHeader) -> int:
+    return header.seq
 
 
 class SimulatedDisk:
@@ -54,8 +64,39 @@ class SimulatedDisk:
         self.announcements: dict[int, RunSubmitted] = {}
         self.view: View | None = None
         self.ballot: BallotState | None = None
+        #: The greatest that each other node showed.
+        self.standings: dict[str, Standing] = {}
+        #: How often a node was started with this disk.
+        self.starts = 0
+        #: Names this disk; images of it bear the same name.
+        self.instance = next(_instances)
+        #: Other nodes' names, as they were seen.
+        self.instances: dict[str, int] = {}
         self._watermarks: dict[str, int] = {}
         self._facts = facts
+
+    def image(self) -> SimulatedDisk:
+        """Return a copy, as somebody takes one who may bring it back later."""
+        other = SimulatedDisk(self.owner, self._facts)
+        for name, value in vars(self).items():
+            plain = isinstance(value, (dict, list)) and value is not self._facts
+            setattr(other, name, value.copy() if plain else value)
+        return other
+
+    def join_anew(self, incarnation: int, first_ticket: int) -> None:
+        """Go on under a later incarnation; own runs beyond the queue wait for a stamp again."""
+        own = sorted((h for h in self.incoming.values() if h.origin == self.owner), key=_by_seq)
+        for ticket, header in enumerate(own, start=first_ticket):
+            self.announcements[ticket] = RunSubmitted(
+                ticket=ticket, digest=header.digest, size_bytes=header.size_bytes,
+                staged_bytes=header.staged_bytes, facts=self._facts[header.digest],
+            )  # fmt: skip
+        self.incarnation, self.instance = incarnation, next(_instances)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing of the log is kept here."""
+        return not (self.queue or self.incoming or self.announcements or self.view)
 
     def holds(self, header: RunHeader) -> bool:
         """Return whether the payload of a run is durable here; its stamp may have changed."""
@@ -79,10 +120,14 @@ class SimulatedDisk:
                     self.reserved = action.counter
                 case PersistAnnouncement():
                     self.announcements[action.ticket] = submits[action.ticket]
+                case PersistWithdrawal():
+                    self.announcements.pop(action.ticket, None)
                 case PersistBallot():
                     self.ballot = action.state
                 case PersistView():
                     self._put_view(action)
+                case PersistStanding():
+                    self.standings[action.node] = action.standing
                 case PersistQueue():
                     self._append(action)
                 case _:
@@ -103,6 +148,13 @@ class SimulatedDisk:
         own = (self.owner, self.incarnation)
         self.incoming = {key: h for key, h in self.incoming.items() if key[:2] == own}
 
+    def queued_ids(self) -> QueuedIds:
+        """Return all ids of the queue, to be searched."""
+        return QueuedIds(self.queue, self._ids_of)
+
+    def _ids_of(self, header: RunHeader) -> bytes:
+        return self._facts[header.digest].ids
+
     def load(self, id_window: int) -> RecoveredState:
         """Return what a restarted node begins with."""
         base, base_key = queue_end(self.queue)
@@ -119,8 +171,11 @@ class SimulatedDisk:
             tables=list(self.tables.values()),
             view=self.view,
             ballot=self.ballot,
+            standings=dict(self.standings),
             recent_ids=[
                 (entry.position, self._facts[entry.header.digest].ids)
                 for entry in in_window(self.queue, id_window)
             ],
+            repeats=repeats_in(self.queue, id_window),
+            older_ids=self.queued_ids(),
         )

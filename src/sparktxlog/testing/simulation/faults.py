@@ -8,15 +8,33 @@ from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.actions import PERSISTS, Action
 from sparktxlog.protocol.events import ChangeRequested, ForceRequested
 from sparktxlog.protocol.master import first_view
+from sparktxlog.protocol.phases import Phase
 from sparktxlog.protocol.view import Seat, View
 from sparktxlog.testing.simulation.clients import Clients
+from sparktxlog.testing.simulation.disk import SimulatedDisk
 from sparktxlog.testing.simulation.network import Weather
 from sparktxlog.testing.simulation.node import SimulatedNode
 from sparktxlog.testing.simulation.world import World
 
 _SECOND = 1_000_000
+_YEAR_S = 365 * 86_400
+#: Part of the histories that begin with a wrong clock.
+_FOUNDED_WRONG = 0.2
 #: Chance of a crash where the writes of a new epoch are torn apart.
 _TORN = 0.05
+
+
+def found_with_wrong_clock(world: World) -> SimulatedNode | None:
+    """Let, now and then, a member's very first start be with a clock a year off (C3)."""
+    view = first_view(next(iter(world.nodes.values())).config)
+    names = {seat.node_id for seat in view.roster}
+    spared = [name for name in view.members if view.elects(names - {name})]
+    if not spared or len(view.members) < 2 or world.random.random() >= _FOUNDED_WRONG:
+        return None
+    world.marks.hit("founded with a clock a year off")
+    node = world.nodes[world.random.choice(spared)]
+    node.skew_us = int(world.random.uniform(-_YEAR_S, _YEAR_S) * _SECOND)
+    return node
 
 
 class Faults:
@@ -27,9 +45,17 @@ class Faults:
         clients: Commit right when something breaks.
         until: No fault begins after this time, microseconds.
         pause_us: Mean time between two faults.
+        founded_wrong: A node that begins with a wrong clock; somebody sets it right.
     """
 
-    def __init__(self, world: World, clients: Clients, until: int, pause_us: int) -> None:
+    def __init__(
+        self,
+        world: World,
+        clients: Clients,
+        until: int,
+        pause_us: int,
+        founded_wrong: SimulatedNode | None = None,
+    ) -> None:
         self._world = world
         self._clients = clients
         self._until = until
@@ -46,7 +72,12 @@ class Faults:
             (self._slow_link, 8),
             (self._slow_disk, 6),
             (self._clock, 6),
+            (self._set_running_clock, 4),
+            (self._sleep, 4),
             (self._lose_disk, 5),
+            # Not by themselves yet: some histories with them do not heal.
+            (self._older_disk, 0),
+            (self._wrong_disks, 0),
             (self._change_roster, 9),
             (self._rolling_restart, 2),
             (self._crash_all, 2),
@@ -56,7 +87,14 @@ class Faults:
         )
         other = world.layout.faults
         self._kinds = tuple((kind, other.get(kind.__name__, weight)) for kind, weight in kinds)
+        #: Node → an image of its disk.
+        self._images: dict[str, SimulatedDisk] = {}
+        self._take_images()
         # So that every history has epochs: one member after the other is away for long.
+        if founded_wrong is not None:
+            world.after(self._seconds(20, 90), setattr, founded_wrong, "skew_us", 0)
+        for node in world.nodes.values():
+            self._look_after(node)
         for part in (2, 5, 8):
             world.at(until * part // 10, self._away)
         if world.layout.forced:
@@ -196,9 +234,21 @@ class Faults:
 
     def _lose_disk(self) -> None:
         """Lose a memory that the others can do without; else only `force` would help (P23)."""
-        world, node = self._world, self._any()
+        node = self._any()
+        if self._may_lose(node):
+            self._forget(node, self._seconds(0.1, 20))
+
+    def _forget(self, node: SimulatedNode, away_us: int) -> None:
+        if node.up:
+            node.crash()
+        node.lose_disk()
+        self._world.after(away_us, self._start, node)
+
+    def _may_lose(self, node: SimulatedNode) -> bool:
+        """Whether the others can do without a node's memory, whatever is decided already."""
+        world = self._world
         if not all(self._settled(other) for other in world.nodes.values()):
-            return
+            return False
         views = world.checks.views
         view = views[max(views)] if views else first_view(node.config)
         others = set(world.nodes) - {node.name}
@@ -206,18 +256,98 @@ class Faults:
         voted = [v.disk.ballot.accepted for v in world.nodes.values() if v.disk.ballot is not None]
         for each in (view, *(vote.view for vote in voted if vote is not None)):
             if each.epoch >= view.epoch and not (each.elects(others) and each.preserves(others)):
-                return
+                return False
+        return True
+
+    def _take_images(self) -> None:
+        """Now and then somebody copies a disk."""
+        node = self._any()
+        self._images[node.name] = node.disk.image()
+        self._world.after(self._seconds(1, 240), self._take_images)
+
+    def _older_disk(self) -> None:
+        """A node goes down, and somebody brings an older image of its disk back (P30)."""
+        node = self._any()
+        image = self._images.get(node.name)
+        if image is not None and node.kept is None:
+            self._bring_back(node, image, 200)
+
+    def _bring_back(self, node: SimulatedNode, image: SimulatedDisk, tries: int) -> None:
+        """Do it when the others can tell: all are there, and none needs what the image lacks."""
+        world = self._world
+        if world.now >= self._until or not tries or node.kept is not None:
+            return
+        if not self._all_but(node):
+            world.after(_SECOND // 2, self._bring_back, node, image, tries - 1)
+            return
         if node.up:
             node.crash()
-        node.lose_disk()
-        world.after(self._seconds(0.1, 20), self._start, node)
+        world.marks.hit("older disk")
+        node.mount(image.image())
+        self._start(node)
+
+    def _all_but(self, node: SimulatedNode) -> bool:
+        """Whether all other nodes are there and in one epoch, in which they need not this one."""
+        world = self._world
+        others = [other for other in world.nodes.values() if other is not node]
+        names, views = {other.name for other in others}, set()
+        if not all(self._settled(other) for other in world.nodes.values()):
+            return False
+        for other in others:
+            if other.master is None or other.paused or other.kept is not None:
+                return False
+            if not world.network.connected(node.name, other.name):
+                return False
+            view = other.master.view
+            if other.master.phase is Phase.WEDGED or not view.seat(other.name):
+                return False
+            views.add(view.epoch)
+            if not (view.elects(names) and view.preserves(names)):
+                return False
+        return len(views) == 1 and max(world.checks.views, default=1) in views
+
+    def _wrong_disks(self) -> None:
+        """Two nodes come up with empty disks, the others are away; they get theirs later (P29)."""
+        world = self._world
+        nodes = [world.nodes[name] for name in world.layout.masters]
+        others = [node for node in world.nodes.values() if node not in nodes[:2]]
+        if len(nodes) < 3 or any(node.kept is not None for node in nodes):
+            return
+        if not all(self._settled(node) for node in world.nodes.values()):
+            return
+        world.marks.hit("wrong disks")
+        for node in (*nodes[:2], *others):
+            if node.up:
+                node.crash()
+        for node in nodes[:2]:
+            node.kept = node.disk
+            node.mount(SimulatedDisk(node.name, world.facts))
+            world.after(self._seconds(0.1, 5), self._start, node)
+        for node in nodes[:2]:
+            world.after(self._seconds(20, 40), self._right_disk, node)
+        for node in others:
+            world.after(self._seconds(15, 45), self._start, node)
+
+    def _right_disk(self, node: SimulatedNode) -> None:
+        assert node.kept is not None
+        if node.up:
+            node.crash()
+        disk, node.kept = node.kept, None
+        views = self._world.checks.views
+        seat = views[max(views)].seat(node.name) if views else None
+        if seat is None or seat.incarnation <= disk.incarnation:
+            node.mount(disk)  # else the log has gone on with the other one
+        self._start(node)
 
     def _settled(self, node: SimulatedNode) -> bool:
         """Whether a node's memory is known under its present incarnation."""
-        views = self._world.checks.views
-        seat = views[max(views)].seat(node.name) if views else None
-        incarnation = 1 if seat is None else seat.incarnation
-        return node.disk.incarnation == incarnation
+        world = self._world
+        views, votes = world.checks.views, [other.disk.ballot for other in world.nodes.values()]
+        view = views[max(views)] if views else first_view(node.config)
+        voted = [b.accepted.view for b in votes if b is not None and b.accepted is not None]
+        seats = [each.seat(node.name) for each in (view, *voted) if each.epoch >= view.epoch]
+        # One without a place has a memory that nobody needs.
+        return all(seat is None or node.disk.incarnation == seat.incarnation for seat in seats)
 
     def _slow_disk(self) -> None:
         node = self._any()
@@ -225,16 +355,71 @@ class Faults:
         node.slow_us = self._seconds(0.05, 0.8)
         self._world.after(self._seconds(1, 30), setattr, node, "slow_us", 2_000)
 
+    def _sleep(self) -> None:
+        """A machine sleeps for up to two minutes: its steady clock stands still meanwhile."""
+        node = self._any()
+        if node.up and not node.paused:
+            self._world.marks.hit("machine slept")
+            slept_us = self._seconds(1, 120)
+            node.paused = True
+            self._world.after(slept_us, self._wake, node, node.life, slept_us)
+
+    def _wake(self, node: SimulatedNode, life: int, slept_us: int) -> None:
+        if node.life == life and node.paused:
+            node.slept_us += slept_us
+            node.resume()
+
     def _clock(self) -> None:
-        """A node comes back with another clock; running clocks drift and never jump."""
+        """A node comes back with another clock."""
         node, random = self._any(), self._world.random
-        if random.random() < 0.3:
-            self._world.marks.hit("clock far off")
+        if random.random() < 0.5:
             # It takes no transactions until somebody has set it (C3).
-            self._set_clock(node, self._seconds(-3_600, 3_600))
+            self._set_clock(node, self._far_off())
             self._world.after(self._seconds(20, 90), self._set_clock, node, 0)
         else:
             self._set_clock(node, self._seconds(-30, 30))
+
+    def _set_running_clock(self) -> None:
+        """Somebody sets the clock of a node that runs, wrongly, and later right again."""
+        node = self._any()
+        node.skew_us = self._far_off()
+        self._world.marks.hit("running clock set")
+        self._world.after(self._seconds(20, 90), setattr, node, "skew_us", 0)
+
+    def _look_after(self, node: SimulatedNode) -> None:
+        """An operator brings a node back that promised too much (`peer quarantine --rejoin`)."""
+        world = self._world
+        world.after(10 * _SECOND, self._look_after, node)
+        far = node.disk.reserved - node.wall() > node.config.max_counter_lead_us
+        views = world.checks.views
+        if not far or node.skew_us or not views or node.name in views[max(views)].members:
+            return
+        if self._may_lose(node):
+            world.marks.hit("brought back by an operator")
+            self._forget(node, self._seconds(1, 10))
+        else:
+            self._take_votes(node)
+
+    def _take_votes(self, node: SimulatedNode) -> None:
+        """The others cannot decide without a node that is no member: it gives its votes away."""
+        views = self._world.checks.views
+        for other in self._world.nodes.values():
+            view = None if other.master is None else other.master.view
+            if view is None or not other.member or view.epoch != max(views):
+                continue
+            seats = [replace(s, weight=0) if s.node_id == node.name else s for s in view.roster]
+            if view.weight(node.name) and any(seat.weight for seat in seats):
+                self._tickets += 1
+                other.handle([ChangeRequested(ticket=self._tickets, roster=tuple(seats))])
+                return
+
+    def _far_off(self) -> int:
+        """Return by how much a clock is wrong: up to an hour, or up to a year."""
+        if self._world.random.random() < 0.5:
+            self._world.marks.hit("clock far off")
+            return self._seconds(-3_600, 3_600)
+        self._world.marks.hit("clock a year off")
+        return self._seconds(-_YEAR_S, _YEAR_S)
 
     def _set_clock(self, node: SimulatedNode, skew_us: int) -> None:
         if node.up:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from sparktxlog.protocol.actions import PERSISTS
+from sparktxlog.protocol.actions import PERSISTS, PersistWithdrawal
 from sparktxlog.protocol.balloting import (
     Accept,
     EpochMessage,
@@ -35,12 +35,21 @@ EXPECTED = (
     "nobody evicted", "one member alone", "forced",
     "partition", "one-way cut", "slow link", "message lost", "duplicate delivered",
     "crash", "rolling restart", "all nodes crashed at once", "crash between two writes of an epoch",
-    "pause", "slow disk", "clock far off", "clock drift", "rival changes",
+    "pause", "slow disk", "clock far off", "clock a year off", "running clock set", "clock drift",
+    "machine slept", "founded with a clock a year off", "brought back by an operator",
+    "rival changes",
     "stale messages", "batch cut short", "tail served", "change of roster refused", "change done",
     "complaint", "suspected on a complaint", "suspect cleared",
     "same id at two nodes", "same id in two epochs", "same id behind the window",
+    "expired id", "repeat ordered late",
     "duplicate rejected",
-    *(crash_mark(kind, kept=kept) for kind in PERSISTS for kept in (True, False)),
+    # No staged file is lost here, so nothing is withdrawn.
+    *(
+        crash_mark(kind, kept=kept)
+        for kind in PERSISTS
+        if kind is not PersistWithdrawal
+        for kept in (True, False)
+    ),
 )  # fmt: skip
 
 

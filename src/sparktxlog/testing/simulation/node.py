@@ -6,19 +6,30 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from sparktxlog.errors import OutdatedError
 from sparktxlog.model.operation import RunFacts
-from sparktxlog.protocol.actions import Action, Alarm, PersistRestamp, PersistView, TellPhase
+from sparktxlog.protocol.actions import (
+    Action,
+    Alarm,
+    PersistRestamp,
+    PersistView,
+    TellDoubt,
+    TellPhase,
+)
 from sparktxlog.protocol.events import Event, Rested, RunSubmitted, Tick
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.phases import Phase
 from sparktxlog.protocol.recovery import MasterConfig
 from sparktxlog.protocol.stream import MAX_BATCH, ActionStream
+from sparktxlog.runtime.clock import Clock
 from sparktxlog.testing.simulation.disk import SimulatedDisk
 from sparktxlog.testing.simulation.marks import crash_mark
 
 if TYPE_CHECKING:
     from sparktxlog.testing.simulation.world import World
 
+#: Wall clock when the simulation begins, microseconds since 1970 UTC.
+FOUNDED_US = 1_790_000_000_000_000
 #: What enters a new epoch, behind the entries of the final queue.
 _OF_EPOCH = (PersistView, PersistRestamp)
 
@@ -44,12 +55,18 @@ class SimulatedNode:
         self.disk = SimulatedDisk(self.name, facts)
         self.master: Master | None = None
         self.paused = False
-        #: Microseconds its clock is ahead, and by how much it is fast (parts per million).
+        #: Microseconds its wall clock is ahead, and by how much its clocks are fast (parts per
+        #: million).
         self.skew_us = 0
         self.drift_ppm = 0
+        #: Microseconds that its machine slept; its steady clock stood still then.
+        self.slept_us = 0
+        self._clock: Clock
         #: Microseconds a write takes, at most.
         self.slow_us = 2_000
         self.alarms: list[Alarm] = []
+        #: The true disk, while another one is mounted.
+        self.kept: SimulatedDisk | None = None
         self.submits: dict[int, RunSubmitted] = {}
         #: Phase told of last since the start, and in which epoch.
         self.told_phase: tuple[Phase, int] | None = None
@@ -76,12 +93,15 @@ class SimulatedNode:
     def member(self) -> bool:
         """Whether it is a member that works."""
         phases = (Phase.NORMAL, Phase.SUSPECT, Phase.WEDGED)
-        return self.master is not None and self.master.phase in phases
+        return self.master is not None and self.master.phase in phases and self.kept is None
 
-    def clock(self) -> int:
-        """Return its log clock, microseconds."""
+    def wall(self) -> int:
+        """Return its wall clock, microseconds since 1970 UTC."""
+        return FOUNDED_US + self._steady() + self.skew_us + self.slept_us
+
+    def _steady(self) -> int:
         now = self.world.now
-        return now + self.skew_us + now * self.drift_ppm // 1_000_000
+        return now - self.slept_us + now * self.drift_ppm // 1_000_000
 
     def start(self) -> None:
         """Start from the disk."""
@@ -89,10 +109,18 @@ class SimulatedNode:
         self.life += 1
         self.submits = dict(self.disk.announcements)
         state = self.disk.load(self.config.id_window)
-        config = replace(self.config, incarnation=self.disk.incarnation)
-        self.master = self.world.master_class(config, state, self.clock())
+        self.disk.starts += 1
+        config = replace(
+            self.config, incarnation=self.disk.incarnation, start=self.disk.starts,
+            boot=f"{self.name}-{self.life}",
+        )  # fmt: skip
+        self._clock = Clock(
+            state.reserved, wall=self.wall, steady_ns=lambda: self._steady() * 1_000
+        )
+        self.master = self.world.master_class(config, state, self._clock.now(), self.wall())
         self.world.checks.started(self)
-        self.handle([Tick()])
+        if self.world.greet(self):
+            self.handle([Tick()])
 
     def crash(self) -> None:
         """Lose everything but the disk; a write in flight is kept or lost, some sends are made."""
@@ -128,6 +156,12 @@ class SimulatedNode:
         self.disk.incarnation = incarnation
         self.world.checks.disk_lost(self)
 
+    def mount(self, disk: SimulatedDisk) -> None:
+        """Have another disk from the next start on."""
+        assert self.master is None
+        self.disk = disk
+        self.world.checks.disk_changed(self)
+
     def resume(self) -> None:
         """Go on after a pause, with all that arrived meanwhile."""
         self.paused = False
@@ -143,8 +177,8 @@ class SimulatedNode:
         if self.paused:
             self._inbox.extend(events)
             return
-        clock = self.clock()
-        actions = self.master.handle_all(events, clock)
+        clock = self._clock.now()
+        actions = self.master.handle_all(events, clock, self.wall())
         self.world.steps += len(events)
         if actions:
             self.world.checks.handled(self, actions)
@@ -201,6 +235,10 @@ class SimulatedNode:
     def _carry_out(self, action: Action) -> None:
         if isinstance(action, Alarm):
             self.alarms.append(action)
+            if action.code == OutdatedError.code:
+                self.world.join_anew(self, self.master.view if self.master else None)
+        elif isinstance(action, TellDoubt):
+            self.world.doubt(self, action.peer)
         elif isinstance(action, TellPhase):
             self.world.phase_changed(self, action)
         else:

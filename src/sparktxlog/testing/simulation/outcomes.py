@@ -1,8 +1,8 @@
-"""What becomes of each transaction: recomputed from its id alone, beside the cores (P25b).
+"""What becomes of each transaction: recomputed from its id alone, beside the cores (P25c).
 
 A client whose node is lost or silent commits the same ids elsewhere, so one id may be ordered more
-than once, in epochs of their own.  Only the first takes effect; every further one within the window
-of ids is ordered as rejected, the same everywhere.
+than once, in epochs of their own and long after each other.  Only the first takes effect, and only
+if it was ordered soon enough after a node accepted it; the same everywhere.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.messages import QueueEntry, RunHeader
 from sparktxlog.testing.simulation.marks import Marks
 
-_DUPLICATE = "duplicate-transaction"
+_DUPLICATE, _EXPIRED = "duplicate-transaction", "expired-id"
 
 
 class Outcomes:
@@ -23,17 +23,23 @@ class Outcomes:
     Args:
         facts: Facts of all payloads, by digest.
         marks: Counts repeats.
-        window: Positions that an id is known for.
+        window: Positions that an id is known for in memory.
+        window_us: Log time that an id is known for at least.
     """
 
-    def __init__(self, facts: Mapping[bytes, RunFacts], marks: Marks, window: int) -> None:
+    def __init__(
+        self, facts: Mapping[bytes, RunFacts], marks: Marks, window: int, window_us: int
+    ) -> None:
         self._facts = facts
         self._marks = marks
         self._window = window
+        self._window_us = window_us
         #: Id → node that took it first.
         self._takers: dict[bytes, str] = {}
-        #: Id → position and header it was ordered at last.
-        self._newest: dict[bytes, tuple[int, RunHeader]] = {}
+        #: Id → position and header it was ordered at first, of what counts as the same.
+        self._eldest: dict[bytes, tuple[int, RunHeader]] = {}
+        #: Id → all positions it was ordered at.
+        self._places: dict[bytes, list[int]] = {}
 
     def _ids(self, header: RunHeader) -> Iterator[bytes]:
         ids = self._facts[header.digest].ids
@@ -47,26 +53,48 @@ class Outcomes:
 
     def ordered(self, entry: QueueEntry) -> str:
         """See the one queue grow by an entry; return what is wrong with its outcomes."""
-        header, newest = entry.header, self._newest
-        repeats = []
+        header = entry.header
+        expected: list[tuple[int, str, int | None]] = []
+        acceptance = self._facts[header.digest].acceptance
+        assert acceptance is not None
+        too_late = header.ts - acceptance.ts > self._window_us
+        told = dict(acceptance.repeats)
         for index, one in enumerate(self._ids(header)):
             position = entry.position + index
-            at, earlier = newest.get(one, (0, header))
-            newest[one] = (position, header)
-            if not at:
-                continue
-            if position - at > self._window:
-                self._marks.hit("same id behind the window")
-                continue
-            repeats.append(index)
-            if earlier.origin != header.origin:
-                self._marks.hit("duplicate rejected")
-            if earlier.epoch != header.epoch:
-                self._marks.hit("same id in two epochs")
-        rejected = [rejection.index for rejection in entry.rejections]
-        if rejected != repeats or any(r.code != _DUPLICATE for r in entry.rejections):
-            return f"P25b: {header} at {entry.position} rejects {entry.rejections}, not {repeats}"
+            first, earlier = self._eldest.setdefault(one, (position, header))
+            places = self._places.setdefault(one, [position])
+            at = places[-1]
+            places.append(position)
+            gap = position - acceptance.position > self._window
+            # What stands between, nobody needs to know any more.
+            if index in told:
+                # The accepting node may have looked further back than anybody needs to know.
+                first = told[index] if told[index] in places else 0
+            elif gap and too_late and position - at > self._window:
+                first = position
+            if first < position:
+                expected.append((index, _DUPLICATE, first))
+                self._mark_repeat(header, earlier, position - at, late=gap and not too_late)
+            elif gap and too_late:
+                self._eldest[one] = (position, header)
+                expected.append((index, _EXPIRED, None))
+                self._marks.hit("expired id")
+        found = [(one.index, one.code, one.first) for one in entry.rejections]
+        if found != expected:
+            return f"P25c: {header} at {entry.position} rejects {found}, not {expected}"
         return ""
+
+    def _mark_repeat(
+        self, header: RunHeader, earlier: RunHeader, distance: int, *, late: bool
+    ) -> None:
+        if distance > self._window:
+            self._marks.hit("same id behind the window")
+        if late:
+            self._marks.hit("repeat ordered late")
+        if earlier.origin != header.origin:
+            self._marks.hit("duplicate rejected")
+        if earlier.epoch != header.epoch:
+            self._marks.hit("same id in two epochs")
 
     def check_once(self, log: list[QueueEntry]) -> str:
         """Return which transaction took effect more or less than once in the whole queue."""
@@ -77,24 +105,17 @@ class Outcomes:
                 place = (entry.position + index, index not in rejected)
                 places.setdefault(one, []).append(place)
         for one, found in places.items():
-            at = 0
-            for position, effective in found:
-                # Behind the window an id counts as new.
-                if effective != (not at or position - at > self._window):
-                    return f"P25b: transaction {one.hex()} is at {found}: effective is not once"
-                at = position
+            if any(effective for _, effective in found[1:]):
+                return f"P25c: transaction {one.hex()} is at {found}: effective is not once"
         return ""
 
     def check_known(self, name: str, master: Master) -> str:
         """Return which id of the window a node places elsewhere than the queue of all does."""
         end = master.base.position
-        for one, (position, _) in self._newest.items():
+        for one, places in self._places.items():
             place = master.locate(one)
-            if position <= end - self._window:
-                wrong = place is not None
-            else:
-                # Of several in the window it is the first.
-                wrong = place is None or not end - self._window < place <= position
-            if wrong:
-                return f"P25b: {name} has transaction {one.hex()} at {place}, not {position}"
+            known = places[-1] > end - self._window
+            if (place in places) if known else place is None:
+                continue
+            return f"P25c: {name} has transaction {one.hex()} at {place}, of {places}"
         return ""

@@ -11,13 +11,15 @@ from sparktxlog.errors import InvariantViolation
 from sparktxlog.protocol.master import Master
 from sparktxlog.testing.seeds import Outcome
 from sparktxlog.testing.simulation.clients import Clients
-from sparktxlog.testing.simulation.faults import Faults
+from sparktxlog.testing.simulation.faults import Faults, found_with_wrong_clock
 from sparktxlog.testing.simulation.network import Weather
 from sparktxlog.testing.simulation.world import Layout, World
 
 HOUR_US = 3_600 * 1_000_000
 #: Time to heal in the end: return of evicted nodes included.
 _HEAL_US = 180 * 1_000_000
+#: Time for what is submitted in the very end.
+_LAST_US = 20 * 1_000_000
 
 LAYOUTS = (
     Layout(name="two-and-witness", masters={"a": 1, "b": 1}, witnesses=("w",), spares=("x",)),
@@ -77,22 +79,30 @@ def _no_collection() -> Iterator[None]:
 
 
 def _simulate(world: World, hour_us: int, transactions: int, fault_pause_us: int) -> None:
+    founded_wrong = found_with_wrong_clock(world)
     for node in world.nodes.values():
         world.after(world.random.randrange(300_000), node.start)
     world.run_until(400_000)
     world.relink()
     clients = Clients(world, hour_us, transactions)
-    Faults(world, clients, hour_us - _HEAL_US, fault_pause_us)
+    Faults(world, clients, hour_us - _HEAL_US, fault_pause_us, founded_wrong)
     world.run_until(hour_us - _HEAL_US + 60_000_000)
     world.network.cut.clear()
     world.network.slow_us.clear()
     world.network.weather = Weather()
     for node in world.nodes.values():
         node.slow_us = 2_000
+        node.skew_us = 0
         if not node.up:
             node.start()
         elif node.paused:
             node.resume()
     world.relink()
+    world.run_until(hour_us + _HEAL_US - _LAST_US)
+    # No history ends with a node that takes nothing any more.
+    world.checks.nobody_is_refused = True
+    for node in world.nodes.values():
+        if node.member:
+            world.submit(node, 1)
     world.run_until(hour_us + _HEAL_US)
     world.checks.check_healed()

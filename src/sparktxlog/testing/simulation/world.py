@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
+from sparktxlog.errors import OutdatedError
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import RunFacts
 from sparktxlog.protocol.actions import (
@@ -28,6 +29,7 @@ from sparktxlog.protocol.events import (
     Event,
     FetchFailed,
     FilesHeld,
+    Greeted,
     LinkChanged,
     PayloadArrived,
     PostReceived,
@@ -39,7 +41,7 @@ from sparktxlog.protocol.messages import RunHeader, Tail
 from sparktxlog.protocol.phases import Phase
 from sparktxlog.protocol.recovery import MasterConfig
 from sparktxlog.protocol.stream import MAX_BATCH
-from sparktxlog.protocol.view import Seat
+from sparktxlog.protocol.view import Seat, View
 from sparktxlog.testing.simulation.checks import Checks
 from sparktxlog.testing.simulation.marks import Marks
 from sparktxlog.testing.simulation.network import Network, Weather
@@ -103,6 +105,8 @@ class World:
         self._ids = 0
         #: Some of all messages ever sent, to arrive once more.
         self._old: list[tuple[str, str, Event]] = []
+        #: (reader, sender) → which life of each greeted the other.
+        self._greeted: dict[tuple[str, str], tuple[int, int]] = {}
         #: What each node believes of its connection to another.
         self._linked: dict[tuple[str, str], bool] = {}
         self.nodes = self._make_nodes()
@@ -126,6 +130,7 @@ class World:
                 lineage="simulated",
                 **{
                     "id_window": 256,
+                    "id_window_us": 120_000_000,
                     "max_run": 64,
                     "suspect_timeout_us": 2_000_000,
                     "start_timeout_us": 6_000_000,
@@ -168,14 +173,19 @@ class World:
         """Submit a run of new transactions at a node."""
         return self.submit_ids(node, self.new_ids(transactions), staged_bytes)
 
-    def submit_ids(
-        self, node: SimulatedNode, ids: bytes, staged_bytes: int, digest: bytes | None = None
-    ) -> RunSubmitted:
-        """Submit a run with these ids at a node; `digest`: it is the very run of an earlier one."""
+    def submit_ids(self, node: SimulatedNode, ids: bytes, staged_bytes: int) -> RunSubmitted:
+        """Submit a run with these ids at a node, which looks them up first."""
+        assert node.master is not None
         self._tickets += 1
         ticket, transactions = self._tickets, len(ids) // 16
-        digest = digest or ticket.to_bytes(32, "big")
-        facts = self.facts.setdefault(digest, RunFacts(n=transactions, ids=ids))
+        digest = ticket.to_bytes(32, "big")
+        known = node.master.acceptance(ids)
+        # A real node refuses for a moment while its files lag behind the window of its memory.
+        older = node.master._queue.catalog._older_ids.find(ids, 0)
+        repeats = dict(known.repeats) | dict(older)
+        acceptance = replace(known, repeats=tuple(sorted(repeats.items())))
+        facts = RunFacts(n=transactions, ids=ids, acceptance=acceptance)
+        self.facts[digest] = facts
         event = RunSubmitted(
             ticket=ticket,
             digest=digest,
@@ -214,6 +224,79 @@ class World:
         if self._linked.get((a, b)) != up:
             self._linked[a, b] = up
             one.handle([LinkChanged(peer=NodeId(b), up=up)])
+
+    # -- greetings ---------------------------------------------------------------------------------
+
+    def greet(self, node: SimulatedNode) -> bool:
+        """Let a node that starts greet whom it reaches; False: it has to join anew first."""
+        life = node.life
+        for other in self.nodes.values():
+            if other is node or not other.up or other.paused or node.life != life:
+                continue
+            if self.network.connected(node.name, other.name):
+                self._introduce(node, other)
+        return node.life == life
+
+    def _introduce(self, sender: SimulatedNode, reader: SimulatedNode) -> bool:
+        """Let a node show what it loaded, and another one judge it, as `Greeter` does."""
+        assert sender.master is not None and reader.master is not None
+        master, disk, empty = reader.master, sender.disk, sender.disk.is_empty
+        empty = empty and sender.name not in self.layout.witnesses  # it keeps no queue
+        seat, known = master.view.seat(sender.name), reader.disk.instances.get(sender.name)
+        if empty and not reader.disk.is_empty and disk.incarnation == 1 and known != disk.instance:
+            self.marks.hit("empty disk told")
+            self.join_anew(sender, master.view)
+            return False
+        admitted = seat is None or disk.incarnation <= seat.incarnation
+        if known == disk.instance and master.judge(sender.name, sender.master.standing):
+            self.marks.hit("older disk told")
+            self.join_anew(sender, master.view)
+            return False
+        returned = seat is not None and disk.incarnation == seat.incarnation > 1
+        if admitted and known not in (None, disk.instance) and not returned:
+            if seat is not None and disk.incarnation < seat.incarnation:
+                self.join_anew(sender, master.view)
+            return False  # two nodes with one id
+        if admitted:
+            reader.disk.instances[sender.name] = disk.instance
+        self._greeted[reader.name, sender.name] = (reader.life, sender.life)
+        greeted = Greeted(peer=NodeId(sender.name), standing=sender.master.standing)
+        reader.handle([greeted])
+        return True
+
+    def join_anew(self, node: SimulatedNode, view: View | None) -> None:
+        """Let a node start under its next incarnation, soon."""
+        seat = None if view is None else view.seat(node.name)
+        incarnation = max(node.disk.incarnation, 0 if seat is None else seat.incarnation) + 1
+        node.crash()
+        node.disk.join_anew(incarnation, self._tickets + 1)
+        self._tickets += len(node.disk.announcements)
+        self.marks.hit("joined anew")
+        self.after(100_000, self._start, node, node.life)
+
+    def _start(self, node: SimulatedNode, life: int) -> None:
+        if not node.up and node.life == life:
+            node.start()
+            self.relink()
+
+    def doubt(self, node: SimulatedNode, peer: str) -> None:
+        """A node believes another one no more: that has to greet it anew."""
+        self.marks.hit("contradiction seen")
+        self._greeted.pop((node.name, peer), None)
+
+    def _is_greeted(self, sender: str, reader: str) -> bool:
+        """Return whether a node hears another one, as both are, after a greeting if need be."""
+        one, other = self.nodes[sender], self.nodes[reader]
+        if not other.up:
+            return False
+        known = self._greeted.get((reader, sender))
+        if not one.up:  # its last words
+            return known is not None and known[0] == other.life
+        if known == (other.life, one.life):
+            return True
+        if one.paused or other.paused or not self.network.connected(sender, reader):
+            return False
+        return self._introduce(one, other) and other.up
 
     # -- actions -----------------------------------------------------------------------------------
 
@@ -269,7 +352,7 @@ class World:
             self.after(delay, self._arrive, *self.random.choice(self._old))
 
     def _arrive(self, sender: str, receiver: str, event: Event) -> None:
-        if self.network.passes(sender, receiver):
+        if self.network.passes(sender, receiver) and self._is_greeted(sender, receiver):
             node = self.nodes[receiver]
             if isinstance(event, EpochMessageReceived) and isinstance(event.message, Probe):
                 self._complain(node, event.message)
@@ -369,5 +452,5 @@ class World:
         before, node.told_phase = node.told_phase, (told.phase, told.view.epoch)
         if told.phase is Phase.NORMAL and before == (Phase.SUSPECT, told.view.epoch):
             self.marks.hit("suspect cleared")
-        if told.phase is Phase.FAULT:
+        if told.phase is Phase.FAULT and f"[{OutdatedError.code}]" not in told.reason:
             self.checks.fail(f"{node.name} halts: {told.reason}")

@@ -1,0 +1,60 @@
+"""What other nodes showed of themselves, and how often this one started, in the front (P30)."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from sparktxlog.protocol.balloting import Standing
+from sparktxlog.storage.interfaces import Front, FrontState, PutAnnouncement, PutValue, Write
+
+#: UUID made with the data directory: two nodes under one id differ in it.
+INSTANCE = "instance"
+_STARTS = "starts"
+_PREFIX = "standing:"
+#: Nodes that greeted in releases that kept no standing were heard, too.
+PEER_INSTANCE = "peer-instance:"
+_decode = msgspec.msgpack.Decoder(Standing).decode
+
+
+def keep_standing(node: str, standing: Standing) -> PutValue:
+    """Return the write that keeps the greatest that a node showed."""
+    return PutValue(name=_PREFIX + node, value=msgspec.msgpack.encode(standing))
+
+
+def kept_standings(values: Mapping[str, bytes]) -> dict[str, Standing]:
+    """Return what is kept of other nodes; who is not in it was never heard (P29)."""
+    known = {name: Standing() for name in _behind(PEER_INSTANCE, values)}
+    return known | {name: _decode(values[_PREFIX + name]) for name in _behind(_PREFIX, values)}
+
+
+def _behind(prefix: str, names: Iterable[str]) -> list[str]:
+    return [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
+
+
+def count_start(values: Mapping[str, bytes]) -> tuple[int, PutValue]:
+    """Return the number of this start, and the write that counts it."""
+    number = int(values.get(_STARTS, b"0")) + 1
+    return number, PutValue(name=_STARTS, value=str(number).encode())
+
+
+def go_on_as_another(node_id: str, state: FrontState, front: Front) -> list[Write]:
+    """Return what a node with an older disk writes beside its order to join.
+
+    It gets another instance, so that a copy of it is no more than a stranger.  Own runs under the
+    old incarnation become unstamped ones: each may be in the log already, beyond this queue, under
+    the number that it has here.  They are stamped once this node is a member again, and those that
+    the log has are refused then as duplicates, by their ids.
+    """
+    writes: list[Write] = [PutValue(name=INSTANCE, value=str(uuid.uuid4()).encode())]
+    ticket = max((waiting.ticket for waiting in state.core.announcements), default=0)
+    for run in sorted(state.core.incoming, key=lambda run: run.header.seq):
+        header = run.header
+        payload = front.read_payload(header.origin, header.incarnation, header.seq)
+        if header.origin != node_id or payload is None:
+            continue
+        ticket += 1
+        writes.append(PutAnnouncement(ticket=ticket, digest=header.digest, payload=payload))
+    return writes

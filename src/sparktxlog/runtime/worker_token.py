@@ -1,0 +1,41 @@
+"""The token by which a worker shows that it is this node's, and no client that says so.
+
+Made by the node in its data directory, readable by its user only; a worker shares disk and user
+with its node anyway.  It is new whenever the file is gone, and stays otherwise.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+
+from sparktxlog.storage.durability import storage_error
+
+_NAME = "worker.token"
+
+
+def worker_token_file(data_dir: Path) -> Path:
+    """Return where a node keeps the token of its workers."""
+    return data_dir / _NAME
+
+
+def make_worker_token(data_dir: Path) -> str:
+    """Return the token, made now if there is none.
+
+    Raises:
+        StorageError: It can be neither read nor written (definite).
+    """
+    path = worker_token_file(data_dir)
+    try:
+        if path.exists() and (kept := path.read_text("ascii").strip()):
+            return kept
+        token = secrets.token_urlsafe(32)
+        fresh = path.with_suffix(".new")
+        fresh.unlink(missing_ok=True)
+        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(token + "\n")
+        fresh.replace(path)
+    except OSError as error:
+        raise storage_error(error, path) from error
+    return token

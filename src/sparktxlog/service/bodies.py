@@ -1,0 +1,105 @@
+"""Bodies of requests while they arrive: each has a limit, and all together one budget."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from starlette.requests import Request
+
+from sparktxlog.errors import BusyError, OversizeError
+
+#: What JSON may consist of; decoded, an empty list of 3 bytes takes 64, and holds up all.
+_MAX_OBJECTS = 250_000
+_MAX_COMMAS = 1_000_000
+
+
+class Bodies:
+    """Reads the bodies that clients and workers send.
+
+    Args:
+        limit: Most bytes of one body.  All that are being read or decoded at once may have half
+            as much again; who comes then is told that the node is busy.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._left = limit + limit // 2
+
+    async def read(self, request: Request, limit: int | None = None) -> bytes:
+        """Return a body that is decoded at once; as `of`."""
+        async with self.of(request, limit) as body:
+            return body
+
+    @asynccontextmanager
+    async def of(self, request: Request, limit: int | None = None) -> AsyncIterator[bytes]:
+        """Give a body; its bytes count until the block is left.
+
+        Args:
+            request: Whose body.
+            limit: Most bytes of it; default: what bodies may have.
+
+        Raises:
+            OversizeError: It is longer; nothing happened (definite).
+            BusyError: Too many bodies are being read; nothing happened (definite).
+        """
+        limit = self.limit if limit is None else min(limit, self.limit)
+        taken = size = 0
+        chunks = []
+        try:
+            async for chunk in request.stream():
+                size += len(chunk)
+                if size <= limit:
+                    self._take(len(chunk))
+                    taken += len(chunk)
+                    chunks.append(chunk)
+                elif size <= 2 * limit:
+                    # Read on for a while: who still writes cannot read the answer.
+                    chunks.clear()
+                else:
+                    break
+            if size > limit:
+                raise _too_long(size, limit)
+            body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+            chunks.clear()
+            yield body
+        finally:
+            self._left += taken
+
+    def _take(self, size: int) -> None:
+        if size > self._left:
+            raise BusyError(
+                "the bodies that are being read take all the memory there is for them",
+                hint="Send it again in a moment; body-limit sets how much there is.",
+            )
+        self._left -= size
+
+
+def _too_long(size: int, limit: int) -> OversizeError:
+    return OversizeError(
+        f"the body has {size:,} bytes or more, {limit:,} are allowed",
+        hint="Split it, or stage the rows as Parquet files.",
+        size_bytes=size,
+        limit_bytes=limit,
+    )
+
+
+def check_parts(body: bytes) -> None:
+    """Let JSON pass that does not take many times its size when it is decoded.
+
+    Raises:
+        OversizeError: It would (definite).
+    """
+    if len(body) <= _MAX_OBJECTS:
+        return
+    for what, count, most in (
+        ("objects and lists", body.count(b"{") + body.count(b"["), _MAX_OBJECTS),
+        ("commas", body.count(b","), _MAX_COMMAS),
+    ):
+        if count > most:
+            raise OversizeError(
+                f"the JSON has {count:,} {what}, {most:,} are allowed",
+                hint="Send the rows as Arrow, or stage them as Parquet files.",
+                count=count,
+                limit=most,
+            )

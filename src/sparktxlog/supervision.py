@@ -1,0 +1,127 @@
+"""Long-lived tasks and threads: a failure is told, shown, and done again after a pause.
+
+A task or thread that ends by an error which nobody foresaw (no file descriptor is left, a library
+panics) is missed by nobody: the process goes on, without it.  So each of them works under a
+`Supervisor`.  A task whose state is unknown after a failure, as the core's, is not begun anew: its
+process ends instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from sparktxlog.errors import InternalError, TxLogError
+
+_logger = logging.getLogger(__name__)
+
+#: Pause after a failure, seconds; it doubles with each further one in a row.
+_PAUSE_MIN_S = 0.1
+_PAUSE_MAX_S = 10.0
+#: A task that was begun anew works again when it has gone on for so long, seconds.
+SETTLED_S = 10.0
+#: Ends of a task or thread that somebody wants.
+_WANTED_ENDS = (KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """What a task or thread failed of last."""
+
+    name: str
+    error: TxLogError
+    #: Failures in a row.
+    times: int
+    #: Seconds from the failure to the next attempt.
+    pause_s: float
+    #: Steady time of the failure, seconds.
+    at: float
+    #: True: it holds until an attempt succeeds; else until the task has settled.
+    lasting: bool
+
+
+class Supervisor:
+    """Keeps tasks and threads at work, and knows what fails; may be used by any thread.
+
+    Args:
+        clock: Steady seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._failures: dict[str, Failure] = {}
+        #: Failures since the start.
+        self.total = 0
+        #: Called with what fails, and an error that nobody foresaw, in the thread that it is of.
+        self.on_unforeseen: Callable[[str, BaseException], None] = lambda name, error: None
+
+    def attempt(self, name: str, work: Callable[[], object]) -> float:
+        """Do a piece of work; return 0, or the seconds to wait before it is tried again."""
+        try:
+            work()
+        except BaseException as error:  # noqa: BLE001 - a panic of a library is no Exception
+            return self.note(name, error)
+        self.clear(name)
+        return 0.0
+
+    async def keep(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
+        """Do the work of a long-lived task; begin it anew whenever it fails, until it ends."""
+        try:
+            while True:
+                try:
+                    await work()
+                except BaseException as error:  # noqa: BLE001
+                    pause_s = self.note(name, error, lasting=False)
+                else:
+                    return
+                await asyncio.sleep(pause_s)
+        finally:
+            self.clear(name)
+
+    def clear(self, name: str) -> None:
+        """Note that a task or thread works."""
+        self._failures.pop(name, None)
+
+    def failure(self, name: str) -> TxLogError | None:
+        """Return what a task or thread fails of at the moment, None = it works."""
+        return next((found.error for found in self.failing() if found.name == name), None)
+
+    def failing(self) -> list[Failure]:
+        """Return what fails at the moment, by name."""
+        now = self._clock()
+        found = [one for one in tuple(self._failures.values()) if self._holds(one, now)]
+        return sorted(found, key=lambda one: one.name)
+
+    @staticmethod
+    def _holds(failure: Failure, now: float) -> bool:
+        return failure.lasting or now - failure.at <= failure.pause_s + SETTLED_S
+
+    def note(self, name: str, error: BaseException, *, lasting: bool = True) -> float:
+        """Note a failure; return the seconds to wait before the next attempt."""
+        if isinstance(error, _WANTED_ENDS):
+            raise error
+        now, before = self._clock(), self._failures.get(name)
+        times = 1 + (before.times if before is not None and self._holds(before, now) else 0)
+        pause_s = min(_PAUSE_MIN_S * 2.0 ** min(times - 1, 16), _PAUSE_MAX_S)
+        known = foreseen(error)
+        _logger.error(
+            "%s failed, again in %g s: %s", name, pause_s, known,
+            exc_info=error if known is not error else None,
+        )  # fmt: skip
+        if known is not error:
+            self.on_unforeseen(name, error)
+        self.total += 1
+        self._failures[name] = Failure(
+            name=name, error=known, times=times, pause_s=pause_s, at=now, lasting=lasting
+        )
+        return pause_s
+
+
+def foreseen(error: BaseException) -> TxLogError:
+    """Return an error of the project as it is, and any other one as one of the project."""
+    if isinstance(error, TxLogError):
+        return error
+    return InternalError(f"{type(error).__name__}: {str(error)[:500]}", hint="The log has more.")

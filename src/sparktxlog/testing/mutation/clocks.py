@@ -1,0 +1,119 @@
+"""Mutations of what the core does with clocks: C1, C3."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from sparktxlog.model.ids import NodeId
+from sparktxlog.protocol import bounds
+from sparktxlog.protocol.balloting import EpochMessage, JoinRequest, Promise, Vote
+from sparktxlog.protocol.bounds import misfit
+from sparktxlog.protocol.counter import TimestampCounter, WallClock
+from sparktxlog.protocol.messages import RunHeader
+from sparktxlog.protocol.ordering import Ordering
+from sparktxlog.protocol.posting import Snapshot
+from sparktxlog.protocol.proposer import Intent, Proposer
+from sparktxlog.protocol.succession import Succession
+from sparktxlog.protocol.suspicion import Suspicion
+
+
+class PostsLogClock(Ordering):
+    """Post the log clock for the wall clock."""
+
+    def _snapshot(self, now: int) -> Snapshot:
+        snapshot = super()._snapshot(now)
+        snapshot.wall = snapshot.counter
+        return snapshot
+
+
+@property  # type: ignore[misc]
+def any_wall_clock(self: WallClock) -> int:
+    """Believe the wall clock, whatever it says."""
+    return self.wall
+
+
+def never_believe(self: WallClock) -> None:
+    """Never believe a wall clock that was set."""
+
+
+@property  # type: ignore[misc]
+def full_speed(self: TimestampCounter) -> int:
+    """Go on at full speed, however far ahead."""
+    return max(self.clock.time, self._raised + self.clock.now - self._raised_at)
+
+
+_learn = TimestampCounter.learn
+
+
+def learn_the_bound(self: TimestampCounter, ts: int) -> None:
+    """Let the timestamps of peers move the bound for the next ones."""
+    _learn(self, ts)
+    self.clock.begin_at(ts)
+
+
+def any_header(header: RunHeader, limit: int = 0) -> bool:
+    """Take whatever comes."""
+    return True
+
+
+def any_headers(headers: Iterable[RunHeader], limit: int = 0) -> bool:
+    """Take whatever comes."""
+    return True
+
+
+def any_message(message: EpochMessage, seen: int, limit: int | None) -> str:
+    """Take whatever comes."""
+    return ""
+
+
+class LosesLatePromises(Succession):
+    """Take the promise of a node that holds late runs for lost."""
+
+    def _on_promise(self, promise: Promise, now: int) -> None:
+        held = () if promise.state is None else promise.state.acquired
+        if bounds.all_fit(held, self._host.latest):
+            super()._on_promise(promise, now)
+
+
+class RefusesItsOwnVote(Succession):
+    """Vote only once for runs stamped late."""
+
+    def _misfit(self, message: EpochMessage) -> str:
+        return misfit(message, 1 << 40, self._host.latest if self._host.is_member else None)
+
+
+def any_are_late(self: Proposer, added: set[NodeId], now: int) -> bool:
+    """Leave out whoever seems too late, however many."""
+    return (
+        self.view.elects(self._promises.keys() | added)
+        and self.view.preserves(self._states().keys() | added)
+        and self._awaited(now) <= added
+    )
+
+
+def highest_fitting_vote(self: Proposer) -> Vote | None:
+    """Adopt no vote for late runs, although it may be decided."""
+    vote = self._highest_vote()
+    return vote if vote is not None and self._fits(vote.view.tail) else None
+
+
+class TakesEvery(Succession):
+    """Evict for no promise."""
+
+    def _intent(self, overdue: frozenset[NodeId], ready: dict[NodeId, int], now: int) -> Intent:
+        return replace(super()._intent(overdue, ready, now), excluded=self._excluded)
+
+
+def none_useless(
+    self: Suspicion, members: Iterable[NodeId], timeout_us: int, now: int
+) -> list[NodeId]:
+    """Be content with whatever a member promises that is heard."""
+    return []
+
+
+class AdmitsAnyCounter(Succession):
+    """Let every node in, whatever it would promise."""
+
+    def _on_join(self, request: JoinRequest, now: int) -> None:
+        super()._on_join(replace(request, counter=0), now)

@@ -1,0 +1,73 @@
+"""Mutations of whom to believe: contradictions, older disks, empty ones (P10, P30, P29)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sparktxlog.errors import ContradictionError, OtherQueueError
+from sparktxlog.protocol.balloting import EpochMessage, Standing
+from sparktxlog.protocol.events import PayloadArrived, PostReceived
+from sparktxlog.protocol.master import Master
+from sparktxlog.protocol.messages import Post
+from sparktxlog.protocol.standing import Standings
+
+
+class HaltsForOthers(Master):
+    """Stop when another node contradicts itself."""
+
+    def _doubt(self, error: ContradictionError, now: int) -> bool:
+        """Take the other's fault for an own one."""
+        self._halt(error.code, str(error))
+        return False
+
+
+class BelievesAgain(Master):
+    """Go on believing a node that contradicted itself."""
+
+    def _take_in(self, event: PostReceived | PayloadArrived, now: int) -> None:
+        """Forget the contradiction at once."""
+        super()._take_in(event, now)
+        self._doubted.clear()
+
+
+class HaltsAtTheFirst(Master):
+    """Stop as soon as one member has another queue, however many there are."""
+
+    def _on_other_queue(self, error: OtherQueueError, now: int) -> None:
+        raise error
+
+
+class NeverOutvoted(Master):
+    """Go on although the others have another queue."""
+
+    def _on_other_queue(self, error: OtherQueueError, now: int) -> None:
+        self._doubt(error, now)
+
+
+def nothing_is_short(shown: Standing, known: Standing) -> str:
+    """Find that nobody shows less than before."""
+    return ""
+
+
+def nothing_is_kept(self: Standings, *, writes: bool) -> list[tuple[str, Standing]]:
+    """Keep what others showed in memory only."""
+    return []
+
+
+def posts_show_nothing(self: Standings, post: Post, incarnation: int) -> None:
+    """Take no note of what a post shows."""
+    self._of(post.sender, incarnation)
+
+
+def votes_show_nothing(self: Standings, message: EpochMessage) -> None:
+    """Take no note of what was promised and accepted."""
+
+
+def holds_nothing(self: Any, origin: str) -> int:
+    """Compare nothing with what is held of a node."""
+    return 0
+
+
+def everybody_was_heard(self: Any) -> list[str]:
+    """Leave out who was never heard, in the first epoch as in any."""
+    return []

@@ -1,0 +1,154 @@
+"""Directed traces of whom to believe: contradictions, older disks, empty ones (P10, P30, P29)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sparktxlog.model.ids import NodeId
+from sparktxlog.protocol.actions import PersistStanding, SendPost, TellDoubt
+from sparktxlog.protocol.balloting import Accept, Prepare, Standing
+from sparktxlog.protocol.events import ChangeRequested, Greeted, PostReceived
+from sparktxlog.protocol.master import Master
+from sparktxlog.protocol.messages import MergeBase
+from sparktxlog.protocol.phases import Phase
+from sparktxlog.testing.mutation.lone import (
+    LINEAGE,
+    SECOND_US,
+    Lone,
+    entry_of,
+    proposing,
+    queued,
+    sent,
+    tail_of,
+)
+
+_OTHER = MergeBase(chain_hash=bytes(31) + b"x")
+
+
+def a_contradiction_is_the_senders(core: type[Master]) -> None:
+    """P10: who breaks its promise is not believed any more; nobody else stops for it."""
+    node = Lone(core, suspect_us=SECOND_US)
+    node.feed(PostReceived(post=node.post_of("b", node.now + 100)))
+    actions = node.push(node.run_of("b", 1, node.now + 50))
+    assert node.master.phase in (Phase.NORMAL, Phase.SUSPECT)
+    assert [a.peer for a in actions if isinstance(a, TellDoubt)] == ["b"]
+    node.now += SECOND_US
+    actions = node.submit()
+    for _ in range(3):
+        node.now += SECOND_US
+        posts = [replace(node.post_of(peer, node.now), acquired={"a": 1}) for peer in "bc"]
+        actions += node.feed(*(PostReceived(post=post) for post in posts))
+    assert node.master.status().suspects == ("b",)
+    assert not queued(actions)
+
+
+def half_of_the_members_stop_a_node(core: type[Master]) -> None:
+    """P10, I1: one member of three with another queue is wrong itself; two are right."""
+    node = Lone(core)
+    odd = {peer: replace(node.post_of(peer, node.now), base=_OTHER) for peer in "bc"}
+    actions = node.feed(PostReceived(post=odd["b"])) + node.submit()
+    assert not node.master.status().halted
+    assert [a for a in actions if isinstance(a, SendPost)]
+    node.feed(PostReceived(post=odd["c"]))
+    assert node.master.phase is Phase.FAULT
+
+
+def _starts_again(node: Lone, shown: Standing) -> str:
+    """Return what a node says to the greeting of `b`, started once more, after an own restart."""
+    node.start()
+    return node.master.judge("b", replace(shown, start=shown.start + 1, boot="second"))
+
+
+def who_shows_less_comes_back_as_another(core: type[Master]) -> None:
+    """P30: less than what posts showed before, own restarts included, is an older disk."""
+    node = Lone(core)
+    first = Standing(start=1, boot="first", epoch=1, counter=node.now, seq=4, position=0, held=7)
+    assert node.master.judge("b", first) == ""
+    node.feed(Greeted(peer=NodeId("b"), standing=first))
+    counter = node.now + 60 * SECOND_US
+    post = replace(node.post_of("b", counter, last_seq=6), acquired={"a": 3, "b": 6})
+    node.feed(PostReceived(post=replace(post, base=MergeBase(position=5))))
+    grown = replace(first, counter=counter + 1, seq=6, position=5, held=9)
+    assert _starts_again(node, grown) == ""
+    for short in (
+        replace(grown, counter=counter - 1), replace(grown, seq=5), replace(grown, position=4),
+        replace(grown, held=8), replace(grown, epoch=0),
+    ):  # fmt: skip
+        assert _starts_again(node, short), short
+    assert node.master.judge("b", replace(first, boot="clone")), "the same start, another process"
+    assert node.master.judge("b", replace(first, incarnation=2, start=1, boot="new")) == ""
+
+
+def who_forgot_its_vote_comes_back_as_another(core: type[Master]) -> None:
+    """P30: a witness promised and accepted; with an older disk it must not vote any more."""
+    node = Lone(core, votes={"a": 1, "b": 1, "w": 1})
+    node.feed(Greeted(peer=NodeId("w"), standing=Standing(start=1, boot="first", epoch=1)))
+    ballot = proposing(node)
+    assert node.master.judge("w", Standing(start=2, boot="second", epoch=1)) == ""
+    actions = node.hear(node.promise("w", ballot)) + node.wait(SECOND_US)
+    asked = sent(actions, Accept)
+    assert asked, "nothing was proposed"
+    promised = Standing(start=2, boot="second", epoch=1, promised=ballot)
+    assert node.master.judge("w", promised) == ""
+    assert node.master.judge("w", Standing(start=2, boot="second", epoch=1))
+    node.hear(replace(node.accepted("w", ballot), epoch=1))
+    assert node.master.judge("w", promised)
+    assert node.master.judge("w", replace(promised, accepted=ballot)) in (
+        "", "epoch 1, before 2"
+    )  # fmt: skip
+
+
+def what_is_held_here_tells(core: type[Master]) -> None:
+    """P30: a queue and streams that rest on a node's word tell as much as what is kept of it."""
+    node = Lone(core)
+    header = node.run_of("b", 1, node.now)
+    assert queued(node.feed(tail_of(LINEAGE, entry_of(header, 1, bytes(32)))) + node.push(header))
+    back = Standing(start=9, boot="second", epoch=1, seq_now=1, counter_now=header.ts)
+    assert node.master.judge("b", back) == ""
+    assert node.master.judge("b", replace(back, seq_now=0))
+    assert node.master.judge("c", replace(back, seq_now=0, counter_now=header.ts - 1))
+
+
+def standings_are_durable(core: type[Master]) -> None:
+    """P30: a first word, a start, and a counter ten seconds further are kept; each post is not."""
+    node = Lone(core)
+    node.disk.standings.clear()
+    node.start()
+    kept = [
+        len([a for a in actions if isinstance(a, PersistStanding)])
+        for actions in (
+            node.feed(PostReceived(post=node.post_of("b", node.now + 1))),
+            node.feed(PostReceived(post=node.post_of("b", node.now + 2))),
+            node.feed(PostReceived(post=node.post_of("b", node.now + 11 * SECOND_US))),
+            node.feed(Greeted(peer=NodeId("b"), standing=Standing(start=5, boot="new"))),
+        )
+    ]
+    assert kept == [1, 0, 1, 1]
+
+
+def nobody_unheard_is_left_out(core: type[Master]) -> None:
+    """P29: `c` may have the log that this node and `b` lost: only an operator says it is not."""
+    node = Lone(core, suspect_us=SECOND_US)
+    del node.disk.standings["c"]
+    node.start()
+
+    def passes(seconds: int) -> list[Prepare]:
+        started = []
+        for _ in range(10 * seconds):
+            node.now += SECOND_US // 10
+            actions = node.feed(PostReceived(post=node.post_of("b", node.now)))
+            number = node.master._succession.suspicion.number
+            actions += node.hear(node.answer("b", number, ("a",)))
+            started += sent(actions, Prepare)
+        return started
+
+    node.submit()
+    assert passes(8) == []
+    further = Standing(start=1, boot="c", epoch=7, position=9)
+    node.feed(Greeted(peer=NodeId("c"), standing=further))
+    assert passes(8) == []
+    heavy = tuple(replace(seat, weight=2) for seat in node.view.roster)
+    node.feed(ChangeRequested(ticket=1, roster=heavy))
+    assert passes(4) == []
+    node.feed(ChangeRequested(ticket=2, roster=node.view.roster[:2]))
+    assert passes(4)

@@ -1,0 +1,59 @@
+"""How a client on the node's machine finds its token: a file of the user names the token's file.
+
+A node whose client token stands in a file notes the file's path, when it starts, in the directory
+below, under the host and port that clients call.  Only who may read the token's file (mode 0600)
+gets anything from that; the note itself holds no secret.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable
+from ipaddress import ip_address
+from pathlib import Path
+from urllib.parse import urlsplit
+
+_MOST_BYTES = 4096
+
+
+def notes_directory() -> Path:
+    """Return where nodes of this user note their tokens' files."""
+    base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    return Path(base) / "sparktxlog" / "nodes"
+
+
+def note_token(urls: Iterable[str], token_file: Path) -> None:
+    """Note for the URLs of a node which file holds its client token.
+
+    Raises:
+        OSError: The user's directory cannot be written.
+    """
+    directory = notes_directory()
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    for name in {_name(url) for url in urls}:
+        fresh = directory / f".{name}.{os.getpid()}"
+        fresh.write_text(f"{token_file.absolute()}\n")
+        fresh.replace(directory / name)
+
+
+def local_token(url: str) -> str | None:
+    """Return the client token that a node of this user noted for a URL, None if there is none."""
+    with contextlib.suppress(OSError, ValueError, RuntimeError):
+        note = _read(notes_directory() / _name(url))
+        return _read(Path(note)) or None
+    return None
+
+
+def _read(path: Path) -> str:
+    with path.open() as source:
+        return source.read(_MOST_BYTES).strip()
+
+
+def _name(url: str) -> str:
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    with contextlib.suppress(ValueError):
+        host = "localhost" if ip_address(host).is_loopback else host
+    return f"{host.replace(':', '-').replace('/', '-')}_{port}"

@@ -1,0 +1,57 @@
+"""constraints.txt: every package that is needed, at one release, with the hashes of its files."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from importlib.metadata import requires, version
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from tests.architecture.source_tree import ROOT
+
+_PIN = re.compile(r"([A-Za-z0-9._-]+)==([^ ]+)( ; [^\\]+)?")
+
+
+def pins(name: str) -> dict[str, tuple[str, list[str]]]:
+    """Return the pinned packages of a file: name → version and the lines of hashes."""
+    text = (ROOT / name).read_text()
+    found = {}
+    for block in re.split(r"\n(?=[^ #])", re.sub(r"^#.*\n", "", text, flags=re.MULTILINE)):
+        lines = [line.strip().removesuffix("\\").strip() for line in block.strip().splitlines()]
+        match = _PIN.fullmatch(lines[0])
+        assert match is not None, lines[0]
+        found[canonicalize_name(match[1])] = (match[2], lines[1:])
+    return found
+
+
+def test_every_pin_has_hashes() -> None:
+    for file in ("constraints.txt", "constraints-build.txt"):
+        found = pins(file)
+        assert found
+        for name, (_, hashes) in found.items():
+            assert hashes, name
+            assert all(re.fullmatch(r"--hash=sha256:[0-9a-f]{64}", line) for line in hashes), name
+
+
+def test_all_that_the_package_needs_is_pinned_as_it_is_installed() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = [Requirement(text) for text in project["dependencies"]]
+    wanted += [Requirement(t) for part in project["optional-dependencies"].values() for t in part]
+    found, seen = pins("constraints.txt"), set()
+    while wanted:
+        needed = wanted.pop()
+        name = canonicalize_name(needed.name)
+        if name == "sparktxlog" or (name, *sorted(needed.extras)) in seen:
+            continue
+        seen.add((name, *sorted(needed.extras)))
+        pinned = found[name][0]
+        assert needed.specifier.contains(pinned, prereleases=True), needed
+        assert version(name) == pinned
+        for text in requires(name) or ():
+            further = Requirement(text)
+            marker = further.marker
+            extras = needed.extras or {""}
+            if marker is None or any(marker.evaluate({"extra": extra}) for extra in extras):
+                wanted.append(further)
+    assert len(seen) > 50

@@ -1,0 +1,269 @@
+"""A front that was lost, or is older than what was published: positions are not given again."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from tests.service.local_nodes import config_of, serving, until
+from tests.service.test_staged_files import create
+from tests.service.test_start_behind_a_snapshot import free_ports
+
+from sparktxlog.config import NodeConfig
+from sparktxlog.errors import CorruptLogError, FrontLostError, NotMemberError
+from sparktxlog.model.receipt import Level
+from sparktxlog.protocol.phases import Phase
+from sparktxlog.runtime.joining import StartAgainError
+from sparktxlog.runtime.running import RunningNode
+from sparktxlog.runtime.wiring import build_node
+from sparktxlog.storage.front import FRONT_NAME as FRONT
+from sparktxlog.storage.front import SqliteFront
+
+
+def alone(directory: Path) -> NodeConfig:
+    """Return the configuration of a node without peers."""
+    return config_of(directory, "A", {"A": 1})
+
+
+@asynccontextmanager
+async def started(config: NodeConfig) -> AsyncIterator[RunningNode]:
+    """Run a node without a server."""
+    running = build_node(config)
+    try:
+        await running.start()
+        yield running
+    finally:
+        await running.stop()
+
+
+async def commit(running: RunningNode, tables: int) -> int:
+    """Commit so many transactions and wait until they are published; return the last position."""
+    position = 0
+    for _ in range(tables):
+        receipt = await running.node.submit(create(), level=Level.ORDERED, timeout=20)
+        position = receipt.position or 0
+    await until(lambda: running.parts.published.value >= position)
+    return position
+
+
+def run_alone(directory: Path, *lives: int) -> Path:
+    """Run a node that commits so many in each life; return its data directory."""
+
+    async def main() -> None:
+        for tables in lives:
+            async with started(alone(directory)) as running:
+                await commit(running, tables)
+
+    asyncio.run(main())
+    return directory / "A"
+
+
+def refused(config: NodeConfig, match: str) -> CorruptLogError:
+    """Start a node; it must refuse."""
+
+    async def main() -> None:
+        async with started(config):
+            pytest.fail("the node started")
+
+    with pytest.raises(FrontLostError, match=match) as caught:
+        asyncio.run(main())
+    assert caught.value.code == "corrupt-log"
+    assert "data-dir, lake-dir and payload-dir" in caught.value.hint
+    return caught.value
+
+
+@pytest.mark.parametrize("lost", ["all", "log"])
+def test_a_node_alone_without_its_front_does_not_start(tmp_path: Path, lost: str) -> None:
+    data = run_alone(tmp_path, 3)
+    kept = (data / FRONT).rename(tmp_path / "kept")
+    if lost == "log":
+        (data / FRONT).touch()  # as long as nothing was folded back, all is in the -wal file
+    for _ in range(2):  # nothing that a first try left makes the second one believe
+        refused(alone(tmp_path), "front.sqlite is new, but there are rows in")
+    kept.rename(data / FRONT)
+
+    async def goes_on() -> None:
+        async with started(alone(tmp_path)) as running:
+            assert await commit(running, 1) == 4
+
+    asyncio.run(goes_on())
+
+
+def test_it_ends_with_one_line_and_code_1(tmp_path: Path) -> None:
+    (run_alone(tmp_path, 1) / FRONT).unlink()
+    (port,) = free_ports("A").values()
+    (tmp_path / "node.toml").write_text(
+        f'node-id = "A"\ndata-dir = "{tmp_path / "A"}"\nlisten = "127.0.0.1:{port}"\n'
+        f'master-url = "http://127.0.0.1:{port}"\n'
+    )
+    command = [sys.executable, "-m", "sparktxlog.cli", "serve", "--config"]
+    ended = subprocess.run(
+        [*command, str(tmp_path / "node.toml")], capture_output=True, text=True, check=False,
+        timeout=60,
+    )  # fmt: skip
+    assert ended.returncode == 1
+    assert "[corrupt-log]" in ended.stderr and "Traceback" not in ended.stderr
+
+
+def test_a_front_without_its_last_transactions_does_not_start(tmp_path: Path) -> None:
+    """So it is when the -wal file is lost: the database is as it was when it was last folded."""
+    older = shutil.copy(run_alone(tmp_path, 2) / FRONT, tmp_path / "older")
+    data = run_alone(tmp_path, 3)
+    shutil.copy(older, data / FRONT)
+    error = refused(alone(tmp_path), "ends at position 5, which the front does not hold")
+    assert error.fields["position"] == 5
+
+
+def test_a_front_of_another_history_does_not_start(tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        run_alone(tmp_path / name, 2)
+    shutil.copy(tmp_path / "other" / "A" / FRONT, tmp_path / "one" / "A" / FRONT)
+    refused(alone(tmp_path / "one"), "position 2, which the front holds with another chain hash")
+
+
+def test_an_older_table_is_written_again(tmp_path: Path) -> None:
+    """The front is what counts: a table that went back is no reason to stop."""
+    older = shutil.copytree(run_alone(tmp_path, 2) / "log", tmp_path / "older")
+    data = run_alone(tmp_path, 2)
+    shutil.rmtree(data / "log")
+    older.rename(data / "log")
+
+    async def main() -> int:
+        async with started(alone(tmp_path)) as running:
+            return await commit(running, 1)
+
+    assert asyncio.run(main()) == 5
+
+
+def test_the_publisher_compares_before_it_commits(tmp_path: Path) -> None:
+    """Somebody else wrote to the table while the node runs."""
+
+    async def main() -> None:
+        async with started(alone(tmp_path)) as running:
+            await commit(running, 2)
+            table = DeltaTable(tmp_path / "A" / "log" / "synchronized_queue")
+            rows = table.to_pyarrow_table().sort_by("position")
+            foreign = rows.to_pylist()[-1] | {"position": 3, "chain_hash": "ab" * 32}
+            carried = Transaction(f"sparktxlog:{running.parts.config.lineage}:queue", 3)
+            write_deltalake(
+                table, pa.Table.from_pylist([foreign], rows.schema), mode="append",
+                commit_properties=CommitProperties(app_transactions=[carried]),
+            )  # fmt: skip
+            receipt = await running.node.submit(create(), level=Level.ORDERED, timeout=20)
+            assert receipt.position == 3
+            publisher = running.parts.publisher
+            await until(lambda: isinstance(publisher.failure, FrontLostError))
+            assert running.parts.published.value == 2
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("left", ["payloads", "lake"])
+def test_files_without_a_queue_table_tell_as_well(tmp_path: Path, left: str) -> None:
+    config = alone(tmp_path)
+    if left == "payloads":
+        path = config.payload_dir / "inline" / "1-1" / "orders.parquet"
+        content = "x"
+    else:
+        path = config.lake_dir / "_sparktxlog" / "state.json"
+        content = '{"worker_id": "w", "position": 12}'
+    path.parent.mkdir(parents=True)
+    path.write_text(content)
+    refused(config, "files in" if left == "payloads" else "a replica at position 12")
+
+
+def test_a_log_without_its_database_is_not_thrown_away(tmp_path: Path) -> None:
+    """SQLite would remove it."""
+    log = tmp_path / f"{FRONT}-wal"
+    log.write_bytes(b"pages")
+    with pytest.raises(FrontLostError, match="its write-ahead log"):
+        SqliteFront(tmp_path)
+    assert log.read_bytes() == b"pages"
+
+
+def test_a_young_node_with_staged_files_starts_again(tmp_path: Path) -> None:
+    """What a job staged and never submitted is no log."""
+
+    async def main() -> None:
+        for _ in range(2):
+            async with started(alone(tmp_path)) as running:
+                staged = running.parts.config.payload_dir / "t" / "part.parquet"
+                staged.parent.mkdir(exist_ok=True)
+                staged.write_text("x")
+
+    asyncio.run(main())
+
+
+@asynccontextmanager
+async def members(directory: Path, ports: dict[str, int]) -> AsyncIterator[dict[str, RunningNode]]:
+    async with AsyncExitStack() as stack:
+        nodes = {}
+        for name, port in ports.items():
+            listener = socket.create_server(("127.0.0.1", port))
+            config = config_of(directory, name, ports, eviction="auto", suspect_timeout=1)
+            nodes[name] = await stack.enter_async_context(serving(config, listener))
+        yield nodes
+
+
+def cluster_left(tmp_path: Path, ports: dict[str, int]) -> None:
+    """Run nodes until all have published two transactions."""
+
+    async def main() -> None:
+        async with members(tmp_path, ports) as nodes:
+            await until(lambda: nodes["A"].parts.joining.proven)
+            await commit(nodes["A"], 2)
+            await until(lambda: all(node.parts.published.value == 2 for node in nodes.values()))
+
+    asyncio.run(main())
+
+
+def test_a_member_without_its_front_joins_again(tmp_path: Path) -> None:
+    ports = free_ports("ABC")
+    cluster_left(tmp_path, ports)
+    (tmp_path / "B" / FRONT).unlink()
+
+    async def main() -> None:
+        async with members(tmp_path, ports) as nodes:
+            b = nodes["B"]
+            assert b.parts.joining.only_joins and not b.parts.joining.proven
+            (front,) = [check for check in b.node.ready() if check[0] == "front"]
+            assert not front[1] and "whose log it can join" in front[2]
+            with pytest.raises(NotMemberError):
+                await b.node.submit(create(), level=Level.ACCEPTED, timeout=5)
+            # It is told whom to join, and starts again: `serve` does that in one process.
+            assert isinstance(await asyncio.wait_for(b.failed, 30), StartAgainError)
+        async with members(tmp_path, ports) as nodes:
+            b = nodes["B"]
+            assert isinstance(await asyncio.wait_for(b.failed, 30), StartAgainError)  # a snapshot
+        async with members(tmp_path, ports) as nodes:
+            await until(lambda: nodes["B"].parts.master.phase is Phase.NORMAL, 30)
+            assert nodes["B"].parts.master.incarnation == 2
+            assert await commit(nodes["B"], 1) == 3
+
+    asyncio.run(main())
+    assert (tmp_path / "B" / "set-aside").is_dir()
+
+
+def test_members_that_all_lost_their_fronts_found_no_second_log(tmp_path: Path) -> None:
+    ports = free_ports("AB")
+    cluster_left(tmp_path, ports)
+    for name in ports:
+        (tmp_path / name / FRONT).unlink()
+
+    async def main() -> None:
+        async with members(tmp_path, ports) as nodes:
+            for node in nodes.values():
+                error = await asyncio.wait_for(node.failed, 30)
+                assert isinstance(error, FrontLostError) and "no node has it" in error.hint
+                assert node.parts.ordered.value == 0
+
+    asyncio.run(main())

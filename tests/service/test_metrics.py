@@ -1,0 +1,256 @@
+"""Every metric of a node moves: one story at two nodes, and what each of its steps must move."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+import uuid
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from tests.service.local_nodes import config_of, serving, until
+from tests.service.test_addresses import second_way
+from tests.service.test_peer_routes import Stranger
+from tests.service.test_replica_routes import DECISION, _as_a_target_does, create, give_replica
+from tests.service.test_staged_files import DEFINITION, stage
+
+from sparktxlog.cli.demo.relay import RelayNetwork
+from sparktxlog.codec.transactions import PreparedOperation, PreparedTransaction
+from sparktxlog.model.operation import OperationKind
+from sparktxlog.model.receipt import Level
+from sparktxlog.protocol.actions import Alarm
+from sparktxlog.protocol.phases import Phase
+from sparktxlog.runtime.running import RunningNode
+
+Samples = dict[str, dict[tuple[tuple[str, str], ...], float]]
+
+
+def samples(node: RunningNode) -> Samples:
+    """Return metric → labels → value; a metric without a value yet has no labels."""
+    found: Samples = {}
+    for family in node.parts.metrics.registry.collect():
+        values = found.setdefault(family.name.removeprefix("sparktxlog_"), {})
+        for sample in family.samples:
+            # Both are times of creation or bounds, which say nothing of what happened.
+            if not sample.name.endswith(("_created", "_bucket")):
+                key = (("", sample.name), *sorted(sample.labels.items()))
+                values[key] = sample.value
+    return found
+
+
+@dataclass
+class Story:
+    """Two nodes, the one that is looked at, and what a step leaves to a later one."""
+
+    a: RunningNode
+    b: RunningNode
+    network: RelayNetwork
+    patch: pytest.MonkeyPatch
+    #: Lets the transfer go on that a step holds up.
+    released: threading.Event
+    #: Ends the other node.
+    of_b: AsyncExitStack
+    under_way: asyncio.Task[Any] | None = None
+    #: Damaged files as they were.
+    lost: dict[Path, bytes] = field(default_factory=dict)
+
+    async def commit(self) -> None:
+        """Order a transaction, and publish it."""
+        await create(self.a)
+        await until(lambda: self.a.parts.published.value == self.a.parts.ordered.value)
+        await until(lambda: self.a.node.status()["peers"][0]["position"] == 1)
+
+    async def clock(self) -> None:
+        """Let the other node's clock go wrong, as its posts show."""
+        post = self.b.parts.links["A"].post
+        ahead = 5_000_000
+        self.patch.setattr(
+            self.b.parts.links["A"], "post", lambda p: post(replace(p, wall=p.wall + ahead))
+        )
+        await until(lambda: abs(self.a.node.status()["clock_distance_us"]) > 1_000_000)
+
+    async def cut(self) -> None:
+        """Lose the second address of the other node."""
+        self.network.refuse({("A", "B")})
+        await until(lambda: not all(self.a.parts.links["B"].addresses().values()))
+
+    async def stranger(self) -> None:
+        """Refuse who is no peer."""
+        async with Stranger(self.a, "X") as stranger:
+            assert (await stranger.send("/peer/v1/hello"))[0] == 403
+
+    async def fail(self) -> None:
+        """Let a task of a link fail of what nobody foresaw: it is shown, and goes on later."""
+        link, url = self.a.parts.links["B"], self.a.node.config.master_url
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(link, "_hears", lambda: 1 / 0)
+            link.report([])
+            await until(self.a.parts.supervisor.failing)
+        (failing,) = self.a.node.status()["failing"]
+        assert failing["task"] == "posting B" and "ZeroDivisionError" in failing["text"]
+        async with aiohttp.ClientSession() as session, session.get(f"{url}/readyz") as answer:
+            assert answer.status == 503 and "ZeroDivisionError" in await answer.text()
+        posts = link.traffic.posts
+        await until(lambda: link.traffic.posts > posts)
+
+    async def fetch(self) -> None:
+        """Begin to fetch a staged file from the other node."""
+        link, going = self.a.parts.links["B"], threading.Event()
+        stream = link.stream
+
+        def held(path: str, offset: int) -> Iterator[bytes]:
+            going.set()
+            self.released.wait(30)
+            yield from stream(path, offset)
+
+        self.patch.setattr(link, "stream", held)
+        definition = replace(DEFINITION, name="s")
+        made = PreparedOperation(table="s", kind=OperationKind.CREATE_TABLE, definition=definition)
+        await self.b.node.submit(
+            PreparedTransaction(transaction_id=uuid.uuid4().bytes, operations=(made,)),
+            level=Level.ORDERED,
+            timeout=30,
+        )
+        staged = self._staged(self.b)
+        self.under_way = asyncio.create_task(
+            self.b.node.submit(staged, level=Level.ORDERED, timeout=60)
+        )
+        await until(going.is_set)
+
+    async def fetched(self) -> None:
+        """Let the fetching end."""
+        self.released.set()
+        assert self.under_way is not None
+        await self.under_way
+
+    async def lose(self) -> None:
+        """Accept staged files at both nodes that are damaged since."""
+        for node in (self.b, self.a):
+            staged = self._staged(node, rows=1_000)  # stamped at once
+            path = Path(node.node.payloads.path(staged.operations[0].files[0].path))
+            self.lost[path] = path.read_bytes()
+            path.unlink()
+            await node.node.submit(staged, level=Level.ACCEPTED, timeout=30)
+        await until(self.a.parts.damage.files)
+        await until(self.a.parts.damage.runs, 60)
+
+    async def mend(self) -> None:
+        """Put good copies in their place."""
+        position = self.a.parts.ordered.value
+        for path, content in self.lost.items():
+            path.write_bytes(content)
+        await until(lambda: self.a.parts.ordered.value == position + 2, 60)
+        assert self.a.parts.damage.warnings() == []
+
+    async def report(self) -> None:
+        """Report a replica."""
+        await give_replica(self.a, rows=10)
+
+    async def silence(self) -> None:
+        """Let a worker that follows fall silent, with an error."""
+        last = self.a.parts.replicas.own()
+        assert last is not None
+        self.a.node.accept_report(replace(last.told, follows=True, error="no such file"))
+        self.patch.setattr(self.a.parts.replicas, "_dead_after_us", 1)
+        await until(lambda: self.a.node.status()["replicas"][0]["silent"])
+        self.a.parts.watch_workers()
+
+    async def copy(self) -> None:
+        """Copy the replica."""
+        ticket = await self.b.parts.copies.ticket(DECISION, ["A"])
+        await asyncio.to_thread(_as_a_target_does, ticket.grants[0])
+
+    async def lease(self) -> None:
+        """Grant a lease."""
+        await self.b.parts.copies.ticket(DECISION, ["A"])
+
+    async def alone(self) -> None:
+        """Lose the other node while transactions wait, some of them for their files."""
+        await self.of_b.aclose()
+        await until(lambda: not self.a.parts.links["B"].up)
+        operation = PreparedOperation(
+            table="t", kind=OperationKind.DELETE_WHERE, predicate="id > 3"
+        )
+        plain = PreparedTransaction(transaction_id=uuid.uuid4().bytes, operations=(operation,))
+        for waiting in (plain, self._staged(self.a)):
+            await self.a.node.submit(waiting, level=Level.ACCEPTED, timeout=30)
+        await until(lambda: self.a.node.status()["empty_rounds"])
+
+    async def force(self) -> None:
+        """Let the node go on alone."""
+        await self.a.parts.epochs.force(self.a.parts.epochs.force_text(), 30)
+        await until(lambda: not self.a.node.status()["incoming_runs"])
+
+    async def halt(self) -> None:
+        """Find a contradiction."""
+        self.a.parts.cycle.raise_alarm(Alarm(code="invariant", text="a contradiction", fatal=True))
+        await until(lambda: self.a.node.status()["phase"] == Phase.FAULT)
+
+    @staticmethod
+    def _staged(node: RunningNode, rows: int = 400_000) -> PreparedTransaction:
+        transaction, _ = stage(node, files=1, rows=rows)
+        operations = tuple(replace(one, table="s") for one in transaction.operations)
+        return replace(transaction, operations=operations)
+
+
+Step = Callable[[Story], Awaitable[None]]
+#: Step → metrics that it moves.  A metric that stands nowhere here fails the test.
+STORY: dict[Step, tuple[str, ...]] = {
+    Story.commit: (
+        "position", "published", "ordered_transactions", "rounds", "front_write_seconds",
+        "publish_seconds", "log_bytes", "peer_position", "peer_posts", "peer_sent_bytes",
+    ),
+    Story.clock: ("clock_distance_us", "peer_clock_offset_us"),
+    Story.cut: ("peer_address_answers",),
+    Story.stranger: ("refused_peer_requests",),
+    Story.fail: ("failing", "task_failures"),
+    Story.fetch: ("fetching",),
+    Story.fetched: ("peer_fetched_bytes", "peer_received_bytes"),
+    Story.lose: ("undelivered_runs", "damaged_files"),
+    Story.mend: ("undelivered_runs", "damaged_files", "position"),
+    Story.report: ("applied", "replica_position", "replica_alive", "replica_known"),
+    Story.silence: ("replica_silent", "replica_error", "worker_silences"),
+    Story.copy: ("donor_chunks", "donor_plain_bytes", "donor_sent_bytes"),
+    Story.lease: ("donor_leases",),
+    Story.alone: (
+        "peer_linked", "incoming_runs", "incoming_transactions", "incoming_bytes",
+        "unstamped_runs", "empty_rounds",
+    ),
+    Story.force: ("epoch", "peer_lag"),
+    Story.halt: ("halted", "phase"),
+}  # fmt: skip
+
+
+def test_every_metric_moves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        listeners = {name: socket.create_server(("127.0.0.1", 0)) for name in "AB"}
+        ports = {name: listener.getsockname()[1] for name, listener in listeners.items()}
+        async with AsyncExitStack() as stack, AsyncExitStack() as of_b:
+            nodes = {}
+            for name, held in (("A", stack), ("B", of_b)):
+                config = config_of(tmp_path, name, ports, suspect_timeout=1)
+                nodes[name] = await held.enter_async_context(serving(config, listeners[name]))
+            await until(
+                lambda: all(n.parts.links[o].up for n, o in zip(nodes.values(), "BA", strict=True))
+            )
+            network = await stack.enter_async_context(second_way(nodes, "B"))
+            released = threading.Event()
+            story = Story(nodes["A"], nodes["B"], network, monkeypatch, released, of_b)
+            before = samples(story.a)
+            assert set(before) == {name for names in STORY.values() for name in names}
+            for step, moved in STORY.items():
+                await step(story)
+                after = samples(story.a)
+                still = [name for name in moved if after[name] == before[name]]
+                assert still == [], step.__name__
+                before = after
+            (ordered,) = before["ordered_transactions"].values()
+            assert ordered == story.a.node.status()["position"]
+
+    asyncio.run(main())

@@ -1,0 +1,225 @@
+"""Disks that went back, were copied or came up empty: nobody healthy stops, nothing forks."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.service.local_nodes import config_of, serving, until
+from tests.service.test_staged_files import create
+
+from sparktxlog.config import NodeConfig
+from sparktxlog.errors import NotMemberError
+from sparktxlog.model.ids import NodeId
+from sparktxlog.model.receipt import Level
+from sparktxlog.protocol.messages import MergeBase
+from sparktxlog.protocol.phases import Phase
+from sparktxlog.protocol.view import Seat, View
+from sparktxlog.runtime.joining import StartAgainError
+from sparktxlog.runtime.running import RunningNode
+from sparktxlog.storage.front import SqliteFront
+from sparktxlog.storage.interfaces import PutView
+
+QUICK = {"eviction": "auto", "suspect_timeout": 1.0, "start_timeout": 1.0}
+
+
+class Sites:
+    """Nodes that start anew by themselves, as `sparktxlog serve` does."""
+
+    def __init__(self, directory: Path, names: str, **settings: object) -> None:
+        self.listeners = {name: socket.create_server(("127.0.0.1", 0)) for name in names}
+        self.ports = {name: one.getsockname()[1] for name, one in self.listeners.items()}
+        self.directory = directory
+        self.configs = {
+            name: config_of(directory, name, self.ports, **settings) for name in names
+        }  # fmt: skip
+        self.nodes: dict[str, RunningNode] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    async def start(self, *names: str) -> None:
+        for name in names:
+            # A port that nobody serves refuses, as that of a dead node does.
+            if name not in self.listeners:
+                self.listeners[name] = socket.create_server(("127.0.0.1", self.ports[name]))
+            task = self._run(name, self.configs[name], self.listeners[name])
+            self._tasks[name] = asyncio.create_task(task)
+        await until(lambda: all(name in self.nodes for name in names))
+
+    async def _run(self, name: str, config: NodeConfig, listener: socket.socket) -> None:
+        while True:
+            async with serving(config, listener.dup()) as running:
+                self.nodes[name] = running
+                if not isinstance(error := await running.failed, StartAgainError):
+                    raise error
+
+    async def stop(self, *names: str) -> None:
+        for name in names:
+            task = self._tasks.pop(name)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            self.nodes.pop(name, None)
+            self.listeners.pop(name).close()
+
+    def silence(self, name: str) -> None:
+        """Nobody listens at a node's port."""
+        self.listeners.pop(name).close()
+
+    async def commit(self, name: str) -> int:
+        await until(lambda: self.nodes[name].parts.joining.proven)
+        return await self.submit(name)
+
+    async def submit(self, name: str) -> int:
+        receipt = await self.nodes[name].node.submit(create(), level=Level.ORDERED, timeout=30)
+        assert receipt.position is not None
+        return receipt.position
+
+    def ends(self) -> set[tuple[int, bytes]]:
+        bases = [running.parts.master.base for running in self.nodes.values()]
+        return {(base.position, base.chain_hash) for base in bases}
+
+    def in_step(self) -> bool:
+        masters = [running.parts.master for running in self.nodes.values()]
+        return all(m.phase is Phase.NORMAL for m in masters) and len(self.ends()) == 1
+
+    def phases(self, names: str) -> list[Phase]:
+        return [self.nodes[name].parts.master.phase for name in names]
+
+    def halted(self) -> list[str]:
+        return [n for n, one in self.nodes.items() if one.parts.cycle.halted is not None]
+
+
+@asynccontextmanager
+async def sites(directory: Path, names: str, **settings: object) -> AsyncIterator[Sites]:
+    made = Sites(directory, names, **settings)
+    try:
+        yield made
+    finally:
+        await made.stop(*list(made._tasks))
+        for listener in made.listeners.values():
+            listener.close()
+
+
+def test_a_member_with_an_older_disk_comes_back_as_another(tmp_path: Path) -> None:
+    """It gave numbers and promises that it does not know of: the others halted for that."""
+
+    async def main() -> None:
+        async with sites(tmp_path, "ABC", **QUICK) as made:
+            await made.start("A", "B", "C")
+            await made.commit("C")
+            await made.stop("C")
+            shutil.copytree(tmp_path / "C", tmp_path / "image")
+            await made.start("C")
+            for name in "CABC":
+                last = await made.commit(name)
+            await made.stop("C")
+            shutil.rmtree(tmp_path / "C")
+            shutil.copytree(tmp_path / "image", tmp_path / "C")
+            await made.start("C")
+            await until(lambda: made.in_step() and made.nodes["C"].parts.master.incarnation == 2)
+            assert made.halted() == []
+            assert {position for position, _ in made.ends()} == {last}
+            assert await made.commit("C") == last + 1
+            seats = {one.parts.master.view.seat("C") for one in made.nodes.values()}
+            assert [seat and seat.incarnation for seat in seats] == [2]
+
+    asyncio.run(main())
+
+
+def test_two_empty_disks_of_three_found_no_second_log(tmp_path: Path) -> None:
+    """They took each other as they were, and evicted the third one from a log of its name."""
+
+    async def main() -> None:
+        async with sites(tmp_path, "ABC", **QUICK) as made:
+            await made.start("A", "B", "C")
+            last = await made.commit("A")
+            await until(made.in_step)
+            await made.stop("A", "B", "C")
+            for name in "AB":
+                shutil.rmtree(tmp_path / name)
+            await made.start("A", "B")
+            links = [made.nodes[own].parts.links[other] for own, other in ("AB", "BA")]
+            await until(lambda: all(link.up for link in links))
+            with pytest.raises(NotMemberError, match="C has not taken it as it is"):
+                await made.submit("A")
+            await asyncio.sleep(4 * QUICK["suspect_timeout"])  # type: ignore[operator]
+            assert [one.parts.master.view.epoch for one in made.nodes.values()] == [1, 1]
+            await made.start("C")
+            # Without their votes only an operator can let the log go on; it is still the first one.
+            await until(lambda: made.phases("AB") == [Phase.JOINING, Phase.JOINING])
+            await until(lambda: {made.nodes[n].parts.master.incarnation for n in "AB"} == {2})
+            assert made.nodes["C"].parts.master.base.position == last
+            assert made.halted() == []
+
+    asyncio.run(main())
+
+
+def decided(ports: dict[str, int], member: str) -> View:
+    roster = tuple(
+        Seat(node_id=NodeId(name), url=f"http://127.0.0.1:{port}") for name, port in ports.items()
+    )
+    return View(
+        lineage="", epoch=2, roster=roster, members=(NodeId(member),), end=MergeBase(),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("later", [0, 1])
+def test_two_decisions_for_one_epoch_stop_both(tmp_path: Path, later: int) -> None:
+    """A witness with an older disk had voted for both; both sides went on when the link healed."""
+
+    async def main() -> None:
+        async with sites(tmp_path, "AB", **QUICK) as made:
+            for number, name in enumerate("AB"):
+                config = made.configs[name]
+                config.data_dir.mkdir(parents=True)
+                front = SqliteFront(config.data_dir)
+                view = replace(decided(made.ports, name), lineage=config.lineage)
+                front.write([PutView(view=view, node_id=NodeId(name), incarnation=1)])
+                front.close()
+                if number == 0 and later:  # one of them went on since: it remembers
+                    await made.start(name)
+                    await until(lambda: made.nodes["A"].parts.epochs.history.latest(1))
+                    await made.stop(name)
+                    front = SqliteFront(config.data_dir)
+                    view = replace(view, epoch=3)
+                    front.write([PutView(view=view, node_id=NodeId(name), incarnation=1)])
+                    front.close()
+            await made.start("A", "B")
+            stopped = ["A"] if later else ["A", "B"]
+            await until(lambda: set(made.halted()) >= set(stopped))
+            for name in stopped:
+                halted = made.nodes[name].parts.cycle.halted
+                assert halted is not None
+                assert "two decisions for epoch 2" in halted.text
+
+    asyncio.run(main())
+
+
+def test_a_copied_data_directory_is_refused_and_the_original_goes_on(tmp_path: Path) -> None:
+    """The copy greeted as the node's next start, and the original's requests were refused."""
+
+    async def main() -> None:
+        async with sites(tmp_path, "AB") as made:
+            await made.start("A", "B")
+            await made.commit("A")
+            await made.stop("A")
+            shutil.copytree(tmp_path / "A", tmp_path / "copy")
+            await made.start("A")
+            await until(made.in_step)
+            before = await made.commit("A")
+            elsewhere = socket.create_server(("127.0.0.1", 0))
+            config = replace(made.configs["A"], data_dir=tmp_path / "copy")
+            async with serving(config, elsewhere) as copy:
+                link = copy.parts.links["B"]
+                await until(lambda: "two processes are node" in link.reason)
+                for number in range(1, 4):
+                    assert await made.commit("A") == before + number
+                assert copy.parts.ordered.value < before
+            assert made.halted() == []
+
+    asyncio.run(main())

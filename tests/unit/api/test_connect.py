@@ -1,0 +1,191 @@
+"""A connected log without Spark: what its own worker's failures make of a commit."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import LongType, StructField, StructType
+
+from sparktxlog.api.connect import TxLog
+from sparktxlog.api.staging import PayloadStore, inline_rows
+from sparktxlog.errors import (
+    ApplyError,
+    CommitStateUnknownError,
+    CommittedNotAppliedError,
+    InvalidRequestError,
+    LocalProtocolError,
+    NotAppliedError,
+    NotFoundError,
+    TransportError,
+    TxLogError,
+    UnknownTableError,
+)
+from sparktxlog.model.operation import OperationKind
+from sparktxlog.model.receipt import Level, Receipt
+from sparktxlog.model.table import Column, TableDefinition
+
+IDS = StructType([StructField("id", LongType())])
+
+
+class Link:
+    """A node that orders everything at position 7."""
+
+    def __init__(self) -> None:
+        self.submitted: list[bytes] = []
+        self.failures: list[TxLogError] = []
+
+    def receipt(self, transaction_id: str, timeout_s: float | None = None) -> Receipt:
+        raise NotFoundError("never seen")
+
+    def submit(self, path: str, body: bytes, *_: Any, **__: Any) -> Receipt:
+        self.submitted.append(body)
+        if self.failures:
+            raise self.failures.pop(0)
+        return Receipt(
+            transaction_id="x", n=1, level=Level.ORDERED, position=7, outcome="committed"
+        )
+
+
+class Worker:
+    """A worker that fails, or applies all that is asked for."""
+
+    def __init__(self, failure: Exception | None) -> None:
+        self.failure = failure
+        self.asked: list[tuple[int, float]] = []
+
+    def apply(self, at_least: int, timeout_s: float) -> None:
+        self.asked.append((at_least, timeout_s))
+        if self.failure is not None:
+            raise self.failure
+
+
+def connected(tmp_path: Path, failure: Exception | None = None) -> tuple[TxLog, Worker]:
+    """Return a log at a node of script, and its worker."""
+    home: Any = SimpleNamespace(url="http://a")
+    log = TxLog(
+        cast(Any, None), cast(Any, Link()), home, PayloadStore(root=tmp_path, inline_limit_bytes=1),
+        session="s", timeout_s=5,
+    )  # fmt: skip
+    worker = Worker(failure)
+    log.worker = cast(Any, worker)
+    return log, worker
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [ApplyError("tables stand still: x"), TransportError("gone"), RuntimeError("a bug of Spark")],
+)
+def test_what_is_ordered_and_not_applied_here_is_no_definite_failure(
+    tmp_path: Path, failure: Exception
+) -> None:
+    log, _ = connected(tmp_path, failure)
+    with pytest.raises(CommittedNotAppliedError, match="committed at position 7") as caught:
+        log.create_table("t", IDS)
+    assert not caught.value.definite and "not applied here" in caught.value.message
+    assert str(failure.args[0]) in caught.value.message
+    assert caught.value.receipt.position == caught.value.fields["position"] == 7
+    assert caught.value.fields["transaction_id"] == "x"
+    assert caught.value.__cause__ is failure
+
+
+def test_the_receipt_stays_with_the_transaction_and_its_files_stay(tmp_path: Path) -> None:
+    log, _ = connected(tmp_path, ApplyError("no"))
+    t = log.transaction()
+    staged = tmp_path / t.id / "0-t"
+    staged.mkdir(parents=True)
+    t._staging._written.append(staged)
+    t.create_table("t", IDS)
+    with pytest.raises(CommittedNotAppliedError):
+        t.commit()
+    assert t.receipt.position == 7
+    assert staged.is_dir()
+
+
+def test_what_was_applied_here_says_so(tmp_path: Path) -> None:
+    log, worker = connected(tmp_path)
+    assert log.create_table("t", IDS).level is Level.APPLIED
+    assert log.create_table("u", IDS, level="accepted").level is Level.ORDERED
+    ((position, left),) = worker.asked
+    assert position == 7 and 4 < left <= 5
+
+
+def test_what_is_not_applied_here_in_time_is_late(tmp_path: Path) -> None:
+    log, _ = connected(tmp_path, NotAppliedError("stands at 6"))
+    receipt = log.create_table("t", IDS)
+    assert (receipt.level, receipt.late, receipt.position) == (Level.ORDERED, True, 7)
+
+
+def plain(tmp_path: Path, *failures: TxLogError) -> tuple[TxLog, Link]:
+    """Return a log without a worker, and its node that fails so often."""
+    log, _ = connected(tmp_path)
+    log.worker = None
+    link = cast(Link, log._link)
+    link.failures = list(failures)
+    return log, link
+
+
+def test_commit_submits_and_before_there_is_no_receipt(tmp_path: Path) -> None:
+    log, link = plain(tmp_path)
+    t = log.transaction()
+    t.create_table("t", IDS)
+    with pytest.raises(LocalProtocolError, match="no receipt") as caught:
+        _ = t.receipt
+    assert "commit()" in caught.value.hint and not link.submitted
+    assert t.commit() == t.receipt == t.commit()
+    assert t.receipt.position == 7 and len(link.submitted) == 1
+    with pytest.raises(LocalProtocolError, match="no more operations"):
+        t.create_table("u", IDS)
+
+
+def test_commit_in_a_with_block_submits_once(tmp_path: Path) -> None:
+    log, link = plain(tmp_path)
+    with log.transaction() as t:
+        t.create_table("t", IDS)
+        t.commit()
+    assert len(link.submitted) == 1
+
+
+def test_commit_after_an_unknown_outcome_is_the_same_transaction(tmp_path: Path) -> None:
+    log, link = plain(tmp_path, CommitStateUnknownError("late"))
+    with log.transaction() as t:
+        t.create_table("t", IDS)
+        with pytest.raises(CommitStateUnknownError):
+            t.commit()
+        with pytest.raises(LocalProtocolError, match="no receipt"):
+            _ = t.receipt
+    assert t.receipt.position == 7
+    first, second = link.submitted
+    assert first == second
+
+
+def test_no_rows_are_submitted_under_a_given_id_only(tmp_path: Path) -> None:
+    log, link = plain(tmp_path)
+    definition = TableDefinition(name="t", columns=(Column(name="id", type="bigint"),))
+    nothing = inline_rows(definition, OperationKind.APPEND, pa.table({"id": pa.array([], "int64")}))
+    t = log.transaction(level="acquired")
+    t._operations.append(nothing)
+    receipt = t.commit()
+    assert receipt == Receipt.of_nothing(Level.ACQUIRED)
+    assert (receipt.rows, receipt.n, link.submitted) == (0, 0, [])
+    empties = inline_rows(definition, OperationKind.OVERWRITE, nothing.rows)
+    for operation, given in ((nothing, uuid.uuid4()), (empties, None)):
+        t = log.transaction(transaction_id=given)
+        t._operations.append(operation)
+        assert t.commit().position == 7
+    assert len(link.submitted) == 2
+
+
+def test_what_was_refused_is_built_anew(tmp_path: Path) -> None:
+    log, link = plain(tmp_path, UnknownTableError("no such table"))
+    t = log.transaction()
+    t.create_table("t", IDS)
+    with pytest.raises(UnknownTableError):
+        t.commit()
+    with pytest.raises(InvalidRequestError, match="no operation") as caught:
+        t.commit()
+    assert "built anew" in caught.value.hint and len(link.submitted) == 1

@@ -1,0 +1,35 @@
+"""Registering `format("txlog")`: Spark warns of a name that is registered again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sparktxlog.api.datasource import register
+
+
+class _Session:
+    """A session's registry of data sources."""
+
+    def __init__(self) -> None:
+        self.registered: list[type] = []
+
+    @property
+    def dataSource(self) -> Any:
+        return self
+
+    def register(self, kind: type) -> None:
+        self.registered.append(kind)
+
+
+def test_who_connects_again_registers_nothing_again() -> None:
+    session: Any = _Session()
+    for _ in range(3):
+        register(session, url="http://a:7070", token="secret")
+    assert len(session.registered) == 1
+    register(session, url="http://b:7070", token="secret")
+    assert [kind.defaults["url"] for kind in session.registered] == [
+        "http://a:7070", "http://b:7070",
+    ]  # fmt: skip
+    other: Any = _Session()
+    register(other, url="http://b:7070", token="secret")
+    assert len(other.registered) == 1

@@ -1,0 +1,96 @@
+"""What fails in a way nobody foresaw is noted, shown and tried again, ever more seldom."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+from typing import NoReturn
+
+import pytest
+
+from sparktxlog import supervision
+from sparktxlog.errors import DiskFullError, InternalError
+from sparktxlog.supervision import SETTLED_S, Supervisor
+
+
+class PanicError(BaseException):
+    """As libraries in Rust raise it: no Exception."""
+
+
+def fail(error: BaseException) -> NoReturn:
+    raise error
+
+
+@pytest.fixture(autouse=True)
+def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervision, "_PAUSE_MIN_S", 0.001)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (OSError(errno.EMFILE, "too many open files"), "internal"),
+        (PanicError("a library panicked"), "internal"),
+        (DiskFullError("no space left"), "disk-full"),
+    ],
+)
+def test_a_failure_holds_until_an_attempt_succeeds(
+    error: BaseException, code: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = 0.0
+    supervisor = Supervisor(lambda: now)
+    with caplog.at_level(logging.ERROR):
+        pauses = [supervisor.attempt("work", lambda: fail(error)) for _ in range(16)]
+    assert pauses[:3] == [0.001, 0.002, 0.004] and pauses[-1] == 10.0
+    now = 1_000.0
+    (failing,) = supervisor.failing()
+    assert (failing.name, failing.times, failing.error.code) == ("work", 16, code)
+    assert str(error).split("] ")[-1] in str(supervisor.failure("work"))
+    assert len(caplog.records) == supervisor.total == 16
+    # What nobody foresaw is told with its trace.
+    assert all(bool(record.exc_info) is (code == "internal") for record in caplog.records)
+    assert supervisor.attempt("work", lambda: None) == 0.0
+    assert supervisor.failing() == [] and supervisor.failure("work") is None
+    assert supervisor.attempt("work", lambda: fail(error)) == 0.001
+
+
+@pytest.mark.parametrize("end", [KeyboardInterrupt, SystemExit, asyncio.CancelledError])
+def test_ends_that_somebody_wants_are_no_failures(end: type[BaseException]) -> None:
+    supervisor = Supervisor()
+    with pytest.raises(end):
+        supervisor.attempt("work", lambda: fail(end()))
+    assert supervisor.total == 0
+
+
+def test_a_task_is_begun_anew_until_it_ends_or_is_cancelled() -> None:
+    async def main() -> None:
+        now, began, goes_on = 0.0, 0, asyncio.Event()
+        supervisor = Supervisor(lambda: now)
+
+        async def work() -> None:
+            nonlocal began
+            began += 1
+            if began < 4:
+                raise RuntimeError(f"failure {began}")
+            goes_on.set()
+            await asyncio.Event().wait()
+
+        task = asyncio.create_task(supervisor.keep("task", work))
+        await goes_on.wait()
+        (failing,) = supervisor.failing()
+        assert (failing.times, str(failing.error)[:30]) == (3, "[internal] RuntimeError: failu")
+        assert isinstance(failing.error, InternalError) and not failing.error.definite
+        now += SETTLED_S + 1
+        assert supervisor.failing() == []
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert (began, supervisor.total, supervisor.failing()) == (4, 3, [])
+
+        async def ends() -> None:
+            return None
+
+        await supervisor.keep("task", ends)
+
+    asyncio.run(main())

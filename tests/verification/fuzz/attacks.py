@@ -1,0 +1,197 @@
+"""Attacks on a node process, one after the other: how `/livez` answers meanwhile, and its memory.
+
+python -m tests.verification.fuzz.attacks
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+from tests.node_processes import MANUAL, NodeProcess, free_ports
+from tests.verification.fuzz.samples import TABLE
+
+#: Bounds of the figures: seconds to answer, and MiB above the memory before the first attack.
+ANSWER_S = 0.25
+MEMORY_MIB = 64
+_PAUSE_S = 0.02
+_MIB = 1 << 20
+_GET = b"GET /livez HTTP/1.1\r\nhost: 127.0.0.1\r\n"
+_POST = b"POST /v1/transactions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+
+Attack = Callable[[int], Awaitable[None]]
+
+
+async def _send(port: int, *parts: bytes, wait_s: float = 20.0) -> None:
+    """Send parts over one connection until the node closes it, and wait for an answer."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    with contextlib.suppress(OSError, TimeoutError):
+        async with asyncio.timeout(wait_s):
+            for part in parts:
+                writer.write(part)
+                await writer.drain()
+            await reader.read(1000)
+    writer.close()
+
+
+async def _url(port: int) -> None:
+    await _send(port, b"GET /", *[b"x" * _MIB] * 93)
+
+
+async def _header(port: int) -> None:
+    await _send(port, _GET + b"x: ", *[b"y" * _MIB] * 40)
+
+
+async def _headers(port: int) -> None:
+    await _send(port, _GET, *[b"a: b\r\n" * 100_000] * 40)
+
+
+async def _trailers(port: int) -> None:
+    head = _POST + b"transfer-encoding: chunked\r\n\r\n0\r\n"
+    await _send(port, head, *[b"a: b\r\n" * 100_000] * 40)
+
+
+async def _ahead(port: int) -> None:
+    await asyncio.gather(*(_send(port, (_GET + b"\r\n") * 20_000, wait_s=3) for _ in range(20)))
+
+
+async def _many_bodies(port: int) -> None:
+    head = _POST + b"content-length: 30000000\r\n\r\n"
+    await asyncio.gather(*(_send(port, head, *[b" " * _MIB] * 28, wait_s=5) for _ in range(8)))
+
+
+async def _body(port: int) -> None:
+    await _send(port, _POST + b"content-length: 1000000000\r\n\r\n", *[b" " * _MIB] * 200)
+
+
+async def _signed_by_nobody(port: int) -> None:
+    head = b"POST /peer/v1/posts HTTP/1.1\r\nx-txlog-node: B\r\ncontent-length: 62914560\r\n\r\n"
+    await asyncio.gather(*(_send(port, head, *[b"x" * _MIB] * 60, wait_s=5) for _ in range(8)))
+
+
+async def _silent(port: int) -> None:
+    async def hold() -> None:
+        with contextlib.suppress(OSError):
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            await asyncio.sleep(3)
+            writer.close()
+
+    await asyncio.gather(*(hold() for _ in range(600)))
+
+
+def _json(rows: str) -> Attack:
+    async def attack(port: int) -> None:
+        text = '{"operations":[{"kind":"append","table":"t","rows":[' + rows + "1]}]}"
+        head = _POST + f"content-length: {len(text)}\r\n\r\n".encode()
+        await asyncio.gather(*(_send(port, head, text.encode()) for _ in range(4)))
+
+    return attack
+
+
+ATTACKS: dict[str, Attack] = {
+    "a URL of 93 MiB": _url,
+    "a header of 40 MiB": _header,
+    "4,000,000 headers": _headers,
+    "4,000,000 trailers": _trailers,
+    "20 x 20,000 requests ahead": _ahead,
+    "a body of 1 GB": _body,
+    "8 bodies of 28 MiB at once": _many_bodies,
+    "8 x 60 MiB for a peer's route": _signed_by_nobody,
+    "600 silent connections": _silent,
+    "30 MiB of []": _json("[]," * (10 * _MIB)),
+    "200,000 objects, 4 times": _json('{"id":1},' * 200_000),
+    "900,000 numbers, 4 times": _json("0.5," * 900_000),
+}
+
+
+def _memory_mib(pid: int) -> float:
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * 4096 / _MIB
+
+
+class Watch:
+    """Asks `/livez` again and again while an attack goes on."""
+
+    def __init__(self, node: NodeProcess) -> None:
+        assert node.process is not None
+        self._pid = node.process.pid
+        self._port = int(node.url.rpartition(":")[2])
+        self.slowest_s = 0.0
+        self.most_mib = 0.0
+
+    @contextlib.asynccontextmanager
+    async def watching(self) -> AsyncIterator[None]:
+        """Measure while the block runs."""
+        self.slowest_s = self.most_mib = 0.0
+        reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
+        task = asyncio.create_task(self._ask(reader, writer))
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            writer.close()
+        if error := task.exception() if not task.cancelled() else None:
+            raise error
+
+    async def _ask(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            began = time.perf_counter()
+            writer.write(_GET + b"\r\n")
+            assert b" 200 " in await reader.readuntil(b"\r\n\r\n")
+            await reader.readexactly(3)
+            self.slowest_s = max(self.slowest_s, time.perf_counter() - began)
+            self.most_mib = max(self.most_mib, _memory_mib(self._pid))
+            await asyncio.sleep(_PAUSE_S)
+
+
+async def attack_all(node: NodeProcess) -> list[tuple[str, float, float]]:
+    """Return for each attack: name, slowest answer in seconds, most MiB above before."""
+    port = int(node.url.rpartition(":")[2])
+    watch = Watch(node)
+    async with watch.watching():
+        await asyncio.sleep(1)
+    print(f"before: slowest answer {watch.slowest_s * 1000:.0f} ms, {watch.most_mib:.0f} MiB")
+    before, found = watch.most_mib, []
+    for name in ATTACKS:
+        async with watch.watching():
+            # In a process of its own: its own pauses are not the node's.
+            child = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "tests.verification.fuzz.attacks", name, str(port)
+            )
+            await child.wait()
+        found.append((name, watch.slowest_s, watch.most_mib - before))
+        print(f"{name:32} {watch.slowest_s * 1000:6.0f} ms {watch.most_mib - before:+7.0f} MiB",
+              flush=True)  # fmt: skip
+    return found
+
+
+def main() -> int:
+    """Run all attacks; 1 if a figure is over its bound.  With a name and a port: that one."""
+    if len(sys.argv) == 3:
+        asyncio.run(ATTACKS[sys.argv[1]](int(sys.argv[2])))
+        return 0
+    with tempfile.TemporaryDirectory(prefix="attacks-") as name:
+        node = NodeProcess(Path(name), "A", free_ports(1)[0], {}, (MANUAL,))
+        node.start()
+        try:
+            node.wait_ready()
+            node.commit({"operations": [TABLE]})
+            found = asyncio.run(attack_all(node))
+            over = [row[0] for row in found if row[1] > ANSWER_S or row[2] > MEMORY_MIB]
+            assert node.process is not None
+            if node.process.poll() is not None:
+                over.append("the node ended")
+        finally:
+            node.stop()
+    print(f"over the bound: {', '.join(over)}" if over else "all within the bounds")
+    return 1 if over else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

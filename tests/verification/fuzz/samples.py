@@ -1,0 +1,201 @@
+"""A valid request of every route: what the fuzzer begins with."""
+
+from __future__ import annotations
+
+import io
+import json
+import uuid
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from enum import Enum
+from random import Random
+from types import UnionType
+from typing import Any, NewType, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+import pyarrow as pa
+from tests.node_processes import run_payload
+
+from sparktxlog.codec import wire
+from sparktxlog.model.copying import Transfer
+from sparktxlog.model.report import Recount, WorkerReport
+from sparktxlog.protocol.balloting import EpochMessage
+from sparktxlog.protocol.messages import Announcement, Post, RunHeader, Tail
+from sparktxlog.service.access import _ROLES
+from sparktxlog.service.openapi import TRANSACTION_EXAMPLE
+
+JSON, ARROW = "application/json", "application/vnd.apache.arrow.stream"
+RUN, MSGPACK = "application/vnd.sparktxlog.run", "application/msgpack"
+TABLE: dict[str, Any] = {
+    "kind": "create_table",
+    "table": "t",
+    "columns": [{"name": "id", "type": "bigint"}, {"name": "v", "type": "string"}],
+}
+#: Acts after which a node may rightly do nothing more: they come last.
+LAST = frozenset({
+    "POST /v1/peers", "PATCH /v1/peers/{id}", "DELETE /v1/peers/{id}", "POST /v1/force",
+    "POST /v1/quorum",
+    "POST /v1/peers/{id}/promote", "POST /v1/peers/{id}/demote", "POST /v1/peers/{id}/replace",
+    "PATCH /v1/settings", "POST /peer/v1/epochs", "POST /peer/v1/tails",
+})  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """A request."""
+
+    method: str
+    path: str
+    query: tuple[tuple[str, str], ...] = ()
+    kind: str = ""
+    body: bytes = b""
+
+
+def _json(value: Any) -> tuple[str, bytes]:
+    return JSON, json.dumps(value).encode()
+
+
+def _of(kind: Any, given: Mapping[str, Any]) -> tuple[str, bytes]:
+    return JSON, msgspec.json.encode(example_of(kind, given))
+
+
+def arrow(rows: pa.Table) -> bytes:
+    """Return rows as an Arrow stream."""
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_table(rows)
+    return sink.getvalue()
+
+
+def _rows(draw: Random) -> bytes:
+    n = draw.choice((1, 3, 100))
+    ids: Any = pa.array(range(n), draw.choice((pa.int64(), pa.int32(), pa.uint64(), pa.float64())))
+    texts: Any = pa.array(["x"] * n, draw.choice((pa.string(), pa.large_string(), pa.binary())))
+    if draw.random() < 0.2:
+        texts = texts.dictionary_encode()
+    columns = {"id": ids, "v": texts}
+    if draw.random() < 0.2:
+        columns["__txlog_tx"] = pa.array(range(n), pa.int32())
+    if draw.random() < 0.1:
+        columns["d"] = pa.array([{"a": [1]}] * n)
+    return arrow(pa.table(columns))
+
+
+_PREDICATE = "id < 3 AND v LIKE 'x%' OR id IN (1)"
+
+
+def _operations(draw: Random) -> list[dict[str, Any]]:
+    rows = [{"id": draw.randrange(100), "v": "x"}]
+    staged = {
+        "path": f"{uuid.UUID(int=1)}/a.parquet",
+        "size_bytes": 9,
+        "rows": 1,
+        "digest": "0" * 64,
+    }
+    return draw.choice(
+        (
+            [{"kind": "append", "table": "t", "rows": rows}],
+            [{"kind": "append", "table": "t", "files": [staged]}],
+            [{"kind": "delete_where", "table": "t", "predicate": _PREDICATE}],
+            [{"kind": "overwrite", "table": "t", "rows": rows}],
+            TRANSACTION_EXAMPLE["operations"],
+            [TABLE],
+        )
+    )  # fmt: skip
+
+
+def example_of(kind: Any, given: Mapping[str, Any]) -> Any:
+    """Return a value of a type: what must be there, and of named fields what is given."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if is_dataclass(kind) and isinstance(kind, type):
+        hints = get_type_hints(kind)
+        return kind(**{
+            field.name: given.get(field.name, example_of(hints[field.name], given))
+            for field in fields(kind)
+            if field.name in given or field.default is field.default_factory is MISSING
+        })  # fmt: skip
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return next(iter(kind))
+    if isinstance(kind, NewType):
+        return example_of(kind.__supertype__, given)
+    if origin in (Union, UnionType):
+        return example_of(arguments[0], given)
+    if origin is tuple:
+        return () if arguments[-1] is ... else tuple(example_of(a, given) for a in arguments)
+    if origin in (list, dict):
+        return origin()
+    return {str: "x", int: 1, bytes: b"x" * 32, bool: False, float: 0.5}[kind]
+
+
+def samples(draw: Random, lineage: str) -> dict[str, Sample]:
+    """Return one valid request for each route, by method and pattern of the path."""
+    peer = {"id": "C", "url": "http://127.0.0.1:1"}
+    wait = ("timeout", "0.01")
+    lease = "/replica/v1/leases/x"
+    own = {"lineage": lineage, "epoch": 1, "sender": "B", "origin": "B", "node_id": "A"}
+
+    def packed(kind: Any) -> tuple[str, bytes]:
+        return MSGPACK, wire.encode(example_of(kind, own))
+
+    epoch = example_of(draw.choice(get_args(EpochMessage)), own)
+    header = example_of(RunHeader, own)
+    envelope = wire.Envelope(post=example_of(Post, own), hears=("A",))
+    bodies: dict[str, tuple[str, bytes]] = {
+        "POST /v1/transactions": _json({"operations": _operations(draw), "level": "accepted"}),
+        "POST /v1/runs": (RUN, run_payload(draw.choice((1, 20)), draw.randrange(1 << 30))),
+        "POST /v1/tables/{table}/rows": (ARROW, _rows(draw)),
+        "POST /v1/worker/reports": _of(WorkerReport, own),
+        "POST /v1/worker/recounts": _of(Recount, own),
+        "POST /v1/worker/copies": _json({"worker_id": "w", "forced": False}),
+        "POST /v1/worker/transfers": _of(Transfer, own),
+        "POST /v1/peers": _json(peer),
+        "PATCH /v1/peers/{id}": _json({"weight": 1}),
+        "POST /v1/peers/{id}/replace": _json(peer),
+        "POST /v1/quorum": _json({"rule": "majority"}),
+        "POST /v1/force": _json({"confirm": "A 1"}),
+        "PATCH /v1/settings": _json({"NetSpeedBitsPerSec": 1_000_000}),
+        "POST /v1/maintenance": _json({}),
+        "POST /peer/v1/posts": (MSGPACK, wire.encode(envelope)),
+        "POST /peer/v1/pushes": (MSGPACK, wire.encode_pushes([(header, b"payload")])),
+        "POST /peer/v1/announcements": packed(Announcement),
+        "POST /peer/v1/tails": packed(Tail),
+        "POST /peer/v1/epochs": (MSGPACK, wire.encode_epoch(epoch)),
+        "POST /peer/v1/runs": (MSGPACK, wire.encode(wire.RunsRequest(runs=(("A", 1, 1),)))),
+        "POST /peer/v1/leases": (MSGPACK, wire.encode(wire.LeaseRequest(worker_id="w"))),
+        f"POST {lease.replace('/x', '/{lease}')}/digests": _json({"files": [["t", "a"]]}),
+    }  # fmt: skip
+    queries: dict[str, tuple[tuple[str, str], ...]] = {
+        "POST /v1/transactions": (("level", "accepted"), wait),
+        "POST /v1/runs": (("level", "accepted"), wait),
+        "POST /v1/tables/{table}/rows": (("kind", "append"), ("level", "accepted"), wait),
+        "GET /v1/queue": (("after", "0"), ("limit", "10")),
+        "GET /v1/published": (("at_least", "0"), wait),
+        "GET /v1/snapshot": (("position", "0"), ("at_least", "0"), wait),
+        "GET /v1/worker/segments": (("after", "0"), ("wait", "0.01"), ("limit", "10")),
+        "GET /v1/worker/plan": (("worker", "w"),),
+        "GET /v1/transfers": (("limit", "10"),),
+        "GET /v1/signatures": (("after", "0"), ("limit", "10")),
+        "GET /v1/epochs/history": (("limit", "10"),),
+        "GET /readyz": (("verbose", ""),),
+        f"GET {lease.replace('/x', '/{lease}')}/chunks": (
+            ("table", "t"), ("path", "a"), ("offset", "0"), ("length", "10")),
+    }  # fmt: skip
+    found = {}
+    for route in _ROLES:
+        method, path = route.split(" ")
+        for name, text in _PARTS.items():
+            path = path.replace(name, text)
+        if route in LAST and route.startswith(("POST /v1", "PATCH", "DELETE")):
+            query = (wait,)
+        else:
+            query = queries.get(route, ())
+        kind, body = bodies.get(route, ("", b""))
+        found[route] = Sample(method=method, path=path, query=query, kind=kind, body=body)
+    return found
+
+
+_PARTS = {
+    "{table}": "t", "{id}": str(uuid.UUID(int=7)), "{name}": "probe", "{lease}": "x",
+    "{position:number}": "0", "{origin}": "A", "{incarnation:number}": "1", "{seq:number}": "1",
+    "{digest}": "00" * 32, "{path:path}": "x/a.parquet",
+}  # fmt: skip

@@ -1,0 +1,1 @@
+"""Real nodes under random faults, with a history that is checked against the disks."""

@@ -1,0 +1,82 @@
+"""Kill, stop, cut and fill real nodes under load, and check every promise against their disks.
+
+make torture                                       # ten minutes
+python -m tests.verification.torture --minutes 1 --seed 7 --keep DIRECTORY
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+from tests.node_processes import TABLE, wait_until
+from tests.verification.torture.clients import Clients
+from tests.verification.torture.faults import Faults, TorturedCluster
+from tests.verification.torture.history import Act, read_queue, violations
+
+_SETTINGS = ('eviction = "auto"', "suspect-timeout = 2", "start-timeout = 6")
+_SETTLE_S = 180.0
+
+
+def torture(directory: Path, minutes: float, seed: int) -> tuple[list[Act], list[str]]:
+    """Run clients and faults for so long; return the history and what is wrong with it."""
+    cluster = TorturedCluster(directory, "ABC", settings=_SETTINGS)
+    cluster.small_disks = os.geteuid() == 0 and shutil.which("mount") is not None
+    clients = Clients(cluster.masters(), seed)
+    faults = Faults(cluster, seed, lambda line: print(f"  {line}", flush=True))
+    try:
+        cluster.start()
+        wait_until(lambda: cluster.masters()[0].commit(TABLE)["position"], what="a table")
+        cluster.settle()
+        clients.start()
+        end = time.monotonic() + 60 * minutes
+        while time.monotonic() < end:
+            faults.next()
+        clients.stop()
+        position = cluster.settle(_SETTLE_S)
+        cluster.agree(position, _SETTLE_S)
+        cluster.publish()
+        cluster.stop()
+        queues = [read_queue(name, directory / name) for name in cluster.nodes]
+        print("faults:", ", ".join(f"{name} {n}" for name, n in sorted(faults.count.items())))
+        return clients.acts, list(violations(clients.acts, queues))
+    finally:
+        clients.stop()
+        cluster.stop()
+        cluster.unmount()
+
+
+def main() -> int:
+    """Run it; 0 = no violation."""
+    parser = argparse.ArgumentParser(prog="make torture", description=__doc__.split("\n")[0])
+    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--keep", type=Path, help="work in this empty directory, and keep it")
+    parser.add_argument("--json", action="store_true", help="end with one line of JSON")
+    given = parser.parse_args()
+    directory = given.keep or Path(tempfile.mkdtemp(prefix="torture-"))
+    directory.mkdir(parents=True, exist_ok=True)
+    print(f"three nodes for {given.minutes:g} minutes, seed {given.seed}", flush=True)
+    acts, found = torture(directory, given.minutes, given.seed)
+    told = Counter(act.told for act in acts)
+    for line in found[:20]:
+        print(f"violation: {line}")
+    print(", ".join(f"{level} {count:,}" for level, count in sorted(told.items())))
+    print(f"acts {len(acts)}, violations {len(found)}")
+    if given.json:
+        print(json.dumps({"seed": given.seed, "acts": len(acts), "told": told, "found": found}))
+    if given.keep is None and not found:
+        shutil.rmtree(directory, ignore_errors=True)
+    elif found:
+        print(f"logs and disks: {directory}; again: --seed {given.seed}")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
