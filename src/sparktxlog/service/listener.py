@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import resource
+import struct
+import termios
 from collections.abc import Iterator
 from typing import Any
 
@@ -32,6 +35,8 @@ SILENCE_S = 30.0
 #: Places of peers, and of connections that have not said yet who they are.
 PEER_PLACES = 64
 _NEW_PLACES = 256
+#: Tells a peer, once a second, that bytes of its body came; any client passes over it.
+_BODY_MOVES = b"HTTP/1.1 102 Processing\r\n\r\n"
 #: File descriptors for everything but connections: front, queue, payloads, lake, links to peers.
 _FILES = 512
 _MOST_FILES = 1 << 16
@@ -171,6 +176,9 @@ class Connection(HttpToolsProtocol):
         #: Whether the parser got somewhere with the last bytes.
         self._moved = False
         self._bodiless = False
+        self._is_peer = False
+        #: When the peer was told last that its body moves.
+        self._told = self.heard
         #: Bytes that the other side does not take, and since when.
         self._untaken = (0, self.heard)
 
@@ -235,7 +243,8 @@ class Connection(HttpToolsProtocol):
         if len(self.pipeline) >= _AHEAD:
             self.abort()
             return
-        if not self._doors.place(self, as_peer=self.url.startswith(b"/peer/")):
+        self._is_peer, self._told = self.url.startswith(b"/peer/"), self.heard
+        if not self._doors.place(self, as_peer=self._is_peer):
             self.app = _full  # for as long as it lasts: it is told to close
         super().on_headers_complete()
 
@@ -259,7 +268,9 @@ class Connection(HttpToolsProtocol):
         """Close the connection if it has kept the node waiting for too long."""
         if self.transport is None or self.transport.is_closing():
             return
-        untaken = self.transport.get_write_buffer_size()
+        if self._is_peer and self._in_body:
+            self._tell_that_it_moves()
+        untaken = _untaken(self.transport)
         if untaken != self._untaken[0]:
             self._untaken = (untaken, now)
         if untaken and now - self._untaken[1] > SILENCE_S:
@@ -273,6 +284,13 @@ class Connection(HttpToolsProtocol):
         elif self.flow.read_paused:
             self.heard = now  # it is the node that does not read
 
+    def _tell_that_it_moves(self) -> None:
+        """Say that bytes came: a large body on a slow link takes longer than a peer is silent."""
+        moves = self.heard > self._told or self.flow.read_paused
+        if moves and not self.pipeline and not self.cycle.response_started:
+            self._told = self.heard
+            self.transport.write(_BODY_MOVES)
+
     def _refuse(self, error: TxLogError) -> None:
         """Answer with an error, if nothing else is being answered, and close."""
         if self.cycle is not None and not self.cycle.response_complete:
@@ -283,6 +301,21 @@ class Connection(HttpToolsProtocol):
         head += [name + b": " + value + b"\r\n" for name, value in response.raw_headers]
         self.transport.write(b"".join([*head, b"\r\n", bytes(response.body)]))
         self.transport.close()
+
+
+def _untaken(transport: asyncio.Transport) -> int:
+    """Return how many bytes wait, those included that only the kernel knows of.
+
+    It makes room for more in large steps: on a slow link one takes longer than `SILENCE_S`.
+    """
+    waiting = transport.get_write_buffer_size()
+    found = transport.get_extra_info("socket")
+    if waiting and found is not None:
+        held = bytearray(struct.calcsize("i"))
+        with contextlib.suppress(OSError):  # not every system tells
+            fcntl.ioctl(found.fileno(), termios.TIOCOUTQ, held)
+        waiting += struct.unpack("i", held)[0]
+    return waiting
 
 
 def _too_long() -> HeadTooLongError:

@@ -5,6 +5,7 @@ Plain Starlette routes with msgpack bodies: a post costs no validation framework
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -15,11 +16,18 @@ from starlette.responses import FileResponse, Response
 from starlette.routing import Route
 
 from sparktxlog.codec import wire
-from sparktxlog.errors import NotFoundError, OversizeError, TxLogError, UnauthorizedError
+from sparktxlog.errors import (
+    NotFoundError,
+    OversizeError,
+    SlowRequestError,
+    TxLogError,
+    UnauthorizedError,
+)
 from sparktxlog.model.operation import StagedFile
 from sparktxlog.protocol.messages import Announcement, Tail
 from sparktxlog.runtime.donor import Donor
 from sparktxlog.runtime.peering import Peering
+from sparktxlog.service.listener import HEAD_S
 from sparktxlog.service.problems import problem_response
 from sparktxlog.service.queries import whole
 from sparktxlog.storage.interfaces import PayloadStore
@@ -108,7 +116,13 @@ class PeerRoutes:
             )
 
         sender = check(claimed) if claimed else ""
-        body, digest = await self._read_body(request, _HELLO_BYTES if greeting else self._limit)
+        try:
+            # What is signed may take as long as it moves, else it is nobody's yet.
+            async with asyncio.timeout(None if claimed else HEAD_S):
+                limit = _HELLO_BYTES if greeting else self._limit
+                body, digest = await self._read_body(request, limit)
+        except TimeoutError:
+            raise SlowRequestError("a body without a digest did not come in time") from None
         if not claimed:
             sender = check(digest)
         elif digest != claimed:
@@ -136,7 +150,7 @@ class PeerRoutes:
         self._peering.note_refusal(request.headers, request.url.path, client, error)
         response = problem_response(error)
         response.headers.update(self._peering.refusal_headers(request.headers))
-        if error.http_status in (401, 403):
+        if error.http_status in (401, 403, SlowRequestError.http_status):
             response.headers["connection"] = "close"  # places of peers are for peers
         return response
 

@@ -1,6 +1,10 @@
 """One signed request to a peer and its answer: what links and checks of addresses have in common.
 
 Nothing is kept here.  What an answer means for a link, a session or an address is the caller's.
+
+A request may take as long as it moves: what ends it is silence.  While a body is under way the
+peer says every second that bytes of it came (`102 Processing`, see `service.listener`): what the
+kernel or a relay took of a body says nothing of the peer.
 """
 
 from __future__ import annotations
@@ -9,9 +13,12 @@ import hmac
 import io
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import aiohttp
 import msgspec
+from aiohttp.client_proto import ResponseHandler
+from aiohttp.connector import Connection
 
 from sparktxlog.errors import (
     PeerTimeoutError,
@@ -26,6 +33,9 @@ from sparktxlog.transport.signing import Signer
 OpenSession = Callable[[], aiohttp.ClientSession]
 #: Larger bodies are streamed.
 STREAMED_BYTES = 1 << 20
+#: Longest silence of a peer, seconds.
+SILENCE_S = 10.0
+_CONNECT_S = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,12 +69,46 @@ class Answer:
         raise TransportError(message, peer=node_id, status=self.status)
 
 
+def patience(silence_s: float = SILENCE_S) -> aiohttp.ClientTimeout:
+    """Return the bounds of a request that may take as long as the peer is not silent."""
+    return aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=silence_s)
+
+
+class _Request(aiohttp.ClientRequest):
+    """A request in which silence counts from its beginning, not from the end of its body."""
+
+    async def send(self, conn: Connection) -> aiohttp.ClientResponse:
+        response = await super().send(conn)
+        assert conn.protocol is not None
+        conn.protocol.start_timeout()
+        return response
+
+
+class _Handler(ResponseHandler):
+    """What an answer comes in at; its clock is stopped by any message, also by one that is none."""
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if data.endswith(b"\r\n\r\n") and data.startswith(b"HTTP/1.1 102"):
+            self.start_timeout()
+
+
+class _Connector(aiohttp.TCPConnector):
+    """Makes connections that bear to be told that a body moves."""
+
+    def __init__(self) -> None:
+        super().__init__(limit=0, keepalive_timeout=60)
+        handler: type[ResponseHandler] = _Handler
+        self._factory = partial(handler, loop=self._loop)
+
+
 def open_session() -> aiohttp.ClientSession:
     """Return what the requests of one node's links are sent with; **after calling** close it."""
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=60),
+        connector=_Connector(),
         auto_decompress=False,
         trust_env=False,
+        request_class=_Request,
     )
 
 

@@ -37,7 +37,7 @@ from sparktxlog.model.report import WorkerReport
 from sparktxlog.protocol.balloting import EpochMessage, Probe
 from sparktxlog.protocol.messages import Announcement, Post, RunHeader, Tail
 from sparktxlog.supervision import Supervisor
-from sparktxlog.transport.exchange import ask
+from sparktxlog.transport.exchange import SILENCE_S, ask, patience
 from sparktxlog.transport.files import stream_file
 from sparktxlog.transport.greeting import Greeter
 from sparktxlog.transport.outbox import Outbox, Traffic
@@ -51,14 +51,13 @@ _log = structlog.get_logger("sparktxlog.transport")
 _LAST_WORDS_S = 5.0
 _BACKOFF_MIN_S = 0.05
 _BACKOFF_MAX_S = 1.0
-_TIMEOUT = aiohttp.ClientTimeout(total=10.0, sock_connect=2.0)
+_TIMEOUT = patience()
 _WHO_TIMEOUT = aiohttp.ClientTimeout(total=2.0, sock_connect=1.0)
 #: How long a peer leaves the request open that watches the connection, seconds.
 WATCH_S = 30.0
-_WATCH_TIMEOUT = aiohttp.ClientTimeout(total=WATCH_S + 10.0, sock_connect=2.0)
-_GET_TIMEOUT = aiohttp.ClientTimeout(total=60.0, sock_connect=2.0, sock_read=10.0)
+_WATCH_TIMEOUT = patience(WATCH_S + SILENCE_S)
 #: A donor links all files of its replica before it answers, or reads its tables' logs.
-_DONOR_TIMEOUT = aiohttp.ClientTimeout(total=300.0, sock_connect=2.0)
+_DONOR_TIMEOUT = patience(300.0)
 #: An address is left for another one if it answers no greeting so many times as long as that one
 #: took, and so many seconds.
 _SLOWER = 4.0
@@ -487,7 +486,7 @@ class PeerLink:
         runs = tuple((header.origin, header.incarnation, header.seq) for header in headers)
         body = wire.encode(wire.RunsRequest(runs=runs))
         await self._wait_greeted()
-        answer = await self._request("POST", "/peer/v1/runs", body, _GET_TIMEOUT)
+        answer = await self._request("POST", "/peer/v1/runs", body, _TIMEOUT)
         self.traffic.fetched_bytes += len(answer)
         return list(wire.decode(wire.RunsAnswer, answer).payloads)
 
@@ -510,7 +509,7 @@ class PeerLink:
 
     async def _get(self, target: str) -> bytes:
         await self._wait_greeted()
-        answer = await self._request("GET", target, b"", _GET_TIMEOUT)
+        answer = await self._request("GET", target, b"", _TIMEOUT)
         self.traffic.fetched_bytes += len(answer)
         return answer
 

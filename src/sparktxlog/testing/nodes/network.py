@@ -145,7 +145,7 @@ class Network:
         """
         server = urlsplit(exchange.url).hostname or ""
         try:
-            async with asyncio.timeout(timeout.total):
+            async with asyncio.timeout(timeout.total or timeout.sock_read):
                 await self._connect(exchange.sender, server, timeout.sock_connect)
                 self.watch.request(
                     exchange.sender.name, server, exchange.method, exchange.target, exchange.body
