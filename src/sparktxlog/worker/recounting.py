@@ -12,14 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deltalake.exceptions import DeltaError
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-from pyspark.errors import PySparkException
 
 from sparktxlog.model.report import Recount, RecountedTable
-from sparktxlog.worker.merging import read_version, tagged
-from sparktxlog.worker.signatures import signature_of
 from sparktxlog.worker.state import ReplicaState, ReplicaTable
-from sparktxlog.worker.verify import damaged_files, data_files
+from sparktxlog.worker.verify import count_table, data_files
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,8 +28,8 @@ def recount(
 ) -> Recount:
     """Recount tables of a replica at their recorded versions.
 
-    A table that cannot be read although its files are whole proves nothing, and is left out: the
-    scan itself failed.
+    A table that cannot be scanned although all its files can be read proves nothing, and is left
+    out: the scan itself failed.
 
     Args:
         session: The worker's own.
@@ -54,20 +50,22 @@ def recount(
 
 
 def _recount_table(session: SparkSession, path: Path, table: ReplicaTable) -> RecountedTable | None:
-    name, counted = table.definition.name, ""
-    causes: list[str] = []
+    name, causes = table.definition.name, list[str]()
     try:
-        causes = damaged_files(path, data_files(path, table.version))
-        with tagged(session, "recount", name):
-            frame = read_version(session, str(path), table.version)
-            counted = signature_of(frame, table.definition).to_text()
-    except (PySparkException, Py4JError, DeltaError) as error:
-        if not causes:
-            _logger.warning("table %s is not recounted: %s", name, str(error).splitlines()[0])
-            return None
+        files = data_files(path, table.version)
+    except DeltaError as error:
+        counted, failure = "", str(error)
+    else:
+        counted, causes, failure = count_table(session, path, table, files)
+    if failure and not causes:
+        _logger.warning("table %s is not recounted: %s", name, failure)
+        return None
     recorded = table.signature.to_text()
     if counted != recorded:
-        _logger.error("table %s counts %s, recorded is %s", name, counted or "nothing", recorded)
+        _logger.error(
+            "table %s counts %s, recorded is %s; %s",
+            name, counted or "nothing", recorded, "; ".join(causes) or "all its files are whole",
+        )  # fmt: skip
     return RecountedTable(
         version=table.version, recorded=recorded, counted=counted, cause="; ".join(causes[:3])
     )

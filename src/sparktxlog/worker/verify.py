@@ -3,7 +3,7 @@
 What a worker records is a sum of claims and of rows it counted itself; only a recount proves it.
 Where a table's recount differs from what is recorded, the causes are looked for in this order:
 
-    a data file that is missing, or not of its recorded size
+    a data file that is missing, not of its recorded size, or cannot be read
     a placed file whose bytes are not those the log carried (SHA-256)
     a transaction whose claimed signature is not that of the rows it carried (protocol S2b)
 
@@ -12,9 +12,10 @@ The replica's own node is told: what is not as recorded is a fault of this repli
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
@@ -52,6 +54,8 @@ _logger = logging.getLogger(__name__)
 _SEGMENTS_AT_ONCE = 200
 #: Findings named per table and cause; more of the same help nobody.
 _NAMED = 20
+#: Rows decoded at once while a damaged file is looked for.
+_ROWS_AT_ONCE = 65_536
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +71,7 @@ class TableFinding:
     differing_sites: dict[str, str] = field(default_factory=dict)
     #: Why it stands still, or what was found: sentences that name files and transactions.
     causes: tuple[str, ...] = ()
-    #: Data files are missing, or not of their recorded size.
+    #: Data files are missing, not of their recorded size, or cannot be read.
     damaged: bool = False
 
     @property
@@ -202,16 +206,11 @@ def _verify_table(
     definition = table.definition
     causes = [table.diverged] if table.diverged else []
     files = data_files(path, table.version)
-    damages = damaged_files(path, files)
+    counted, damages, failure = count_table(session, path, table, files)
     causes += damages
-    recorded, counted = table.signature.to_text(), ""
-    try:
-        with _counting(session, definition.name):
-            frame = read_version(session, str(path), table.version)
-            counted = signature_of(frame, definition).to_text()
-    except (PySparkException, Py4JError) as error:
-        if not causes:
-            causes.append(f"the table cannot be read: {str(error).splitlines()[0][:300]}")
+    if failure and not causes:
+        causes.append(f"the table cannot be read: {failure}")
+    recorded = table.signature.to_text()
     differing = {node: text for node, text in reported.items() if text and text != counted}
     if counted != recorded or differing:
         causes += search.altered_files(definition, files)
@@ -227,6 +226,30 @@ def _verify_table(
     )
 
 
+def count_table(
+    session: SparkSession, path: Path, table: ReplicaTable, files: Mapping[str, int]
+) -> tuple[str, list[str], str]:
+    """Count a table's rows, and name its damaged files.
+
+    Args:
+        session: Has Delta.
+        path: The table's directory.
+        table: Its recorded version is counted.
+        files: Live data files of that version, as `data_files`.
+
+    Returns:
+        The counted signature as text, empty if the scan failed; damages, empty if none was found;
+        why the scan failed, which alone proves nothing.
+    """
+    damages = damaged_files(path, files)
+    try:
+        with _counting(session, table.definition.name):
+            frame = read_version(session, str(path), table.version)
+            return signature_of(frame, table.definition).to_text(), damages, ""
+    except (PySparkException, Py4JError) as error:
+        return "", damages or unreadable_files(path, files), str(error).splitlines()[0][:300]
+
+
 def data_files(path: Path, version: int) -> dict[str, int]:
     """Return the live data files of a version with their sizes, relative to the table."""
     actions = pa.table(DeltaTable(path, version=version).get_add_actions())
@@ -234,19 +257,44 @@ def data_files(path: Path, version: int) -> dict[str, int]:
     return dict(zip(names, sizes, strict=True))
 
 
-def damaged_files(path: Path, files: dict[str, int]) -> list[str]:
+def damaged_files(path: Path, files: Mapping[str, int]) -> list[str]:
     """Name live data files of a table that are missing, or not of their recorded size."""
     found = []
     for name, size in sorted(files.items()):
-        # Partition values in paths are quoted once in the log, and once more by some writers.
-        file = path / name
-        if not file.exists():
-            file = path / unquote(name)
+        file = _located(path, name)
         if not file.exists():
             found.append(f"data file {name} is missing from {path}")
         elif file.stat().st_size != size:
             found.append(f"data file {name} has {file.stat().st_size} bytes, recorded are {size}")
     return found[:_NAMED]
+
+
+def unreadable_files(path: Path, files: Iterable[str]) -> list[str]:
+    """Name live data files that are there and cannot be decoded; reads every page."""
+    found: list[str] = []
+    for name in sorted(files):
+        file = _located(path, name)
+        try:
+            with pq.ParquetFile(file, page_checksum_verification=True) as reader:
+                for _ in reader.iter_batches(_ROWS_AT_ONCE, use_threads=False):
+                    pass
+        except MemoryError:
+            continue
+        except (OSError, ValueError, ArithmeticError, pa.ArrowException) as error:
+            # Damaged bytes make the reader fail in every way there is.  What only this process
+            # lacks, such as a file descriptor, says nothing of the file.
+            number = error.errno if isinstance(error, OSError) else None
+            if number in (None, errno.EIO):
+                found.append(f"data file {name} cannot be read: {str(error)[:200]}")
+        if len(found) == _NAMED:
+            break
+    return found
+
+
+def _located(path: Path, name: str) -> Path:
+    """Return where a data file lies: some writers quote partition values in paths once more."""
+    file = path / name
+    return file if file.exists() else path / unquote(name)
 
 
 class _Search:
