@@ -71,9 +71,15 @@ client token from `{ENV_PREFIX}CLIENT_TOKEN`. Commands and `jobs/maintain.py` sh
 `maintain`. If only one of the two is set, commands and jobs show it with everything. Each node has
 tokens of its own; who goes to several nodes needs the same at all.
 
+The variables are settings of a node, too. One that is started with such a variable and a file of
+another token (`client-token-file`) takes neither: it ends with exit code 6 and names both. Equal
+ones are no difference.
+
 A worker shows which node's it is: where clients need a token, the node makes `worker.token`, which
 its user alone can read, and its worker, on the same machine as the same user, finds it by itself.
-So no client speaks for a replica, and no worker for that of another node.
+So no client speaks for a replica, and no worker for that of another node. A worker of an older
+release shows the client token, and is told where the worker's is: set `{ENV_PREFIX}CLIENT_TOKEN` to
+that for it.
 
 A node whose token stands in a file (`client-token-file`; `sparktxlog init` writes one) notes the
 file's path in `~/.config/sparktxlog/nodes`, or below `$XDG_CONFIG_HOME`, when it starts: clients of

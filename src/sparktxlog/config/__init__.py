@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from sparktxlog.config.checking import check_directories
 from sparktxlog.config.node import NodeConfig, Peer
-from sparktxlog.config.sources import ENV_PREFIX, load_config, variable_of
-from sparktxlog.config.table import SETTINGS, Setting
+from sparktxlog.config.sources import load_config
+from sparktxlog.config.table import ENV_PREFIX, SETTINGS, Setting, variable_of
 
 __all__ = [
     "ENV_PREFIX", "SETTINGS", "NodeConfig", "Peer", "Setting", "check_directories", "load_config",

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from sparktxlog.config.node import NodeConfig, Peer
-from sparktxlog.config.table import BY_KEY, SETTINGS, attribute
+from sparktxlog.config.table import BY_KEY, SETTINGS, attribute, variable_of
 from sparktxlog.errors import ConfigError
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.values import (
@@ -214,9 +214,16 @@ def _resolve_secrets(read: dict[str, Any], where: str) -> None:
     for name in ("cluster-secret", "client-token", "admin-token"):
         file = read[attribute(f"{name}-file")]
         if file is not None:
-            if read[attribute(name)] is not None:
-                raise _wrong(where, f"{name}-file", str(file), f"{name} is given as well")
-            read[attribute(name)] = _read_secret(f"{name}-file", file, where)
+            given, held = read[attribute(name)], _read_secret(f"{name}-file", file, where)
+            if given not in (None, held):
+                # Neither is taken: the variable may be meant for the clients of another node.
+                by_name, by_file = (read["origins"][key] for key in (name, f"{name}-file"))
+                raise _wrong(
+                    where, f"{name}-file", str(file),
+                    f"{by_file} names it, but it holds another {name} than {by_name} gives",
+                    f"Take one of both away, such as with `env -u {variable_of(name)}`.",
+                )  # fmt: skip
+            read[attribute(name)] = held
         secret = read[attribute(name)]
         if secret is not None and len(secret) < _LEAST_CHARACTERS:
             raise _wrong(

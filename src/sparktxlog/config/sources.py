@@ -16,20 +16,14 @@ from typing import Any
 
 from sparktxlog.config.checking import check_key, resolve
 from sparktxlog.config.node import NodeConfig
-from sparktxlog.config.table import SETTINGS
+from sparktxlog.config.table import ENV_PREFIX, SETTINGS, variable_of
 from sparktxlog.errors import ConfigError
 
-ENV_PREFIX = "SPARKTXLOG_"
 _MAX_FILE_BYTES = 1 << 20
 #: Keys of the sources that mean nothing any more (R11): told once, without effect.
 _DROPPED_KEYS = ("IncrementalUpdateLimit",)
 
 _log = logging.getLogger("sparktxlog.config")
-
-
-def variable_of(key: str) -> str:
-    """Return the name of a key's environment variable."""
-    return ENV_PREFIX + key.upper().replace("-", "_").replace(".", "_")
 
 
 def load_config(

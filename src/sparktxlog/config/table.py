@@ -49,6 +49,14 @@ def attribute(key: str) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "-", key).lower().replace("-", "_").replace(".", "_")
 
 
+ENV_PREFIX = "SPARKTXLOG_"
+
+
+def variable_of(key: str) -> str:
+    """Return the name of a key's environment variable."""
+    return ENV_PREFIX + key.upper().replace("-", "_").replace(".", "_")
+
+
 def _path(value: Any) -> Path:
     return Path(read_text(value)).expanduser().absolute()
 

@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from sparktxlog.errors import InvalidRequestError, NotFoundError, TxLogError
 from sparktxlog.runtime.parts import Parts
 from sparktxlog.runtime.running import RunningNode
-from sparktxlog.runtime.worker_token import make_worker_token
+from sparktxlog.runtime.worker_token import make_worker_token, worker_token_file
 from sparktxlog.service.access import guarded_routes
 from sparktxlog.service.auth import Tokens
 from sparktxlog.service.client import client_routes
@@ -51,7 +51,11 @@ def build_app(running: RunningNode, extra: Sequence[BaseRoute] = ()) -> Starlett
     ]
     return Starlette(
         routes=guarded_routes(
-            routes, Tokens(config.client_token, config.admin_token, worker), PageGuard(config)
+            routes,
+            Tokens(
+                config.client_token, config.admin_token, worker, worker_token_file(config.data_dir)
+            ),
+            PageGuard(config),
         ),
         middleware=[Middleware(RequestIds)],
         exception_handlers={HTTPException: _http_error},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+from pathlib import Path
 
 from starlette.requests import Request
 
@@ -20,12 +21,20 @@ class Tokens:
         admin: What operators must show, who may also do all that clients may; None = there are
             no operators of their own, clients may do what they do.
         worker: What the workers of this node show where clients must show a token.
+        worker_file: Where they find it.
     """
 
-    def __init__(self, client: str | None, admin: str | None, worker: str | None = None) -> None:
+    def __init__(
+        self,
+        client: str | None,
+        admin: str | None,
+        worker: str | None = None,
+        worker_file: Path | None = None,
+    ) -> None:
         self._client = None if client is None else client.encode()
         self._admin = None if admin is None else admin.encode()
         self._worker = None if worker is None else worker.encode()
+        self._worker_file = worker_file
 
     def check_client(self, request: Request) -> None:
         """Let a request of a client or an operator pass or raise.
@@ -85,16 +94,19 @@ class Tokens:
         known = (_equal(shown, self._worker), _equal(shown, self._admin))
         if _equal(shown, self._client):
             raise ForbiddenError(
-                "the client token may not speak for a worker of this node",
-                hint="A worker runs where it can read worker.token in the node's data-dir: on "
-                "its machine, as its user.",
+                "the client token may not speak for a worker of this node, that takes the token in "
+                f"{self._worker_file}",
+                hint="A worker finds it by itself on the node's machine, as the node's user; an "
+                "older one shows what SPARKTXLOG_CLIENT_TOKEN holds: let that be "
+                "the content of the file.",
+                path=str(self._worker_file),
             )
         if not any(known):
             raise UnauthorizedError(
                 "this node wants the token of its worker"
                 if not shown
                 else "the token is not that of a worker of this node",
-                hint="A worker reads worker.token in the data-dir of its own node.",
+                hint=f"A worker of this node reads it in {self._worker_file}.",
             )
 
     def refuse(self, request: Request) -> None:

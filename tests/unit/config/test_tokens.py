@@ -44,7 +44,6 @@ def test_it_does_not_replace_the_client_token() -> None:
     ("values", "key", "part"),
     [
         ({"admin_token": ""}, "admin-token", "not empty"),
-        ({"admin_token": HUSH, "admin_token_file": "x"}, "admin-token-file", "given as well"),
         ({"admin_token_file": "/no/such/file"}, "admin-token-file", "No such file"),
         ({"admin_token": HUSH, "client_token": HUSH}, "admin-token", "same as client"),
         (
@@ -75,6 +74,23 @@ def test_what_can_be_guessed_is_refused(name: str, tmp_path: Path) -> None:
     file.chmod(0o600)
     with pytest.raises(ConfigError, match="shorter than 16 characters"):
         load(**{f"{name}-file": str(file)})
+
+
+@pytest.mark.parametrize("name", ["client-token", "admin-token", "cluster-secret"])
+def test_a_secret_and_a_file_of_it_must_be_one(name: str, tmp_path: Path) -> None:
+    """The variable that clients read is the node's setting, too: of which node, nobody knows."""
+    file, variable = tmp_path / "secret", f"SPARKTXLOG_{name.upper().replace('-', '_')}"
+    file.write_text(HUSH)
+    file.chmod(0o600)
+    given = {f"{name}-file": str(file)}
+    assert getattr(load({variable: HUSH}, **given), name.replace("-", "_")) == HUSH
+    with pytest.raises(ConfigError) as caught:
+        load({variable: OPEN}, **given)
+    shown = str(caught.value)
+    assert caught.value.fields["key"] == f"{name}-file" and f"env -u {variable}" in shown
+    assert f"command line names it, but it holds another {name}" in shown
+    assert f"environment variable {variable} gives" in shown
+    assert HUSH not in shown and OPEN not in shown
 
 
 @pytest.mark.parametrize("mode", [0o604, 0o602, 0o644, 0o666])

@@ -74,10 +74,10 @@ def test_nobody_passes_where_nobody_may() -> None:
 
 
 def test_a_client_does_not_speak_for_a_worker() -> None:
-    tokens = Tokens("c2", "a1", "w3")
+    tokens = Tokens("c2", "a1", "w3", Path("/data/a/worker.token"))
     for shown in (b"w3", b"a1"):
         tokens.check_worker(showing(shown))
-    with pytest.raises(ForbiddenError, match=r"may not speak for a worker.*worker\.token"):
+    with pytest.raises(ForbiddenError, match=r"takes the token in /data/a/worker\.token"):
         tokens.check_worker(showing(b"c2"))
     for request_ in (request(), showing(b"w4")):
         with pytest.raises(UnauthorizedError, match=r"worker\.token"):
