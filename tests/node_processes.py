@@ -224,7 +224,7 @@ class NodeProcess:
 
     def replica(self, site: str = "") -> dict[str, Any]:
         """Return what the node knows of a site's replica, its own if none is named."""
-        found = self.status()["replicas"]
+        found = call(f"{self.url}/v1/status?tables=1", timeout=15)["replicas"]
         return next((r for r in found if r["node_id"] == (site or self.name)), {})
 
     def hear(self, site: str, position: int, timeout: float = 240.0) -> dict[str, Any]:

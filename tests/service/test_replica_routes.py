@@ -586,9 +586,20 @@ def test_a_report_of_many_tables_travels_once(tmp_path: Path) -> None:
             await tell(replace(report, reported_at=4, tables=changed))
             assert sizes == [2_000, 0, 1, 0]
             assert beat < whole // 50 and some < whole // 50
+            await _tables_cost_who_asks_for_them(source, 2_000)
             source.close()
 
     asyncio.run(main())
+
+
+async def _tables_cost_who_asks_for_them(source: HttpLogSource, count: int) -> None:
+    """The status that everybody asks for again and again counts the tables of a replica."""
+    (line,) = (await asyncio.to_thread(source.document, "/v1/status"))["replicas"]
+    assert line["table_count"] == count and "tables" not in line
+    (line,) = (await asyncio.to_thread(source.document, "/v1/status", tables=1))["replicas"]
+    assert line["table_count"] == len(line["tables"]) == count
+    (replica,) = await asyncio.to_thread(source.replicas)
+    assert len(replica.signatures) == count
 
 
 def _heard(node: RunningNode) -> tuple[int, dict[str, Any]]:

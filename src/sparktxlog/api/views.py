@@ -31,6 +31,9 @@ MASTERS = pa.schema(
         ("clock_offset_us", pa.int64()),
         #: What the asked node awaits of it: `promise`, `acquired`, `payload`; empty = nothing.
         ("awaited", pa.list_(pa.field("element", pa.string()))),
+        #: Origin → sequence number up to which it confirmed to hold that node's runs, durably; NULL
+        #: for the node that was asked.
+        ("acquired", pa.map_(pa.string(), pa.int64())),
         #: Why it takes no more part; empty = it does.
         ("halted", pa.string()),
     ]
@@ -198,13 +201,16 @@ def _peer_id(peer: Json) -> str:
 def workers_rows(status: Json) -> list[dict[str, Any]]:
     """Return the rows of `WORKERS` from `/v1/status`."""
     return [
-        {**_known(replica, WORKERS), "tables": len(replica.get("tables") or {})}
+        {
+            **_known(replica, WORKERS),
+            "tables": replica.get("table_count", len(replica.get("tables") or {})),
+        }
         for replica in status.get("replicas", ())
     ]
 
 
 def signatures_rows(status: Json) -> list[dict[str, Any]]:
-    """Return the rows of `SIGNATURES` from `/v1/status`."""
+    """Return the rows of `SIGNATURES` from `/v1/status?tables=1`."""
     return [
         {**_known(replica, SIGNATURES), "table": name, **_known(table, SIGNATURES)}
         for replica in status.get("replicas", ())
@@ -253,7 +259,7 @@ Get = Callable[..., Any]
 VIEWS: dict[str, tuple[pa.Schema, Callable[[Get], list[dict[str, Any]]]]] = {
     "masters": (MASTERS, lambda get: masters_rows(get("/v1/status"), get("/v1/info"))),
     "workers": (WORKERS, lambda get: workers_rows(get("/v1/status"))),
-    "signatures": (SIGNATURES, lambda get: signatures_rows(get("/v1/status"))),
+    "signatures": (SIGNATURES, lambda get: signatures_rows(get("/v1/status", tables=1))),
     "tables": (TABLES, lambda get: tables_rows(get("/v1/tables"))),
     "transfers": (TRANSFERS, lambda get: transfers_rows(get("/v1/transfers", limit=1_000))),
     "epochs": (EPOCHS, lambda get: epochs_rows(get("/v1/epochs/history", limit=1_000))),

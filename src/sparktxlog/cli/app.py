@@ -199,13 +199,18 @@ def config_show(
 @app.command(epilog="Example: sparktxlog status --url http://127.0.0.1:7070 --json")
 def status(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     """Show a node's view: positions, queues, who is awaited and why, replicas."""
-    found = NodeApi(url).get("/v1/status")
+    found = _status_of(url, as_json)
     code = judge_status(found)
     if as_json:
         print_json(found | {"state": state_word(code)})
     else:
         _print_status(found, state_word(code))
     _end(code)
+
+
+def _status_of(url: str, as_json: bool) -> Any:
+    """Return a node's status; people read no tables of replicas, programs do."""
+    return NodeApi(url).get("/v1/status", tables=1 if as_json else None)
 
 
 def _print_status(found: Mapping[str, Any], word: str) -> None:
@@ -244,10 +249,11 @@ def _print_status(found: Mapping[str, Any], word: str) -> None:
 def _print_peers(found: Mapping[str, Any]) -> None:
     print_rows(
         "peers",
-        ("peer", "url", "linked", "last post (UTC)", "position", "counter", "round"),
+        ("peer", "url", "linked", "last post (UTC)", "position", "holds runs", "counter", "round"),
         [
             [peer.get("id"), peer.get("url"), bool(peer.get("linked")),
              time_text(peer.get("last_post_at")), peer.get("position"),
+             ", ".join(f"{origin} {seq}" for origin, seq in (peer.get("acquired") or {}).items()),
              str(peer.get("counter", "-")), peer.get("round")]
             for peer in found.get("peers") or []
         ],
@@ -284,7 +290,7 @@ def peers(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
 @app.command(epilog="Example: sparktxlog workers --json")
 def workers(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     """Show the replicas of all sites: position, verdict, age of the last report."""
-    found = NodeApi(url).get("/v1/status")
+    found = _status_of(url, as_json)
     if as_json:
         print_json(found.get("replicas") or [])
     else:

@@ -401,9 +401,13 @@ class Node:
             "worker_token_file": str(worker_token_file(config.data_dir)),
         }
 
-    def status(self) -> dict[str, Any]:
-        """Return the master's view: queues, peers, who is awaited and why, replicas."""
-        return self._parts.status()
+    def status(self, *, tables: bool = False) -> dict[str, Any]:
+        """Return the master's view: queues, peers, who is awaited and why, replicas.
+
+        Args:
+            tables: Each replica with its tables, which may be 10,000; else with their number.
+        """
+        return self._parts.status(tables=tables)
 
     def _front_is_good(self) -> tuple[bool, str]:
         parts = self._parts

@@ -241,8 +241,8 @@ class Parts:
 
     # -- status ------------------------------------------------------------------------------------
 
-    def status(self) -> dict[str, Any]:
-        """Return the master's view for `/v1/status`."""
+    def status(self, *, tables: bool = False) -> dict[str, Any]:
+        """Return the master's view for `/v1/status`; with all replicas' tables if asked for."""
         status, now = self.master.status(), self.clock.now()
         halted = status.halted
         if self.cycle.halted is not None and not halted:
@@ -295,7 +295,9 @@ class Parts:
                 | {"needs_copy": line["position"] < self.kept_after.value}
                 | _plan_of(self.planning.held_plan(line["worker_id"]))
                 | self.transfers.of_worker(line["worker_id"], now)
-                for line in [*self.replicas.status(now), *self._overrun_and_absent()]
+                for line in (
+                    *self.replicas.status(now, tables=tables), *self._overrun_and_absent()
+                )
             ],
             "log_bytes": self.log_bytes(),
             "clock_distance_us": status.clock_distance_us,
@@ -318,7 +320,7 @@ class Parts:
                 "worker_id": holder.worker_id, "node_id": holder.node_id,
                 "position": holder.position, "chain_hash": "", "verdict": "", "reason": "",
                 "age_s": None, "alive": False, "silent": False, "error": "", "engine": "",
-                "tables": {},
+                "table_count": 0,
             }
             for holder in self.holders.all()
             if holder.node_id not in heard and holder.position < self.kept_after.value

@@ -478,8 +478,8 @@ class Replicas:
         """Return how long nothing was heard of a worker; before a start, since it is watched."""
         return now - (state.heard_at or self._watched_since or now)
 
-    def status(self, now: int) -> list[dict[str, Any]]:
-        """Return one line per replica for status."""
+    def status(self, now: int, *, tables: bool = False) -> list[dict[str, Any]]:
+        """Return one line per replica for status; with its tables if they are asked for."""
         lines = []
         for state in self.states():
             report, comparison = state.report, state.comparison
@@ -498,18 +498,23 @@ class Replicas:
                     "silent": self._is_silent(state, now),
                     "error": report.error,
                     "engine": report.engine,
-                    "tables": {
-                        name: {
-                            "version": table.version,
-                            "signature": table.signature.to_text(),
-                            "schema": table.schema,
-                            "diverged": table.diverged,
-                        }
-                        for name, table in sorted(report.tables.items())
-                    },
+                    "table_count": len(report.tables),
+                    **({"tables": _tables_of(report)} if tables else {}),
                 }
             )
         return lines
+
+
+def _tables_of(report: WorkerReport) -> dict[str, dict[str, Any]]:
+    return {
+        name: {
+            "version": table.version,
+            "signature": table.signature.to_text(),
+            "schema": table.schema,
+            "diverged": table.diverged,
+        }
+        for name, table in sorted(report.tables.items())
+    }
 
 
 def _replica(report: WorkerReport) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import msgspec
 from starlette.requests import Request
 
 from sparktxlog.errors import BusyError, OversizeError
@@ -12,6 +13,25 @@ from sparktxlog.errors import BusyError, OversizeError
 #: What JSON may consist of; decoded, an empty list of 3 bytes takes 64, and holds up all.
 _MAX_OBJECTS = 250_000
 _MAX_COMMAS = 1_000_000
+#: Bytes that the rows of a transaction in JSON may take once they are decoded, and what is
+#: reckoned for them: measured, for what is dearest of each kind.
+ROWS_UNFOLDED_BYTES = 32 << 20
+_VALUE_BYTES = 100
+_OBJECT_BYTES = 150
+#: For each byte of text, as Python has it and as Arrow does: beyond ASCII a character of any text
+#: may make all of it as wide.
+_TEXT_BYTES, _WIDE_TEXT_BYTES = 3, 10
+
+
+class _Rows(msgspec.Struct):
+    rows: msgspec.Raw = msgspec.Raw()
+
+
+class _Transaction(msgspec.Struct):
+    operations: list[_Rows] = []
+
+
+_rows_decoder = msgspec.json.Decoder(_Transaction)
 
 
 class Bodies:
@@ -103,3 +123,39 @@ def check_parts(body: bytes) -> None:
                 count=count,
                 limit=most,
             )
+
+
+def check_unfolding(body: bytes) -> None:
+    """Let a transaction pass whose rows, in JSON, take little memory when they are decoded.
+
+    Raises:
+        OversizeError: They would take more than `ROWS_UNFOLDED_BYTES` (definite).
+    """
+    if len(body) <= _MAX_OBJECTS:
+        return
+    try:
+        operations = _rows_decoder.decode(body).operations
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        return  # whoever decodes it says what is wrong
+    size = sum(_unfolded(memoryview(operation.rows)) for operation in operations)
+    if size > ROWS_UNFOLDED_BYTES:
+        raise OversizeError(
+            f"the rows take about {size:,} bytes once the JSON is decoded, "
+            f"{ROWS_UNFOLDED_BYTES:,} are allowed",
+            hint="Send the rows as Arrow, or stage them as Parquet files.",
+            size_bytes=size,
+            limit_bytes=ROWS_UNFOLDED_BYTES,
+        )
+
+
+def _unfolded(rows: memoryview) -> int:
+    """Return about how much memory decoded rows take."""
+    if _TEXT_BYTES * len(rows) > ROWS_UNFOLDED_BYTES:
+        return _TEXT_BYTES * len(rows)
+    text = bytes(rows)
+    wide = b"\\u" in text or not text.isascii()
+    return (
+        len(text) * (_WIDE_TEXT_BYTES if wide else _TEXT_BYTES)
+        + text.count(b",") * _VALUE_BYTES
+        + (text.count(b"{") + text.count(b"[")) * _OBJECT_BYTES
+    )

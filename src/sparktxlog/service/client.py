@@ -56,7 +56,7 @@ from sparktxlog.model.receipt import Level, Receipt
 from sparktxlog.model.report import WorkerReport
 from sparktxlog.runtime.node import Node
 from sparktxlog.runtime.staging import verify_staged
-from sparktxlog.service.bodies import Bodies, check_parts
+from sparktxlog.service.bodies import Bodies, check_parts, check_unfolding
 from sparktxlog.service.catchup import catch_up_handlers
 from sparktxlog.service.epochs import epoch_handlers
 from sparktxlog.service.openapi import document_routes
@@ -309,15 +309,17 @@ class _ClientApi:
 
     async def read_document(self, request: Request) -> bytes:
         """Return the body of a request that no submit is, one JSON document."""
-        return await self._bodies.read(request, _DOCUMENT_BYTES)
+        body = await self._bodies.read(request, _DOCUMENT_BYTES)
+        check_parts(body)
+        return body
 
     # -- questions ------------------------------------------------------------------------------
 
     async def info(self, _: Request) -> Response:
         return json_response(self._node.info())
 
-    async def status(self, _: Request) -> Response:
-        return json_response(self._node.status())
+    async def status(self, request: Request) -> Response:
+        return json_response(self._node.status(tables=bool(whole(request, "tables", 0, 0, 1))))
 
     async def tables(self, request: Request) -> Response:
         await self._reach_to_ask(request)
@@ -448,6 +450,7 @@ async def _checked(takes_long: bool, check: Callable[..., _T], *arguments: Any) 
 
 def _decode(body: bytes) -> TransactionRequest:
     check_parts(body)
+    check_unfolding(body)
     return decode_request(body)
 
 

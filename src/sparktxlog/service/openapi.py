@@ -333,7 +333,9 @@ def _questions() -> list[tuple[str, str, dict[str, Any]]]:
     after = [_AFTER, _query("timeout", "number", "Seconds to wait for it.", 30)]
     found: list[tuple[str, str, str, list[dict[str, Any]], dict[str, Any]]] = [
         ("/v1/info", "info", "Names, limits and directories of the node", [], _OBJECT),
-        ("/v1/status", "status", "Queues, peers, who is awaited and why", [], _OBJECT),
+        ("/v1/status", "status", "Queues, peers, who is awaited and why",
+         [_query("tables", "integer", "1: each replica with its tables, not their number.", 0)],
+         _OBJECT),
         ("/v1/tables", "tables", "All tables", after, {"type": "array", "items": table}),
         ("/v1/tables/{table}", "table", "One table",
          [_in_path("table", "Its name."), *after], table),

@@ -1,9 +1,10 @@
 """What sites reported about their replicas: signatures by position, from whoever still has them.
 
 A site's history is read from its own node (`GET /v1/signatures`).  What that node does not tell is
-added from this site: the newest report of every replica (`GET /v1/status`, also of one that is
-judged DIVERGED), and older ones from the Delta table `log/signatures`, which holds the reports of
-all sites.  So a site that cannot be reached is compared up to its last report that came here.
+added from this site: the newest report of every replica (`GET /v1/status?tables=1`, also of one
+that is judged DIVERGED), and older ones from the Delta table `log/signatures`, which holds the
+reports of all sites.  So a site that cannot be reached is compared up to its last report that came
+here.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ def read_histories(
     Raises:
         TransportError: The own node cannot be reached (definite: nothing is changed anywhere).
     """
-    info, status = source.document("/v1/info"), source.document("/v1/status")
+    info, status = source.document("/v1/info"), source.document("/v1/status", tables=1)
     own = str(info["node_id"])
     peers = [peer for peer in status.get("peers") or () if not peer.get("witness")]
     urls = {str(peer["id"]): str(peer["url"]) for peer in peers if peer.get("url")}

@@ -221,7 +221,7 @@ class HttpLogSource:
 
     def replicas(self) -> list[SiteReplica]:
         """Return what all known replicas reported last."""
-        status = _read(self._call("GET", "/v1/status"), dict[str, Any])
+        status = _read(self._call("GET", "/v1/status?tables=1"), dict[str, Any])
         return [
             SiteReplica(
                 worker_id=str(replica.get("worker_id", "")),

@@ -24,6 +24,7 @@ from tests.node_processes import TABLE, Cluster, append, call, wait_until
 from tests.unit.cli.test_app import invoke
 
 from sparktxlog.api import job, session
+from sparktxlog.api.connect import connect
 from sparktxlog.worker.apply import Applier
 from sparktxlog.worker.image_store import ImageStore
 from sparktxlog.worker.imaging import back_up_replica
@@ -194,6 +195,17 @@ def test_a_fault_of_one_site_is_found_and_repaired_without_an_operator(
     assert [commit["operation"] for commit in line["foreign"]] == ["DELETE"]
     # The foreign hand only took rows away: there is none that a copy would lose.
     assert (line["rows"], copy["quarantined"]) == (0, {"t": 0})
+
+
+def test_what_peers_confirmed_is_a_column_of_the_masters(sites: Sites) -> None:
+    """Each node says up to which run of each origin it holds them, and shows it of its peers."""
+    sites.cluster.nodes["A"].commit(append(150))
+    with connect(sites.spark, sites.url("A")) as log:
+        for frame in (log.masters(), sites.spark.read.format("txlog").load("masters")):
+            own, other = frame.orderBy("node_id").collect()
+            assert (own["acquired"], other["linked"]) == (None, True)
+            # To be ordered a transaction of A must be held by both of two.
+            assert other["acquired"]["A"] >= 5
 
 
 def test_a_lost_lake_is_brought_back_by_catch_up(sites: Sites, run_job: RunJob) -> None:

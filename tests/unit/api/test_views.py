@@ -28,7 +28,15 @@ STATUS: dict[str, Any] = {
     "halted": None,
     "waiting_for": [{"peer": "C", "why": "promise", "since_us": 10, "behind": None}],
     "peers": [
-        {"id": "B", "url": "http://b", "linked": True, "position": 7, "counter": 98, "age_s": 0.5},
+        {
+            "id": "B",
+            "url": "http://b",
+            "linked": True,
+            "position": 7,
+            "counter": 98,
+            "age_s": 0.5,
+            "acquired": {"A": 3, "C": 1},
+        },
         {"id": "C", "url": "http://c", "linked": False, "position": 3, "counter": 50},
     ],
     "replicas": [
@@ -39,6 +47,7 @@ STATUS: dict[str, Any] = {
             "verdict": "KNOWN",
             "alive": True,
             "age_s": 1.0,
+            "table_count": 1,
             "tables": {"t": {"version": 4, "signature": "1:0:0", "schema": "x", "diverged": ""}},
         }
     ],
@@ -109,6 +118,7 @@ def test_masters_show_this_node_its_peers_and_who_is_awaited() -> None:
         ("C", False, False, ["promise"]),
     ]
     assert rows[0]["url"] == "http://a"
+    assert [row["acquired"] for row in rows] == [None, [("A", 3), ("C", 1)], None]
 
 
 def test_signatures_have_one_row_for_each_table_of_each_replica() -> None:

@@ -38,7 +38,13 @@ STATUS: dict[str, Any] = {
     "round": 88,
     "waiting_for": [],
     "peers": [
-        {"id": "B", "url": "http://b:1", "linked": True, "last_post_at": 1_700_000_000_000_000}
+        {
+            "id": "B",
+            "url": "http://b:1",
+            "linked": True,
+            "last_post_at": 1_700_000_000_000_000,
+            "acquired": {"A": 41, "B": 17},
+        }
     ],
     "replicas": [
         {"worker_id": "w", "node_id": "A", "position": 1000, "verdict": "KNOWN", "alive": True}
@@ -51,12 +57,14 @@ class CannedNode:
     """Stands in for NodeApi; answers by path."""
 
     answers: dict[str, Any] = {}
+    asked: list[dict[str, Any]] = []
 
     def __init__(self, url: str, **_: Any) -> None:
         self.url = url
 
     def get(self, path: str, **query: Any) -> Any:
         answer = self.answers[path]
+        self.asked.append(query)
         if isinstance(answer, TxLogError):
             raise answer
         return answer
@@ -97,6 +105,28 @@ def test_status_tells_how_much_log_is_kept_and_who_needs_a_copy(
     (own,) = (line for line in lines if " A " in line)
     (other,) = (line for line in lines if " B " in line)
     assert "yes" in other and " no " in own
+
+
+@pytest.mark.parametrize("command", ["status", "peers"])
+def test_what_peers_confirmed_is_shown(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    node: type[CannedNode],
+    command: str,
+) -> None:
+    invoke(monkeypatch, command)
+    shown = capsys.readouterr().out
+    assert "holds runs" in shown and "A 41, B 17" in shown
+
+
+@pytest.mark.parametrize("command", ["status", "workers"])
+def test_only_programs_are_given_the_tables_of_replicas(
+    monkeypatch: pytest.MonkeyPatch, node: type[CannedNode], command: str
+) -> None:
+    monkeypatch.setattr(node, "asked", [])
+    invoke(monkeypatch, command)
+    invoke(monkeypatch, command, "--json")
+    assert node.asked == [{"tables": None}, {"tables": 1}]
 
 
 @pytest.mark.parametrize(

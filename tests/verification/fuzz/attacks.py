@@ -87,8 +87,9 @@ async def _silent(port: int) -> None:
 def _json(rows: str) -> Attack:
     async def attack(port: int) -> None:
         text = '{"operations":[{"kind":"append","table":"t","rows":[' + rows + "1]}]}"
-        head = _POST + f"content-length: {len(text)}\r\n\r\n".encode()
-        await asyncio.gather(*(_send(port, head, text.encode()) for _ in range(4)))
+        body = text.encode()
+        head = _POST + f"content-length: {len(body)}\r\n\r\n".encode()
+        await asyncio.gather(*(_send(port, head, body) for _ in range(4)))
 
     return attack
 
@@ -105,6 +106,9 @@ ATTACKS: dict[str, Attack] = {
     "600 silent connections": _silent,
     "30 MiB of []": _json("[]," * (10 * _MIB)),
     "200,000 objects, 4 times": _json('{"id":1},' * 200_000),
+    "70,000 rows, 4 times": _json('{"id":1234567,"v":"some text"},' * 70_000),
+    "10 MiB of one text, 4 times": _json('{"id":1,"v":"' + "x" * (10 * _MIB) + '"},'),
+    "3 MiB of wide text, 4 times": _json('{"id":1,"v":"😀' + "x" * (3 * _MIB) + '"},'),
     "900,000 numbers, 4 times": _json("0.5," * 900_000),
 }
 
