@@ -108,6 +108,7 @@ class Collecting:
         if post.wall and peer.is_newest(post):
             peer.measure_clock(post.wall - self._counter.clock.wall, now)
         if self.is_runaway(peer, post.counter):
+            peer.busy = post.busy
             return None
         if not post_fits(post):
             text = f"{peer.node_id} sent a post with numbers that cannot be: refused"

@@ -6,8 +6,8 @@ exceed it.  `H` is reserved ahead of `c` and made durable before `c` gets out; a
 
 The log clock `L` gives the timestamps.  It is the node's wall clock, as far as that is believed; it
 is raised to the timestamps of peers (P6), so that a node whose clock is behind stamps after what it
-has seen; and it never falls: while it is ahead of the wall clock it runs at half its speed, until
-the wall clock has caught up.
+has seen.  Within an epoch it never falls: while it is ahead of the wall clock it runs at half its
+speed, until the wall clock has caught up.
 """
 
 from __future__ import annotations
@@ -111,6 +111,12 @@ class TimestampCounter:
         """Raise the log clock to a header's timestamp (P6)."""
         if ts >= self.log_time:
             self._raised, self._raised_at = ts, self.clock.now
+
+    def begin_epoch(self) -> None:
+        """Let the log clock fall back to what was promised: headers that raised it, and are in no
+        final queue, are gone.
+        """
+        self._raised, self._raised_at = self.value, self.clock.now
 
     def stamp(self) -> int:
         """Return the timestamp of a new run: above everything promised or used before (P1)."""

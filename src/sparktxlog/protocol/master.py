@@ -706,6 +706,7 @@ class Master:
         forced = view.lineage != self._view.lineage
         self._outbox.persist(PersistView(view=view, incarnation=self.incarnation, forced=forced))
         self._view = view
+        self._counter.begin_epoch()
         self._is_member = self._counts_me(view)
         for node, (incarnation, _) in list(self._doubted.items()):
             seat = view.seat(node)

@@ -441,13 +441,16 @@ class Ordering:
     def lacking(self) -> dict[NodeId, int]:
         """Return the members whose usable promise does not reach the first run that waits.
 
-        With what each promises; nobody waits for anything = none.
+        With what each promises; nobody waits for anything = none.  Of a member that counts too far
+        ahead this node takes nothing, and so knows of nothing that waits there, but what it says.
         """
         head = head_of(self._collecting.stream_list)
-        if head is None:
-            return {}
-        ts = head.header.ts
-        return {peer.node_id: peer.counter for peer in self._peers if peer.counter < ts}
+        ts = -1 if head is None else head.header.ts
+        return {
+            peer.node_id: peer.counter
+            for peer in self._peers
+            if peer.counter < ts or (peer.refused and peer.busy)
+        }
 
     @property
     def busy(self) -> bool:

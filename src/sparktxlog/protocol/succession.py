@@ -300,6 +300,8 @@ class Succession:
     def _on_join(self, request: JoinRequest, now: int) -> None:
         """Let a node in that asks, unless nobody could use what it would promise (C3)."""
         host = self._host
+        if not host.is_member:
+            return None  # it admits nobody, and a witness keeps no time of its own
         lead = request.counter - host.latest
         if lead > 0:
             return self._tell_refused(
@@ -562,7 +564,7 @@ class Succession:
             self._give_up_change(
                 now, 1, f"{', '.join(unheard)} was never heard: start it, or remove its place"
             )
-        elif not suspicion.allows(view, overdue, now):
+        elif not suspicion.allows(view, overdue, now, voting=self._left_out(overdue, now)):
             self._give_up_change(now, 4, "too few nodes answer to decide it")
         elif not self.changes.allow(view, suspicion.responders(now)):
             self._give_up_change(
@@ -570,6 +572,13 @@ class Succession:
             )
         else:
             self._propose(intent, now)
+
+    def _left_out(self, overdue: frozenset[NodeId], now: int) -> frozenset[NodeId]:
+        """Return who is left out and votes on that: a member of no use that an operator acts on.
+
+        Without an operator its votes decide nothing: of two it may be the one that is right (C3).
+        """
+        return self.suspicion.useless(overdue, now) if self.changes.pending else frozenset()
 
     def _unheard(self) -> list[NodeId]:
         """Return the places of the configured first epoch that keep the log from going on (P29).

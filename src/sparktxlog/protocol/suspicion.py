@@ -308,10 +308,17 @@ class Suspicion:
                 common &= hears if now - at <= self._window_us else frozenset[str]()
         return common
 
-    def allows(self, view: View, absent: Iterable[str], now: int) -> bool:
-        """Return whether an epoch change can succeed with those that answer (P13)."""
-        present = self.responders(now).difference(absent)
-        return view.elects(present) and view.preserves(present)
+    def allows(
+        self, view: View, absent: Iterable[str], now: int, voting: Iterable[str] = ()
+    ) -> bool:
+        """Return whether an epoch change can succeed with those that answer (P13).
+
+        Args:
+            voting: Of the absent, those whose votes count all the same.
+        """
+        answering = self.responders(now)
+        present = answering.difference(absent)
+        return view.elects(present | answering.intersection(voting)) and view.preserves(present)
 
     # -- time --------------------------------------------------------------------------------------
 

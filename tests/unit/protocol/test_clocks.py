@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.actions import (
     Action,
     Alarm,
@@ -14,9 +15,11 @@ from sparktxlog.protocol.actions import (
     TellOrdered,
     TellRejected,
 )
+from sparktxlog.protocol.balloting import JoinRequest
 from sparktxlog.protocol.events import PostReceived
 from sparktxlog.protocol.master import Master
-from sparktxlog.testing.mutation.lone import SECOND_US, Lone
+from sparktxlog.protocol.messages import MergeBase
+from sparktxlog.testing.mutation.lone import LINEAGE, SECOND_US, Lone
 
 #: So many posts say how far a clock is away; the largest offset counts, as posts may be delayed.
 SAMPLES = 4
@@ -231,3 +234,13 @@ def test_a_node_alone_goes_on_with_the_time_of_now() -> None:
     node.start()
     (header,) = (a.header for a in node.submit() if isinstance(a, TellAccepted) and a.header)
     assert header.ts - node.now in (0, 1)
+
+
+def test_who_admits_nobody_judges_no_wish_to_join() -> None:
+    """A witness that was started again has no time of its own, and blamed every joiner."""
+    node = Lone(Master, "w", {"a": 1, "b": 1, "w": 1})
+    asked = JoinRequest(
+        lineage=LINEAGE, epoch=1, sender=NodeId("b"), incarnation=2, base=MergeBase(), ts=0,
+        counter=node.now + 48 * 3_600 * SECOND_US,
+    )  # fmt: skip
+    assert not alarms(node.hear(asked))

@@ -24,7 +24,7 @@ from sparktxlog.protocol.balloting import (
     Promise,
     Vote,
 )
-from sparktxlog.protocol.events import PostReceived
+from sparktxlog.protocol.events import ChangeRequested, PostReceived
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.messages import MergeBase
 from sparktxlog.protocol.phases import Phase
@@ -104,6 +104,23 @@ def ahead_it_slows_down(core: type[Master]) -> None:
     assert ahead.ts + HOUR_US // 3 < later < ahead.ts + HOUR_US * 2 // 3
     node.now += 2 * HOUR_US
     assert _promised(_posts(node, "c") + node.wait(2 * SECOND_US)) <= node.now
+
+
+def what_is_gone_moves_no_clock(core: type[Master]) -> None:
+    """C1: a header that is in no final queue raises no log clock in the next epoch."""
+    node = Lone(core)
+    _posts(node)
+    late = node.run_of("b", 1, node.now + 23 * HOUR_US)
+    candidate = replace(next_view(node.view, "a", "b", "c"), tail=(late,))
+    ballot = Ballot(number=1, node="b")
+    flush = Flush(
+        sender=NodeId("b"), incarnation=1, view=node.view, ballot=ballot, candidate=candidate,
+        holder=NodeId("b"),
+    )  # fmt: skip
+    node.hear(node.prepare("b", 1), flush)
+    node.hear(node.letter_of_decision("c", next_view(node.view, "a", "c")))
+    assert node.master.phase is Phase.NORMAL
+    assert _promised(node.wait(5 * SECOND_US)) < node.now + HOUR_US
 
 
 # -- what others say -------------------------------------------------------------------------------
@@ -243,8 +260,13 @@ def no_ballot_leaps(core: type[Master]) -> None:
 # -- members that promise nothing of use -----------------------------------------------------------
 
 
-def _busy(node: Lone, seconds: int, counter_us: int) -> tuple[list[Action], bool]:
+def _busy(
+    node: Lone, seconds: int, counter_us: int, *, waits: bool = False
+) -> tuple[list[Action], bool]:
     """Let `b` promise, `c` promise something else, and both answer probes.
+
+    Args:
+        waits: `c` says that transactions wait there.
 
     Returns:
         What the node does until it starts a ballot, and whether it does.
@@ -256,6 +278,7 @@ def _busy(node: Lone, seconds: int, counter_us: int) -> tuple[list[Action], bool
         known = {"a": len(own)} if own else {"a": node.master.status().incoming_runs}
         for peer, ahead in (("b", SECOND_US), ("c", counter_us)):
             post = replace(node.post_of(peer, node.now + ahead), wall=node.now, known=known)
+            post = replace(post, busy=waits and peer == "c")
             actions += node.feed(PostReceived(post=post))
         for probe in sent(actions[-20:], Probe)[-1:]:
             actions += node.hear(*(node.answer(peer, probe.number, ("a", "b")) for peer in "bc"))
@@ -277,6 +300,24 @@ def a_promise_of_no_use_evicts(core: type[Master]) -> None:
     candidates = [m.candidate for m in sent(actions, Flush) + sent(actions, Accept)]
     assert candidates
     assert candidates[0].members == ("a", "b"), "although it promised"
+
+
+def what_waits_at_the_useless_counts(core: type[Master]) -> None:
+    """C3, P13: transactions wait at a member of which nothing is taken; it is evicted for them."""
+    for waits in (False, True):
+        node = Lone(core, suspect_us=SECOND_US)
+        _busy(node, 1, -9 * SECOND_US)
+        assert _busy(node, 6, YEAR_US, waits=waits)[1] == waits
+
+
+def who_is_of_no_use_votes_when_asked(core: type[Master]) -> None:
+    """C3, P13: a member of no use, with most votes, is left out by them if an operator asks."""
+    node = Lone(core, votes={"a": 1, "b": 1, "c": 3}, suspect_us=SECOND_US)
+    _busy(node, 1, -9 * SECOND_US)
+    assert not _busy(node, 6, YEAR_US, waits=True)[1], "nobody asked: c may be right"
+    roster = tuple(replace(s, weight=0) if s.node_id == "c" else s for s in node.view.roster)
+    node.feed(ChangeRequested(ticket=1, roster=roster))
+    assert _busy(node, 6, YEAR_US, waits=True)[1]
 
 
 def a_promise_that_grows_has_time(core: type[Master]) -> None:

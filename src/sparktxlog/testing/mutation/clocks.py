@@ -112,6 +112,32 @@ def none_useless(
     return []
 
 
+def gone_is_kept(self: TimestampCounter) -> None:
+    """Leave the log clock where headers raised it that are gone."""
+
+
+class DeafToWaiting(Ordering):
+    """Take no note of what a member that counts too far ahead says of its transactions."""
+
+    def lacking(self) -> dict[NodeId, int]:
+        """Return only whom a run that is known here waits for."""
+        return super().lacking() if self.busy else {}
+
+
+class CountsNoUseless(Succession):
+    """Leave a member of no use no vote, whoever asks."""
+
+    def _left_out(self, overdue: frozenset[NodeId], now: int) -> frozenset[NodeId]:
+        return frozenset()
+
+
+class UsesTheUseless(Succession):
+    """Decide by the votes of a member of no use, although nobody asks."""
+
+    def _left_out(self, overdue: frozenset[NodeId], now: int) -> frozenset[NodeId]:
+        return self.suspicion.useless(overdue, now)
+
+
 class AdmitsAnyCounter(Succession):
     """Let every node in, whatever it would promise."""
 

@@ -15,6 +15,7 @@ from sparktxlog.protocol.events import RunSubmitted
 from sparktxlog.protocol.messages import Post, RunHeader
 from sparktxlog.protocol.ordering import Ordering
 from sparktxlog.protocol.outbox import Outbox
+from sparktxlog.protocol.phases import Phase
 from sparktxlog.protocol.posting import Snapshot
 from sparktxlog.protocol.proposer import Intent, Proposer, Stage
 from sparktxlog.protocol.recovery import MasterConfig, RecoveredState
@@ -62,7 +63,9 @@ def new_quorum(self: Proposer, added: set[NodeId], now: int) -> bool:
     )
 
 
-def allows_always(self: Suspicion, view: View, absent: Iterable[str], now: int) -> bool:
+def allows_always(
+    self: Suspicion, view: View, absent: Iterable[str], now: int, voting: Iterable[str] = ()
+) -> bool:
     """Start without asking whether the change can succeed."""
     return True
 
@@ -70,6 +73,16 @@ def allows_always(self: Suspicion, view: View, absent: Iterable[str], now: int) 
 def overdue_at_once(self: Suspicion, members: Iterable[NodeId], now: int) -> frozenset[NodeId]:
     """Take a suspect for dead without having tried it for a while."""
     return frozenset(self.suspects(members, now))
+
+
+class DutyAlone(Succession):
+    """Evict others only where it is the first in precedence, and nobody if that one is missing."""
+
+    def _propose(self, intent: Intent, now: int) -> None:
+        view = self._host.view
+        at_work = self._host.phase is not Phase.WEDGED and intent.absent
+        if not at_work or intent.joiners or view.members[0] == self._config.node_id:
+            super()._propose(intent, now)
 
 
 def retried_as_is(intent: Intent, **changes: Any) -> Intent:
@@ -291,6 +304,13 @@ def without_flush(self: Proposer, now: int) -> bool:
     if chosen and self.stage is Stage.FLUSH:
         self._enter(Stage.ACCEPT, now)
     return chosen
+
+
+def any_stamp_is_held(self: FinalQueue, state: MemberState) -> bool:
+    """Look at numbers only, not as what the runs with them are stamped."""
+    marks = dict(state.watermarks)
+    marks.update((header.origin, header.last) for header in state.acquired)
+    return all(marks.get(origin, 0) >= last for origin, last in self.watermarks.items())
 
 
 def everything_is_held(self: FinalQueue, state: MemberState) -> bool:

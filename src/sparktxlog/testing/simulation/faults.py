@@ -13,7 +13,7 @@ from sparktxlog.protocol.view import Seat, View
 from sparktxlog.testing.simulation.clients import Clients
 from sparktxlog.testing.simulation.disk import SimulatedDisk
 from sparktxlog.testing.simulation.network import Weather
-from sparktxlog.testing.simulation.node import SimulatedNode
+from sparktxlog.testing.simulation.node import FOUNDED_US, SimulatedNode
 from sparktxlog.testing.simulation.world import World
 
 _SECOND = 1_000_000
@@ -252,10 +252,12 @@ class Faults:
         views = world.checks.views
         view = views[max(views)] if views else first_view(node.config)
         others = set(world.nodes) - {node.name}
+        # Who stamped too far ahead votes, and what it holds is of no use to the others (C3).
+        use = {name for name in others if not self._is_far(world.nodes[name])}
         # What was voted for may be decided already, though nobody has learned of it.
         voted = [v.disk.ballot.accepted for v in world.nodes.values() if v.disk.ballot is not None]
         for each in (view, *(vote.view for vote in voted if vote is not None)):
-            if each.epoch >= view.epoch and not (each.elects(others) and each.preserves(others)):
+            if each.epoch >= view.epoch and not (each.elects(others) and each.preserves(use)):
                 return False
         return True
 
@@ -387,28 +389,44 @@ class Faults:
         self._world.after(self._seconds(20, 90), setattr, node, "skew_us", 0)
 
     def _look_after(self, node: SimulatedNode) -> None:
-        """An operator brings a node back that promised too much (`peer quarantine --rejoin`)."""
+        """An operator brings a node back that promised too much (`peer quarantine --rejoin`).
+
+        If it is a member that the others cannot leave out without its votes, it gives them away
+        first (`peer set --weight 0`), and so it does if they cannot decide without it later.
+        """
         world = self._world
         world.after(10 * _SECOND, self._look_after, node)
-        far = node.disk.reserved - node.wall() > node.config.max_counter_lead_us
         views = world.checks.views
-        if not far or node.skew_us or not views or node.name in views[max(views)].members:
+        if not self._is_far(node) or node.skew_us or not views:
             return
-        if self._may_lose(node):
+        if node.name not in views[max(views)].members and self._may_lose(node):
             world.marks.hit("brought back by an operator")
             self._forget(node, self._seconds(1, 10))
         else:
             self._take_votes(node)
 
+    def _is_far(self, node: SimulatedNode) -> bool:
+        """Whether a node promised, or holds, what others take for stamped too late."""
+        log, lead_us = self._world.checks.log, node.config.max_counter_lead_us
+        # A log that is ahead since it had one member is what it is.
+        latest = max(FOUNDED_US + self._world.now, log[-1].header.ts if log else 0) + lead_us
+        stamps = (header.ts for header in node.disk.incoming.values())
+        return max(node.disk.reserved, *stamps, 0) > latest
+
     def _take_votes(self, node: SimulatedNode) -> None:
-        """The others cannot decide without a node that is no member: it gives its votes away."""
+        """The others cannot decide without a node that is of no use: it gives its votes away."""
         views = self._world.checks.views
         for other in self._world.nodes.values():
             view = None if other.master is None else other.master.view
             if view is None or not other.member or view.epoch != max(views):
                 continue
+            if other is node or self._is_far(other):
+                continue
+            if view.elects(seat.node_id for seat in view.roster if seat.node_id != node.name):
+                return
             seats = [replace(s, weight=0) if s.node_id == node.name else s for s in view.roster]
-            if view.weight(node.name) and any(seat.weight for seat in seats):
+            if any(seat.weight for seat in seats):
+                self._world.marks.hit("votes taken by an operator")
                 self._tickets += 1
                 other.handle([ChangeRequested(ticket=self._tickets, roster=tuple(seats))])
                 return
