@@ -7,8 +7,10 @@ core's ADD must be exactly that; with a smaller quorum that prefix must be a pre
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
+from sparktxlog.model.operation import RunFacts
+from sparktxlog.model.table import TableDefinition
 from sparktxlog.protocol.actions import Action, PersistForeignRun, PersistOwnRun, PersistQueue
 from sparktxlog.protocol.events import Event, PayloadArrived, PostReceived, TailReceived
 from sparktxlog.protocol.messages import RunHeader
@@ -135,6 +137,52 @@ class ReferenceMaster:
             self.done[header.origin] = header.last
             self.headers[header.origin].pop(header.seq, None)
         return wrong
+
+
+class ReferenceCatalog:
+    """Tables of a log, transaction by transaction: what the core's catalog folds by runs (P25b)."""
+
+    def __init__(self) -> None:
+        #: (position, definition) of what was created, in order.
+        self.created: list[tuple[int, TableDefinition]] = []
+        self._tables: dict[str, TableDefinition] = {}
+
+    def fold(self, position: int, facts: RunFacts, rejected: Collection[int]) -> dict[int, str]:
+        """Take in the run that starts at a position; return index → code of what it rejects.
+
+        Args:
+            rejected: Indices that are rejected for their ids.
+        """
+        if not (facts.creates or facts.touches):
+            return {}
+        codes = {index: "" for index in range(facts.n) if index not in rejected}
+        for index in codes:
+            tables = dict(self._tables)
+            codes[index] = self._take(index, facts, tables)
+            if not codes[index]:
+                fresh = [tables[key] for key in tables if key not in self._tables]
+                self.created += [(position + index, definition) for definition in fresh]
+                self._tables = tables
+        return {index: code for index, code in codes.items() if code}
+
+    def at(self, position: int) -> dict[str, TableDefinition]:
+        """Return the tables that there are at a position, by name."""
+        return {table.name: table for at, table in self.created if at <= position}
+
+    @staticmethod
+    def _take(index: int, facts: RunFacts, tables: dict[str, TableDefinition]) -> str:
+        """Let one transaction create its tables; return why it is rejected, empty = it is not."""
+        for at, table in facts.creates:
+            if at == index and tables.setdefault(table.name.lower(), table) != table:
+                return "schema-mismatch"
+        for touch in facts.touches:
+            if touch.txs is None or index in touch.txs:
+                known = tables.get(touch.table.lower())
+                if known is None or known.name != touch.table:
+                    return "unknown-table"
+                if known.schema_version != touch.schema_version:
+                    return "schema-mismatch"
+        return ""
 
 
 def _names(headers: Sequence[RunHeader]) -> list[str]:

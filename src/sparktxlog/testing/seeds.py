@@ -27,6 +27,8 @@ class Outcome:
     marks: Counter[str] = field(default_factory=Counter)
     #: From the end of the faults until the cluster was whole, where that is measured.
     healed_s: float = 0.0
+    #: Longest time in which nothing was ordered that could be, where that is measured.
+    still_s: float = 0.0
 
 
 def add_arguments(parser: argparse.ArgumentParser, seeds: int) -> None:

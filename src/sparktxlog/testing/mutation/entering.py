@@ -268,6 +268,15 @@ def force_own(
     return forced_view(view, node, lineage, state, None)
 
 
+def force_beside(
+    view: View, node: NodeId, lineage: str, state: MemberState, accepted: Vote | None
+) -> View:
+    """Force what it accepted, beside the epoch that may have been decided so, not behind it."""
+    ancestors = (*view.ancestors, (view.lineage, view.epoch))
+    forced = forced_view(view, node, lineage, state, accepted)
+    return replace(forced, epoch=view.epoch + 1, ancestors=ancestors)
+
+
 def force_with_votes(
     view: View, node: NodeId, lineage: str, state: MemberState, accepted: Vote | None
 ) -> View:

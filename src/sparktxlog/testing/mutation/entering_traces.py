@@ -130,6 +130,7 @@ def force_takes_the_accepted_value(core: type[Master]) -> None:
     node.hear(node.accept("b", 1, next_view(node.view, "b")))
     view = _forced(node, "forced")
     assert (view.lineage, view.members, view.tail) == ("forced", ("a",), ())
+    assert (view.epoch, view.ancestors) == (3, ((LINEAGE, 1), (LINEAGE, 2)))
 
 
 def force_makes_one_voter(core: type[Master]) -> None:

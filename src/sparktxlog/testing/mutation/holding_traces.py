@@ -6,7 +6,16 @@ from dataclasses import replace
 
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.actions import PersistForeignRun, SendEpochMessage
-from sparktxlog.protocol.balloting import Accept, Decide, Flush, Promise
+from sparktxlog.protocol.balloting import (
+    Accept,
+    Decide,
+    Flush,
+    JoinRequest,
+    MemberState,
+    Prepare,
+    Probe,
+    Promise,
+)
 from sparktxlog.protocol.events import ForceRequested
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.messages import MergeBase, RunHeader
@@ -15,6 +24,7 @@ from sparktxlog.protocol.union import end_of
 from sparktxlog.protocol.view import View
 from sparktxlog.testing.mutation.lone import (
     LINEAGE,
+    SECOND_US,
     Lone,
     changing,
     entry_of,
@@ -50,6 +60,29 @@ def who_holds_all_is_not_asked(core: type[Master]) -> None:
     assert [a.peer for a in asked if isinstance(a.message, Flush)] == ["c"]
     assert not sent(actions, Accept)
     assert sent(node.hear(node.flushed("c", ballot, 0)), Accept)
+
+
+def who_holds_another_stamp_is_asked(core: type[Master]) -> None:
+    """P16: a joiner that holds a run as it was stamped before gets a flush for it."""
+    node = Lone(core, suspect_us=10 * SECOND_US)
+    node.hear(node.prepare("b", 1), node.letter_of_decision("b", next_view(node.view, "a", "b")))
+    asks = JoinRequest(
+        lineage=LINEAGE, epoch=2, sender=NodeId("c"), incarnation=1, base=MergeBase(), ts=0
+    )
+    number = sent(node.hear(asks) + node.wait(SECOND_US), Probe)[-1].number
+    answers = [replace(node.answer(peer, number, ("a", "b", "c")), epoch=2) for peer in "bc"]
+    ballot = sent(node.hear(*answers, asks) + node.wait(SECOND_US), Prepare)[-1].ballot
+    before = node.run_of("b", 1, 5)
+    run = replace(before, epoch=2, ts=node.now)
+    node.push(run)
+    held = MemberState(base=MergeBase(), key=(0, 0, "", 0), watermarks={}, acquired=(before,))
+    actions = node.hear(
+        replace(node.promise("b", ballot, run), epoch=2),
+        replace(node.promise("c", ballot), epoch=2, state=held),
+    )
+    asked = [a for a in actions if isinstance(a, SendEpochMessage)]
+    assert [a.peer for a in asked if isinstance(a.message, Flush)] == ["c"]
+    assert not sent(actions, Accept)
 
 
 def votes_wait_for_the_own_payload(core: type[Master]) -> None:

@@ -56,6 +56,24 @@ def register_equal_timestamps(self: Stream, header: RunHeader, now: int) -> Run:
     return _register(self, header, now)
 
 
+_make_post = Snapshot._make
+
+
+def uncut(self: Snapshot, *arguments: Any) -> Post:
+    """Leave out the promise that a post makes which has no room for all headers."""
+    return replace(_make_post(self, *arguments), cut=None)
+
+
+def forget_announcements(config: MasterConfig, state: RecoveredState) -> RecoveredState:
+    """Start without the own runs that wait for their stamp."""
+    return replace(state, announcements=())
+
+
+def forget_tables(config: MasterConfig, state: RecoveredState) -> RecoveredState:
+    """Start without the tables that the queue created."""
+    return replace(state, tables=())
+
+
 def forget_own(config: MasterConfig, state: RecoveredState) -> RecoveredState:
     """Start without the own runs beyond the queue."""
     foreign = [run for run in state.incoming if run.header.origin != config.node_id]

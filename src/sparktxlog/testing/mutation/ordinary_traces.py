@@ -101,6 +101,18 @@ def late_payload_ends_no_fetch(core: type[Master]) -> None:
     assert [a.header for a in again] == [header]
 
 
+def a_cut_post_promises_what_it_carries(core: type[Master]) -> None:
+    """P3, P3b: a post without room for all headers makes a promise that those it has fulfil."""
+    node = Lone(core)
+    node.config = replace(node.config, max_post_headers=2)
+    node.start()
+    actions = [action for _ in range(4) for action in node.submit()]
+    post = [a.post for a in actions + node.wait(2 * SECOND_US) if isinstance(a, SendPost)][-1]
+    assert [header.seq for header in post.headers] == [1, 2]
+    assert post.cut is not None
+    assert (post.cut[0] >= post.headers[-1].ts, post.cut[1]) == (True, 2)
+
+
 def lagger_is_served(core: type[Master]) -> None:
     """P9, P22: a member that stays behind gets the tail of the queue."""
     node = Lone(core)

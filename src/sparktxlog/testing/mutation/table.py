@@ -27,7 +27,7 @@ from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.ordering import Ordering
 from sparktxlog.protocol.outbox import Outbox
 from sparktxlog.protocol.peers import Peer
-from sparktxlog.protocol.posting import Rounds
+from sparktxlog.protocol.posting import Rounds, Snapshot
 from sparktxlog.protocol.proposer import Proposer
 from sparktxlog.protocol.staging import Staging
 from sparktxlog.protocol.standing import Standings
@@ -89,6 +89,8 @@ _ORDINARY = (
        forgetful(ordinary.forget_own), "rs"),
     _m("P1a", "session-overtaken", "stamps a small run before the bulk one of its session",
        patched((Staging, "must_wait", ordinary.no_waiting)), "s"),
+    _m("P1a", "announcements-dropped", "restarts without what it accepted and did not stamp",
+       forgetful(ordinary.forget_announcements), "s"),
     _m("P1a", "withdrawn-run-stamped", "rejects a run whose files are lost, and stamps it later",
        patched((Staging, "withdraw", ordinary.keep_withdrawn)), "t"),
     _m("P1a", "withdrawal-not-durable", "tells that a run is rejected before it is forgotten",
@@ -110,6 +112,8 @@ _ORDINARY = (
        ordering(ordinary.ForgottenNewest), "r"),
     _m("P3", "post-torn", "a post's counter is later than its headers",
        ordering(ordinary.TornPost), "r"),
+    _m("P3", "cut-left-out", "promises nothing for the headers of a post that lacks room for all",
+       patched((Snapshot, "_make", ordinary.uncut)), "t"),
     _m("P3a", "any-payload-ends-fetch", "takes whatever comes with a digest for its fetch's answer",
        patched((Fetching, "arrived", ordinary.any_payload_ends_a_fetch)), "t"),
     _m("P4", "claims-unacquired", "posts headers as acquired before their payload is here",
@@ -173,6 +177,8 @@ _DECIDING = (
        patched((Proposer, "_suffice", deciding.new_quorum)), "t"),
     _m("P13", "no-probe", "starts a ballot without quorums in reach",
        patched((Suspicion, "allows", deciding.allows_always)), "t"),
+    _m("P13", "duty-alone", "evicts nobody if the first in precedence is missing",
+       _succession(deciding.DutyAlone), "s", ("three-hours",)),
     _m("P13", "evicts-at-once", "takes a suspect for dead without having tried it",
        patched((Suspicion, "overdue", deciding.overdue_at_once)), "t"),
     _m("P13", "complaint-left-waiting", "waits out its own patience with whom others complain of",
@@ -218,6 +224,8 @@ _DECIDING = (
        patched((Proposer, "choose", deciding.without_flush)), "s"),
     _m("P16", "promise-for-flush", "takes a promise for a flush, whatever it shows",
        patched((FinalQueue, "is_held", deciding.everything_is_held)), "ts"),
+    _m("P16", "held-under-any-stamp", "takes a run with an older stamp for that of the final queue",
+       patched((FinalQueue, "is_held", deciding.any_stamp_is_held)), "t"),
     _m("P16", "holds-beyond-gap", "says that it holds what lies behind a gap",
        patched((Stream, "_beside", deciding.all_beside)), "ts"),
     _m("P16", "flush-half-done", "takes every answer to a flush for a complete one",
@@ -280,6 +288,8 @@ _ENTERING = (
        patched((Proposer, "_new_view", entering.incarnations_as_asked)), "t"),
     _m("P22", "lagger-not-served", "sends no tail to a member that lags behind",
        patched((Ordering, "_serve_lagger", ordinary.no_service)), "rt"),
+    _m("P25b", "catalog-forgotten", "restarts without the tables that its queue created",
+       forgetful(ordinary.forget_tables), "s"),
     _m("P25c", "acceptance-ignored", "looks for repeats in its window only",
        patched((Catalog, "_reject_by_id", ordinary.no_acceptance)), "s"),
     _m("P25c", "older-ids-ignored", "looks for repeats of a late run in its window only",
@@ -292,6 +302,8 @@ _ENTERING = (
        forgetful(ordinary.forget_ids), "s"),
     _m("P23", "force-own-queue", "forces its own queue although it accepted a value",
        patched((mastering, "forced_view", entering.force_own)), "ts", _FORCED),
+    _m("P23", "force-beside-accepted", "forces an accepted value beside the epoch it may be of",
+       patched((mastering, "forced_view", entering.force_beside)), "t"),
     _m("P23", "force-leaves-votes", "forces, and leaves the others their votes",
        patched((mastering, "forced_view", entering.force_with_votes)), "ts", _FORCED),
     _m("P23", "force-torn", "writes what `force` appends, and its view, in two batches",
@@ -340,6 +352,14 @@ _CLOCKS = (
        patched((suspecting, "_GROWING", 1)), "t"),
     _m("C3", "useless-answers", "keeps a useless member because it answers",
        _succession(clocks.TakesEvery), "t"),
+    _m("C1", "gone-headers-counted", "leaves the log clock where headers raised it that are gone",
+       patched((TimestampCounter, "begin_epoch", clocks.gone_is_kept)), "t"),
+    _m("C3", "waiting-there-ignored", "does not mind what waits at a member that is too far ahead",
+       ordering(clocks.DeafToWaiting), "t"),
+    _m("C3", "useless-disfranchised", "counts no vote of a useless member that an operator acts on",
+       _succession(clocks.CountsNoUseless), "t"),
+    _m("C3", "useless-votes-unasked", "leaves a useless member out by its own votes, unasked",
+       _succession(clocks.UsesTheUseless), "t"),
     _m("C3", "any-counter-joins", "admits a node whose counter nobody can use",
        _succession(clocks.AdmitsAnyCounter), "t"),
 )  # fmt: skip

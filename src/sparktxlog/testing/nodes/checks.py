@@ -294,6 +294,7 @@ class Checks:
         """See that all disks hold the one queue, and all that was told is in it once."""
         for name in self._world.layout.masters:
             self._check_front(self._world.nodes[name])
+        self._check_catalogs()
         for transaction, several in self.told.items():
             self._check_told(transaction, several)
         for transaction in self.refused - set(self.told):
@@ -312,6 +313,18 @@ class Checks:
             not stored and after != self.end[0]
         ):  # fmt: skip
             self.fail(f"I1: the front of {node.name} holds another queue than it wrote")
+
+    def _check_catalogs(self) -> None:
+        """P25b: all have the same tables, by whatever way they came by the queue."""
+        found = {}
+        for name in self._world.layout.masters:
+            running = self._world.nodes[name].running
+            assert running is not None
+            found[name] = dict(running.parts.master.catalog)
+        self.marks["table created"] += len(found[name])
+        if any(tables != found[name] for tables in found.values()):
+            told = {node: sorted(tables) for node, tables in found.items()}
+            self.fail(f"P25b: the tables are {told}")
 
     def _check_told(self, transaction: bytes, several: Sequence[Told]) -> None:
         text, places = transaction_id_to_text(transaction), self._places.get(transaction, [])

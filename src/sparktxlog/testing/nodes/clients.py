@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
@@ -26,6 +27,8 @@ _LEVELS = (Level.ACCEPTED, Level.ACQUIRED, Level.ORDERED, Level.ORDERED)
 #: A client waits so long for a level, and gives up after so many attempts; seconds.
 _PATIENCE_S = 12.0
 _ATTEMPTS = 6
+#: One of so many bursts creates one more table.
+_MORE_TABLES = 8
 _T = TypeVar("_T")
 
 
@@ -46,6 +49,7 @@ class Clients:
         self._world = world
         self._until_s = until_s
         self._pause_s = pause_s
+        self._bursts = 0
         self._open: dict[asyncio.Future[Any], Life] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._begin(self._create(), 2.0)
@@ -78,6 +82,10 @@ class Clients:
         session = f"session-{random.randrange(4)}" if random.random() < 0.2 else None
         for _ in range(random.randrange(1, 9)):
             self._begin(self._append(session), random.random() * 0.3)
+        self._bursts += 1
+        if self._bursts % _MORE_TABLES == 0:
+            more = replace(_TABLE, name=f"{_TABLE.name}{self._bursts // _MORE_TABLES}")
+            self._begin(self._create(more, attempts=_ATTEMPTS), random.random() * 0.3)
 
     def _begin(self, work: Coroutine[Any, Any, None], delay: float) -> None:
         async def later() -> None:
@@ -92,12 +100,12 @@ class Clients:
         self._tasks.discard(task)
         self._world.report(task)
 
-    async def _create(self) -> None:
-        """Make the table, at whatever node takes it."""
+    async def _create(self, table: TableDefinition = _TABLE, *, attempts: int = 1_000) -> None:
+        """Make a table, at whatever node takes it."""
         operation = PreparedOperation(
-            table=_TABLE.name, kind=OperationKind.CREATE_TABLE, definition=_TABLE
+            table=table.name, kind=OperationKind.CREATE_TABLE, definition=table
         )
-        await self._commit(operation, Level.ORDERED, None, attempts=1_000)
+        await self._commit(operation, Level.ORDERED, None, attempts=attempts)
 
     async def _append(self, session: str | None) -> None:
         operation = PreparedOperation(table=_TABLE.name, kind=OperationKind.APPEND, rows=_ROWS)

@@ -89,6 +89,7 @@ def _report(outcomes: list[Outcome], seconds: float) -> None:
         values.sort()
         low, middle, high = values[0], values[len(values) // 2], values[-1]
         print(f"{title}: least {low}, median {middle}, most {high}")
+    print(f"ordering stood still for {max(o.still_s for o in outcomes):.0f} s at most")
     simulated, spent = sum(o.simulated_s for o in outcomes), sum(o.seconds for o in outcomes)
     print(f"{simulated / 3_600:.0f} simulated hours in {seconds:.0f} s; "
           f"{simulated / max(spent, 1e-9):.0f} x real time a core")  # fmt: skip

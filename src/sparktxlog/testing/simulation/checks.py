@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 from sparktxlog.errors import InvariantViolation
 from sparktxlog.protocol.actions import (
     Action,
+    PersistAnnouncement,
+    PersistOwnRun,
     PersistQueue,
     PersistRestamp,
     PersistView,
@@ -54,9 +56,13 @@ class Checks:
         self._acquired: dict[RunKey, tuple[RunHeader, int]] = {}
         self._told: dict[RunKey, tuple[int, object]] = {}
         self._posted: dict[tuple[str, int, int, str], int] = {}
+        #: (node, ticket) of what is durable and waits for its stamp → the node's incarnation.
+        self._unstamped: dict[tuple[str, int], int] = {}
         #: (node, incarnation, session) → ticket stamped last.
         self._last_ticket: dict[tuple[str, int, str], int] = {}
         self.transactions = 0
+        #: Longest time in which nothing was ordered that could be (I12).
+        self.still_us = 0
         #: True: all is well again, so each member takes what it is given.
         self.nobody_is_refused = False
         self._trace = Trace()
@@ -79,6 +85,7 @@ class Checks:
             self._world.marks.hit("wedged at start")
         elif node.master.phase is Phase.JOINING:
             self._world.marks.hit("joining at start")
+        self._check_catalog(node)
 
     def disk_lost(self, node: SimulatedNode) -> None:
         """See a node lose everything; its queue begins anew."""
@@ -96,6 +103,8 @@ class Checks:
             del self._last_ticket[line]
         for link in [link for link in self._posted if link[0] == name]:
             del self._posted[link]
+        for waiting in [waiting for waiting in self._unstamped if waiting[0] == name]:
+            del self._unstamped[waiting]
 
     def handled(self, node: SimulatedNode, actions: Sequence[Action]) -> None:
         """See what a core wants done."""
@@ -133,6 +142,11 @@ class Checks:
         for action in persists:
             if isinstance(action, PersistQueue):
                 self._check_queue(node)
+                self._check_created(node, action)
+            elif isinstance(action, PersistAnnouncement):
+                self._unstamped[node.name, action.ticket] = node.disk.incarnation
+            elif isinstance(action, PersistOwnRun):
+                self._unstamped.pop((node.name, action.ticket), None)
             elif isinstance(action, PersistView):
                 self._check_view(node, action.view)
 
@@ -167,6 +181,24 @@ class Checks:
             self.fail(f"I2: {header} follows number {number} of incarnation {incarnation}")
         self._numbers[header.origin] = (header.incarnation, header.last)
         self._check_outcome(self._outcomes.ordered(entry))
+
+    def _check_created(self, node: SimulatedNode, action: PersistQueue) -> None:
+        """P25b: with the entries, added or of a tail, the tables that they create are written."""
+        first, end = action.entries[0].position, action.entries[-1].end
+        created = self._outcomes.catalog.created
+        expected = tuple(one for one in created if first <= one[0] <= end)
+        if expected:
+            self._world.marks.hit("table created")
+        if action.tables != expected:
+            self.fail(f"P25b: {node.name} creates {action.tables} in {first}-{end}: {expected}")
+
+    def _check_catalog(self, node: SimulatedNode) -> None:
+        """P25b: the tables of a core are those of the one queue, up to its position."""
+        assert node.master is not None
+        position, tables = node.master.base.position, dict(node.master.catalog)
+        expected = self._outcomes.catalog.at(position)
+        if tables != expected:
+            self.fail(f"P25b: {node.name} has {sorted(tables)} at {position}: {sorted(expected)}")
 
     def _check_view(self, node: SimulatedNode, view: View) -> None:
         """I4, I5, I6: one decision an epoch; its final queue has all that was promised."""
@@ -275,6 +307,7 @@ class Checks:
             if len(node.disk.queue) != len(self.log):
                 self.fail(f"I8: {name} has {len(node.disk.queue)} of {len(self.log)} runs")
             self._check_outcome(self._outcomes.check_known(name, node.master))
+            self._check_catalog(node)
         self._check_outcome(self._outcomes.check_once(self.log))
         for entry in self.log:
             told = self._told.get(key_of(entry.header), (entry.position, entry.rejections))
@@ -284,6 +317,10 @@ class Checks:
             kept = world.nodes[name].disk.incarnation == incarnation and name in seats
             if kept and key not in self._positions:
                 self.fail(f"I8: accepted run {key} was never ordered")
+
+        for (name, ticket), incarnation in self._unstamped.items():
+            if world.nodes[name].disk.incarnation == incarnation and name in seats:
+                self.fail(f"I8: {name} accepted {ticket}, and never stamped it")
 
     def _check_outcome(self, wrong: str) -> None:
         if wrong:

@@ -1,4 +1,4 @@
-"""What becomes of each transaction: recomputed from its id alone, beside the cores (P25c).
+"""What becomes of each transaction: recomputed from its id and tables, beside the cores (P25).
 
 A client whose node is lost or silent commits the same ids elsewhere, so one id may be ordered more
 than once, in epochs of their own and long after each other.  Only the first takes effect, and only
@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from sparktxlog.model.operation import RunFacts
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.messages import QueueEntry, RunHeader
+from sparktxlog.testing.reference import ReferenceCatalog
 from sparktxlog.testing.simulation.marks import Marks
 
 _DUPLICATE, _EXPIRED = "duplicate-transaction", "expired-id"
@@ -34,6 +35,8 @@ class Outcomes:
         self._marks = marks
         self._window = window
         self._window_us = window_us
+        #: Tables of the one queue.
+        self.catalog = ReferenceCatalog()
         #: Id → node that took it first.
         self._takers: dict[bytes, str] = {}
         #: Id → position and header it was ordered at first, of what counts as the same.
@@ -79,9 +82,14 @@ class Outcomes:
                 self._eldest[one] = (position, header)
                 expected.append((index, _EXPIRED, None))
                 self._marks.hit("expired id")
+        by_id = [index for index, _, _ in expected]
+        by_table = self.catalog.fold(entry.position, self._facts[header.digest], by_id)
+        expected = sorted([*expected, *((index, code, None) for index, code in by_table.items())])
+        if by_table:
+            self._marks.hit("rejected for its table")
         found = [(one.index, one.code, one.first) for one in entry.rejections]
         if found != expected:
-            return f"P25c: {header} at {entry.position} rejects {found}, not {expected}"
+            return f"P25b, P25c: {header} at {entry.position} rejects {found}, not {expected}"
         return ""
 
     def _mark_repeat(

@@ -13,6 +13,7 @@ from sparktxlog.testing.seeds import Outcome
 from sparktxlog.testing.simulation.clients import Clients
 from sparktxlog.testing.simulation.faults import Faults, found_with_wrong_clock
 from sparktxlog.testing.simulation.network import Weather
+from sparktxlog.testing.simulation.progress import Progress
 from sparktxlog.testing.simulation.world import Layout, World
 
 HOUR_US = 3_600 * 1_000_000
@@ -60,7 +61,7 @@ def run_seed(
     outcome.trace, outcome.events, outcome.marks = checks.trace, world.steps, world.marks.counts
     outcome.epochs = max(checks.views, default=1)
     outcome.transactions = checks.transactions
-    outcome.simulated_s = world.now / 1e6
+    outcome.simulated_s, outcome.still_s = world.now / 1e6, checks.still_us / 1e6
     outcome.seconds = process_time() - started
     return outcome
 
@@ -86,6 +87,7 @@ def _simulate(world: World, hour_us: int, transactions: int, fault_pause_us: int
     world.relink()
     clients = Clients(world, hour_us, transactions)
     Faults(world, clients, hour_us - _HEAL_US, fault_pause_us, founded_wrong)
+    Progress(world, hour_us)
     world.run_until(hour_us - _HEAL_US + 60_000_000)
     world.network.cut.clear()
     world.network.slow_us.clear()

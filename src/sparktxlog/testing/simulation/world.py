@@ -10,7 +10,8 @@ from typing import Any
 
 from sparktxlog.errors import OutdatedError
 from sparktxlog.model.ids import NodeId
-from sparktxlog.model.operation import RunFacts
+from sparktxlog.model.operation import RunFacts, Touch
+from sparktxlog.model.table import Column, TableDefinition
 from sparktxlog.protocol.actions import (
     Action,
     FetchPayload,
@@ -47,6 +48,8 @@ from sparktxlog.testing.simulation.marks import Marks
 from sparktxlog.testing.simulation.network import Network, Weather
 from sparktxlog.testing.simulation.node import SimulatedNode
 
+#: Tables that there may be.
+_TABLES = 40
 #: Runs of one simulated tail message.
 _TAIL_RUNS = 40
 #: Old messages kept to arrive again.
@@ -76,6 +79,25 @@ class Layout:
 #: In every fourth seed of a layout a node's batches end after so many actions.  A batch begins with
 #: a persist, so only the smallest ones end between the queue, the view and the stamps of an epoch.
 _SMALL_BATCHES, _SMALL_EVERY = (1, 2, 3), 28
+
+
+def _tables_of(
+    ticket: int, n: int
+) -> tuple[tuple[Touch, ...], tuple[tuple[int, TableDefinition], ...]]:
+    """Return what a run does to tables: now and then it creates one, or writes to one.
+
+    The same table is created again and again, sometimes with another definition; some writes come
+    before their table, or were checked against another schema.
+    """
+    number, kind = divmod(ticket, 8)
+    name = f"t{number % _TABLES}"
+    if kind == 0:
+        columns = (Column(name="id", type="string" if number % 5 == 4 else "bigint"),)
+        return (), ((number % n, TableDefinition(name=name, columns=columns)),)
+    if kind == 1:
+        txs = tuple(range(number % n, n, 2)) if number % 2 else None
+        return (Touch(table=name, schema_version=1 + (number % 7 == 6), txs=txs),), ()
+    return (), ()
 
 
 class World:
@@ -184,7 +206,10 @@ class World:
         older = node.master._queue.catalog._older_ids.find(ids, 0)
         repeats = dict(known.repeats) | dict(older)
         acceptance = replace(known, repeats=tuple(sorted(repeats.items())))
-        facts = RunFacts(n=transactions, ids=ids, acceptance=acceptance)
+        touches, creates = _tables_of(ticket, transactions)
+        facts = RunFacts(
+            n=transactions, ids=ids, acceptance=acceptance, touches=touches, creates=creates
+        )
         self.facts[digest] = facts
         event = RunSubmitted(
             ticket=ticket,
