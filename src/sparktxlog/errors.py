@@ -119,6 +119,10 @@ class RemoteProtocolError(ProtocolError):
     http_status = 400
 
 
+class UnknownKindError(RemoteProtocolError):
+    """A peer of a later release sent a kind of message that this one does not know."""
+
+
 class CommitRejectedError(TxLogError):
     """The transaction certainly did not and will not take effect."""
 
@@ -324,6 +328,13 @@ class FrontLostError(CorruptLogError):
     """The front lacks what the node's other files say it had: the node must not go on with it."""
 
 
+class NewerReleaseError(CorruptLogError):
+    """A newer release wrote this, and the one at hand would read it wrongly; nothing changed."""
+
+    code = "newer-release"
+    definite = True
+
+
 class ExpiredError(StorageError):
     """The entry was pruned from the log."""
 
@@ -428,6 +439,12 @@ class ForbiddenPeerError(UnauthorizedError):
 
     code = "forbidden-peer"
     http_status = 403
+
+
+class WireVersionError(ForbiddenPeerError):
+    """The two nodes speak no common wire version, or the log works by a later one (P31)."""
+
+    code = "wire-version"
 
 
 class ApplyError(TxLogError):

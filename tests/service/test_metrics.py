@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import msgspec
 import pytest
 from tests.service.local_nodes import config_of, serving, until
 from tests.service.test_addresses import second_way
@@ -57,6 +58,8 @@ class Story:
     #: Ends the other node.
     of_b: AsyncExitStack
     under_way: asyncio.Task[Any] | None = None
+    #: The metric before one came.
+    unknown: dict[tuple[tuple[str, str], ...], float] = field(default_factory=dict)
     #: Damaged files as they were.
     lost: dict[Path, bytes] = field(default_factory=dict)
 
@@ -84,6 +87,13 @@ class Story:
         """Refuse who is no peer."""
         async with Stranger(self.a, "X") as stranger:
             assert (await stranger.send("/peer/v1/hello"))[0] == 403
+
+    async def later(self) -> None:
+        """Hear a kind of message that only a later release knows: it breaks nothing."""
+        link = self.b.parts.links["A"]
+        link._message("/peer/v1/epochs", msgspec.msgpack.encode(("Later", {"sender": "B"})))
+        await until(lambda: samples(self.a)["unknown_messages"] != self.unknown)
+        assert link.up
 
     async def fail(self) -> None:
         """Let a task of a link fail of what nobody foresaw: it is shown, and goes on later."""
@@ -209,6 +219,7 @@ STORY: dict[Step, tuple[str, ...]] = {
     Story.clock: ("clock_distance_us", "peer_clock_offset_us"),
     Story.cut: ("peer_address_answers",),
     Story.stranger: ("refused_peer_requests",),
+    Story.later: ("unknown_messages",),
     Story.fail: ("failing", "task_failures"),
     Story.fetch: ("fetching",),
     Story.fetched: ("peer_fetched_bytes", "peer_received_bytes"),
@@ -243,6 +254,7 @@ def test_every_metric_moves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
             released = threading.Event()
             story = Story(nodes["A"], nodes["B"], network, monkeypatch, released, of_b)
             before = samples(story.a)
+            story.unknown = before["unknown_messages"]
             assert set(before) == {name for names in STORY.values() for name in names}
             for step, moved in STORY.items():
                 await step(story)

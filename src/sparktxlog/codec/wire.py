@@ -5,26 +5,25 @@ Pushes are frames so that payload bytes are neither copied into nor out of msgpa
     u32 length of the header | header (msgpack RunHeader) | u64 length of the payload | payload
 
 one or more in a body.  Parts of epoch decisions travel as (name of the kind, body), because the
-values of the protocol know nothing of their names on the wire.  Wire version `WIRE_VERSION` is
-compared when peers greet each other.
+values of the protocol know nothing of their names on the wire.  Fields that a reader does not know
+are skipped, those that a writer did not know have their defaults (P31).
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar, get_args
 
 import msgspec
 
-from sparktxlog.errors import RemoteProtocolError
+from sparktxlog.errors import RemoteProtocolError, UnknownKindError
 from sparktxlog.model.copying import Grant, ReplicaSize
 from sparktxlog.model.report import WorkerReport
 from sparktxlog.protocol.balloting import EpochMessage, Standing
 from sparktxlog.protocol.messages import Announcement, Post, RunHeader, Tail
-
-WIRE_VERSION = 2
+from sparktxlog.protocol.view import FIRST_VERSION
 
 #: Node id, one of its several addresses, whether it answers.
 FoundAddresses = tuple[tuple[str, str, bool], ...]
@@ -63,7 +62,8 @@ class Hello:
     lineage: str
     #: `NodeConfig.shared_hash()`.
     config_hash: str
-    wire_version: int = WIRE_VERSION
+    #: What releases compare that know no range: the oldest version.
+    wire_version: int = FIRST_VERSION
     software: str = ""
     #: `NodeConfig.founding_hash()`; empty once the places were decided upon, not configured.
     founding_hash: str = ""
@@ -85,6 +85,15 @@ class Hello:
     #: End of the node's queue, and the chain hash there, hexadecimal; 0 = none, or not said.
     position: int = 0
     chain_hash: str = ""
+    #: Wire versions that the node speaks; 0 = `wire_version` and no other.  None below the one in
+    #: force, but for a fresh node: it has to learn that one first (P31).
+    oldest: int = 0
+    newest: int = 0
+
+    @property
+    def versions(self) -> tuple[int, int]:
+        """Oldest and newest wire version that the node speaks."""
+        return (self.oldest, self.newest) if self.newest else (self.wire_version,) * 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +119,20 @@ class RunsAnswer:
     """Payload containers in the order asked; None = not held here."""
 
     payloads: tuple[bytes | None, ...]
+
+
+def speaking(hello: Hello, newest: int, in_force: int) -> Hello:
+    """Return the greeting of a node that speaks certain wire versions (P31).
+
+    Args:
+        hello: All else that it says.
+        newest: Version of its release; the first one knows no range.
+        in_force: Version that its log works by.
+    """
+    known = newest > FIRST_VERSION
+    return replace(
+        hello, wire_version=in_force, oldest=in_force if known else 0, newest=newest if known else 0
+    )
 
 
 Message = (
@@ -175,6 +198,7 @@ def decode_epoch(data: bytes | memoryview) -> EpochMessage:
     """Read what `encode_epoch` wrote.
 
     Raises:
+        UnknownKindError: It is of a kind that this release does not know (definite).
         RemoteProtocolError: The bytes are no such message; nothing changed (definite).
     """
     try:
@@ -182,7 +206,7 @@ def decode_epoch(data: bytes | memoryview) -> EpochMessage:
         decoder = _epoch_decoders[name]
         message: EpochMessage = decoder.decode(body)
     except KeyError as error:
-        raise RemoteProtocolError(f"no epoch message is called {str(error)[:80]}") from error
+        raise UnknownKindError(f"no epoch message is called {str(error)[:80]}") from error
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise RemoteProtocolError(f"no epoch message in these bytes: {error}") from error
     return message

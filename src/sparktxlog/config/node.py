@@ -93,6 +93,8 @@ class NodeConfig:
     peers: tuple[Peer, ...]
     #: Name of the log once it does not follow from the configuration any more; empty before.
     log_lineage: str = ""
+    #: Newest wire version to speak, 0 = that of the release; for tests of upgrades, no setting.
+    wire_version: int = 0
     #: Key → where its value was given; what is missing has its default.
     origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 

@@ -11,6 +11,7 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from sparktxlog.config.node import NodeConfig
 from sparktxlog.config.table import ENV_PREFIX, SETTINGS, variable_of
 from sparktxlog.errors import ConfigError
 
+#: Lets a node speak no later wire version than this, as an older release; for tests of upgrades.
+WIRE_VERSION = "SPARKTXLOG_WIRE_VERSION"
 _MAX_FILE_BYTES = 1 << 20
 #: Keys of the sources that mean nothing any more (R11): told once, without effect.
 _DROPPED_KEYS = ("IncrementalUpdateLimit",)
@@ -54,7 +57,9 @@ def load_config(
             check_key(key, value, "command line")
             values[key] = (value, "command line")
     where = str(path) if path is not None else "configuration"
-    return resolve(values, where)
+    config = resolve(values, where)
+    wire_version = environ.get(WIRE_VERSION, "")
+    return replace(config, wire_version=int(wire_version)) if wire_version else config
 
 
 def _without_dropped(values: Mapping[str, Any], where: str) -> dict[str, Any]:

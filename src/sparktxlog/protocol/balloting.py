@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.messages import MergeBase, RunHeader
-from sparktxlog.protocol.view import Ballot, View
+from sparktxlog.protocol.view import FIRST_VERSION, Ballot, View
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +117,8 @@ class Promise:
     #: What the sender holds; of one that is no member it goes into no final queue, and only saves
     #: it the flush (P16).  None: the sender is a witness.
     state: MemberState | None = None
+    #: Newest wire version that the sender speaks (P31).
+    newest: int = FIRST_VERSION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

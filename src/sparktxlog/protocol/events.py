@@ -87,6 +87,8 @@ class LinkChanged:
 
     peer: NodeId
     up: bool
+    #: Newest wire version that the peer speaks; 0 = not known (P31).
+    newest: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

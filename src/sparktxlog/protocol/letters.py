@@ -45,14 +45,16 @@ class Letters:
         speaker: The master.
         own: This node.
         outbox: Takes what is sent.
+        newest: Newest wire version that this node speaks.
     """
 
-    __slots__ = ("_outbox", "_own", "_speaker")
+    __slots__ = ("_newest", "_outbox", "_own", "_speaker")
 
-    def __init__(self, speaker: Speaker, own: NodeId, outbox: Outbox) -> None:
+    def __init__(self, speaker: Speaker, own: NodeId, outbox: Outbox, newest: int) -> None:
         self._speaker = speaker
         self._own = own
         self._outbox = outbox
+        self._newest = newest
 
     def send(self, peer: NodeId, message: EpochMessage) -> None:
         """Send a message to another node."""
@@ -80,6 +82,7 @@ class Letters:
         return Promise(
             lineage=view.lineage, epoch=view.epoch, sender=self._own,
             incarnation=self._speaker.incarnation, ballot=ballot, accepted=accepted, state=state,
+            newest=self._newest,
         )  # fmt: skip
 
     def refusal(self, ballot: Ballot, promised: Ballot) -> Refusal:

@@ -81,6 +81,7 @@ from sparktxlog.protocol.standing import Standings, shortfall
 from sparktxlog.protocol.status import Awaited, AwaitReason, MasterStatus
 from sparktxlog.protocol.succession import Succession
 from sparktxlog.protocol.synchronized import SynchronizedQueue
+from sparktxlog.protocol.versions import ACCEPTANCE
 from sparktxlog.protocol.view import Ballot, Seat, View
 from sparktxlog.protocol.voter import Voter
 
@@ -253,8 +254,13 @@ class Master:
         """Return the digest of the own unstamped run that has a transaction, None if none has."""
         return self._staging.digest_of(transaction_id)
 
-    def acceptance(self, ids: bytes) -> Acceptance:
-        """Return what a manifest can say of these ids, as far as memory reaches."""
+    def acceptance(self, ids: bytes) -> Acceptance | None:
+        """Return what a manifest can say of these ids, as far as memory reaches.
+
+        None: not all members would read it (P31).
+        """
+        if self._view.version < ACCEPTANCE:
+            return None
         queue = self._queue
         return Acceptance(
             position=queue.position, ts=queue.key[1], repeats=tuple(queue.catalog.locate_all(ids))
@@ -360,6 +366,7 @@ class Master:
                 ordering.on_announcement(event.announcement, now)
             case LinkChanged():
                 self._succession.suspicion.link(event.peer, up=event.up, now=now)
+                self._succession.raising.linked(event.peer, event.newest if event.up else 0)
                 ordering.on_link(event.peer, up=event.up)
             case EpochMessageReceived():
                 self._on_epoch_message(event.message, now)
@@ -784,4 +791,5 @@ def first_view(config: MasterConfig) -> View:
         roster=roster,
         members=config.members,
         quorum_rule=config.quorum_rule or str(config.quorum),
+        version=config.version,
     )

@@ -21,6 +21,7 @@ from sparktxlog.protocol.balloting import MemberState, Promise, Vote
 from sparktxlog.protocol.bounds import LARGEST, all_fit
 from sparktxlog.protocol.messages import RunHeader
 from sparktxlog.protocol.union import FinalQueue, final_queue
+from sparktxlog.protocol.versions import raised
 from sparktxlog.protocol.view import Ballot, Seat, View
 
 
@@ -80,7 +81,7 @@ class Proposer:
         #: Whose queue reaches the candidate's base; empty for a value that was flushed before.
         self.holder = NodeId("")
         self.flushed: set[str] = set()
-        self._promises: dict[str, Promise] = {}
+        self._promises: dict[NodeId, Promise] = {}
         self._latest = latest
         #: Members that hold runs stamped later than can be: they only vote (C3).
         self._late: set[str] = set()
@@ -202,7 +203,7 @@ class Proposer:
         ]
         # If each was silent once, nobody is left out for it: without members nothing goes on.
         members = tuple(node for node in there if node not in intent.excluded) or tuple(there)
-        return replace(
+        chosen = replace(
             view,
             epoch=view.epoch + 1,
             roster=roster,
@@ -212,6 +213,8 @@ class Proposer:
             tail=queue.tail,
             end=queue.end,
         )
+        spoken = {node: promise.newest for node, promise in self._promises.items()}
+        return replace(chosen, version=raised(view, chosen, spoken))
 
     # -- flush -------------------------------------------------------------------------------------
 

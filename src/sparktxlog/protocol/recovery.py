@@ -11,6 +11,7 @@ from sparktxlog.model.operation import LONGEST_RUN, RunFacts
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.protocol.balloting import BallotState, Standing
 from sparktxlog.protocol.messages import MergeBase, RunHeader
+from sparktxlog.protocol.versions import NEWEST
 from sparktxlog.protocol.view import Seat, View
 
 
@@ -65,6 +66,10 @@ class MasterConfig:
     #: How often the node was started with this data directory, and the name of this process.
     start: int = 0
     boot: str = ""
+    #: Newest wire version that the node speaks (P31).
+    newest: int = NEWEST
+    #: Wire version in force in the first epoch.
+    version: int = NEWEST
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

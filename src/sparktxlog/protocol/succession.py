@@ -44,6 +44,7 @@ from sparktxlog.protocol.recovery import MasterConfig
 from sparktxlog.protocol.resting import Rest
 from sparktxlog.protocol.suspicion import Suspicion
 from sparktxlog.protocol.tails import TailRequests
+from sparktxlog.protocol.versions import Raising
 from sparktxlog.protocol.view import Ballot, View
 from sparktxlog.protocol.voter import Voter
 
@@ -138,7 +139,7 @@ class Succession:
             config.node_id, config.suspect_timeout_us, config.start_timeout_us,
             self.patience_us, now,
         )  # fmt: skip
-        self.letters = Letters(host, config.node_id, outbox)
+        self.letters = Letters(host, config.node_id, outbox, config.newest)
         self.voter = voter
         self.proposer: Proposer | None = None
         self.admission = Admission(self.patience_us)
@@ -155,6 +156,7 @@ class Succession:
         #: When this node starts the ballot that is needed, at the latest.
         self._begin_at = now
         self.rest = Rest(self.patience_us // 4)
+        self.raising = Raising(config.node_id, config.newest, 8 * self.patience_us, host.view, now)
         #: Node → when it was last told the view, or asked for its.
         self._answered_at: dict[str, int] = {}
         self.tails = TailRequests(outbox, 2 * self.patience_us)
@@ -172,6 +174,7 @@ class Succession:
         self._retry_at = now
         self._need_at = None
         self.rest.entered()
+        self.raising.entered(view, now)
         self._refused.clear()
         self.suspicion.forget()
         self.admission.entered(view)
@@ -213,6 +216,10 @@ class Succession:
         host = self._host
         limit = host.latest if host.is_member else None
         accepted = self.voter.accepted
+        if isinstance(message, (Prepare, Flush, Accept, Decide)) and (
+            message.view.version > self._config.newest
+        ):
+            return f"a view of wire version {message.view.version}: install a newer release here"
         if isinstance(message, Accept) and accepted and message.candidate == accepted.view:
             limit = None  # what it voted for it votes for again
         return misfit(message, max(self._seen, self.voter.promised.number), limit)
@@ -537,7 +544,8 @@ class Succession:
         suspects = suspicion.suspects(view.members, now)
         self._host.suspect(suspects)
         ready = self.admission.ready(view, now)
-        if not (suspects or ready or self.changes.pending):
+        raising = self.raising.wanted and now >= self.raising.at
+        if not (suspects or ready or self.changes.pending or raising):
             self._need_at = None
             suspicion.calm(now)
             return
@@ -548,7 +556,8 @@ class Succession:
                     self._probe(seat.node_id, suspects)
         overdue = suspicion.overdue(view.members, now) if self._config.auto_evict else frozenset()
         intent = self._intent(overdue, ready, now)
-        if not (overdue or intent.joiners or self.changes.pending):
+        raising = self.raising.may(suspicion.responders(now), now)
+        if not (overdue or intent.joiners or self.changes.pending or raising):
             self._need_at = None
             return
         if self._need_at is None:
@@ -629,7 +638,10 @@ class Succession:
         if phase not in _AT_WORK:
             return None
         times = [self.suspicion.next_deadline(view.members, now)]
-        if self.changes.pending or self.admission.ready(view, now):
+        raising = self.raising.wanted
+        if raising:
+            times.append(self.raising.at)
+        if self.changes.pending or raising or self.admission.ready(view, now):
             times.append(self.suspicion.probe_at)
         if self._need_at is not None:
             times.append(self._begin_at)
@@ -638,4 +650,4 @@ class Succession:
 
 def _decision(view: View) -> tuple[object, ...]:
     """Return what two nodes must agree on; where the tail begins is not part of it."""
-    return view.roster, view.members, view.quorum_rule, view.end
+    return view.roster, view.members, view.quorum_rule, view.end, view.version

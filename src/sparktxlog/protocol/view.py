@@ -15,6 +15,9 @@ from dataclasses import dataclass, field
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.messages import MergeBase, RunHeader
 
+#: Wire version of views, and of nodes, that name none.
+FIRST_VERSION = 2
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Ballot:
@@ -60,6 +63,8 @@ class View:
     end: MergeBase = field(default_factory=MergeBase)
     #: (lineage, last epoch) of the logs that this one continues by `force` (P23).
     ancestors: tuple[tuple[str, int], ...] = ()
+    #: Wire version in force: all members decide by its rules (P31).
+    version: int = FIRST_VERSION
 
     @property
     def quorum(self) -> int:

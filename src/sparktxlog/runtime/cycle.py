@@ -125,9 +125,11 @@ class Cycle:
         payload = encode_payload(manifest, split_payload(payload)[1])
         return self._submit_run(manifest, payload, singles=False)
 
-    def _acceptance(self, ids: bytes, older: OlderIdsFound) -> Acceptance:
+    def _acceptance(self, ids: bytes, older: OlderIdsFound) -> Acceptance | None:
         """Return what memory and files know of the ids; both must meet."""
         known = self._master.acceptance(ids)
+        if known is None:
+            return None
         if older.end < known.position - self._id_window:
             raise BusyError("ids of old transactions are still being filed", hint="Try again soon.")
         if not older.found:

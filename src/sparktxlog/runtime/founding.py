@@ -5,10 +5,13 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from types import MappingProxyType
 
 from sparktxlog.config import NodeConfig
-from sparktxlog.protocol.recovery import MasterConfig
+from sparktxlog.errors import NewerReleaseError
+from sparktxlog.protocol.recovery import MasterConfig, RecoveredState
+from sparktxlog.protocol.versions import NEWEST, OLDEST
 from sparktxlog.protocol.view import Seat, View
 from sparktxlog.runtime.joining import JoinOrder, join_order
 from sparktxlog.runtime.standings import INSTANCE
@@ -16,6 +19,8 @@ from sparktxlog.storage.interfaces import PutValue
 
 #: Name of the log, given when it was founded.
 _LINEAGE = "lineage"
+#: Wire version in force when it was founded; logs that have none are older.
+_VERSION = "founding-version"
 _US = 1_000_000
 
 
@@ -28,7 +33,11 @@ def configured_seats(config: NodeConfig) -> tuple[Seat, ...]:
 
 
 def core_config(
-    config: NodeConfig, *, order: JoinOrder | None = None, incarnation: int = 1
+    config: NodeConfig,
+    *,
+    order: JoinOrder | None = None,
+    incarnation: int = 1,
+    values: Mapping[str, bytes] = MappingProxyType({}),
 ) -> MasterConfig:
     """Return the core's settings.
 
@@ -36,11 +45,13 @@ def core_config(
         order: What a node was told that joins: it is no member of the log's first epoch, nor of
             any other one until it is admitted.
         incarnation: Of this node.
+        values: Kept by the front: the wire version in force when the log was founded (`found`).
     """
-    members = config.members
+    members, version = config.members, int(values.get(_VERSION, OLDEST))
     if order is not None:
         incarnation = max(incarnation, order.incarnation)
         members = tuple(member for member in members if member != config.node_id)
+        version = OLDEST
     return MasterConfig(
         node_id=config.node_id,
         members=members,
@@ -63,21 +74,52 @@ def core_config(
         idle_round_max_us=int(config.idle_round_max * _US),
         max_run=config.run_limit_transactions,
         max_incoming_bytes=config.incoming_limit_bytes,
+        newest=newest_version(config),
+        version=version,
     )
 
 
-def found_alone(config: NodeConfig, values: Mapping[str, bytes]) -> list[PutValue]:
-    """Return the write that gives the log of a node alone its name, if this is its first start.
+def found(config: NodeConfig, values: Mapping[str, bytes]) -> list[PutValue]:
+    """Return what is kept of the log's beginning, if this is the first start: version and name.
+
+    The log works by this release's wire version from its first epoch on; nodes of an older release
+    cannot found it with this one (P31).
 
     A log that one node begins would have the name of any other that a node of this id began, and a
     worker could not tell them apart.  The name of one that several nodes begin together follows
     from the cluster's name and its members, so that all have it before they ever met.  Old logs
     keep theirs.
     """
-    if config.peers or INSTANCE in values or join_order(values) is not None:
+    if INSTANCE in values or join_order(values) is not None:
         return []
-    name = f"{config.cluster}-{uuid.uuid4().hex[:12]}"
-    return [PutValue(name=_LINEAGE, value=name.encode())]
+    writes = [PutValue(name=_VERSION, value=str(newest_version(config)).encode())]
+    if not config.peers:
+        name = f"{config.cluster}-{uuid.uuid4().hex[:12]}"
+        writes.append(PutValue(name=_LINEAGE, value=name.encode()))
+    return writes
+
+
+def newest_version(config: NodeConfig) -> int:
+    """Return the newest wire version that this node speaks."""
+    return config.wire_version or NEWEST
+
+
+def check_version(config: NodeConfig, core: RecoveredState, directory: Path) -> None:
+    """Check that this release knows all that the log on this disk works by (P31).
+
+    Raises:
+        NewerReleaseError: A newer release raised the log's version (definite).
+    """
+    newest, version = newest_version(config), OLDEST if core.view is None else core.view.version
+    if core.ballot is not None and core.ballot.accepted is not None:
+        version = max(version, core.ballot.accepted.view.version)
+    if version > newest:
+        raise NewerReleaseError(
+            f"{directory}: the log works by wire version {version}, this release speaks {OLDEST} "
+            f"to {newest}",
+            hint="Start the newer release: the log's version never goes back.",
+            path=str(directory),
+        )
 
 
 def with_lineage(
@@ -92,7 +134,7 @@ def with_lineage(
     the same positions and hashes.
 
     Args:
-        values: Kept by the front: the name that the log got when it was founded (`found_alone`).
+        values: Kept by the front: the name that the log got when it was founded (`found`).
     """
     if view is not None:
         return replace(config, log_lineage=view.ancestors[0][0] if view.ancestors else view.lineage)

@@ -107,6 +107,7 @@ class Membership:
         self._greeter.enter(
             places, view.lineage, [lineage for lineage, _ in view.ancestors],
             epoch=view.epoch, ancestor_epochs=[epoch for _, epoch in view.ancestors],
+            version=view.version,
         )  # fmt: skip
         self._holders.set_members(seat.node_id for seat in view.roster if not seat.witness)
         for node_id in [node_id for node_id in self._links if node_id not in places]:

@@ -57,6 +57,10 @@ class Metrics(Collector):
             "sparktxlog_refused_peer_requests", "Requests of peers that were refused.", ("code",),
             registry=self.registry,
         )  # fmt: skip
+        self.unknown_messages = Counter(
+            "sparktxlog_unknown_messages", "Messages of kinds that this release does not know.",
+            registry=self.registry,
+        )  # fmt: skip
         self.ordered = Counter(
             "sparktxlog_ordered_transactions", "Transactions ordered since the start.",
             registry=self.registry,

@@ -38,6 +38,7 @@ from sparktxlog.model.operation import RunManifest
 from sparktxlog.model.receipt import LEVEL_RANK, Level, Receipt, ReceiptRejection
 from sparktxlog.model.report import Recount, WorkerReport
 from sparktxlog.model.table import TableDefinition
+from sparktxlog.protocol.versions import ACCEPTANCE
 from sparktxlog.runtime.clock import wall_us
 from sparktxlog.runtime.epochs import Epochs, duty_master
 from sparktxlog.runtime.parts import Parts
@@ -160,6 +161,13 @@ class Node:
         Raises:
             ExpiredTransactionError, InvalidRequestError: Nothing happened (definite).
         """
+        in_force = self._parts.master.view.version
+        if in_force < ACCEPTANCE and any(until is not None for until in valid_until):
+            raise InvalidRequestError(
+                f"valid_until needs wire version {ACCEPTANCE}, the log works by {in_force}",
+                hint="It will once all nodes speak it; see `sparktxlog status`.",
+                field="valid_until",
+            )
         now, most_s = wall_us(), self.config.id_window_time
         for until in valid_until:
             if until is not None and until < now:

@@ -17,6 +17,7 @@ from sparktxlog.model.report import Recount, WorkerReport
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.phases import Phase
 from sparktxlog.protocol.status import MasterStatus, PeerStatus
+from sparktxlog.protocol.versions import OLDEST, deciders
 from sparktxlog.runtime.clock import Clock, wall_us
 from sparktxlog.runtime.copies import Copies
 from sparktxlog.runtime.cycle import Cycle
@@ -26,6 +27,7 @@ from sparktxlog.runtime.epochs import Epochs
 from sparktxlog.runtime.executor import AsideWrite, Executor
 from sparktxlog.runtime.fetching import Fetcher
 from sparktxlog.runtime.forgetting import forgettable
+from sparktxlog.runtime.founding import newest_version
 from sparktxlog.runtime.holdings import Holdings
 from sparktxlog.runtime.joining import Joining
 from sparktxlog.runtime.membership import Membership
@@ -256,6 +258,7 @@ class Parts:
             "undelivered": self.damage.runs(),
             "damaged_files": self.damage.files(),
             **self.epochs.view(),
+            **self._versions(),
             # The core does not know what the shell found, or does not run.
             **({"phase": Phase.FAULT.value, "phase_reason": halted} if halted else {}),
             "reachability": self.epochs.reachability(),
@@ -312,6 +315,21 @@ class Parts:
             "wall": wall_us(),
         }  # fmt: skip
 
+    def _versions(self) -> dict[str, Any]:
+        """Return the wire version in force, what this node speaks, and who keeps it back (P31)."""
+        view, newest = self.master.view, newest_version(self.config)
+        links = {node: self.links[node] for node in deciders(view) if node in self.links}
+        older = {
+            str(node): {"newest": link.newest, "linked": link.up}
+            for node, link in sorted(links.items())
+            if not (link.up and link.newest >= newest)
+        }
+        return {
+            "wire_version": view.version,
+            "wire_versions": [OLDEST, newest],
+            "wire_version_waits_for": older if view.version < newest else {},
+        }
+
     def _overrun_and_absent(self) -> list[dict[str, Any]]:
         """Return lines of members' replicas that need a copy and were not heard since the start."""
         heard = {state.report.node_id for state in self.replicas.states()}
@@ -354,6 +372,7 @@ class Parts:
             "id": peer.peer,
             "url": link.url,
             "linked": link.up,
+            "wire_version": link.version if link.up else None,
             "addresses": link.addresses(),
             "round_trip_s": None if link.round_trip_s is None else round(link.round_trip_s, 6),
             "reason": link.reason,

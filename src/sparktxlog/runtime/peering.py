@@ -26,6 +26,7 @@ from sparktxlog.errors import (
     RemoteProtocolError,
     TxLogError,
     UnauthorizedError,
+    UnknownKindError,
 )
 from sparktxlog.model.ids import NodeId, transaction_id_from_text
 from sparktxlog.model.operation import RunFacts, StagedFile
@@ -73,6 +74,8 @@ class Peering:
         self._greeter = parts.greeter
         self._verifier = parts.verifier
         self._refusals: dict[tuple[str, str], int] = {}
+        #: Messages of kinds that this release does not know.
+        self._unknown = 0
 
     # -- files -------------------------------------------------------------------------------------
 
@@ -173,6 +176,13 @@ class Peering:
                 "peer refused", peer=node, code=error.code, reason=error.message, path=path,
                 client=client, times=count + 1,
             )  # fmt: skip
+
+    def note_unknown(self, sender: str, error: UnknownKindError) -> None:
+        """Count a message of a kind that this release does not know; the first one is logged."""
+        if not self._unknown:
+            _log.warning("a message of a later release is ignored", peer=sender, reason=str(error))
+        self._unknown += 1
+        self._parts.metrics.unknown_messages.inc()
 
     async def on_hello(
         self, sender: str, headers: Mapping[str, str], hello: Hello

@@ -12,7 +12,7 @@ from typing import Any
 import structlog
 
 from sparktxlog import __version__
-from sparktxlog.codec.wire import Hello
+from sparktxlog.codec.wire import Hello, speaking
 from sparktxlog.config import NodeConfig
 from sparktxlog.errors import FrontLostError, OutdatedError, TxLogError
 from sparktxlog.model.ids import NodeId
@@ -36,7 +36,7 @@ from sparktxlog.runtime.epoch_history import EpochHistory
 from sparktxlog.runtime.epochs import Epochs
 from sparktxlog.runtime.executor import AsideWrite, Executor
 from sparktxlog.runtime.fetching import Fetcher
-from sparktxlog.runtime.founding import core_config, found_alone, with_lineage
+from sparktxlog.runtime.founding import check_version, core_config, found, with_lineage
 from sparktxlog.runtime.holdings import Holdings, OwnRun
 from sparktxlog.runtime.joining import Joining, join_order
 from sparktxlog.runtime.membership import Membership, places_of
@@ -110,7 +110,8 @@ class _Builder:
         self.state: FrontState = front.load(1 if config.is_witness else config.id_window)
         self.boot = str(uuid.uuid4())
         start, counted = count_start(self.state.values)
-        founding = found_alone(config, self.state.values)
+        check_version(config, self.state.core, config.data_dir)
+        founding = found(config, self.state.values)
         front.write([counted, *founding])
         self.state = replace(
             self.state,
@@ -123,7 +124,12 @@ class _Builder:
             config, self.state.core.view, self.order, self.state.values
         )
         self.core = replace(
-            core_config(config, order=self.order, incarnation=self.state.incarnation),
+            core_config(
+                config,
+                order=self.order,
+                incarnation=self.state.incarnation,
+                values=self.state.values,
+            ),
             start=start,
             boot=self.boot,
         )
@@ -332,7 +338,7 @@ class _Builder:
             incarnation=self.core.incarnation,
         )
         greeter = Greeter(
-            own,
+            speaking(own, self.core.newest, view.version),
             places_of(config, view.roster),
             {
                 name.removeprefix(PEER_INSTANCE): value.decode()
@@ -522,6 +528,10 @@ class _Builder:
 
     def _on_view(self, view: View) -> None:
         self.membership.enter(view)
+        for link in self.links.values():
+            if link.up and link.newest < view.version:  # what it greeted with is over (P31)
+                self._on_doubt(link.node_id)
+                link.greet_again()
         self.receipts.forget(self._was_dropped)
 
     def _was_dropped(self, first_id: bytes) -> bool:
@@ -572,7 +582,7 @@ class _Builder:
         link = self.links.get(node_id)
         if link is None:
             return  # it has lost its place
-        self.cycle.tell_always(LinkChanged(peer=NodeId(node_id), up=up))
+        self.cycle.tell_always(LinkChanged(peer=NodeId(node_id), up=up, newest=link.newest))
         self.addresses.look_again()
         if up:
             self.joining.linked(link)
@@ -582,7 +592,7 @@ class _Builder:
             link.report(self.replicas.latest_own(self.clock.now()))
 
     def _on_doubt(self, node_id: str) -> None:
-        """Let a node that contradicts itself greet anew: it is told to come back as another."""
+        """Let a node greet anew, and be judged anew."""
         if self.parts is not None and self.parts.verifier is not None:
             self.parts.verifier.expel(node_id)
 

@@ -22,6 +22,7 @@ from sparktxlog.errors import (
     SlowRequestError,
     TxLogError,
     UnauthorizedError,
+    UnknownKindError,
 )
 from sparktxlog.model.operation import StagedFile
 from sparktxlog.protocol.messages import Announcement, Tail
@@ -184,7 +185,13 @@ class PeerRoutes:
         return Response(status_code=204)
 
     async def _epochs(self, sender: str, request: Request, body: bytes) -> Response:
-        await self._peering.on_epoch(sender, wire.decode_epoch(body))
+        try:
+            message = wire.decode_epoch(body)
+        except UnknownKindError as error:
+            # All that travels here is repeated, or asked for again, until it is of use (P31).
+            self._peering.note_unknown(sender, error)
+        else:
+            await self._peering.on_epoch(sender, message)
         return Response(status_code=204)
 
     async def _snapshot(self, sender: str, request: Request, body: bytes) -> Response:

@@ -29,6 +29,7 @@ from sparktxlog.storage.front_schema import (
     encode_view,
     entry_row,
     header_of,
+    keep_out_older,
     stored_entry,
     view_of,
 )
@@ -51,13 +52,20 @@ _Run = tuple[RunHeader, bytes]
 def put_ballot(db: sqlite3.Connection, write: PutBallot) -> None:
     """Keep a voter's state."""
     _put_meta(db, "ballot", encode_ballot(write.state))
+    if write.state.accepted is not None:
+        keep_out_older(db, write.state.accepted.view.version)
 
 
 def put_view(db: sqlite3.Connection, write: PutView) -> list[_Run]:
     """Keep a view; return the incoming runs that went with it."""
-    _put_meta(db, "view", encode_view(write.view))
+    _keep_view(db, write.view)
     _put_meta(db, "incarnation", write.incarnation)
     return _drop_incoming(db, "origin <> ? OR incarnation <> ?", (write.node_id, write.incarnation))
+
+
+def _keep_view(db: sqlite3.Connection, view: View) -> None:
+    _put_meta(db, "view", encode_view(view))
+    keep_out_older(db, view.version)
 
 
 def put_restamp(db: sqlite3.Connection, write: PutRestamp) -> _Run:
@@ -196,7 +204,7 @@ def reset(db: sqlite3.Connection, write: ResetFront) -> tuple[Ends, list[_Run]]:
         db.execute(f"DELETE FROM {table}")
     ends = _put_snapshot(db, snapshot)
     if (view := newer_view(view_of(meta.get("view")), snapshot.view)) is not None:
-        _put_meta(db, "view", encode_view(view))
+        _keep_view(db, view)
     _put_meta(db, "incarnation", incarnation)
     _put_meta(db, "resets", meta.get("resets", 0) + 1)
     return ends, gone

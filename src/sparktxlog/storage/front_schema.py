@@ -8,20 +8,29 @@ from typing import Any
 
 import msgspec
 
-from sparktxlog.errors import CorruptLogError, DiskFullError, FrontLostError, StorageError
+from sparktxlog.errors import (
+    CorruptLogError,
+    DiskFullError,
+    FrontLostError,
+    NewerReleaseError,
+    StorageError,
+)
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import Acceptance, RunFacts, Touch
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.protocol.balloting import BallotState
 from sparktxlog.protocol.messages import QueueEntry, Rejection, RunHeader
-from sparktxlog.protocol.view import View
+from sparktxlog.protocol.view import FIRST_VERSION, View
 from sparktxlog.storage.durability import rewrite_file
 from sparktxlog.storage.interfaces import Segment, StoredEntry
 
 #: "TXLG": tells this file from other SQLite files.
 APPLICATION_ID = 0x54584C47
-#: Rises with every change of the tables; an older program refuses a newer file.
-SCHEMA_VERSION = 2
+#: Formats that this release writes and goes on with; an older one refuses a later format.  Format
+#: 2 becomes 3 without a change of tables, as soon as the log works by a wire version that the
+#: releases which wrote it do not know (P31): until then they can take the file back.
+SCHEMA_VERSION = 3
+_KEPT_VERSION = 2
 
 _PAGE_BYTES = 8192
 #: The write-ahead log is folded back in steps of this size: fewer, larger steps write a page
@@ -112,7 +121,7 @@ def open_front(path: Path) -> sqlite3.Connection:
             )
         elif _format(connection) == (APPLICATION_ID, 1):
             connection.executescript(
-                f"BEGIN; {_TABLES_2} PRAGMA user_version={SCHEMA_VERSION}; COMMIT;"
+                f"BEGIN; {_TABLES_2} PRAGMA user_version={_KEPT_VERSION}; COMMIT;"
             )
         _check_version(connection, path)
         _fold_log(connection, path)
@@ -156,13 +165,21 @@ def _fold_log(connection: sqlite3.Connection, path: Path) -> None:
 
 def _check_version(connection: sqlite3.Connection, path: Path) -> None:
     owner, version = _format(connection)
-    if owner != APPLICATION_ID or version != SCHEMA_VERSION:
-        raise CorruptLogError(
-            f"{path} has format {version} of application {owner:#x},"
-            f" this version reads format {SCHEMA_VERSION}",
-            hint="Use the version of sparktxlog that wrote it, or another data-dir.",
-            path=str(path),
-        )
+    if owner == APPLICATION_ID and _KEPT_VERSION <= version <= SCHEMA_VERSION:
+        return
+    text = (
+        f"{path} has format {version} of application {owner:#x}, this release reads formats 1 to "
+        f"{SCHEMA_VERSION}"
+    )
+    hint = "Use the release of sparktxlog that wrote it, or another data-dir."
+    newer = owner == APPLICATION_ID and version > SCHEMA_VERSION
+    raise (NewerReleaseError if newer else CorruptLogError)(text, hint=hint, path=str(path))
+
+
+def keep_out_older(connection: sqlite3.Connection, wire_version: int) -> None:
+    """Let releases refuse the file that do not know the wire version its log works by."""
+    if wire_version > FIRST_VERSION and _format(connection)[1] < SCHEMA_VERSION:
+        connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
 
 
 def _format(connection: sqlite3.Connection) -> tuple[int, int]:

@@ -22,10 +22,11 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from sparktxlog.codec.wire import WIRE_VERSION, Hello
+from sparktxlog.codec.wire import Hello, speaking
 from sparktxlog.config import SETTINGS
-from sparktxlog.errors import QUARANTINE_HINT, ForbiddenPeerError
+from sparktxlog.errors import QUARANTINE_HINT, ForbiddenPeerError, WireVersionError
 from sparktxlog.protocol.balloting import Standing
+from sparktxlog.protocol.view import FIRST_VERSION
 
 _log = structlog.get_logger("sparktxlog.greeting")
 
@@ -106,14 +107,19 @@ class Greeter:
         self._shown_now = shown
         self._standing = standing
         self._joiners: dict[str, Joiner] = {}
+        #: Node → version that both speak, by its last greeting.
+        self._common: dict[str, int] = {}
 
     @property
     def own(self) -> Hello:
         """This node's greeting as of now."""
         decision, position, chain_hash = self._shown_now()
+        fresh = self._is_fresh()
         return replace(
-            self._own, fresh=self._is_fresh(), decision=decision, position=position,
+            self._own, fresh=fresh, decision=decision, position=position,
             chain_hash=chain_hash, standing=self._standing(),
+            # A release that knows no range would not tell it to join.
+            wire_version=FIRST_VERSION if fresh else self._own.wire_version,
         )  # fmt: skip
 
     def known(self, node_id: str) -> bool:
@@ -123,6 +129,10 @@ class Greeter:
     def is_joiner(self, node_id: str) -> bool:
         """Return whether a node speaks under an incarnation that no view has yet."""
         return node_id in self._joiners
+
+    def version(self, node_id: str) -> int:
+        """Return the wire version to use with a node that greeted; the first one before."""
+        return self._common.get(node_id, FIRST_VERSION)
 
     # -- places ------------------------------------------------------------------------------------
 
@@ -141,13 +151,15 @@ class Greeter:
         *,
         epoch: int = 0,
         ancestor_epochs: Iterable[int] = (),
+        version: int = FIRST_VERSION,
     ) -> None:
         """Take a decided view into force; joiners that it has are known from now on."""
         self.set_places(places)
-        self._own = replace(
+        own = replace(
             self._own, lineage=lineage, ancestors=tuple(ancestors), founding_hash="", epoch=epoch,
             ancestor_epochs=tuple(ancestor_epochs),
         )  # fmt: skip
+        self._own = speaking(own, own.versions[1], version)
         for node_id, joiner in list(self._joiners.items()):
             place = self._places.get(node_id)
             if place is None or place.incarnation > joiner.incarnation:
@@ -274,9 +286,8 @@ class Greeter:
                 "Compare peer.<n>.id with the peer's node-id (G41).",
             )  # fmt: skip
         url, urls = hello.url.rstrip("/"), self._places[expected].urls
+        self._common[expected] = self._choose(hello, expected)
         for what, theirs, ours, hint in (
-            ("wire version", str(hello.wire_version), str(WIRE_VERSION),
-             "Run the same release on all members."),
             ("URL", url, url if url in urls else ",".join(urls),
              "Compare peer.<n>.url with the peer's master-url (G42)."),
             ("configuration", hello.config_hash, own.config_hash,
@@ -286,6 +297,28 @@ class Greeter:
                 raise self._refusal(
                     hello, f"{what} of node {expected!r} is {theirs[:120]!r}, here {ours!r}", hint
                 )
+
+    def _choose(self, hello: Hello, node: str) -> int:
+        """Return the wire version to use with a node (P31).
+
+        Raises:
+            WireVersionError: There is none (definite).
+        """
+        own, (oldest, newest), (least, most) = self.own, self._own.versions, hello.versions
+        # Whoever keeps nothing of the log learns the version in force when it joins.
+        if own.fresh and not hello.fresh:
+            oldest = FIRST_VERSION
+        if hello.fresh and not own.fresh:
+            least = FIRST_VERSION
+        if max(oldest, least) <= min(newest, most):
+            return min(newest, most)
+        older = f"node {node!r}" if most < oldest else "this node"
+        raise WireVersionError(
+            f"node {node!r} ({hello.software[:40] or 'no release named'}) speaks wire versions "
+            f"{least} to {most}, this one ({own.software}) {oldest} to {newest}: none in common.  "
+            f"Install the newer release at {older}; the log's version never goes back",
+            node=hello.node_id[:80], url=hello.url[:200],
+        )  # fmt: skip
 
     def _second_node(self, hello: Hello) -> ForbiddenPeerError:
         return self._refusal(

@@ -117,6 +117,8 @@ class PeerLink:
         #: Set to make the link try again at once.
         self._hurry = asyncio.Event()
         self._to = ""
+        #: Newest wire version that the peer speaks, 0 = not known yet.
+        self.newest = 0
         self._outbox = Outbox()
         self._reports = ReportSender()
         self._post_ready = asyncio.Event()
@@ -189,6 +191,11 @@ class PeerLink:
     def boot(self) -> str:
         """Start of the peer that was greeted last; empty before."""
         return self._to.partition(".")[0]
+
+    @property
+    def version(self) -> int:
+        """Wire version in use with the peer (P31)."""
+        return self._greeter.version(self.node_id)
 
     async def other_process(self, boot: str) -> str:
         """Return which process answers at the peer's addresses instead of one; empty = none does.
@@ -312,7 +319,7 @@ class PeerLink:
 
     async def _greet(self) -> None:
         hello = await self._introduce(self.url)
-        self._to = hello.boot
+        self._to, self.newest = hello.boot, hello.versions[1]
         self._broken.clear()
         self._greeted.set()
         self.up, self.reason = True, ""

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from sparktxlog.codec import wire
-from sparktxlog.errors import RemoteProtocolError
+from sparktxlog.errors import RemoteProtocolError, UnknownKindError
 from sparktxlog.model.copying import Grant, OfferedFile, OfferedTable, ReplicaSize
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.report import TableState, WorkerReport
@@ -72,22 +72,25 @@ GRANT = Grant(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "message",
-    [
-        wire.Envelope(post=POST, reports=(REPORT,)),
-        wire.Envelope(),
-        wire.Envelope(hears=("b",), addresses=(("b", "http://b", True), ("b", "http://b2", False))),
-        wire.LeaseRequest(worker_id="w"),
-        GRANT,
-        ReplicaSize(node_id="a", position=3, files={"t": [("x.parquet", 1 << 40)]}),
-        TAIL,
-        Announcement(lineage="l", epoch=1, origin=NodeId("a"), digest=b"d" * 32, size_bytes=1,
-                     staged_bytes=2),
-        wire.Hello(node_id="a", url="u", instance="i", boot="b", lineage="l", config_hash="c"),
-        HEADER,
-    ],
-)  # fmt: skip
+MESSAGES: list[wire.Message] = [
+    wire.Envelope(post=POST, reports=(REPORT,)),
+    wire.Envelope(),
+    wire.Envelope(hears=("b",), addresses=(("b", "http://b", True), ("b", "http://b2", False))),
+    wire.PostAnswer(kept=("w",)),
+    wire.LeaseRequest(worker_id="w"),
+    wire.RunsRequest(runs=(("a", 1, 7),)),
+    wire.RunsAnswer(payloads=(b"p", None)),
+    GRANT,
+    ReplicaSize(node_id="a", position=3, files={"t": [("x.parquet", 1 << 40)]}),
+    TAIL,
+    Announcement(lineage="l", epoch=1, origin=NodeId("a"), digest=b"d" * 32, size_bytes=1,
+                 staged_bytes=2),
+    wire.Hello(node_id="a", url="u", instance="i", boot="b", lineage="l", config_hash="c"),
+    HEADER,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("message", MESSAGES)
 def test_messages_come_back_as_they_were(message: wire.Message) -> None:
     assert wire.decode(type(message), wire.encode(message)) == message
 
@@ -170,8 +173,17 @@ def test_parts_of_epoch_decisions_come_back_as_they_were(message: EpochMessage) 
     assert wire.decode_epoch(wire.encode_epoch(message)) == message
 
 
+def test_every_message_is_tried() -> None:
+    assert {type(message) for message in MESSAGES} == set(wire._decoders)
+
+
 def test_every_part_of_a_decision_is_tried() -> None:
     assert {type(m).__name__ for m in EPOCH_MESSAGES} == set(wire._epoch_kinds)
+
+
+def test_a_part_of_a_decision_of_another_release_is_told_from_damage() -> None:
+    with pytest.raises(UnknownKindError, match="no epoch message is called 'Later'"):
+        wire.decode_epoch(msgspec.msgpack.encode(("Later", {"anything": 1})))
 
 
 @pytest.mark.parametrize("data", [b"", b"\xc1", wire.encode(POST), b"\x92\xa4Vote\x80"])

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from sparktxlog.config import NodeConfig, load_config
+from sparktxlog.errors import NewerReleaseError
 from sparktxlog.protocol.messages import MergeBase
+from sparktxlog.protocol.versions import NEWEST, OLDEST
 from sparktxlog.protocol.view import View
 from sparktxlog.runtime.standings import INSTANCE
 from sparktxlog.runtime.wiring import build_node
@@ -82,3 +87,43 @@ def test_nodes_that_begin_a_log_together_have_its_name_before_they_meet(tmp_path
     }  # fmt: skip
     config = config_of(tmp_path, **peers)
     assert lineage_of(config) == config.lineage
+
+
+def version_of(config: NodeConfig) -> int:
+    """Start a node and return the wire version that its log works by."""
+
+    async def main() -> int:
+        running = build_node(config)
+        await running.start()
+        try:
+            return running.parts.master.view.version
+        finally:
+            await running.stop()
+
+    return asyncio.run(main())
+
+
+def test_a_new_log_works_by_the_version_of_the_release_that_founds_it(tmp_path: Path) -> None:
+    config = config_of(tmp_path)
+    assert [version_of(config), version_of(config)] == [NEWEST, NEWEST]
+
+
+def test_an_old_log_keeps_its_version_and_alone_it_is_raised_at_once(tmp_path: Path) -> None:
+    front = SqliteFront(tmp_path)
+    front.write([PutValue(name=INSTANCE, value=b"made by an earlier release")])
+    front.close()
+    older = replace(config_of(tmp_path), wire_version=OLDEST)
+    assert [version_of(older), version_of(older)] == [OLDEST, OLDEST]
+
+    async def main() -> None:
+        running = build_node(config_of(tmp_path))
+        assert running.parts.master.view.version == OLDEST
+        await running.start()
+        async with asyncio.timeout(30):
+            while running.parts.master.view.version == OLDEST:
+                await asyncio.sleep(0.01)
+        await running.stop()
+
+    asyncio.run(main())
+    with pytest.raises(NewerReleaseError, match=r"works by wire version 3, .* speaks 2 to 2"):
+        version_of(older)

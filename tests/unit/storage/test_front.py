@@ -17,10 +17,25 @@ from threading import Thread
 import pytest
 from tests.storage_samples import entries_of, ids_in, run_of
 
-from sparktxlog.errors import CorruptLogError, DiskFullError, LockedError, StorageError
+from sparktxlog.errors import (
+    CorruptLogError,
+    DiskFullError,
+    LockedError,
+    NewerReleaseError,
+    StorageError,
+)
+from sparktxlog.protocol.balloting import BallotState, Vote
+from sparktxlog.protocol.view import FIRST_VERSION, Ballot, View
 from sparktxlog.storage.durability import rewrite_file
 from sparktxlog.storage.front import FRONT_NAME, SqliteFront
-from sparktxlog.storage.interfaces import AppendQueue, ForgetPayloads, MarkPublished, Segment
+from sparktxlog.storage.interfaces import (
+    AppendQueue,
+    ForgetPayloads,
+    MarkPublished,
+    PutBallot,
+    PutView,
+    Segment,
+)
 from sparktxlog.storage.lock import DirectoryLock
 
 
@@ -215,8 +230,35 @@ def test_another_format_is_refused(tmp_path: Path) -> None:
     other = sqlite3.connect(tmp_path / FRONT_NAME)
     other.execute("PRAGMA user_version=99")
     other.close()
-    with pytest.raises(CorruptLogError, match="format 99"):
+    with pytest.raises(NewerReleaseError, match=r"format 99 .* reads formats 1 to 3"):
         SqliteFront(tmp_path)
+
+
+def format_of(directory: Path) -> int:
+    connection = sqlite3.connect(directory / FRONT_NAME)
+    found: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    connection.close()
+    return found
+
+
+@pytest.mark.parametrize("as_vote", [True, False])
+def test_older_releases_are_kept_out_once_the_log_works_by_a_version_beyond_theirs(
+    tmp_path: Path, as_vote: bool
+) -> None:
+    """They would drop the version from a view that they accepted, and decide by other rules."""
+    SqliteFront(tmp_path).close()
+    other = sqlite3.connect(tmp_path / FRONT_NAME)
+    other.execute("PRAGMA user_version=2")
+    other.close()
+    for version, format_ in ((FIRST_VERSION, 2), (FIRST_VERSION + 1, 3)):
+        view = View(lineage="l", epoch=version, roster=(), members=(), version=version)
+        vote = BallotState(epoch=1, accepted=Vote(ballot=Ballot(), view=view))
+        front = SqliteFront(tmp_path)
+        front.write(
+            [PutBallot(state=vote) if as_vote else PutView(view=view, node_id="a", incarnation=1)]
+        )
+        front.close()
+        assert format_of(tmp_path) == format_
 
 
 def test_a_foreign_database_is_refused(tmp_path: Path) -> None:

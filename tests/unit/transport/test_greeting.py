@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from sparktxlog.codec.wire import Hello
+from sparktxlog.codec.wire import Hello, speaking
 from sparktxlog.config import SETTINGS
-from sparktxlog.errors import ForbiddenPeerError
+from sparktxlog.errors import ForbiddenPeerError, WireVersionError
 from sparktxlog.protocol.balloting import Standing
 from sparktxlog.transport.greeting import Greeter, Place
 
@@ -239,3 +239,76 @@ def test_a_greeting_shows_what_is_so_now() -> None:
     assert (judge.own.decision, judge.own.position, judge.own.chain_hash) == ("d1", 4, "ab")
     now[1] = 5
     assert judge.own.position == 5
+
+
+# -- wire versions (P31) ---------------------------------------------------------------------------
+
+
+def versions_of(own: Hello, peer: Hello) -> tuple[int, int]:
+    """Return the versions that two nodes choose for their link, each for itself."""
+    found = []
+    for here, there in ((own, peer), (peer, own)):
+        place = {there.node_id: there.url}
+        judge = Greeter(here, place, {}, lambda node, i: None, is_fresh=lambda f=here.fresh: f)  # type: ignore[misc]
+        judge.check(there, there.node_id)
+        found.append(judge.version(there.node_id))
+    return found[0], found[1]
+
+
+@pytest.mark.parametrize(
+    ("own", "peer", "chosen"),
+    [
+        ((3, 2), (3, 2), 3),
+        ((3, 2), (2, 2), 2),
+        ((4, 3), (3, 3), 3),
+        ((5, 2), (4, 3), 4),
+    ],
+)
+def test_both_ends_choose_the_newest_common_version(
+    own: tuple[int, int], peer: tuple[int, int], chosen: int
+) -> None:
+    assert versions_of(speaking(A, *own), speaking(B, *peer)) == (chosen, chosen)
+
+
+def test_a_release_that_knows_no_range_is_spoken_to_as_before() -> None:
+    """It compares one number, which must be its own."""
+    own = speaking(A, 3, 2)
+    assert own.wire_version == B.wire_version == 2
+    assert (B.oldest, B.newest) == (0, 0)
+    assert versions_of(own, B) == (2, 2)
+
+
+@pytest.mark.parametrize("peer", [B, speaking(B, 2, 2), speaking(B, 3, 3)])
+def test_who_does_not_speak_the_version_in_force_is_refused_with_the_way_out(peer: Hello) -> None:
+    """The log works by version 4: what older releases make of it would differ."""
+    judge = Greeter(speaking(A, 5, 4), {"B": "http://b"}, {}, lambda node, i: None)
+    with pytest.raises(WireVersionError) as caught:
+        judge.check(peer, "B")
+    least, most = peer.versions
+    assert f"speaks wire versions {least} to {most}, this one () 4 to 5" in caught.value.message
+    assert "Install the newer release at node 'B'" in caught.value.message
+    other = Greeter(peer, {"A": "http://a"}, {}, lambda node, i: None)
+    with pytest.raises(WireVersionError, match="Install the newer release at this node"):
+        other.check(speaking(A, 5, 4), "A")
+
+
+def test_an_empty_node_of_a_newer_release_may_join_a_log_of_an_older_one() -> None:
+    """It would found a log of its own version; in this one it learns which is in force."""
+    new, old = replace(speaking(B, 3, 3), fresh=True, founding_hash="f"), speaking(A, 3, 2)
+    judge = Greeter(old, {"B": "http://b"}, {}, lambda node, i: None)
+    assert judge.judge(new, "B") == 2, "it was not told to join"
+    fresh = Greeter(speaking(B, 3, 3), {"A": "http://a"}, {}, lambda n, i: None,
+                    is_fresh=lambda: True)  # fmt: skip
+    assert fresh.own.wire_version == 2, "else a release that knows no range refuses it"
+    fresh.check_identity(A, "A")
+    with pytest.raises(WireVersionError):  # they would found one log by two rules
+        fresh.check_identity(replace(A, fresh=True), "A")
+
+
+def test_a_view_may_raise_what_a_node_must_speak() -> None:
+    judge = Greeter(speaking(A, 3, 2), {"B": "http://b"}, {}, lambda node, i: None)
+    judge.check(B, "B")
+    judge.enter({"B": "http://b"}, "l", (), epoch=2, version=3)
+    assert judge.own.versions == (3, 3)
+    with pytest.raises(WireVersionError):
+        judge.check(B, "B")

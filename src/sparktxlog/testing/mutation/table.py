@@ -37,9 +37,10 @@ from sparktxlog.protocol.succession import Succession
 from sparktxlog.protocol.suspicion import Suspicion
 from sparktxlog.protocol.synchronized import SynchronizedQueue
 from sparktxlog.protocol.union import FinalQueue
+from sparktxlog.protocol.versions import Raising
 from sparktxlog.protocol.view import View
 from sparktxlog.protocol.voter import Voter
-from sparktxlog.testing.mutation import clocks, deciding, entering, ordinary, standing
+from sparktxlog.testing.mutation import clocks, deciding, entering, ordinary, standing, versions
 from sparktxlog.testing.mutation.mutant import (
     Core,
     Killer,
@@ -379,9 +380,24 @@ _STANDING = (
        patched((Succession, "_unheard", standing.everybody_was_heard)), "t"),
 )  # fmt: skip
 
-MUTANTS: tuple[Mutant, ...] = (*_ORDINARY, *_DECIDING, *_ENTERING, *_CLOCKS, *_STANDING)
+_VERSIONS = (
+    _m("P31", "raised-by-a-majority", "raises the version once a majority promised that speaks it",
+       patched((proposing, "raised", versions.raised_by_most)), "t"),
+    _m("P31", "version-lowered", "takes the version into force that all happen to have promised",
+       patched((proposing, "raised", versions.lowered)), "t"),
+    _m("P31", "never-raised", "raises no version while nothing else is to be decided",
+       patched((Raising, "wanted", property(versions.never))), "t"),
+    _m("P31", "raised-too-soon", "begins to raise the version while somebody is away",
+       patched((Raising, "linked", versions.never_forgets)), "t"),
+    _m("P31", "acceptance-too-soon", "says in manifests what not all members read",
+       patched((mastering, "ACCEPTANCE", 0)), "t"),
+)  # fmt: skip
+
+MUTANTS: tuple[Mutant, ...] = (
+    *_ORDINARY, *_DECIDING, *_ENTERING, *_CLOCKS, *_STANDING, *_VERSIONS
+)  # fmt: skip
 BY_NAME = {mutant.name: mutant for mutant in MUTANTS}
-RULES = (*(f"P{number}" for number in range(1, 24)), "P29", "P30")
+RULES = (*(f"P{number}" for number in range(1, 24)), "P29", "P30", "P31")
 #: Protocol §8: six mutations of the design that are harmless.  Of those, `queue-volatile` is found
 #: in this core: a promise states its queue as the base of the final one, and a decided base that
 #: everybody forgot can be fetched from nobody.  `claims-beyond-gap` is, since pushes leave gaps;

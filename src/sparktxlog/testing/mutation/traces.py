@@ -95,6 +95,11 @@ from sparktxlog.testing.mutation.standing_traces import (
     who_forgot_its_vote_comes_back_as_another,
     who_shows_less_comes_back_as_another,
 )
+from sparktxlog.testing.mutation.version_traces import (
+    all_must_speak_a_version,
+    it_is_raised_once_all_are_there,
+    no_version_goes_back,
+)
 
 Trace = Callable[[type[Master]], None]
 
@@ -174,4 +179,7 @@ TRACES: tuple[Trace, ...] = (
     forced_on_both_sides,
     a_waiting_change_brings_nobody_back,
     a_kill_tears_no_force,
+    all_must_speak_a_version,
+    no_version_goes_back,
+    it_is_raised_once_all_are_there,
 )

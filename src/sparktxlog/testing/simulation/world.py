@@ -204,8 +204,10 @@ class World:
         known = node.master.acceptance(ids)
         # A real node refuses for a moment while its files lag behind the window of its memory.
         older = node.master._queue.catalog._older_ids.find(ids, 0)
-        repeats = dict(known.repeats) | dict(older)
-        acceptance = replace(known, repeats=tuple(sorted(repeats.items())))
+        acceptance = None
+        if known is not None:
+            repeats = dict(known.repeats) | dict(older)
+            acceptance = replace(known, repeats=tuple(sorted(repeats.items())))
         touches, creates = _tables_of(ticket, transactions)
         facts = RunFacts(
             n=transactions, ids=ids, acceptance=acceptance, touches=touches, creates=creates

@@ -1,0 +1,97 @@
+"""What nodes say, byte for byte: an encoding that changes is a wire version of its own (P31).
+
+`golden/<version>.json` holds the bytes of one sample of each message as the first release of that
+version wrote them.  `python -m tests.unit.codec.test_golden` writes those of the newest version
+anew, as long as no release speaks it; those of a released one stay as they are.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from tests.unit.codec.test_wire import EPOCH_MESSAGES, HEADER, MESSAGES
+
+from sparktxlog.codec import wire
+from sparktxlog.codec.payload import encode_payload, read_manifest
+from sparktxlog.model.operation import Block, OperationKind, RunManifest, StagedFile
+from sparktxlog.model.table import Column, TableDefinition
+from sparktxlog.protocol.messages import QueueEntry
+from sparktxlog.protocol.versions import NEWEST, OLDEST
+from sparktxlog.storage.interfaces import FrontSnapshot, StoredEntry
+
+_DIRECTORY = Path(__file__).parent / "golden"
+_MANIFEST = RunManifest(
+    n=2, ids=bytes(range(32)), submitted_at=1_795_255_315_522_579, session="s",
+    blocks=(
+        Block(table="t", kind=OperationKind.CREATE_TABLE, txs=(0,),
+              definition=TableDefinition(name="t", columns=(Column(name="id", type="bigint"),))),
+        Block(table="t", kind=OperationKind.APPEND, txs=(1,),
+              files=(StagedFile(path="p/x", size_bytes=1 << 40, rows=3, digest="d"),)),
+    ),
+)  # fmt: skip
+_SNAPSHOT = FrontSnapshot(
+    last=StoredEntry(
+        entry=QueueEntry(position=1, header=HEADER, previous_hash=bytes(32), chain_hash=b"h" * 32),
+        ids=b"i" * 16, ordered_at=5, payload=None,
+    ),
+    watermarks={"site-a": 1_006}, recent_ids=((1, b"i" * 16),),
+)  # fmt: skip
+
+
+def _encoded() -> dict[str, bytes]:
+    """Return the bytes of all samples by name."""
+    found = {}
+    for number, message in enumerate(MESSAGES):
+        found[f"{type(message).__name__} {number}"] = wire.encode(message)
+    for part in EPOCH_MESSAGES:
+        found[f"epoch {type(part).__name__}"] = wire.encode_epoch(part)
+    found["pushes"] = wire.encode_pushes([(HEADER, b"payload")])
+    found["run"] = encode_payload(_MANIFEST, [b"section"])
+    found["snapshot"] = msgspec.msgpack.encode(_SNAPSHOT)
+    return found
+
+
+def _golden(version: int) -> dict[str, bytes]:
+    texts: dict[str, str] = json.loads((_DIRECTORY / f"{version}.json").read_text())
+    return {name: bytes.fromhex(text) for name, text in texts.items()}
+
+
+def _reads(earlier: Any, later: Any) -> bool:
+    """Return whether a reader of the earlier form finds all that it knows in the later one."""
+    if isinstance(earlier, dict) and isinstance(later, dict):
+        return all(name in later and _reads(earlier[name], later[name]) for name in earlier)
+    if isinstance(earlier, list) and isinstance(later, list):
+        return len(earlier) == len(later) and all(map(_reads, earlier, later))
+    return bool(earlier == later)
+
+
+def test_the_newest_version_is_written_as_it_always_was() -> None:
+    golden = _golden(NEWEST)
+    changed = sorted(name for name, data in _encoded().items() if data != golden.get(name))
+    assert not changed, "another encoding: it needs the next wire version (protocol/versions.py)"
+
+
+@pytest.mark.parametrize("version", range(OLDEST, NEWEST))
+def test_an_earlier_version_is_read_and_finds_all_that_it_knows(version: int) -> None:
+    golden, now = _golden(version), _encoded()
+    assert len(golden) > 20
+    for number, message in enumerate(MESSAGES):
+        data = golden.get(f"{type(message).__name__} {number}")
+        assert data is None or wire.decode(type(message), data) == message
+    for part in EPOCH_MESSAGES:
+        data = golden.get(f"epoch {type(part).__name__}")
+        assert data is None or wire.decode_epoch(data) == part
+    assert read_manifest(golden["run"]) == _MANIFEST
+    assert msgspec.msgpack.decode(golden["snapshot"], type=FrontSnapshot) == _SNAPSHOT
+    assert list(wire.decode_pushes(golden["pushes"])) == [(HEADER, b"payload")]
+    for name in golden.keys() - {"pushes", "run"}:
+        assert _reads(*map(msgspec.msgpack.decode, (golden[name], now[name]))), name
+
+
+if __name__ == "__main__":
+    _texts = {name: data.hex() for name, data in _encoded().items()}
+    (_DIRECTORY / f"{NEWEST}.json").write_text(json.dumps(_texts, indent=1) + "\n")
