@@ -257,8 +257,7 @@ class Parts:
             ],
             "undelivered": self.damage.runs(),
             "damaged_files": self.damage.files(),
-            **self.epochs.view(),
-            **self._versions(),
+            **self.epochs.view(), **self._versions(),
             # The core does not know what the shell found, or does not run.
             **({"phase": Phase.FAULT.value, "phase_reason": halted} if halted else {}),
             "reachability": self.epochs.reachability(),
