@@ -270,9 +270,14 @@ class Epochs:
 
     def takes_part(self) -> tuple[bool, str]:
         """Return whether this node has a part in its epoch, and which one (readiness)."""
-        phase = self._master.phase
-        text = f"{phase.value} in epoch {self._master.view.epoch}"
-        return phase in _TAKING_PART, f"{text}: {self.reason}" if self.reason else text
+        master, reason = self._master, self.reason
+        phase, view = master.phase, master.view
+        takes_part = phase in _TAKING_PART
+        if phase is Phase.WITNESS and not view.is_current(self._node_id, master.incarnation):
+            takes_part = False
+            reason = f"votes once the members have admitted it under {master.incarnation}"
+        text = f"{phase.value} in epoch {view.epoch}"
+        return takes_part, f"{text}: {reason}" if reason else text
 
     def view(self) -> dict[str, Any]:
         """Return the current view for people."""

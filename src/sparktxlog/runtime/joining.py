@@ -105,6 +105,7 @@ class Joining:
         incarnation: Under which this node takes part.
         as_another: Returns what is written beside the order, by a node that keeps something.
         unheard: Returns the other places of the configured first epoch that were never heard.
+        is_witness: Whether this node only votes: it has no queue to take over.
     """
 
     def __init__(
@@ -125,6 +126,7 @@ class Joining:
         incarnation: int = 1,
         as_another: Callable[[], Sequence[Write]] = tuple,
         unheard: Callable[[], Iterable[str]] = tuple,
+        is_witness: bool = False,
     ) -> None:
         self._supervisor = supervisor or Supervisor()
         #: What is known of the last snapshot that nobody could compare the history here with.
@@ -154,7 +156,8 @@ class Joining:
         #: Set when the core may go to work.
         self.settled = asyncio.Event()
         self._remains = remains
-        if remains is None and (order is None or (position and not order.behind)):
+        goes_on = position and order is not None and not order.behind
+        if remains is None and (order is None or is_witness or goes_on):
             self.settled.set()
 
     @property

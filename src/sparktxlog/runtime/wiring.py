@@ -264,6 +264,7 @@ class _Builder:
             supervisor=self.supervisor,
             incarnation=self.core.incarnation,
             unheard=self._unheard,
+            is_witness=config.is_witness,
             as_another=lambda: go_on_as_another(self.config.node_id, self.state, self.front),
         )
         self.membership = self._build_membership(greeter, signer)

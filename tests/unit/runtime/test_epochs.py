@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -76,6 +77,12 @@ def test_a_node_says_why_it_starts_in_its_phase(
 
 def test_a_witness_has_a_part_from_its_start_on() -> None:
     assert epochs_of(view_of(2, "B"), own="W").takes_part() == (True, "WITNESS in epoch 2")
+
+
+def test_a_witness_that_came_with_an_empty_disk_says_until_when_it_has_no_vote() -> None:
+    view = replace(view_of(2, "AB"), roster=(*SEATS[:2], replace(SEATS[2], incarnation=2)))
+    text = "WITNESS in epoch 2: votes once the members have admitted it under 1"
+    assert epochs_of(view, own="W").takes_part() == (False, text)
 
 
 ID = bytes(range(16))

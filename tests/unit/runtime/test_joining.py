@@ -38,6 +38,8 @@ class Bench:
         order: JoinOrder | None = None,
         position: int = 0,
         values: dict[str, bytes] | None = None,
+        *,
+        is_witness: bool = False,
     ) -> None:
         self.writes: list[Write] = []
         self.started: list[StartAgainError] = []
@@ -55,7 +57,7 @@ class Bench:
             node_id=NodeId("B"), order=order, position=position, executor=surroundings,
             is_fresh=lambda: self.fresh, start_again=self.started.append, values=values or {},
             ancestry=surroundings, keeper=surroundings, on_diverged=self.alarms.append,
-            as_another=lambda: [PutValue(name="own", value=b"")],
+            as_another=lambda: [PutValue(name="own", value=b"")], is_witness=is_witness,
         )  # fmt: skip
 
     async def compare(self, link: Any, snapshot: FrontSnapshot) -> Compared:
@@ -166,6 +168,20 @@ def test_the_core_waits_for_a_snapshot() -> None:
         assert (reset.snapshot.position, reset.incarnation) == (5, 3)
         assert len(bench.started) == 1
         assert not bench.joining.settled.is_set()
+
+    asyncio.run(main())
+
+
+def test_a_witness_that_joins_takes_no_snapshot() -> None:
+    """P21: it has no queue; with the view, which any member tells it, it asks for its votes."""
+
+    async def main() -> None:
+        bench = Bench(JoinOrder(lineage="l", incarnation=2), is_witness=True)
+        bench.snapshot = snapshot_at(3)
+        assert bench.joining.settled.is_set()
+        bench.link_up()
+        await settle()
+        assert (bench.writes, bench.started) == ([], [])
 
     asyncio.run(main())
 
