@@ -13,8 +13,10 @@ from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import Acceptance, RunFacts
 from sparktxlog.protocol.actions import PersistQueue
 from sparktxlog.protocol.chain import chain_hash
+from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.messages import QueueEntry, Rejection, RunHeader
-from sparktxlog.testing.simulation.run import layout_of, run_seed
+from sparktxlog.testing.mutation.killers import hunted
+from sparktxlog.testing.simulation.run import LAYOUTS, layout_of, run_seed
 from sparktxlog.testing.simulation.world import World
 
 #: CI runs `make sim SEEDS=500` beside the tests.
@@ -94,6 +96,16 @@ def test_a_transaction_that_takes_effect_twice_or_never_is_found(rejected: tuple
     _order(world, "a", 1, "kl")
     _order(world, "b", 1, "ml", (1,))
     assert world.marks.counts["duplicate rejected"] == 1
+
+
+def test_a_late_copy_repeats_the_first_one_behind_its_acceptance() -> None:
+    """P25c: all sites look up the gap, and find the first copy, not an expired one behind it.
+
+    The third copy of an id came too late to be compared with the first, which the memory of all
+    had lost; the fourth one was accepted in time.
+    """
+    seed = 468
+    assert hunted(seed, LAYOUTS[seed % len(LAYOUTS)], Master) == ""
 
 
 @pytest.mark.slow

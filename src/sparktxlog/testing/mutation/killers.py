@@ -96,7 +96,7 @@ def _runs(
         layouts = [LAYOUTS_BY_NAME[name] for name in mutant.layouts] or LAYOUTS
         for seed in range(_MAX_SEEDS):
             layout = layouts[seed % len(layouts)]
-            yield f"seed {seed} of {layout.name}", partial(_simulated, seed, layout, core)
+            yield f"seed {seed} of {layout.name}", partial(hunted, seed, layout, core)
 
 
 def _trace(trace: Trace, core: type[Master]) -> str:
@@ -109,7 +109,8 @@ def _schedule(seed: int, core: type[Master]) -> str:
     return ""
 
 
-def _simulated(seed: int, layout: Layout, core: type[Master]) -> str:
+def hunted(seed: int, layout: Layout, core: type[Master]) -> str:
+    """Return what a simulated seed violates, under stress unless its layout is of whole hours."""
     stress = {} if layout.name.endswith("-hours") else _STRESS
     return run_seed(seed, layout=layout, master_class=core, **stress).violation
 

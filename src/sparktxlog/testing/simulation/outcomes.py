@@ -70,11 +70,15 @@ class Outcomes:
             at = places[-1]
             places.append(position)
             gap = position - acceptance.position > self._window
-            # What stands between, nobody needs to know any more.
             if index in told:
                 # The accepting node may have looked further back than anybody needs to know.
                 first = told[index] if told[index] in places else 0
-            elif gap and too_late and position - at > self._window:
+            elif entry.end - acceptance.position > self._window and not too_late:
+                # Every site looks up the whole gap.  The first one there may be older than the
+                # one that the memory of all begins with: a copy between may have expired.
+                first = next(place for place in places if place > acceptance.position)
+            elif gap and position - at > self._window:
+                # What stands between, nobody needs to know any more.
                 first = position
             if first < position:
                 expected.append((index, _DUPLICATE, first))
