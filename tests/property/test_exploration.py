@@ -35,7 +35,7 @@ TWO_BALLOTS = Configuration(
     [
         (CONFIGURATIONS["rounds-2"], 998, 11),
         (SMALL_CRASH, 1_506, 11),
-        (IDLE_EPOCH, 3_272, 18),
+        (IDLE_EPOCH, 2_504, 17),
     ],
     ids=lambda value: value.name if isinstance(value, Configuration) else None,
 )

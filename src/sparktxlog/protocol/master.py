@@ -591,7 +591,10 @@ class Master:
                 suspicion.expect(self._view.members, now)
         for node, standing in self._standings.take(writes=self._outbox.persists):
             self._outbox.persist(PersistStanding(node=NodeId(node), standing=standing))
-        reserved = self._counter.reservation()
+        # Who never was a member lets no counter out.  What it reserved would tell no time: its
+        # counter follows no clock (C3).
+        promises = self._is_member or self._counter.reserved > 0
+        reserved = self._counter.reservation() if promises else None
         if reserved is not None:
             # In front of all: the batch's queue entries and posts show the counter (P2).
             self._outbox.persist_first(PersistReservation(counter=reserved))

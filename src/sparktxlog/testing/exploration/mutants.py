@@ -39,7 +39,10 @@ class _Unwedged(Ordering):
     """Goes on during an epoch change: freezing drops nothing, and stops nothing (P14)."""
 
     def freeze(self, now: int) -> None:
-        """Do nothing."""
+        """Do nothing, unless this is a witness, which has nothing to go on with."""
+        config = self._config
+        if any(seat.witness and seat.node_id == config.node_id for seat in config.roster):
+            super().freeze(now)
 
 
 class UnwedgedMaster(DemandedMaster):

@@ -7,6 +7,7 @@ from dataclasses import replace
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.actions import (
     Action,
+    Alarm,
     FetchPayload,
     PersistForeignRun,
     SendPost,
@@ -135,6 +136,22 @@ def five_runs_move_no_clock(core: type[Master]) -> None:
         node.wait(SECOND_US)
     assert node.master.phase is Phase.NORMAL
     assert _promised(node.wait(5 * SECOND_US)) < node.now + 25 * HOUR_US
+
+
+def who_is_no_member_has_no_time(core: type[Master]) -> None:
+    """C3: a witness and a node about to join, started long ago, take what members take."""
+    for own, off_us in (("w", -YEAR_US), ("d", 0)):
+        node = Lone(core, own, votes={"a": 1, "b": 1, "c": 1, "w": 1})
+        node.now += 2 * YEAR_US
+        node.off_us = off_us
+        node.start()
+        asks = JoinRequest(
+            lineage=LINEAGE, epoch=1, sender=NodeId("c"), incarnation=2, base=MergeBase(), ts=0,
+            counter=node.now,
+        )  # fmt: skip
+        assert not [a for a in node.hear(asks) if isinstance(a, Alarm)], own
+    pushed = node.push(node.run_of("b", 1, node.now))
+    assert [a for a in pushed if isinstance(a, PersistForeignRun)]
 
 
 def late_headers_are_refused(core: type[Master]) -> None:

@@ -7,9 +7,11 @@ from dataclasses import replace
 
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol import bounds
+from sparktxlog.protocol.actions import PersistReservation
 from sparktxlog.protocol.balloting import EpochMessage, JoinRequest, Promise, Vote
 from sparktxlog.protocol.bounds import misfit
 from sparktxlog.protocol.counter import TimestampCounter, WallClock
+from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.messages import RunHeader
 from sparktxlog.protocol.ordering import Ordering
 from sparktxlog.protocol.posting import Snapshot
@@ -136,6 +138,25 @@ class UsesTheUseless(Succession):
 
     def _left_out(self, overdue: frozenset[NodeId], now: int) -> frozenset[NodeId]:
         return self.suspicion.useless(overdue, now)
+
+
+class ReservesAlways(Master):
+    """Reserve a counter that follows no clock, and take it for the time at the next start."""
+
+    def _work(self, now: int) -> None:
+        super()._work(now)
+        reserved = self._counter.reservation()
+        if reserved is not None:
+            self._outbox.persist_first(PersistReservation(counter=reserved))
+
+
+class WitnessJudges(Succession):
+    """Compare what a joiner would promise with the clock of a node that admits nobody."""
+
+    def _on_join(self, request: JoinRequest, now: int) -> None:
+        if request.counter > self._host.latest:
+            self._tell_refused(request.sender, "a wish to join")
+        super()._on_join(request, now)
 
 
 class AdmitsAnyCounter(Succession):

@@ -26,6 +26,7 @@ from sparktxlog.testing.mutation.clock_traces import (
     what_waits_at_the_useless_counts,
     who_counts_too_far_is_not_admitted,
     who_holds_late_runs_votes,
+    who_is_no_member_has_no_time,
     who_is_of_no_use_votes_when_asked,
     wrong_once_is_forgiven,
 )
@@ -110,6 +111,7 @@ TRACES: tuple[Trace, ...] = (
     ahead_it_slows_down,
     what_is_gone_moves_no_clock,
     five_runs_move_no_clock,
+    who_is_no_member_has_no_time,
     late_headers_are_refused,
     late_tails_are_refused,
     late_candidates_are_refused,
