@@ -206,9 +206,12 @@ def test_a_withdrawn_announcement_is_gone(bench: Bench) -> None:
     for ticket, item in ((8, run), (7, other)):
         digest = item.header.digest
         bench.front.write([PutAnnouncement(ticket=ticket, digest=digest, payload=item.payload)])
-    bench.front.write([DropAnnouncement(digest=run.header.digest)])
+    gone = DropAnnouncement(digest=run.header.digest, code="payload-store", text="lost", at=1)
+    bench.front.write([gone])
     assert bench.front.read_announced(run.header.digest) is None
     assert bench.front.find_transaction(ids_in(run)) is None
+    assert bench.front.find_withdrawn(ids_in(run)) == ("payload-store", "lost")
+    assert bench.front.find_withdrawn(ids_in(other)) is None
     assert [item.ticket for item in bench.reopen().load(10).core.announcements] == [7]
 
 

@@ -252,7 +252,10 @@ def test_a_file_lost_before_the_stamp_rejects_its_transaction(tmp_path: Path, ha
             with pytest.raises(PayloadStoreError, match=r"lost before .* ordered") as caught:
                 await a.node.submit(transaction, level=Level.ORDERED, timeout=60)
             assert caught.value.definite
-            assert await a.node.find(transaction.transaction_id) is None
+            told = await a.node.find(transaction.transaction_id)
+            assert told is not None and (told.outcome, told.level) == ("rejected", None)
+            (why,) = told.rejections
+            assert (why.code, why.text) == ("payload-store", caught.value.message)
             assert a.node.status()["unstamped_runs"] == 0
             # Nothing waits for it, and a peer that asks for it again takes no alarm.
             await b.node.submit(create("u"), level=Level.ORDERED, timeout=20)
@@ -260,6 +263,8 @@ def test_a_file_lost_before_the_stamp_rejects_its_transaction(tmp_path: Path, ha
             path.write_bytes(good)
             receipt = await a.node.submit(transaction, level=Level.ORDERED, timeout=60)
             assert (receipt.outcome, receipt.position) == ("committed", 3)
+            found = await a.node.find(transaction.transaction_id)
+            assert found is not None and found.outcome == "committed"
 
     asyncio.run(main())
 

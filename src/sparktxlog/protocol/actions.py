@@ -55,6 +55,9 @@ class PersistWithdrawal:
 
     ticket: int
     digest: bytes
+    #: Why, as its clients are told.
+    code: str
+    text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

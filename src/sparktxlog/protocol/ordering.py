@@ -168,9 +168,13 @@ class Ordering:
             if self._prefetching.holds(event.digest, now):
                 self._collecting.news = True
             return
+        code, text = "payload-store", event.text
         for submit in self._staging.withdraw(event.digest):
-            self._outbox.persist(PersistWithdrawal(ticket=submit.ticket, digest=event.digest))
-            self.reject(submit, "payload-store", event.text)
+            gone = PersistWithdrawal(
+                ticket=submit.ticket, digest=event.digest, code=code, text=text
+            )
+            self._outbox.persist(gone)
+            self.reject(submit, code, text)
             self._stamp_check = True
 
     def on_submit(self, submit: RunSubmitted, now: int) -> None:

@@ -40,8 +40,8 @@ class _Single:
     """A transaction that waits to become part of a run."""
 
     transaction: PreparedTransaction
-    #: Position up to which the files of old ids were looked through.
-    known_to: int
+    #: What was found of its id; None = no manifest says so (P31).
+    acceptance: Acceptance | None
     size_bytes: int
     alone: bool
     opened: asyncio.Future[tuple[Submission, int]]
@@ -112,21 +112,27 @@ class Cycle:
         self._events.append(event)
         self._wake.set()
 
-    def accept_run(self, manifest: RunManifest, payload: bytes, older: OlderIdsFound) -> Submission:
+    def accept_run(
+        self, manifest: RunManifest, payload: bytes, acceptance: Acceptance | None
+    ) -> Submission:
         """Hand a client's run to the core, with what is known of its ids.
+
+        Raises:
+            BusyError: The core's queue is full (definite).
+        """
+        manifest = replace(manifest, acceptance=acceptance)
+        payload = encode_payload(manifest, split_payload(payload)[1])
+        return self._submit_run(manifest, payload, singles=False)
+
+    def acceptance(self, ids: bytes, older: OlderIdsFound) -> Acceptance | None:
+        """Return what memory and files know of the ids; both must meet.
 
         Args:
             older: What was found of them beyond the core's memory.
 
         Raises:
-            BusyError: The core's queue is full, or memory moved on too far (definite).
+            BusyError: Memory moved on too far (definite).
         """
-        manifest = replace(manifest, acceptance=self._acceptance(manifest.ids, older))
-        payload = encode_payload(manifest, split_payload(payload)[1])
-        return self._submit_run(manifest, payload, singles=False)
-
-    def _acceptance(self, ids: bytes, older: OlderIdsFound) -> Acceptance | None:
-        """Return what memory and files know of the ids; both must meet."""
         known = self._master.acceptance(ids)
         if known is None:
             return None
@@ -159,12 +165,12 @@ class Cycle:
         return submission
 
     async def submit_single(
-        self, transaction: PreparedTransaction, older: OlderIdsFound
+        self, transaction: PreparedTransaction, acceptance: Acceptance | None
     ) -> tuple[Submission, int]:
         """Let a transaction become part of the next run; return the run and its index there.
 
         Args:
-            older: What was found of its id beyond the core's memory: no position.
+            acceptance: What was found of its id.
 
         Raises:
             BusyError: Too many transactions wait (definite).
@@ -173,14 +179,16 @@ class Cycle:
         if single is None:
             if len(self._singles) >= _MAX_EVENTS:
                 raise BusyError("too many transactions wait", hint="Try again soon.")
-            single = self._queue_single(transaction, older.end)
+            single = self._queue_single(transaction, acceptance)
         return await asyncio.shield(single.opened)
 
-    def _queue_single(self, transaction: PreparedTransaction, known_to: int) -> _Single:
+    def _queue_single(
+        self, transaction: PreparedTransaction, acceptance: Acceptance | None
+    ) -> _Single:
         operations = transaction.operations
         single = _Single(
             transaction=transaction,
-            known_to=known_to,
+            acceptance=acceptance,
             size_bytes=sum(o.rows.nbytes for o in operations if o.rows is not None),
             alone=transaction.session is not None or any(o.files for o in operations),
             opened=asyncio.get_running_loop().create_future(),
@@ -299,12 +307,10 @@ class Cycle:
         for single in group:
             del self._waiting[single.transaction.transaction_id]
         try:
-            ids = b"".join(single.transaction.transaction_id for single in group)
-            older = OlderIdsFound(end=min(single.known_to for single in group))
             manifest, payload = assemble_run(
                 [single.transaction for single in group],
                 wall_us(),
-                acceptance=self._acceptance(ids, older),
+                acceptance=_together([single.acceptance for single in group]),
             )
             submission = self._submit_run(manifest, payload, singles=True)
         except TxLogError as error:
@@ -323,3 +329,13 @@ class Cycle:
             del self._waiting[single.transaction.transaction_id]
             if not single.opened.done():
                 single.opened.set_exception(error)
+
+
+def _together(found: Sequence[Acceptance | None]) -> Acceptance | None:
+    """Return what is known of the ids of a run, each of which was looked up at its own time."""
+    known = [one for one in found if one is not None]
+    if len(known) < len(found):
+        return None
+    oldest = min(known, key=lambda one: one.position)
+    repeats = ((index, at) for index, one in enumerate(known) for _, at in one.repeats)
+    return replace(oldest, repeats=tuple(repeats))

@@ -256,7 +256,9 @@ class Executor:
                     session=run.session,
                 )
             case PersistWithdrawal():
-                return DropAnnouncement(digest=action.digest)
+                return DropAnnouncement(
+                    digest=action.digest, code=action.code, text=action.text, at=at
+                )
             case PersistQueue():
                 return AppendQueue(entries=action.entries, ordered_at=at, tables=action.tables)
             case PersistBallot():

@@ -34,7 +34,7 @@ from sparktxlog.errors import (
 )
 from sparktxlog.model.copying import CopyTicket, Decision, Transfer
 from sparktxlog.model.ids import transaction_id_to_text
-from sparktxlog.model.operation import RunManifest
+from sparktxlog.model.operation import Acceptance, RunManifest
 from sparktxlog.model.receipt import LEVEL_RANK, Level, Receipt, ReceiptRejection
 from sparktxlog.model.report import Recount, WorkerReport
 from sparktxlog.model.table import TableDefinition
@@ -110,14 +110,15 @@ class Node:
         if older.found:
             first = self._older_receipt(tx.transaction_id, *older.found[0])
             return await self._at_level(first, level, copies, timeout)
-        known = await self._known(tx.transaction_id, level, copies, timeout)
+        acceptance, at = self._look_up(tx.transaction_id, older)
+        known = await self._known(tx.transaction_id, at, level, copies, timeout)
         if known is not None:
             return self._of_the_first(known, tx.transaction_id)
         self._check_valid(tx.valid_until)
         self._check_quorum(level)
         try:
             async with asyncio.timeout_at(deadline):
-                submission, index = await self._parts.cycle.submit_single(tx, older)
+                submission, index = await self._parts.cycle.submit_single(tx, acceptance)
         except TimeoutError:
             text = transaction_id_to_text(tx.transaction_id)
             raise CommitStateUnknownError(
@@ -145,13 +146,14 @@ class Node:
         older = await self._older_ids(manifest.ids)
         if (receipt := _older_run(manifest, older)) is not None:
             return await self._at_level(receipt, level, copies, timeout)
-        known = await self._known(manifest.transaction_id(0), level, copies, timeout, manifest)
+        acceptance, at = self._look_up(manifest.ids, older)
+        known = await self._known(manifest.transaction_id(0), at, level, copies, timeout, manifest)
         several = manifest if manifest.n > 1 else None
         if known is not None:
             return self._of_the_first(known, manifest.transaction_id(0), several)
         self._check_valid(*(until for _, until in manifest.valid_until))
         self._check_quorum(level)
-        submission = self._parts.cycle.accept_run(manifest, payload, older)
+        submission = self._parts.cycle.accept_run(manifest, payload, acceptance)
         receipt = await self._parts.receipts.wait(submission, None, level, copies, timeout)
         return self._of_the_first(receipt, manifest.transaction_id(0), several)
 
@@ -191,6 +193,13 @@ class Node:
             return OlderIdsFound()
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(parts.readers, parts.front.older_ids, ids)
+
+    def _look_up(self, ids: bytes, older: OlderIdsFound) -> tuple[Acceptance | None, int | None]:
+        """Return what a manifest can say of the ids, and where memory has the first one."""
+        acceptance = self._parts.cycle.acceptance(ids, older)
+        if acceptance is None:
+            return None, self._parts.master.locate(ids[:16])
+        return acceptance, dict(acceptance.repeats).get(0)
 
     def _older_receipt(self, transaction_id: bytes, position: int, rejected: bool) -> Receipt:
         """Return what is known of a transaction whose row is gone: its outcome, not the reason."""
@@ -249,12 +258,17 @@ class Node:
     async def _known(
         self,
         transaction_id: bytes,
+        position: int | None,
         level: Level,
         copies: int,
         timeout: float,
         manifest: RunManifest | None = None,
     ) -> Receipt | None:
-        """Return the receipt of a transaction that was submitted before, once at its level."""
+        """Return the receipt of a transaction that was submitted before, once at its level.
+
+        Args:
+            position: Where it stands, None = not known of any.
+        """
         parts = self._parts
         pending = parts.receipts.pending(transaction_id)
         run = manifest is not None and manifest.n > 1
@@ -275,7 +289,7 @@ class Node:
                 submission = parts.receipts.adopt(header, ids)
                 which = None if run else index
                 return await parts.receipts.wait(submission, which, level, copies, timeout)
-        receipt = self._ordered_receipt(transaction_id, manifest if run else None)
+        receipt = self._ordered_receipt(transaction_id, position, manifest if run else None)
         return None if receipt is None else await self._at_level(receipt, level, copies, timeout)
 
     async def _at_level(
@@ -287,9 +301,8 @@ class Node:
         return await self._applied(receipt, receipt.position + receipt.n - 1, copies, timeout)
 
     def _ordered_receipt(
-        self, transaction_id: bytes, manifest: RunManifest | None = None
+        self, transaction_id: bytes, position: int | None, manifest: RunManifest | None = None
     ) -> Receipt | None:
-        position = self._parts.master.locate(transaction_id)
         if position is None or position > self._parts.ordered.value:
             return None  # the core may know of it already, but nothing is told before it is durable
         stored = self._parts.front.read_entry_at(position)
@@ -337,7 +350,8 @@ class Node:
         """
         if not any(item.code == DuplicateTransactionError.code for item in receipt.rejections):
             return receipt
-        first = self._ordered_receipt(transaction_id, manifest)
+        position = self._parts.master.locate(transaction_id)
+        first = self._ordered_receipt(transaction_id, position, manifest)
         if first is None or first.position == receipt.position:
             return receipt
         return replace(first, level=receipt.level, late=receipt.late)
@@ -364,8 +378,17 @@ class Node:
         older = (await self._older_ids(transaction_id)).found
         if older:
             return self._raised(self._older_receipt(transaction_id, *older[0]))
-        receipt = self._ordered_receipt(transaction_id)
-        return None if receipt is None else self._raised(receipt)
+        receipt = self._ordered_receipt(transaction_id, parts.master.locate(transaction_id))
+        if receipt is not None:
+            return self._raised(receipt)
+        withdrawn = parts.front.find_withdrawn(transaction_id)
+        if withdrawn is None:
+            return None
+        code, text = withdrawn
+        return Receipt(
+            transaction_id=transaction_id_to_text(transaction_id), n=1, level=None,
+            outcome="rejected", rejections=(ReceiptRejection(index=0, code=code, text=text),),
+        )  # fmt: skip
 
     def _raised(self, receipt: Receipt) -> Receipt:
         """Return the receipt at level applied if the own replica has got there."""

@@ -323,7 +323,8 @@ def _submits() -> list[tuple[str, str, dict[str, Any]]]:
             "summary": "What became of a transaction",
             "tags": ["submit"],
             "parameters": [_in_path("id", "Transaction id, a UUID.")],
-            "responses": _answer(_ref("Receipt"), "Its state; 404 if never seen here."),
+            "responses": _answer(_ref("Receipt"), "Its state, or why it was rejected; 404 if never "
+                                 "seen here."),
         }),
     ]  # fmt: skip
 

@@ -126,9 +126,13 @@ class SqliteFront:
         self._unwritten: deque[tuple[int, bytes]] = deque()
         try:
             self._db = open_front(self._path)
-            sync_directory(directory)
-            self._recover()
-            self._id_files = IdFiles(directory / "ids", self._ends.position)
+            try:
+                sync_directory(directory)
+                self._recover()
+                self._id_files = IdFiles(directory / "ids", self._ends.position)
+            except BaseException:
+                self._db.close()
+                raise
         except BaseException:
             self._lock.release()
             raise
@@ -144,7 +148,6 @@ class SqliteFront:
             waiting = self._db.execute(f"SELECT {HEADER_COLUMNS}, ids FROM incoming").fetchall()
             held_bytes = read_held_bytes(self._db, meta.get("forgotten", 0))
         except sqlite3.Error as error:
-            self._db.close()
             raise translate(error, self._path) from error
         position, chain_hash = last or (0, bytes(32))
         self._ends = Ends(
@@ -317,7 +320,18 @@ class SqliteFront:
 
     def _keep_announcement(self, write: PutAnnouncement | DropAnnouncement) -> None:
         if isinstance(write, DropAnnouncement):
-            self._db.execute("DELETE FROM announcements WHERE digest = ?", (write.digest,))
+            statement = "DELETE FROM announcements WHERE digest = ? RETURNING payload"
+            payload = _first_value(self._db, statement, (write.digest,))
+            ids = b"" if payload is None else read_manifest(payload).ids
+            self._db.executemany(
+                "INSERT OR REPLACE INTO withdrawn VALUES(?, ?, ?, ?)",
+                [
+                    (ids[i : i + 16], write.code, write.text, write.at)
+                    for i in range(0, len(ids), 16)
+                ],
+            )
+            until = write.at - self._id_window_us
+            self._db.execute("DELETE FROM withdrawn WHERE at < ?", (until,))
             return
         self._db.execute(
             "INSERT INTO announcements(digest, ticket, session, payload)"
@@ -566,6 +580,14 @@ class SqliteFront:
     def find_transaction(self, transaction_id: bytes) -> tuple[RunHeader, int] | None:
         """Return header and index of a transaction that waits in the incoming queue."""
         return self._waiting.find(transaction_id)
+
+    def find_withdrawn(self, transaction_id: bytes) -> tuple[str, str] | None:
+        """Return code and text of what a transaction was rejected for that never got a stamp."""
+        with self._reading() as db:
+            found: tuple[str, str] | None = db.execute(
+                "SELECT code, text FROM withdrawn WHERE id = ?", (transaction_id,)
+            ).fetchone()
+        return found
 
     def appended(self, position: int, ids: bytes) -> None:
         """Keep the ids of a run that the core put into its queue until its row is durable."""

@@ -63,6 +63,12 @@ _TABLES_2 = """
 CREATE TABLE recent_ids(last INTEGER PRIMARY KEY, first INTEGER, ids BLOB);
 """
 
+#: Later than the formats, and of no use to releases that do not know it.
+_WITHDRAWN = """
+CREATE TABLE IF NOT EXISTS withdrawn(id BLOB PRIMARY KEY, code TEXT, text TEXT, at INTEGER)
+    WITHOUT ROWID
+"""
+
 HEADER_COLUMNS = "origin, incarnation, seq, n, epoch, ts, digest, size_bytes, staged_bytes"
 ENTRY_COLUMNS = (
     "origin, incarnation, seq, n, epoch, ts, digest, size_bytes, staged_bytes, "
@@ -125,6 +131,7 @@ def open_front(path: Path) -> sqlite3.Connection:
             )
         _check_version(connection, path)
         _fold_log(connection, path)
+        connection.execute(_WITHDRAWN)
     except sqlite3.Error as error:
         connection.close()
         raise translate(error, path) from error

@@ -46,9 +46,13 @@ class PutAnnouncement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropAnnouncement:
-    """Forget an own unstamped run."""
+    """Forget an own unstamped run, and keep in mind why each of its transactions was rejected."""
 
     digest: bytes
+    code: str
+    text: str
+    #: Wall clock, microseconds; what is older by the time of the id window is forgotten.
+    at: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -387,6 +391,9 @@ class Front(Protocol):
 
     def find_transaction(self, transaction_id: bytes) -> tuple[RunHeader, int] | None:
         """Return header and index of a transaction that waits in the incoming queue."""
+
+    def find_withdrawn(self, transaction_id: bytes) -> tuple[str, str] | None:
+        """Return code and text of what a transaction was rejected for that never got a stamp."""
 
     @property
     def filed_ids(self) -> int:

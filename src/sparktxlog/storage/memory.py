@@ -69,6 +69,7 @@ class MemoryFront:
         self._incoming: dict[RunKey, tuple[RunHeader, bytes, RunFacts]] = {}
         self._payloads: dict[RunKey, bytes] = {}
         self._announced: dict[bytes, PutAnnouncement] = {}
+        self._withdrawn: dict[bytes, tuple[str, str]] = {}
         self._queue: list[StoredEntry] = []
         #: Run ends, parallel to the queue.
         self._starts: list[int] = []
@@ -203,8 +204,15 @@ class MemoryFront:
     def _keep_announcement(self, write: PutAnnouncement | DropAnnouncement) -> None:
         if isinstance(write, PutAnnouncement):
             self._announced.setdefault(write.digest, write)
-        else:
-            self._announced.pop(write.digest, None)
+            return
+        gone = self._announced.pop(write.digest, None)
+        ids = b"" if gone is None else read_manifest(gone.payload).ids
+        for at in range(0, len(ids), 16):
+            self._withdrawn[ids[at : at + 16]] = (write.code, write.text)
+
+    def find_withdrawn(self, transaction_id: bytes) -> tuple[str, str] | None:
+        """Return code and text of what a transaction was rejected for that never got a stamp."""
+        return self._withdrawn.get(transaction_id)
 
     def _put_run(self, write: PutRun) -> None:
         header = write.header

@@ -28,6 +28,7 @@ def test_a_position_is_told_only_once_it_is_durable() -> None:
             master=SimpleNamespace(locate=lambda wanted: 7 if wanted == ID else None),
             front=SimpleNamespace(
                 find_transaction=lambda wanted: None,
+                find_withdrawn=lambda wanted: None,
                 read_entry_at=lambda position: None,
                 filed_ids=0,
             ),

@@ -170,6 +170,19 @@ def test_the_lock_is_free_after_a_failed_start(tmp_path: Path) -> None:
     DirectoryLock(tmp_path).release()
 
 
+def test_damaged_ids_leave_nothing_open(tmp_path: Path) -> None:
+    SqliteFront(tmp_path).close()
+    damaged = tmp_path / "ids" / "1.ids"
+    damaged.parent.mkdir()
+    damaged.write_bytes(b"torn")
+    with pytest.raises(CorruptLogError, match="is damaged"):
+        SqliteFront(tmp_path)
+    opened = [os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")]
+    assert [path for path in opened if Path(path).name.startswith(FRONT_NAME)] == []
+    damaged.unlink()
+    SqliteFront(tmp_path).close()
+
+
 def test_one_process_cannot_take_a_directory_twice(tmp_path: Path) -> None:
     lock = DirectoryLock(tmp_path)
     with pytest.raises(LockedError):

@@ -19,7 +19,7 @@ from sparktxlog.protocol.actions import (
 from sparktxlog.protocol.events import Event, Rested, RunSubmitted, Tick
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.phases import Phase
-from sparktxlog.protocol.recovery import MasterConfig
+from sparktxlog.protocol.recovery import MasterConfig, OlderIds
 from sparktxlog.protocol.stream import MAX_BATCH, ActionStream
 from sparktxlog.runtime.clock import Clock
 from sparktxlog.testing.simulation.disk import SimulatedDisk
@@ -62,6 +62,8 @@ class SimulatedNode:
         #: Microseconds that its machine slept; its steady clock stood still then.
         self.slept_us = 0
         self._clock: Clock
+        #: What stands before the core's memory of ids.
+        self.older_ids: OlderIds
         #: Microseconds a write takes, at most.
         self.slow_us = 2_000
         self.alarms: list[Alarm] = []
@@ -109,6 +111,7 @@ class SimulatedNode:
         self.life += 1
         self.submits = dict(self.disk.announcements)
         state = self.disk.load(self.config.id_window)
+        self.older_ids = state.older_ids
         self.disk.starts += 1
         config = replace(
             self.config, incarnation=self.disk.incarnation, start=self.disk.starts,

@@ -203,7 +203,7 @@ class World:
         digest = ticket.to_bytes(32, "big")
         known = node.master.acceptance(ids)
         # A real node refuses for a moment while its files lag behind the window of its memory.
-        older = node.master._queue.catalog._older_ids.find(ids, 0)
+        older = node.older_ids.find(ids, 0)
         acceptance = None
         if known is not None:
             repeats = dict(known.repeats) | dict(older)
