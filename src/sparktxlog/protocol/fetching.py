@@ -81,6 +81,14 @@ class Fetching:
         self.want(run, now + self._retry_us * min(1 << (failures - 1), _MAX_BACKOFF))
         return True
 
+    def hurry(self, now: int) -> None:
+        """Try at once what failed: one that may have it is back."""
+        if self._failures:
+            failed, self._due = self._due, []
+            for at, _, run in failed:
+                self.want(run, now if run.header.digest in self._failures else at)
+            self._failures.clear()
+
     def next_deadline(self) -> int | None:
         """Return when the next fetch may start, None if nothing is wanted or all slots busy."""
         due = self._due

@@ -367,7 +367,7 @@ class Master:
             case LinkChanged():
                 self._succession.suspicion.link(event.peer, up=event.up, now=now)
                 self._succession.raising.linked(event.peer, event.newest if event.up else 0)
-                ordering.on_link(event.peer, up=event.up)
+                ordering.on_link(event.peer, now, up=event.up)
             case EpochMessageReceived():
                 self._on_epoch_message(event.message, now)
             case Greeted() | Contradicted():

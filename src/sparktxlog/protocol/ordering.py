@@ -64,6 +64,8 @@ from sparktxlog.protocol.waiting import awaited
 
 _WARN_CLOCK_US = 1_000_000
 _REFUSE_CLOCK_US = 60_000_000
+#: A peer that said nothing for so long was away: while transactions wait it posts each second.
+_AWAY_US = 3_000_000
 
 
 class Ordering:
@@ -146,12 +148,14 @@ class Ordering:
 
     # ------------------------------------------------------------------ events
 
-    def on_link(self, node_id: str, *, up: bool) -> None:
+    def on_link(self, node_id: str, now: int, *, up: bool) -> None:
         """Note that the connection to a peer came up or broke."""
         peer = self._collecting.peers.get(node_id)
         if peer is not None:
             peer.owed = peer.owed or (up and not peer.linked)
             peer.linked = up
+            if up:
+                self._fetching.hurry(now)
 
     def on_fetch_failed(self, digest: bytes, now: int) -> None:
         """Plan another attempt of a fetch or prefetch."""
@@ -246,6 +250,8 @@ class Ordering:
         if peer is None:
             return
         if peer.is_newest(post):
+            if peer.last_post_at is not None and now > peer.last_post_at + _AWAY_US:
+                self._fetching.hurry(now)
             if peer.note_newest(post, self._config.node_id, now):
                 self._stamp_check = True
             self._queue.check_base(peer.node_id, post.base)
@@ -447,14 +453,19 @@ class Ordering:
 
         With what each promises; nobody waits for anything = none.  Of a member that counts too far
         ahead this node takes nothing, and so knows of nothing that waits there, but what it says.
+        One that does not know of an own run which waits first does not hear this node, and acquires
+        nothing of it, whatever it promises: with what it knows.
         """
         head = head_of(self._collecting.stream_list)
         ts = -1 if head is None else head.header.ts
-        return {
-            peer.node_id: peer.counter
-            for peer in self._peers
-            if peer.counter < ts or (peer.refused and peer.busy)
-        }
+        seq = head.last if head is not None and head.header.origin == self._own.origin else 0
+        found: dict[NodeId, int] = {}
+        for peer in self._peers:
+            if peer.counter < ts or (peer.refused and peer.busy):
+                found[peer.node_id] = peer.counter
+            elif (known := peer.known_of_me or 0) < seq:
+                found[peer.node_id] = known
+        return found
 
     @property
     def busy(self) -> bool:

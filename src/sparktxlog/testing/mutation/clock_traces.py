@@ -278,12 +278,13 @@ def no_ballot_leaps(core: type[Master]) -> None:
 
 
 def _busy(
-    node: Lone, seconds: int, counter_us: int, *, waits: bool = False
+    node: Lone, seconds: int, counter_us: int, *, waits: bool = False, deaf: bool = False
 ) -> tuple[list[Action], bool]:
     """Let `b` promise, `c` promise something else, and both answer probes.
 
     Args:
         waits: `c` says that transactions wait there.
+        deaf: `c` does not hear this node.
 
     Returns:
         What the node does until it starts a ballot, and whether it does.
@@ -291,11 +292,10 @@ def _busy(
     actions: list[Action] = []
     for _ in range(10 * seconds):
         node.now += SECOND_US // 10
-        own = [a.header for a in actions if isinstance(a, TellAccepted)]
-        known = {"a": len(own)} if own else {"a": node.master.status().incoming_runs}
         for peer, ahead in (("b", SECOND_US), ("c", counter_us)):
-            post = replace(node.post_of(peer, node.now + ahead), wall=node.now, known=known)
-            post = replace(post, busy=waits and peer == "c")
+            post = replace(node.post_of(peer, node.now + ahead), wall=node.now)
+            if peer == "c":
+                post = replace(post, busy=waits, known={} if deaf else post.known)
             actions += node.feed(PostReceived(post=post))
         for probe in sent(actions[-20:], Probe)[-1:]:
             actions += node.hear(*(node.answer(peer, probe.number, ("a", "b")) for peer in "bc"))
@@ -325,6 +325,15 @@ def what_waits_at_the_useless_counts(core: type[Master]) -> None:
         node = Lone(core, suspect_us=SECOND_US)
         _busy(node, 1, -9 * SECOND_US)
         assert _busy(node, 6, YEAR_US, waits=waits)[1] == waits
+
+
+def who_does_not_hear_is_of_no_use(core: type[Master]) -> None:
+    """P13: a member that promises, and never learns of what this node stamps, is evicted."""
+    for deaf in (False, True):
+        node = Lone(core, suspect_us=SECOND_US)
+        _busy(node, 1, SECOND_US)
+        node.submit()
+        assert _busy(node, 6, SECOND_US, deaf=deaf)[1] == deaf
 
 
 def who_is_of_no_use_votes_when_asked(core: type[Master]) -> None:

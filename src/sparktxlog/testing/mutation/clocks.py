@@ -126,6 +126,15 @@ class DeafToWaiting(Ordering):
         return super().lacking() if self.busy else {}
 
 
+class ContentWithPromises(Ordering):
+    """Be content with a member that promises, whether it hears this node or not."""
+
+    def lacking(self) -> dict[NodeId, int]:
+        """Return only whose promise does not suffice."""
+        promised = {peer.node_id: peer.counter for peer in self._peers}
+        return {node: c for node, c in super().lacking().items() if promised[node] == c}
+
+
 class CountsNoUseless(Succession):
     """Leave a member of no use no vote, whoever asks."""
 

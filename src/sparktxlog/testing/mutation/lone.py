@@ -155,10 +155,12 @@ class Lone:
         return self.feed(PayloadArrived(header=header, facts=self.facts[header.digest]))
 
     def post_of(self, sender: str, counter: int, *headers: RunHeader, last_seq: int = 0) -> Post:
-        """Return a post of another node."""
+        """Return a post of another node, which hears this one."""
+        known = {str(self.config.node_id): self.master.standing.seq_now}
         return Post(
             lineage=LINEAGE, epoch=1, sender=NodeId(sender), round=counter, base=MergeBase(),
             counter=counter, last_seq=headers[-1].last if headers else last_seq, headers=headers,
+            known=known,
         )  # fmt: skip
 
     def prepare(self, sender: str, number: int) -> Prepare:

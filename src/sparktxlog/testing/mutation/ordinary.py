@@ -118,6 +118,10 @@ class TornPost(Ordering):
         return snapshot
 
 
+def no_hurry(self: Fetching, now: int) -> None:
+    """Wait out the pause, whoever is back."""
+
+
 def any_payload_ends_a_fetch(self: Fetching, header: RunHeader) -> None:
     """Take whatever comes with a digest for the answer to its fetch."""
     self.in_flight.pop(header.digest, None)

@@ -24,8 +24,10 @@ from sparktxlog.protocol.balloting import (
 from sparktxlog.protocol.events import (
     FetchFailed,
     FilesLost,
+    LinkChanged,
     PostReceived,
     RunSubmitted,
+    Tick,
 )
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.phases import Phase
@@ -111,6 +113,22 @@ def a_cut_post_promises_what_it_carries(core: type[Master]) -> None:
     assert [header.seq for header in post.headers] == [1, 2]
     assert post.cut is not None
     assert (post.cut[0] >= post.headers[-1].ts, post.cut[1]) == (True, 2)
+
+
+def who_is_back_is_asked_at_once(core: type[Master]) -> None:
+    """P3a: pauses of a fetch grow while nobody answers, and end when its origin speaks again."""
+    for link in (False, True):
+        node = Lone(core)
+        header = node.run_of("b", 1, node.now)
+        actions = node.feed(PostReceived(post=node.post_of("b", node.now, header)))
+        for _ in range(60):
+            if any(isinstance(action, FetchPayload) for action in actions):
+                node.feed(FetchFailed(digest=header.digest, reason="no answer"))
+            node.now += SECOND_US
+            actions = node.feed(Tick())
+        back = LinkChanged(peer=header.origin, up=True)
+        again = PostReceived(post=node.post_of("b", node.now, last_seq=1))
+        assert [a for a in node.feed(back if link else again) if isinstance(a, FetchPayload)]
 
 
 def lagger_is_served(core: type[Master]) -> None:

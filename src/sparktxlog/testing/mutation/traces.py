@@ -25,6 +25,7 @@ from sparktxlog.testing.mutation.clock_traces import (
     what_is_gone_moves_no_clock,
     what_waits_at_the_useless_counts,
     who_counts_too_far_is_not_admitted,
+    who_does_not_hear_is_of_no_use,
     who_holds_late_runs_votes,
     who_is_no_member_has_no_time,
     who_is_of_no_use_votes_when_asked,
@@ -86,6 +87,7 @@ from sparktxlog.testing.mutation.ordinary_traces import (
     old_epochs_do_not_count,
     stamps_behind_its_queue,
     tail_of_another_queue_halts,
+    who_is_back_is_asked_at_once,
 )
 from sparktxlog.testing.mutation.standing_traces import (
     a_contradiction_is_the_senders,
@@ -123,10 +125,12 @@ TRACES: tuple[Trace, ...] = (
     a_promise_of_no_use_evicts,
     a_promise_that_grows_has_time,
     what_waits_at_the_useless_counts,
+    who_does_not_hear_is_of_no_use,
     who_is_of_no_use_votes_when_asked,
     who_counts_too_far_is_not_admitted,
     old_epochs_do_not_count,
     a_cut_post_promises_what_it_carries,
+    who_is_back_is_asked_at_once,
     lagger_is_served,
     late_payload_ends_no_fetch,
     lost_files_are_withdrawn,
