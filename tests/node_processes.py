@@ -136,6 +136,8 @@ class NodeProcess:
         self.weights = weights or {}
         #: What its command line begins with: a program that starts another one.
         self.prefix: tuple[str, ...] = ()
+        #: Environment variables of the process, beside those of the test.
+        self.environment: dict[str, str] = {}
         #: Further lines of its configuration.
         self.settings = tuple(settings)
         self.url = f"http://127.0.0.1:{port}"
@@ -181,8 +183,9 @@ class NodeProcess:
         source = Path(__file__).parents[1] / "src"
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                arguments, stdout=log, stderr=log, env={**os.environ, "PYTHONPATH": str(source)}
-            )
+                arguments, stdout=log, stderr=log,
+                env={**os.environ, "PYTHONPATH": str(source), **self.environment},
+            )  # fmt: skip
 
     def wait_ready(self) -> None:
         """Wait until the node answers."""
