@@ -26,6 +26,7 @@ from sparktxlog.protocol.actions import (
 from sparktxlog.protocol.chain import chain_hash
 from sparktxlog.protocol.messages import QueueEntry, RunHeader
 from sparktxlog.protocol.phases import Phase
+from sparktxlog.protocol.versions import ACCEPTANCE, NEWEST, OLDEST
 from sparktxlog.protocol.view import View
 from sparktxlog.testing.simulation.disk import RunKey, key_of
 from sparktxlog.testing.simulation.outcomes import Outcomes
@@ -141,6 +142,7 @@ class Checks:
         """See a write become durable."""
         for action in persists:
             if isinstance(action, PersistQueue):
+                self._check_understood(node, action)
                 self._check_queue(node)
                 self._check_created(node, action)
             elif isinstance(action, PersistAnnouncement):
@@ -149,6 +151,12 @@ class Checks:
                 self._unstamped.pop((node.name, action.ticket), None)
             elif isinstance(action, PersistView):
                 self._check_view(node, action.view)
+
+    def _check_understood(self, node: SimulatedNode, action: PersistQueue) -> None:
+        """P31: nobody orders what its release does not know a rule for."""
+        facts = [self._world.facts[entry.header.digest] for entry in action.entries]
+        if node.newest < ACCEPTANCE and any(fact.acceptance for fact in facts):
+            self.fail(f"P31: {node.name} speaks up to {node.newest}, and reads an acceptance")
 
     def _check_queue(self, node: SimulatedNode) -> None:
         """I1, I2, I3: prefix of the one queue, sorted, gapless, linked; payloads are here."""
@@ -202,6 +210,10 @@ class Checks:
 
     def _check_view(self, node: SimulatedNode, view: View) -> None:
         """I4, I5, I6: one decision an epoch; its final queue has all that was promised."""
+        if view.version > node.newest:
+            self.fail(f"P31: {node.name} speaks up to {node.newest}, in force is {view.version}")
+        if view.version > OLDEST and self._world.layout.upgraded:
+            self._world.marks.hit("version raised")
         known = self.views.get(view.epoch)
         if known is None:
             self.views[view.epoch] = view
@@ -308,6 +320,8 @@ class Checks:
                 self.fail(f"I8: {name} has {len(node.disk.queue)} of {len(self.log)} runs")
             self._check_outcome(self._outcomes.check_known(name, node.master))
             self._check_catalog(node)
+            if node.master.view.version != NEWEST:
+                self.fail(f"P31: {name} still works by version {node.master.view.version}")
         self._check_outcome(self._outcomes.check_once(self.log))
         for entry in self.log:
             told = self._told.get(key_of(entry.header), (entry.position, entry.rejections))

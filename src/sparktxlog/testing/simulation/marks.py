@@ -42,7 +42,7 @@ EXPECTED = (
     "complaint", "suspected on a complaint", "suspect cleared",
     "same id at two nodes", "same id in two epochs", "same id behind the window",
     "expired id", "repeat ordered late",
-    "duplicate rejected", "table created", "rejected for its table",
+    "duplicate rejected", "version raised", "table created", "rejected for its table",
     # No staged file is lost here, so nothing is withdrawn.
     *(
         crash_mark(kind, kept=kept)

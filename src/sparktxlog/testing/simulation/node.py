@@ -21,6 +21,7 @@ from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.phases import Phase
 from sparktxlog.protocol.recovery import MasterConfig, OlderIds
 from sparktxlog.protocol.stream import MAX_BATCH, ActionStream
+from sparktxlog.protocol.versions import NEWEST, OLDEST
 from sparktxlog.runtime.clock import Clock
 from sparktxlog.testing.simulation.disk import SimulatedDisk
 from sparktxlog.testing.simulation.marks import crash_mark
@@ -87,6 +88,12 @@ class SimulatedNode:
     # -- life --------------------------------------------------------------------------------------
 
     @property
+    def newest(self) -> int:
+        """Newest wire version that its release speaks."""
+        before = self.world.layout.upgraded and self.disk.starts < 2
+        return OLDEST if before else NEWEST
+
+    @property
     def up(self) -> bool:
         """Whether it runs (it may be paused)."""
         return self.master is not None
@@ -115,7 +122,7 @@ class SimulatedNode:
         self.disk.starts += 1
         config = replace(
             self.config, incarnation=self.disk.incarnation, start=self.disk.starts,
-            boot=f"{self.name}-{self.life}",
+            boot=f"{self.name}-{self.life}", newest=self.newest,
         )  # fmt: skip
         self._clock = Clock(
             state.reserved, wall=self.wall, steady_ns=lambda: self._steady() * 1_000

@@ -43,6 +43,8 @@ class Outcomes:
         self._eldest: dict[bytes, tuple[int, RunHeader]] = {}
         #: Id → all positions it was ordered at.
         self._places: dict[bytes, list[int]] = {}
+        #: Ids that took effect once more, as the former version let them.
+        self._unknown: set[bytes] = set()
 
     def _ids(self, header: RunHeader) -> Iterator[bytes]:
         ids = self._facts[header.digest].ids
@@ -59,7 +61,8 @@ class Outcomes:
         header = entry.header
         expected: list[tuple[int, str, int | None]] = []
         acceptance = self._facts[header.digest].acceptance
-        if acceptance is None:  # nobody can tell a repeat beyond the window (P31)
+        blind = acceptance is None  # nobody can tell a repeat beyond the window (P31)
+        if acceptance is None:
             acceptance = Acceptance(position=entry.position, ts=header.ts)
         too_late = header.ts - acceptance.ts > self._window_us
         told = dict(acceptance.repeats)
@@ -80,6 +83,9 @@ class Outcomes:
             elif gap and position - at > self._window:
                 # What stands between, nobody needs to know any more.
                 first = position
+            elif blind and position - at > self._window:
+                self._eldest[one] = first, _ = (position, header)
+                self._unknown.add(one)
             if first < position:
                 expected.append((index, _DUPLICATE, first))
                 self._mark_repeat(header, earlier, position - at, late=gap and not too_late)
@@ -118,7 +124,7 @@ class Outcomes:
                 place = (entry.position + index, index not in rejected)
                 places.setdefault(one, []).append(place)
         for one, found in places.items():
-            if any(effective for _, effective in found[1:]):
+            if one not in self._unknown and any(effective for _, effective in found[1:]):
                 return f"P25c: transaction {one.hex()} is at {found}: effective is not once"
         return ""
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import gc
 from collections.abc import Iterator
+from dataclasses import replace
 from time import process_time
 
 from sparktxlog.errors import InvariantViolation
 from sparktxlog.protocol.master import Master
+from sparktxlog.protocol.versions import NEWEST
 from sparktxlog.testing.seeds import Outcome
 from sparktxlog.testing.simulation.clients import Clients
 from sparktxlog.testing.simulation.faults import Faults, found_with_wrong_clock
@@ -17,6 +19,8 @@ from sparktxlog.testing.simulation.progress import Progress
 from sparktxlog.testing.simulation.world import Layout, World
 
 HOUR_US = 3_600 * 1_000_000
+#: So many rounds of all layouts have one in which the nodes are upgraded one by one.
+_UPGRADED_EVERY = 8
 #: Time to heal in the end: return of evicted nodes included.
 _HEAL_US = 180 * 1_000_000
 #: Time for what is submitted in the very end.
@@ -35,7 +39,9 @@ LAYOUTS = (
 
 def layout_of(seed: int) -> Layout:
     """Return the cluster that a seed simulates."""
-    return LAYOUTS[seed % len(LAYOUTS)]
+    layout = LAYOUTS[seed % len(LAYOUTS)]
+    upgraded = seed // len(LAYOUTS) % _UPGRADED_EVERY == _UPGRADED_EVERY - 1
+    return replace(layout, upgraded=True) if upgraded else layout
 
 
 def run_seed(
@@ -99,6 +105,9 @@ def _simulate(world: World, hour_us: int, transactions: int, fault_pause_us: int
             node.start()
         elif node.paused:
             node.resume()
+        if node.newest < NEWEST:
+            node.crash()
+            node.start()
     world.relink()
     world.run_until(hour_us + _HEAL_US - _LAST_US)
     # No history ends with a node that takes nothing any more.

@@ -23,7 +23,16 @@ from sparktxlog.protocol.actions import (
     SendTail,
     TellPhase,
 )
-from sparktxlog.protocol.balloting import Probe
+from sparktxlog.protocol.balloting import (
+    Accept,
+    Decide,
+    EpochMessage,
+    Flush,
+    Prepare,
+    Probe,
+    Promise,
+    Vote,
+)
 from sparktxlog.protocol.events import (
     AnnouncementReceived,
     EpochMessageReceived,
@@ -42,6 +51,7 @@ from sparktxlog.protocol.messages import RunHeader, Tail
 from sparktxlog.protocol.phases import Phase
 from sparktxlog.protocol.recovery import MasterConfig
 from sparktxlog.protocol.stream import MAX_BATCH
+from sparktxlog.protocol.versions import OLDEST
 from sparktxlog.protocol.view import Seat, View
 from sparktxlog.testing.simulation.checks import Checks
 from sparktxlog.testing.simulation.marks import Marks
@@ -74,11 +84,27 @@ class Layout:
     settings: dict[str, Any] = field(default_factory=dict)
     #: Kind of fault → its weight, instead of the usual one.
     faults: dict[str, int] = field(default_factory=dict)
+    #: True: each node begins as one of the release before, and starts again as one of this.
+    upgraded: bool = False
 
 
 #: In every fourth seed of a layout a node's batches end after so many actions.  A batch begins with
 #: a persist, so only the smallest ones end between the queue, the view and the stamps of an epoch.
 _SMALL_BATCHES, _SMALL_EVERY = (1, 2, 3), 28
+
+
+def _as_read_before(message: EpochMessage) -> EpochMessage:
+    """Return a message as a release reads it that does not know the version of a view (P31)."""
+    match message:
+        case Flush() | Accept():
+            candidate = replace(message.candidate, version=OLDEST)
+            return replace(message, view=replace(message.view, version=OLDEST), candidate=candidate)
+        case Prepare() | Decide():
+            return replace(message, view=replace(message.view, version=OLDEST))
+        case Promise(accepted=Vote() as vote):
+            view = replace(vote.view, version=OLDEST)
+            return replace(message, accepted=replace(vote, view=view))
+    return message
 
 
 def _tables_of(
@@ -129,8 +155,8 @@ class World:
         self._old: list[tuple[str, str, Event]] = []
         #: (reader, sender) → which life of each greeted the other.
         self._greeted: dict[tuple[str, str], tuple[int, int]] = {}
-        #: What each node believes of its connection to another.
-        self._linked: dict[tuple[str, str], bool] = {}
+        #: What each node believes of its connection to another: the version spoken there, 0 = cut.
+        self._linked: dict[tuple[str, str], int] = {}
         self.nodes = self._make_nodes()
         self.checks = Checks(self)
 
@@ -157,6 +183,7 @@ class World:
                     "suspect_timeout_us": 2_000_000,
                     "start_timeout_us": 6_000_000,
                     "stage_timeout_us": 5_000_000,
+                    **({"version": OLDEST} if layout.upgraded else {}),
                     **layout.settings,
                 },
             )
@@ -247,10 +274,19 @@ class World:
         if not one.up:
             return
         # The kernel keeps the connections of a paused process.
-        up = other.up and self.network.connected(a, b)
-        if self._linked.get((a, b)) != up:
-            self._linked[a, b] = up
-            one.handle([LinkChanged(peer=NodeId(b), up=up)])
+        up = other.up and self.network.connected(a, b) and self._understand(one, other)
+        newest = other.newest if up else 0
+        if self._linked.get((a, b)) != newest:
+            self._linked[a, b] = newest
+            one.handle([LinkChanged(peer=NodeId(b), up=up, newest=newest)])
+
+    def _understand(self, one: SimulatedNode, other: SimulatedNode) -> bool:
+        """Return whether two nodes speak a common version (P31)."""
+        oldest = max(0 if n.master is None else n.master.view.version for n in (one, other))
+        if oldest > min(one.newest, other.newest):
+            self.marks.hit("older release refused")
+            return False
+        return True
 
     # -- greetings ---------------------------------------------------------------------------------
 
@@ -315,6 +351,8 @@ class World:
         """Return whether a node hears another one, as both are, after a greeting if need be."""
         one, other = self.nodes[sender], self.nodes[reader]
         if not other.up:
+            return False
+        if self.layout.upgraded and not self._understand(one, other):
             return False
         known = self._greeted.get((reader, sender))
         if not one.up:  # its last words
@@ -381,10 +419,13 @@ class World:
     def _arrive(self, sender: str, receiver: str, event: Event) -> None:
         if self.network.passes(sender, receiver) and self._is_greeted(sender, receiver):
             node = self.nodes[receiver]
-            if isinstance(event, EpochMessageReceived) and isinstance(event.message, Probe):
-                self._complain(node, event.message)
-            else:
-                node.handle([event])
+            if isinstance(event, EpochMessageReceived):
+                if node.newest == OLDEST:
+                    event = EpochMessageReceived(message=_as_read_before(event.message))
+                if isinstance(event.message, Probe):
+                    return self._complain(node, event.message)
+            node.handle([event])
+        return None
 
     def _arrive_again(self, sender: str, receiver: str, event: Event) -> None:
         if self.nodes[receiver].up and self.network.passes(sender, receiver):
