@@ -90,10 +90,12 @@ class Story:
 
     async def later(self) -> None:
         """Hear a kind of message that only a later release knows: it breaks nothing."""
-        link = self.b.parts.links["A"]
+        link, ups = self.b.parts.links["A"], self.b.parts.links["A"].ups
+        link._message("/peer/v1/later", b"")
         link._message("/peer/v1/epochs", msgspec.msgpack.encode(("Later", {"sender": "B"})))
         await until(lambda: samples(self.a)["unknown_messages"] != self.unknown)
-        assert link.up
+        await until(lambda: link._telling.is_done)
+        assert (link.up, link.ups) == (True, ups)
 
     async def fail(self) -> None:
         """Let a task of a link fail of what nobody foresaw: it is shown, and goes on later."""

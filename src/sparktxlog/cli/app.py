@@ -29,6 +29,7 @@ from sparktxlog.cli.state import (
     restricted_text,
     state_word,
     uncompared_text,
+    upgrade_text,
     verdict_text,
 )
 from sparktxlog.errors import ConfigError, InvalidRequestError, TxLogError
@@ -230,6 +231,8 @@ def _print_status(found: Mapping[str, Any], word: str) -> None:
         typer.echo(f"{found['phase']}: {found['phase_reason']}")
     for warning in found.get("warnings") or []:
         typer.echo(f"warning: {warning['text']}")
+    if found.get("wire_version_waits_for"):
+        typer.echo(upgrade_text(found))
     for name in found.get("suspects") or []:
         typer.echo(f"missed {name}: no sign of life")
     for waiting in found.get("waiting_for") or []:
@@ -249,10 +252,11 @@ def _print_status(found: Mapping[str, Any], word: str) -> None:
 def _print_peers(found: Mapping[str, Any]) -> None:
     print_rows(
         "peers",
-        ("peer", "url", "linked", "last post (UTC)", "position", "holds runs", "counter", "round"),
+        ("peer", "url", "linked", "wire", "last post (UTC)", "position", "holds runs", "counter",
+         "round"),
         [
             [peer.get("id"), peer.get("url"), bool(peer.get("linked")),
-             time_text(peer.get("last_post_at")), peer.get("position"),
+             peer.get("wire_version"), time_text(peer.get("last_post_at")), peer.get("position"),
              ", ".join(f"{origin} {seq}" for origin, seq in (peer.get("acquired") or {}).items()),
              str(peer.get("counter", "-")), peer.get("round")]
             for peer in found.get("peers") or []

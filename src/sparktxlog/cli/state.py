@@ -86,6 +86,18 @@ def restricted_text(found: Mapping[str, Any]) -> str:
     )
 
 
+def upgrade_text(found: Mapping[str, Any]) -> str:
+    """Return by which wire version the log works, and which nodes keep it there (P31)."""
+    waits = [
+        f"{node} ({'speaks up to ' + str(peer['newest']) if peer['linked'] else 'not linked'})"
+        for node, peer in found["wire_version_waits_for"].items()
+    ]
+    return (
+        f"wire version {found['wire_version']} is in force, {found['wire_versions'][1]} waits for "
+        + ", ".join(waits)
+    )
+
+
 def uncompared_text(found: Mapping[str, Any]) -> str:
     """Return what a node says of a history that it could not compare, in one sentence."""
     kept = int(found.get("kept") or 0)

@@ -470,6 +470,11 @@ class PeerLink:
             await self._request("POST", target, body, _TIMEOUT)
         except RemoteProtocolError as error:
             _log.error("message refused", peer=self.node_id, to=target, error=str(error))
+        except TransportError as error:
+            if error.fields.get("status") in (404, 405):  # a release without this route (P31)
+                _log.error("message refused", peer=self.node_id, to=target, error=str(error))
+            else:
+                self._failed(error, ups)
         except TxLogError as error:
             self._failed(error, ups)
 

@@ -107,6 +107,17 @@ def test_status_tells_how_much_log_is_kept_and_who_needs_a_copy(
     assert "yes" in other and " no " in own
 
 
+def test_status_tells_whom_an_upgrade_waits_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], node: type[CannedNode]
+) -> None:
+    waits = {"B": {"newest": 2, "linked": True}, "C": {"newest": 0, "linked": False}}
+    versions = {"wire_version": 2, "wire_versions": [2, 3], "wire_version_waits_for": waits}
+    node.answers = {"/v1/status": STATUS | versions}
+    invoke(monkeypatch, "status")
+    text = "wire version 2 is in force, 3 waits for B (speaks up to 2), C (not linked)"
+    assert text in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("command", ["status", "peers"])
 def test_what_peers_confirmed_is_shown(
     monkeypatch: pytest.MonkeyPatch,
