@@ -229,13 +229,14 @@ _RULES: dict[type, dict[str, Rule]] = {
         "_pause_us": describe, "_send": _no, "_turn": _parity, "holder": describe,
         "request_at": _due, "source": describe, "_joined_at": _no, "_joined_base": describe,
     },
-    # Ballots are started on demand here, so nothing depends on suspicion and patience.
+    # Ballots are started on demand here, so nothing depends on suspicion and patience; all nodes
+    # speak one version, so none is raised.
     Succession: {
         "_host": _no, "_config": _no, "_outbox": _no, "patience_us": _no, "suspicion": _no,
         "letters": _no, "voter": describe, "proposer": describe, "admission": describe,
         "changes": describe, "_seen": describe, "_excluded": describe, "_attempts": _no,
         "_retry_at": _no, "_need_at": _no, "_answered_at": _no, "tails": describe, "wish": describe,
-        "_begin_at": _no, "rest": _no, "_refused": _no,
+        "_begin_at": _no, "rest": _no, "_refused": _no, "raising": _no,
     },
     TailRequests: {"_outbox": _no, "_requests": _requests, "_wait_us": _no},
     Voter: {"accepted": describe, "epoch": describe, "promised": describe},
