@@ -41,6 +41,10 @@ backup_app = typer.Typer(
     help="Back up a site's replica: `backup DIR` stores an image, list and verify look at them.",
 )
 Directory = Annotated[Path, typer.Argument(help="Directory of the images.")]
+ImageName = Annotated[
+    str | None,
+    typer.Argument(help="Name of the image; default: the one with the highest position."),
+]
 #: Table → recorded and counted signature, where they differ.
 Wrong = dict[str, tuple[str, str]]
 
@@ -119,10 +123,10 @@ def list_images(directory: Directory, as_json: AsJson = False) -> None:
     )  # fmt: skip
 
 
-@backup_app.command("verify", epilog="Example: sparktxlog backup verify /backups/site-a 20260101")
+@backup_app.command("verify", epilog="Example: sparktxlog backup verify /backups/site-a")
 def verify_image(
     directory: Directory,
-    name: Annotated[str, typer.Argument(help="Name of the image.")],
+    name: ImageName = None,
     recount: Annotated[
         bool, typer.Option("--recount", help="Count the rows' signatures too, with Spark.")
     ] = False,
@@ -140,12 +144,12 @@ def verify_image(
     names the tables whose rows are not those of their signatures.
     """
     from sparktxlog.worker.image_store import ImageStore
-    from sparktxlog.worker.restoring import damaged_files
+    from sparktxlog.worker.restoring import choose_image, damaged_files
 
     if recount:
         require_spark()
     store = ImageStore(directory)
-    image = store.image(name)
+    image = choose_image(store, name, None)
     with _bar("verifying") as tell:
         damaged = damaged_files(store, image, tell=tell)
     counted = recount and not damaged
@@ -153,10 +157,10 @@ def verify_image(
     if as_json:
         print_json(_summary(image) | {"damaged": damaged} | _counted(counted, wrong))
     elif damaged:
-        print_rows(f"image {name} is damaged", ("table", "file", "stored as"), _rows(damaged))
+        print_rows(f"image {image.name} is damaged", ("table", "file", "stored as"), _rows(damaged))
     else:
         said = _counted(counted, wrong)["signatures"]
-        typer.echo(f"Image {name}: all {image.files:,} files have their digests; "
+        typer.echo(f"Image {image.name}: all {image.files:,} files have their digests; "
                    f"signatures: {said}.")  # fmt: skip
         _print_wrong(wrong)
     if damaged:
@@ -168,10 +172,7 @@ def verify_image(
 def restore(
     directory: Directory,
     lake: Annotated[Path, typer.Option(help="New root of the replica's tables; it must be empty.")],
-    name: Annotated[
-        str | None,
-        typer.Argument(help="Name of the image; default: the one with the highest position."),
-    ] = None,
+    name: ImageName = None,
     at_most: Annotated[
         int | None, typer.Option(min=1, help="Take no image beyond this position.")
     ] = None,

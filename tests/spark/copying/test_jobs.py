@@ -21,11 +21,14 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 from tests.node_processes import TABLE, Cluster, append, call, wait_until
+from tests.steady_load import SteadyLoad
 from tests.unit.cli.test_app import invoke
 
 from sparktxlog.api import job, session
 from sparktxlog.api.connect import connect
 from sparktxlog.worker.apply import Applier
+from sparktxlog.worker.copy_terms import Fetched
+from sparktxlog.worker.fetching import DonorFetcher
 from sparktxlog.worker.image_store import ImageStore
 from sparktxlog.worker.imaging import back_up_replica
 from sparktxlog.worker.source import HttpLogSource
@@ -36,7 +39,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.e2e, pytest.mark.timeout(900)]
 ROOT = Path(__file__).parents[3]
 #: Runs a job or a command in this process: name, arguments → exit code, JSON of its last line.
 RunJob = Callable[..., tuple[int, dict[str, Any]]]
-RunCommand = Callable[..., tuple[int, dict[str, Any]]]
+RunCommand = Callable[..., tuple[int, Any]]
 
 
 class Sites:
@@ -141,8 +144,8 @@ def run_command(
     def run(*arguments: str) -> tuple[int, dict[str, Any]]:
         capfd.readouterr()
         code = invoke(monkeypatch, *arguments, "--json")
-        found: dict[str, Any] = json.loads(capfd.readouterr().out.splitlines()[-1])
-        assert found.get("exit_code", code) == code
+        found: Any = json.loads(capfd.readouterr().out.splitlines()[-1])
+        assert not isinstance(found, dict) or found.get("exit_code", code) == code
         return code, found
 
     return run
@@ -229,6 +232,34 @@ def test_a_lost_lake_is_brought_back_by_catch_up(sites: Sites, run_job: RunJob) 
     assert sites.rows("B") == sites.rows("A")
 
 
+def test_writers_go_on_while_a_replica_is_copied_and_replays(
+    sites: Sites, run_command: RunCommand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R05: both sites commit all the time, and no commit fails."""
+    copied, fetch = sites.apply_at_a(), DonorFetcher.fetch
+    shutil.rmtree(sites.lake("B"), ignore_errors=True)
+    with SteadyLoad(sites.cluster, pause_s=0.1, timeout_s=60) as load:
+
+        def fetch_among_writers(*arguments: Any) -> Fetched:
+            load.progress("AB", 2)
+            fetched = fetch(*arguments)
+            load.progress("AB", 2)
+            return fetched
+
+        monkeypatch.setattr(DonorFetcher, "fetch", fetch_among_writers)
+        code, found = run_command("catch-up", "--url", sites.url("B"), "--force", "copy")
+        load.progress("AB", 2)
+    (copy,) = found["copies"]
+    assert (code, found["verdict"], copy["donor"], copy["position"]) == (0, "KNOWN", "A", copied)
+    # What they wrote meanwhile was replayed behind the copy.
+    assert found["position"] >= copied + 16
+    assert load.count("AB") == sum(len(made.tried) for made in load.promises.values())
+    position = load.check()
+    assert sites.apply_at_a() == position
+    assert run_command("apply", "--url", sites.url("B"), "--at-least", str(position))[0] == 0
+    assert sites.rows("B") == sites.rows("A")
+
+
 def test_replicate_copies_by_executors(sites: Sites, run_job: RunJob) -> None:
     shutil.rmtree(sites.lake("B"), ignore_errors=True)
     code, found = run_job("replicate", "--url", sites.url("B"), "--parts", "2")
@@ -280,15 +311,71 @@ def test_a_table_that_somebody_wrote_to_is_repaired_by_command(
     assert (code, found["repair"]["found"]["way"]) == (0, "nothing")
 
 
-def documented_restore(position: int) -> list[list[str]]:
-    """Return the command lines of docs/backup.md that bring a site to a position."""
-    lines = (ROOT / "docs" / "backup.md").read_text().splitlines()
-    chosen = [line.strip() for line in lines if "--at-most 1000" in line and line[:4] == "    "]
-    assert [line.split()[:2] for line in chosen] == [
-        ["sparktxlog", "restore"],
-        ["sparktxlog", "apply"],
-    ]
-    return [line.replace("1000", str(position)).split()[1:] for line in chosen]
+PAGE = (ROOT / "docs" / "backup.md").read_text()
+
+
+def documented(section: str, **places: str) -> list[list[str]]:
+    """Return the command lines of a section of docs/backup.md, for other places than its own.
+
+    Args:
+        section: Heading.
+        places: For `store`, `config`, `lake`, `url` and `position`.
+    """
+    written = {
+        "/backups/site-a": "store", "conf/site-a.toml": "config", "data/a/lake": "lake",
+        "http://127.0.0.1:7070": "url", "1000": "position",
+    }  # fmt: skip
+    text = PAGE.split(f"# {section}\n")[1].split("\n#")[0]
+    lines = re.findall(r"^    sparktxlog (.*)$", text, re.MULTILINE)
+    return [[places.get(written.get(word, ""), word) for word in line.split()] for line in lines]
+
+
+def test_a_lost_lake_comes_back_by_the_page_on_backups(
+    sites: Sites, run_command: RunCommand, tmp_path: Path
+) -> None:
+    """The drill of docs/backup.md, as it is written: backup, destroy, restore, apply, verify."""
+    node, lake = sites.cluster.nodes["B"], sites.lake("B")
+    places = {"store": str(tmp_path / "store"), "config": str(node.config), "lake": str(lake),
+              "url": node.url}  # fmt: skip
+    assert run_command("apply", "--url", node.url)[0] == 0
+    done = [run_command(*line) for line in documented("What an image is", **places)]
+    assert [code for code, _ in done] == [0, 0, 0]
+    made, listed, checked = (found for _, found in done)
+    assert made["image"] == listed[0]["image"] == checked["image"] and checked["damaged"] == []
+    node.commit(append(400))
+    shutil.rmtree(lake)
+    done = [run_command(*line) for line in documented("Restoring", **places)]
+    assert [code for code, _ in done] == [0, 0, 0]
+    restored, applied, verified = (found for _, found in done)
+    assert (restored["image"], restored["signatures"]) == (made["image"], "equal")
+    assert (applied["verdict"], applied["position"]) == ("KNOWN", made["position"] + 1)
+    assert (verified["sound"], verified["position"]) == (True, made["position"] + 1)
+    assert (400, "x") in sites.rows("B")
+    drill(tmp_path, places["store"], made)
+
+
+def drill(directory: Path, store: str, made: dict[str, Any]) -> None:
+    """Run the script of the page in a process of its own."""
+    text = PAGE.split("# A drill\n")[1].split("\n#")[0]
+    lines = re.findall(r"^    (.*)$", text, re.MULTILINE)
+    assert lines[0].startswith("#!")
+    for name, script in {
+        "drill.sh": "\n".join(lines),
+        "sparktxlog": f'#!/bin/sh\nexec {sys.executable} -m sparktxlog.cli "$@"',
+    }.items():
+        (directory / name).write_text(f"{script}\n")
+        (directory / name).chmod(0o755)
+    said = subprocess.run(
+        [str(directory / "drill.sh"), store, str(directory / "scratch")],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src"),
+             "PATH": f"{directory}:{os.environ['PATH']}"},
+        capture_output=True, text=True, check=False, timeout=280,
+    )  # fmt: skip
+    assert said.returncode == 0, said.stderr[-3000:]
+    assert f"Image {made['image']}: all {made['files']:,} files have their digests" in said.stdout
+    assert "signatures: equal" in said.stdout
+    assert re.search(r"restored and recounted after \d+ s", said.stdout)
+    assert not (directory / "scratch" / "drill-lake").exists()
 
 
 def test_image_and_log_bring_a_site_to_one_position(
@@ -308,11 +395,10 @@ def test_image_and_log_bring_a_site_to_one_position(
     back_up_replica(lake, ImageStore(store), name="after", site="B")
     shutil.rmtree(lake)
 
-    places = {"/backups/site-a": str(store), "data/a/lake": str(lake),
-              "http://127.0.0.1:7070": sites.url("B")}  # fmt: skip
-    restore, apply = (
-        [places.get(word, word) for word in line] for line in documented_restore(wanted)
-    )
+    restore, apply = documented(
+        "To one position", store=str(store), lake=str(lake), url=sites.url("B"),
+        position=str(wanted),
+    )  # fmt: skip
     code, found = run_command(*restore)
     assert (code, found["image"], found["signatures"]) == (0, "before", "equal")
     code, found = run_command(*apply)
