@@ -6,19 +6,9 @@ The same as `sparktxlog apply`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from sparktxlog.api import job
 
-from sparktxlog.api import job, replica_jobs
-from sparktxlog.api.job_options import OPTIONS, conflict
-
-
-def main(argv: Sequence[str]) -> int:
-    parser = job.parser("Apply the published log to the site's Delta tables.", OPTIONS["apply"])
-    arguments = parser.parse_args(argv)
-    if found := conflict(arguments):
-        parser.error(found)
-    return job.run_job(arguments, replica_jobs.apply)
-
+main = job.main_of("apply")
 
 if __name__ == "__main__":
     job.main(main)

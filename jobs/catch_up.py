@@ -6,16 +6,9 @@ The same as `sparktxlog catch-up`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from sparktxlog.api import job
 
-from sparktxlog.api import job, replica_jobs
-from sparktxlog.api.job_options import OPTIONS
-
-
-def main(argv: Sequence[str]) -> int:
-    parser = job.parser("Bring the site's replica back by replay or copy.", OPTIONS["catch-up"])
-    return job.run_job(parser.parse_args(argv), replica_jobs.catch_up)
-
+main = job.main_of("catch-up")
 
 if __name__ == "__main__":
     job.main(main)

@@ -7,16 +7,9 @@ The same as `sparktxlog commit`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from sparktxlog.api import job
 
-from sparktxlog.api import ingest, job
-from sparktxlog.api.job_options import OPTIONS
-
-
-def main(argv: Sequence[str]) -> int:
-    parser = job.parser("Commit an input to a table of the log.", OPTIONS["commit"])
-    return job.run_job(parser.parse_args(argv), ingest.commit)
-
+main = job.main_of("commit")
 
 if __name__ == "__main__":
     job.main(main)

@@ -6,17 +6,9 @@ The same as `sparktxlog repair`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from sparktxlog.api import job
 
-from sparktxlog.api import job, replica_jobs
-from sparktxlog.api.job_options import OPTIONS
-
-
-def main(argv: Sequence[str]) -> int:
-    parser = job.parser("Bring a table back to what the log says.", OPTIONS["repair"])
-    parser.add_argument("table", help="table to look at, and to repair")
-    return job.run_job(parser.parse_args(argv), replica_jobs.repair)
-
+main = job.main_of("repair")
 
 if __name__ == "__main__":
     job.main(main)

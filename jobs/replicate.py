@@ -6,18 +6,9 @@ All executors must see the lake under the driver's path.  The same as `sparktxlo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from sparktxlog.api import job
 
-from sparktxlog.api import job, replica_jobs
-from sparktxlog.api.job_options import OPTIONS
-
-
-def main(argv: Sequence[str]) -> int:
-    parser = job.parser(
-        "Copy a donor's replica, fetched by Spark's executors.", OPTIONS["replicate"]
-    )
-    return job.run_job(parser.parse_args(argv), replica_jobs.replicate)
-
+main = job.main_of("replicate")
 
 if __name__ == "__main__":
     job.main(main)

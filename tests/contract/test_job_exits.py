@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from sparktxlog.api import job, session
-from sparktxlog.api.job_options import OPTIONS
+from sparktxlog.api.job_options import JOBS
 from sparktxlog.cli.app import app
 from sparktxlog.errors import (
     ApplyError,
@@ -28,11 +28,11 @@ from sparktxlog.errors import (
 )
 from sparktxlog.worker.apply import ApplyOutcome
 
-JOBS = Path(__file__).parents[2] / "jobs"
+DIRECTORY = Path(__file__).parents[2] / "jobs"
 
 
 def load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"job_{name}", JOBS / f"{name}.py")
+    spec = importlib.util.spec_from_file_location(f"job_{name}", DIRECTORY / f"{name}.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -89,14 +89,15 @@ def test_outcomes_have_exit_codes() -> None:
     assert {job.exit_code_of(found, 6) for found in (stopped, diverged)} == {4}
 
 
-@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("name", JOBS)
 def test_a_command_takes_the_options_of_its_job(name: str) -> None:
     command = typer.main.get_command(app).commands[name]  # type: ignore[attr-defined]
     named = [item for item in command.params if item.param_type_name == "option"]
     taken = {flag: item for item in named for flag in item.opts}
-    expected = {option.flag for option in OPTIONS[name]} | {"--url", "--json"}
+    options = [option for option in JOBS[name].options if option.flag.startswith("--")]
+    expected = {option.flag for option in options} | {"--url", "--json"}
     assert set(taken) - {"--help", "-h"} == expected
-    for option in OPTIONS[name]:
+    for option in options:
         assert taken[option.flag].help == option.help
         assert (taken[option.flag].default or None) == (option.default or None)
 

@@ -9,13 +9,14 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from sparktxlog.api.job_options import LAKE, MASTER, JobOption, add_options
+from sparktxlog.api.job_options import JOBS, LAKE, MASTER, JobCommand, JobOption, add_options
 from sparktxlog.api.progress import say, start_logging
 from sparktxlog.api.session import build_session
 from sparktxlog.errors import (
@@ -80,6 +81,27 @@ def parser(
     add_options(made, options)
     made.add_argument("--json", action="store_true", help="end with one line of JSON on stdout")
     return made
+
+
+def work_of(found: JobCommand) -> Work:
+    """Return what does a job."""
+    module, _, function = found.work.partition(":")
+    work: Work = getattr(import_module(f"sparktxlog.api.{module}"), function)
+    return work
+
+
+def main_of(name: str) -> Callable[[Sequence[str]], int]:
+    """Return the main function of one of `JOBS`: arguments → exit code."""
+    found = JOBS[name]
+
+    def main(argv: Sequence[str]) -> int:
+        made = parser(found.does, found.options)
+        arguments = made.parse_args(argv)
+        if said := found.conflict(arguments):
+            made.error(said)
+        return run_job(arguments, work_of(found))
+
+    return main
 
 
 def run_job(arguments: argparse.Namespace, work: Work) -> int:

@@ -1,4 +1,4 @@
-"""Options of the replica's jobs, written down once: `jobs/*.py` and the command line take them.
+"""Jobs that are commands, too, written down once: `jobs/*.py` and the command line take them.
 
 Nothing of Spark is imported here, so that `sparktxlog --help` needs none.
 """
@@ -6,7 +6,7 @@ Nothing of Spark is imported here, so that `sparktxlog --help` needs none.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -44,7 +44,7 @@ class RowOperation(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOption:
-    """One option of a job."""
+    """One option of a job, or an argument: then the flag is a bare name."""
 
     flag: str
     help: str
@@ -66,6 +66,9 @@ class JobOption:
         if self.kind is bool:
             parser.add_argument(self.flag, action="store_true", help=self.help)
             return
+        if not self.flag.startswith("--"):
+            parser.add_argument(self.flag, type=self.kind, help=self.help)
+            return
         choices = [one.value for one in self.kind] if issubclass(self.kind, Enum) else None
         parser.add_argument(
             self.flag,
@@ -79,111 +82,23 @@ class JobOption:
         )
 
 
-LAKE = JobOption(
-    flag="--lake", kind=str, metavar="PATH",
-    help="Root of the replica's tables; default: the node's.",
-)  # fmt: skip
-MASTER = JobOption(
-    flag="--master", kind=str, metavar="URL",
-    help="Spark master; default: spark-submit's, else local[*].",
-)  # fmt: skip
-ONCE = JobOption(flag="--once", help="Apply what is ordered by now, then end; the default.")
-FOLLOW = JobOption(flag="--follow", help="Go on until SIGTERM or Ctrl-C.")
-NO_COPY = JobOption(flag="--no-copy", help="End where the node says copy.")
-AT_LEAST = JobOption(
-    flag="--at-least", kind=int, default=0, metavar="POSITION",
-    help="Wait for this position to be applied; exit code 3 if it is not in time.",
-)  # fmt: skip
-AT_MOST = JobOption(
-    flag="--at-most", kind=int, metavar="POSITION",
-    help="Stop exactly there, by replay only; a run must end at this position.",
-)  # fmt: skip
-TIMEOUT = JobOption(
-    flag="--timeout", kind=float, default=TIMEOUT_S, metavar="SECONDS",
-    help="Longest wait for what is not published yet.",
-)  # fmt: skip
-FORCE = JobOption(flag="--force", kind=Forced, help="Copy or replay, whatever the node plans.")
-DONOR = JobOption(
-    flag="--donor", kind=str, default="", metavar="SITE",
-    help="With --force copy: copy from this site, which is right where replicas differ.",
-)  # fmt: skip
-NO_VERIFY = JobOption(flag="--no-verify", help="Copy without recounting rows.")
-HISTORY = JobOption(flag="--history", help="Copy old versions of tables too.")
-PARTS = JobOption(
-    flag="--parts", kind=int, default=0, metavar="N",
-    help="Tasks of Spark that fetch; 0: as many as Spark has cores.",
-)  # fmt: skip
-LOCAL = JobOption(
-    flag="--local", help="From this site's own files, though another site could give a copy."
-)
-DRY_RUN = JobOption(flag="--dry-run", help="Only say what is wrong, and what would be done.")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobCommand:
+    """A job, and the command of its name."""
 
-TABLE = JobOption(flag="--table", kind=str, required=True, help="Table to commit to.")
-INPUT = JobOption(
-    flag="--input", kind=str, metavar="PATH", required=True,
-    help="Path or URI of the input, as Spark reads it.",
-)  # fmt: skip
-FORMAT = JobOption(
-    flag="--format", kind=InputFormat, default=InputFormat.PARQUET.value, help="Of the input."
-)
-OPTION = JobOption(
-    flag="--option", kind=str, repeated=True, metavar="NAME=VALUE",
-    help="Option of Spark's reader; may be repeated.",
-)  # fmt: skip
-OPERATION = JobOption(
-    flag="--op", kind=RowOperation, default=RowOperation.APPEND.value,
-    help="What is done with the rows.",
-)  # fmt: skip
-CREATE = JobOption(flag="--create", help="Create the table if it is missing.")
-KEYS = JobOption(
-    flag="--keys", kind=str, default="", metavar="COLUMNS",
-    help="Key columns of a created table, comma separated.",
-)  # fmt: skip
-PARTITION_BY = JobOption(
-    flag="--partition-by", kind=str, default="", metavar="COLUMNS",
-    help="Partition columns of a created table, comma separated.",
-)  # fmt: skip
-TRANSACTION_COLUMN = JobOption(
-    flag="--transaction-column", kind=str, metavar="COLUMN",
-    help="One transaction for each of its values.",
-)  # fmt: skip
-TRANSACTION_IDS_COLUMN = JobOption(
-    flag="--transaction-ids-column", kind=str, metavar="COLUMN",
-    help="UUIDs of those transactions.",
-)  # fmt: skip
-TRANSACTION_ID = JobOption(
-    flag="--transaction-id", kind=str, metavar="UUID", help="Makes a repeated commit one."
-)
-LEVEL = JobOption(
-    flag="--level", kind=str, default="ordered",
-    help="Level to reach: accepted, acquired, ordered, applied or applied(k).",
-)  # fmt: skip
-LEVEL_TIMEOUT = JobOption(
-    flag="--timeout", kind=float, default=TIMEOUT_S, metavar="SECONDS",
-    help="Longest wait for that level.",
-)  # fmt: skip
-
-#: Job → its options, besides `--url` and `--json`.
-OPTIONS: dict[str, tuple[JobOption, ...]] = {
-    "commit": (
-        TABLE, INPUT, FORMAT, OPTION, OPERATION, CREATE, KEYS, PARTITION_BY, TRANSACTION_COLUMN,
-        TRANSACTION_IDS_COLUMN, TRANSACTION_ID, LEVEL, LEVEL_TIMEOUT, MASTER,
-    ),
-    "apply": (LAKE, MASTER, ONCE, FOLLOW, NO_COPY, AT_LEAST, AT_MOST, TIMEOUT),
-    "catch-up": (LAKE, MASTER, FORCE, DONOR, NO_VERIFY, HISTORY, TIMEOUT),
-    "replicate": (LAKE, MASTER, PARTS, NO_VERIFY, HISTORY, TIMEOUT),
-    "repair": (LAKE, MASTER, LOCAL, DRY_RUN, TIMEOUT),
-}  # fmt: skip
+    #: For `--help`; the first sentence says it all.
+    does: str
+    #: Arguments of a good example.
+    example: str
+    #: `module:function` of this package that does it; what it imports needs Spark.
+    work: str
+    #: Besides `--url` and `--json`.
+    options: tuple[JobOption, ...]
+    #: Returns which of the given options exclude each other, empty if none do.
+    conflict: Callable[[argparse.Namespace], str] = lambda _: ""
 
 
-def add_options(parser: argparse.ArgumentParser, options: Sequence[JobOption]) -> None:
-    """Add options to a job's parser."""
-    for option in options:
-        option.add_to(parser)
-
-
-def conflict(arguments: argparse.Namespace) -> str:
-    """Return which options of `apply` exclude each other, empty if none do."""
+def _conflict(arguments: argparse.Namespace) -> str:
     if arguments.follow and arguments.once:
         return "--once and --follow exclude each other"
     if arguments.at_most is None:
@@ -193,3 +108,122 @@ def conflict(arguments: argparse.Namespace) -> str:
     if arguments.at_most < max(1, arguments.at_least):
         return "--at-most must be 1 or more, and not below --at-least"
     return ""
+
+
+LAKE = JobOption(
+    flag="--lake", kind=str, metavar="PATH",
+    help="Root of the replica's tables; default: the node's.",
+)  # fmt: skip
+MASTER = JobOption(
+    flag="--master", kind=str, metavar="URL",
+    help="Spark master; default: spark-submit's, else local[*].",
+)  # fmt: skip
+_TIMEOUT = JobOption(
+    flag="--timeout", kind=float, default=TIMEOUT_S, metavar="SECONDS",
+    help="Longest wait for what is not published yet.",
+)  # fmt: skip
+_NO_VERIFY = JobOption(flag="--no-verify", help="Copy without recounting rows.")
+_HISTORY = JobOption(flag="--history", help="Copy old versions of tables too.")
+
+_COMMIT = (
+    JobOption(flag="--table", kind=str, required=True, help="Table to commit to."),
+    JobOption(flag="--input", kind=str, metavar="PATH", required=True,
+              help="Path or URI of the input, as Spark reads it."),
+    JobOption(flag="--format", kind=InputFormat, default=InputFormat.PARQUET.value,
+              help="Of the input."),
+    JobOption(flag="--option", kind=str, repeated=True, metavar="NAME=VALUE",
+              help="Option of Spark's reader; may be repeated."),
+    JobOption(flag="--op", kind=RowOperation, default=RowOperation.APPEND.value,
+              help="What is done with the rows."),
+    JobOption(flag="--create", help="Create the table if it is missing."),
+    JobOption(flag="--keys", kind=str, default="", metavar="COLUMNS",
+              help="Key columns of a created table, comma separated."),
+    JobOption(flag="--partition-by", kind=str, default="", metavar="COLUMNS",
+              help="Partition columns of a created table, comma separated."),
+    JobOption(flag="--transaction-column", kind=str, metavar="COLUMN",
+              help="One transaction for each of its values."),
+    JobOption(flag="--transaction-ids-column", kind=str, metavar="COLUMN",
+              help="UUIDs of those transactions."),
+    JobOption(flag="--transaction-id", kind=str, metavar="UUID",
+              help="Makes a repeated commit one."),
+    JobOption(flag="--level", kind=str, default="ordered",
+              help="Level to reach: accepted, acquired, ordered, applied or applied(k)."),
+    JobOption(flag="--timeout", kind=float, default=TIMEOUT_S, metavar="SECONDS",
+              help="Longest wait for that level."),
+    MASTER,
+)  # fmt: skip
+_APPLY = (
+    LAKE,
+    MASTER,
+    JobOption(flag="--once", help="Apply what is ordered by now, then end; the default."),
+    JobOption(flag="--follow", help="Go on until SIGTERM or Ctrl-C."),
+    JobOption(flag="--no-copy", help="End where the node says copy."),
+    JobOption(flag="--at-least", kind=int, default=0, metavar="POSITION",
+              help="Wait for this position to be applied; exit code 3 if it is not in time."),
+    JobOption(flag="--at-most", kind=int, metavar="POSITION",
+              help="Stop exactly there, by replay only; a run must end at this position."),
+    _TIMEOUT,
+)  # fmt: skip
+_CATCH_UP = (
+    LAKE,
+    MASTER,
+    JobOption(flag="--force", kind=Forced, help="Copy or replay, whatever the node plans."),
+    JobOption(flag="--donor", kind=str, default="", metavar="SITE",
+              help="With --force copy: copy from this site, which is right where replicas differ."),
+    _NO_VERIFY,
+    _HISTORY,
+    _TIMEOUT,
+)  # fmt: skip
+_REPLICATE = (
+    LAKE,
+    MASTER,
+    JobOption(flag="--parts", kind=int, default=0, metavar="N",
+              help="Tasks of Spark that fetch; 0: as many as Spark has cores."),
+    _NO_VERIFY,
+    _HISTORY,
+    _TIMEOUT,
+)  # fmt: skip
+_REPAIR = (
+    JobOption(flag="table", kind=str, required=True, help="Table to look at, and to repair."),
+    LAKE,
+    MASTER,
+    JobOption(flag="--local",
+              help="From this site's own files, though another site could give a copy."),
+    JobOption(flag="--dry-run", help="Only say what is wrong, and what would be done."),
+    _TIMEOUT,
+)  # fmt: skip
+
+JOBS: dict[str, JobCommand] = {
+    "commit": JobCommand(
+        does="Commit a Parquet, CSV, JSON or Delta input to a table of the log.",
+        example="--table orders --input orders.csv --format csv --op upsert",
+        work="ingest:commit", options=_COMMIT,
+    ),
+    "apply": JobCommand(
+        does="Apply the published log to the site's replica: once, for ever, or up to a position.",
+        example="--url http://127.0.0.1:7070 --follow",
+        work="replica_jobs:apply", options=_APPLY, conflict=_conflict,
+    ),
+    "catch-up": JobCommand(
+        does="Bring the site's replica back to the published end: by replay or copy, as the node "
+        "plans.",
+        example="--force copy --json", work="replica_jobs:catch_up", options=_CATCH_UP,
+    ),
+    "replicate": JobCommand(
+        does="Copy a donor's replica, fetched by Spark's executors, then replay on.\n\n"
+        "All executors must see the lake under the driver's path.",
+        example="--parts 8", work="replica_jobs:replicate", options=_REPLICATE,
+    ),
+    "repair": JobCommand(
+        does="Bring a table that somebody else wrote to back to what the log says.\n\n"
+        "Rows that others added are kept in quarantine. A copy is offered where another site can "
+        "give one. No other worker may run; --dry-run may be asked beside one.",
+        example="orders --dry-run", work="replica_jobs:repair", options=_REPAIR,
+    ),
+}  # fmt: skip
+
+
+def add_options(parser: argparse.ArgumentParser, options: Sequence[JobOption]) -> None:
+    """Add options to a job's parser."""
+    for option in options:
+        option.add_to(parser)

@@ -60,13 +60,7 @@ app.command(epilog="Example: sparktxlog plan --json")(catchup.plan)
 app.command(epilog="Example: sparktxlog transfers --limit 5")(catchup.transfers)
 app.command(epilog="Example: sparktxlog epochs --limit 5")(epochs.epochs)
 app.command(epilog="Example: sparktxlog maintain --dry-run --json")(maintenance.maintain)
-app.command(
-    epilog="Example: sparktxlog commit --table orders --input orders.csv --format csv --op upsert"
-)(replica.commit)
-app.command(epilog="Example: sparktxlog apply --url http://127.0.0.1:7070 --follow")(replica.apply)
-app.command(epilog="Example: sparktxlog catch-up --force copy --json")(replica.catch_up)
-app.command(epilog="Example: sparktxlog replicate --parts 8")(replica.replicate)
-app.command(epilog="Example: sparktxlog repair orders --dry-run")(replica.repair)
+replica.add_commands(app)
 
 ConfigFile = Annotated[
     Path | None, typer.Option("--config", "-c", help="TOML or .properties file.")
@@ -257,7 +251,7 @@ def _print_peers(found: Mapping[str, Any]) -> None:
         [
             [peer.get("id"), peer.get("url"), bool(peer.get("linked")),
              peer.get("wire_version"), time_text(peer.get("last_post_at")), peer.get("position"),
-             ", ".join(f"{origin} {seq}" for origin, seq in (peer.get("acquired") or {}).items()),
+             peer.get("acquired"),
              str(peer.get("counter", "-")), peer.get("round")]
             for peer in found.get("peers") or []
         ],

@@ -127,7 +127,7 @@ def test_what_peers_confirmed_is_shown(
 ) -> None:
     invoke(monkeypatch, command)
     shown = capsys.readouterr().out
-    assert "holds runs" in shown and "A 41, B 17" in shown
+    assert "holds runs" in shown and "A=41 B=17" in shown
 
 
 @pytest.mark.parametrize("command", ["status", "workers"])

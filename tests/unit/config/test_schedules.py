@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sparktxlog.api.job_options import OPTIONS
+from sparktxlog.api.job_options import JOBS
 from sparktxlog.cli.output import ExitCode
 
 ROOT = Path(__file__).parents[3]
@@ -97,7 +97,7 @@ def test_the_airflow_dag_is_python_and_runs_jobs_that_exist() -> None:
 )
 def test_options_of_the_examples_are_the_jobs(name: str) -> None:
     text = (CONF / name).read_text()
-    known = {option.flag for options in OPTIONS.values() for option in options}
+    known = {option.flag for found in JOBS.values() for option in found.options}
     for job in ("maintain", "verify"):
         source = (ROOT / "jobs" / f"{job}.py").read_text()
         known |= set(re.findall(r'"(--[a-z-]+)"', source))
