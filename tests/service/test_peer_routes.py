@@ -14,6 +14,7 @@ from typing import Any, Self
 import aiohttp
 import pytest
 from tests.service.local_nodes import SECRET, cluster, until
+from tests.storage_samples import run_of
 
 from sparktxlog.codec import wire
 from sparktxlog.codec.transactions import PreparedOperation, PreparedTransaction
@@ -24,6 +25,7 @@ from sparktxlog.model.table import Column, TableDefinition
 from sparktxlog.protocol.messages import MergeBase, Post
 from sparktxlog.runtime.running import RunningNode
 from sparktxlog.service import peer as peer_routes
+from sparktxlog.storage.interfaces import PutRun
 from sparktxlog.transport.signing import BOOT, Signer
 
 DEFINITION = TableDefinition(name="t", columns=(Column(name="id", type="bigint"),))
@@ -183,6 +185,40 @@ def test_replayed_stale_and_forged_messages(tmp_path: Path) -> None:
                     assert status in (400, 401, 404), path
                 big = b"x" * (peer_routes._LEAST_LIMIT + 1)
                 assert (await peer.send("/peer/v1/pushes", big))[0] == 413
+
+    asyncio.run(main())
+
+
+def test_who_pushes_another_ones_runs_is_refused(tmp_path: Path) -> None:
+    """B18: a node replicates what was written at it; nobody makes it, or does it in its name."""
+
+    async def main() -> None:
+        async with cluster(tmp_path, "ABC", idle_round_min=30, idle_round_max=30) as nodes:
+            a, b = nodes["A"], nodes["B"]
+            await b.parts.links["A"].close()  # the test speaks for B now
+            async with Stranger(a, "B") as peer:
+                assert (await peer.greet(b.parts.greeter.own))[0] == 200
+                before = state_of(a)
+
+                async def push(*runs: PutRun) -> tuple[int, str]:
+                    body = wire.encode_pushes((run.header, run.payload) for run in runs)
+                    status, document = await peer.send("/peer/v1/pushes", body)
+                    return status, document.get("detail", "")
+
+                own, other = run_of(origin="B"), run_of(origin="B", seq=2, n=2)
+                for origin in "AC":
+                    of_another = run_of(origin=origin)
+                    assert await push(of_another) == (400, f"node 'B' pushes a run of {origin!r}")
+                status, _ = await push(replace(own, payload=other.payload))
+                assert status == 422
+                assert state_of(a) == before
+                for header in (run_of(origin="A").header, run_of(origin="C").header, own.header):
+                    key = (header.origin, header.incarnation, header.seq)
+                    assert await a.peering.run_payloads([key]) == (None,)
+                # What is its own arrives, also in front of what is not.
+                assert (await push(own, run_of(origin="C")))[0] == 400
+                await until(lambda: a.parts.master.status().incoming_runs == 1)
+                assert a.parts.ordered.value == 0
 
     asyncio.run(main())
 

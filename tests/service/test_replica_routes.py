@@ -6,10 +6,12 @@ import asyncio
 import hashlib
 import re
 import socket
+import sqlite3
 import uuid
 from contextlib import AsyncExitStack, closing
 from dataclasses import replace
 from pathlib import Path
+from queue import Queue
 from typing import Any
 from urllib.parse import urlencode
 
@@ -447,9 +449,13 @@ def _as_a_target_does(grant: Grant) -> dict[str, bytes]:
     return got
 
 
-def test_donor_and_target_understand_each_other(tmp_path: Path) -> None:
+@pytest.mark.parametrize("compressed", [True, False])
+def test_donor_and_target_understand_each_other(tmp_path: Path, compressed: bool) -> None:
+    """R26: without compression the bytes on the wire are those of the files."""
+    settings = SETTINGS | {"replication.compression": compressed}
+
     async def main() -> None:
-        async with cluster(tmp_path, "AB", **SETTINGS) as nodes:
+        async with cluster(tmp_path, "AB", **settings) as nodes:
             a, b = nodes["A"], nodes["B"]
             await create(a)
             directory = await give_replica(a)
@@ -458,8 +464,8 @@ def test_donor_and_target_understand_each_other(tmp_path: Path) -> None:
             ticket = await b.parts.copies.ticket(DECISION, ["A"])
             got = await asyncio.to_thread(_as_a_target_does, ticket.grants[0])
             assert got == contents(directory)
-            sent = a.parts.metrics.donor_sent_bytes._value.get()
-            assert sent < sum(map(len, got.values())) - 2 * CHUNK
+            sent, plain = a.parts.metrics.donor_sent_bytes._value.get(), sum(map(len, got.values()))
+            assert (sent < plain - 2 * CHUNK) if compressed else sent == plain
 
     asyncio.run(main())
 
@@ -588,6 +594,44 @@ def test_a_report_of_many_tables_travels_once(tmp_path: Path) -> None:
             assert beat < whole // 50 and some < whole // 50
             await _tables_cost_who_asks_for_them(source, 2_000)
             source.close()
+
+    asyncio.run(main())
+
+
+class _FailingReads:
+    """A reader's connection to the front whose disk gives EIO for what was published."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self.close, self._connection = connection.close, connection
+
+    def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
+        if "FROM segments" in sql:
+            raise sqlite3.OperationalError("disk I/O error")
+        return self._connection.execute(sql, *values)
+
+
+def test_a_disk_that_cannot_read_the_queue_is_asked_again(tmp_path: Path) -> None:
+    """The worker is told so, gets no part of the queue, and all of it when the disk reads again."""
+
+    async def main() -> None:
+        async with cluster(tmp_path, "A") as nodes:
+            a = nodes["A"]
+            await create(a)
+            await until(lambda: a.parts.published.value == 1)
+            front: Any = a.parts.front
+            with front._reading() as connection:
+                pass
+            front._readers = Queue()
+            front._readers.put(_FailingReads(connection))
+            with closing(HttpLogSource(a.node.config.master_url)) as source:
+
+                def segments() -> Any:
+                    return source.segments(0, wait_s=0).segments
+
+                with pytest.raises(TransportError, match=r"cannot be read: disk I/O error") as said:
+                    await asyncio.to_thread(segments)
+                assert said.value.retryable
+                assert [segment.last for segment in await asyncio.to_thread(segments)] == [1]
 
     asyncio.run(main())
 

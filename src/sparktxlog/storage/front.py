@@ -463,7 +463,7 @@ class SqliteFront:
             connection.execute("COMMIT")
         except sqlite3.Error as error:
             connection.close()
-            raise translate(error, self._path) from error
+            raise translate(error, self._path, reading=True) from error
         except TxLogError:
             connection.execute("COMMIT")
             self._readers.put(connection)

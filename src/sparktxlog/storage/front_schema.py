@@ -202,7 +202,7 @@ def open_reader(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def translate(error: sqlite3.Error, path: Path) -> StorageError:
+def translate(error: sqlite3.Error, path: Path, *, reading: bool = False) -> StorageError:
     """Return the error of this project that says what SQLite's means for the caller."""
     name = getattr(error, "sqlite_errorname", None) or type(error).__name__
     fields = {"path": str(path), "sqlite": name}
@@ -216,6 +216,12 @@ def translate(error: sqlite3.Error, path: Path) -> StorageError:
         return CorruptLogError(
             f"{path} is damaged: {error}",
             hint="Restore the data directory from a backup, or let this node start as a new one.",
+            **fields,
+        )
+    if reading:
+        return StorageError(
+            f"{path} cannot be read: {error}; nothing was changed",
+            hint="Its disk may fail.  The same question may be answered later.",
             **fields,
         )
     return StorageError(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import builtins
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -101,6 +103,20 @@ def test_a_torn_data_file_does_so_as_well(table: Path, version: int, tear: Tear)
     assert rows(table) == [0, 1]
     commit(table, 7)
     assert rows(table) == [0, 1, 7]
+
+
+@pytest.mark.parametrize("reader", [(Path, "read_bytes"), (builtins, "open")])
+def test_what_a_disk_cannot_read_now_is_not_torn(
+    table: Path, monkeypatch: pytest.MonkeyPatch, reader: tuple[Any, str]
+) -> None:
+    def fail(*_: Any) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patched, pytest.raises(OSError, match="Input/output error"):
+        patched.setattr(*reader, fail)
+        undo(table)
+    assert undo(table) == []
+    assert rows(table) == [0, 1, 2, 3, 4]
 
 
 def test_whole_versions_stay(table: Path) -> None:
