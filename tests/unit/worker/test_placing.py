@@ -13,6 +13,7 @@ from deltalake import DeltaTable
 from tests.worker_log import LogBuilder, table
 
 from sparktxlog.errors import ApplyError
+from sparktxlog.model.operation import StagedFile
 from sparktxlog.worker.placing import Placer, placed_name
 from sparktxlog.worker.tables import create_table
 
@@ -43,6 +44,15 @@ def placer(tmp_path: Path, *, partitioned: bool = False) -> tuple[LogBuilder, Pl
     return log, Placer(tmp_path / "lake", log.payloads)
 
 
+def staged(tmp_path: Path) -> tuple[LogBuilder, Placer, StagedFile]:
+    """Return a log with one staged file that is to be placed."""
+    log, to = placer(tmp_path)
+    log.staged("append", "t", [(1, "x")])
+    log.publish()
+    (file,) = log.segments[0].effects[1].files
+    return log, to, file
+
+
 def place(log: LogBuilder, to: Placer, version: int = 1) -> int:
     files = [file for effect in log.segments[-1].effects for file in effect.files]
     return to.place(log.tables["t"], files, app_id="a", txn_version=version, user_metadata="m")
@@ -70,9 +80,7 @@ def test_placed_files_are_links_with_statistics(tmp_path: Path, partitioned: boo
 
 
 def test_another_file_system_gets_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    log, to = placer(tmp_path)
-    log.staged("append", "t", [(1, "x")])
-    log.publish()
+    log, to, _ = staged(tmp_path)
 
     def refuse(*_: object) -> None:
         raise OSError(errno.EXDEV, "another file system")
@@ -85,20 +93,14 @@ def test_another_file_system_gets_copies(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_links_left_by_a_crash_are_kept(tmp_path: Path) -> None:
-    log, to = placer(tmp_path)
-    log.staged("append", "t", [(1, "x")])
-    log.publish()
-    (file,) = log.segments[0].effects[1].files
+    log, to, file = staged(tmp_path)
     os.link(log.payloads / file.path, tmp_path / "lake" / "t" / placed_name(file.path))
     assert place(log, to) == 1
     assert len(read(tmp_path / "lake")) == 1
 
 
 def test_missing_and_changed_payloads_leave_the_table_alone(tmp_path: Path) -> None:
-    log, to = placer(tmp_path)
-    log.staged("append", "t", [(1, "x")])
-    log.publish()
-    (file,) = log.segments[0].effects[1].files
+    log, to, file = staged(tmp_path)
     path = log.payloads / file.path
     content = path.read_bytes()
     path.unlink()
@@ -111,10 +113,7 @@ def test_missing_and_changed_payloads_leave_the_table_alone(tmp_path: Path) -> N
 
 
 def test_a_file_damaged_after_it_was_accepted_enters_no_table(tmp_path: Path) -> None:
-    log, to = placer(tmp_path)
-    log.staged("append", "t", [(1, "x")])
-    log.publish()
-    (file,) = log.segments[0].effects[1].files
+    log, to, file = staged(tmp_path)
     path = log.payloads / file.path
     good = path.read_bytes()
     bad = bytearray(good)
@@ -130,10 +129,7 @@ def test_a_file_damaged_after_it_was_accepted_enters_no_table(tmp_path: Path) ->
 
 
 def test_a_damaged_file_left_by_a_crash_is_linked_anew(tmp_path: Path) -> None:
-    log, to = placer(tmp_path)
-    log.staged("append", "t", [(1, "x")])
-    log.publish()
-    (file,) = log.segments[0].effects[1].files
+    log, to, file = staged(tmp_path)
     left = tmp_path / "lake" / "t" / placed_name(file.path)
     left.write_bytes(bytes(file.size_bytes))
     assert place(log, to) == 1
@@ -143,9 +139,7 @@ def test_a_damaged_file_left_by_a_crash_is_linked_anew(tmp_path: Path) -> None:
 def test_a_disk_that_cannot_read_a_file_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log, to = placer(tmp_path)
-    log.staged("append", "t", [(1, "x")])
-    log.publish()
+    log, to, _ = staged(tmp_path)
 
     def fail(*_: object) -> None:
         raise OSError(errno.EIO, "Input/output error")
