@@ -14,7 +14,7 @@ from typing import get_args
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.protocol.balloting import BallotState, EpochMessage, Standing
-from sparktxlog.protocol.messages import Announcement, Post, QueueEntry, RunHeader
+from sparktxlog.protocol.messages import Ahead, Announcement, Post, QueueEntry, RunHeader
 from sparktxlog.protocol.phases import Phase
 from sparktxlog.protocol.view import View
 
@@ -145,6 +145,8 @@ class SendTail:
     position: int
     #: Chain hash the peer reported at `position`; another one here means divergence (P28).
     chain_hash: bytes
+    #: What it has behind that already: begin there, if this queue has the hash it names.
+    ahead: Ahead | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

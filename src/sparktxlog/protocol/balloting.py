@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from sparktxlog.model.ids import NodeId
-from sparktxlog.protocol.messages import MergeBase, RunHeader
+from sparktxlog.protocol.messages import Ahead, MergeBase, RunHeader
 from sparktxlog.protocol.view import FIRST_VERSION, Ballot, View
 
 
@@ -216,6 +216,8 @@ class TailRequest:
     incarnation: int
     position: int
     chain_hash: bytes
+    #: What of a tail came and waits behind that; None = nothing, or an older release.
+    ahead: Ahead | None = None
 
 
 EpochMessage = (

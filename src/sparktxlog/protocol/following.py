@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.balloting import EpochMessage, JoinRequest, TailRequest
-from sparktxlog.protocol.messages import MergeBase
+from sparktxlog.protocol.messages import Ahead, MergeBase
 from sparktxlog.protocol.recovery import MasterConfig
 from sparktxlog.protocol.view import View
 
@@ -69,14 +69,15 @@ class Following:
         counter: int,
         joining: bool,
         witness: bool,
+        ahead: Ahead | None = None,
     ) -> None:
         """Ask for what is missing, and to be admitted.
 
         Args:
             witness: Ask for no queue.
             wanted: View whose final queue is to be held: the members wait for it.
-            base: End of the own queue.  It is asked for what follows there, not behind the tail
-                that came: members keep payloads for the position that a node shows.
+            base: End of the own queue: members keep payloads for the position that a node shows.
+            ahead: What of a tail came and waits behind that: it is not asked for again.
             ts: Stamp of the last run there.
             counter: What this node would promise.
         """
@@ -103,9 +104,11 @@ class Following:
             return
         if wanted is not None and base.position >= wanted.base.position:
             return
+        if ahead is not None and not ahead.room:
+            return
         if due or base.position > self._asked >= 0:
             self._asked = base.position
-            self._ask_tail(view, base, due=due, urgent=urgent)
+            self._ask_tail(view, base, ahead, due=due, urgent=urgent)
 
     def _ask_admission(self, view: View, base: MergeBase, ts: int, counter: int) -> None:
         own = self._config
@@ -119,7 +122,9 @@ class Following:
                     ),
                 )  # fmt: skip
 
-    def _ask_tail(self, view: View, base: MergeBase, *, due: bool, urgent: bool) -> None:
+    def _ask_tail(
+        self, view: View, base: MergeBase, ahead: Ahead | None, *, due: bool, urgent: bool
+    ) -> None:
         own = self._config
         others = [member for member in view.members if member != own.node_id]
         if not others:
@@ -134,5 +139,6 @@ class Following:
             TailRequest(
                 lineage=view.lineage, epoch=view.epoch, sender=own.node_id,
                 incarnation=own.incarnation, position=base.position, chain_hash=base.chain_hash,
+                ahead=ahead,
             ),
         )  # fmt: skip

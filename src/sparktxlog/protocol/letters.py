@@ -37,6 +37,10 @@ class Speaker(Protocol):
     def incarnation(self) -> int:
         """Incarnation of this node."""
 
+    @property
+    def is_member(self) -> bool:
+        """Whether this node is a member of its epoch: then it has the queue before it."""
+
 
 class Letters:
     """Writes messages, and sends them.
@@ -112,10 +116,18 @@ class Letters:
         """Tell a decided view."""
         return Decide(sender=self._own, view=view)
 
+    def view_in_force(self) -> Decide:
+        """Tell the view of this node's epoch; what it began with, no member repeats."""
+        return self.decide(self._in_force(self._speaker.view))
+
+    def _in_force(self, view: View) -> View:
+        return view.settled if self._speaker.is_member else view
+
     def question(self, proposer: Proposer) -> EpochMessage:
         """Ask what an own ballot asks in its present stage."""
         own, incarnation = self._own, self._speaker.incarnation
-        view, ballot, candidate = proposer.view, proposer.ballot, proposer.candidate
+        ballot, candidate = proposer.ballot, proposer.candidate
+        view = self._in_force(proposer.view)
         if proposer.stage is Stage.PREPARE:
             return Prepare(sender=own, incarnation=incarnation, view=view, ballot=ballot)
         if proposer.stage is Stage.FLUSH:
@@ -129,6 +141,7 @@ class Letters:
         """Ask for a flush of an own ballot's candidate."""
         assert proposer.candidate is not None
         return Flush(
-            sender=self._own, incarnation=self._speaker.incarnation, view=proposer.view,
+            sender=self._own, incarnation=self._speaker.incarnation,
+            view=self._in_force(proposer.view),
             ballot=proposer.ballot, candidate=proposer.candidate, holder=proposer.holder,
         )  # fmt: skip

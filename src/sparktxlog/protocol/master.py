@@ -581,6 +581,7 @@ class Master:
                 counter=self.next_stamp,
                 joining=not self._is_member,
                 witness=self._phase is Phase.WITNESS,
+                ahead=self._queue.ahead,
             )
         if not self._ordering.frozen:
             suspicion = self._succession.suspicion

@@ -52,6 +52,17 @@ class MergeBase:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Ahead:
+    """How far the tail reaches that a node has got and not appended yet (P9)."""
+
+    position: int
+    #: Chain hash at `position`.
+    chain_hash: bytes
+    #: Entries it has room for beside those.
+    room: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Post:
     """One node's status, an atomic snapshot of its state (P3)."""
 
@@ -81,6 +92,8 @@ class Post:
     busy: bool = False
     #: Counter the sender started with; (start, round) orders its posts across its restarts.
     start: int = 0
+    #: What of a tail came and waits behind `base`; None = nothing, or an older release.
+    ahead: Ahead | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -261,8 +261,9 @@ class Ordering:
 
     def _serve_lagger(self, peer: Peer, now: int) -> None:
         """Send the tail to a peer whose queue is shorter and cannot grow by headers alone (P9)."""
-        position, retry_us = peer.base.position, self._config.retry_us
-        if position >= self._queue.position:
+        base, ahead, retry_us = peer.base, peer.ahead, self._config.retry_us
+        position = max(base.position, 0 if ahead is None else ahead.position)
+        if position >= self._queue.position or (ahead is not None and not ahead.room):
             return
         lacks_headers = (peer.known_of_me or 0) < self._own_headers.floor
         stuck = now >= peer.base_since + retry_us
@@ -270,8 +271,11 @@ class Ordering:
         if (lacks_headers or stuck) and not repeated:
             peer.tail_position, peer.tail_at = position, now
             self._outbox.tell(
-                SendTail(peer=peer.node_id, position=position, chain_hash=peer.base.chain_hash)
-            )
+                SendTail(
+                    peer=peer.node_id, position=base.position, chain_hash=base.chain_hash,
+                    ahead=ahead,
+                )
+            )  # fmt: skip
 
     def on_payload(self, header: RunHeader, facts: RunFacts, now: int) -> None:
         """Keep a pushed or fetched run (P4); what is unwanted is not persisted."""
@@ -521,6 +525,7 @@ class Ordering:
             held=self._prefetching.held,
             wall=self._counter.clock.wall,
             busy=self.busy,
+            ahead=self._queue.ahead,
         )
 
     def _claim(self, stream: Stream) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import insort
 
 from sparktxlog.model.ids import NodeId
-from sparktxlog.protocol.messages import MergeBase, Post
+from sparktxlog.protocol.messages import Ahead, MergeBase, Post
 
 #: Promises kept for later per peer; a further one is made again with the next post (P3b).
 _MAX_PENDING = 64
@@ -22,9 +22,10 @@ class Peer:
     """
 
     __slots__ = (
-        "_offsets", "acquired", "base", "base_since", "busy", "clock_at", "clock_offset_us",
-        "counter", "held", "known_of_me", "last_post_at", "last_seq", "linked", "more", "newest",
-        "node_id", "owed", "pending", "refused", "tail_at", "tail_position",
+        "_offsets", "acquired", "ahead", "base", "base_since", "busy", "clock_at",
+        "clock_offset_us", "counter", "held", "known_of_me", "last_post_at", "last_seq",
+        "linked", "more", "newest", "node_id", "owed", "pending", "refused", "tail_at",
+        "tail_position",
     )  # fmt: skip
 
     def __init__(self, node_id: NodeId) -> None:
@@ -41,6 +42,8 @@ class Peer:
         self.held: frozenset[bytes] = frozenset()
         self.base = MergeBase()
         self.base_since = 0
+        #: What it has got of a tail behind that.
+        self.ahead: Ahead | None = None
         self.busy = False
         #: (start, round) of the newest post.
         self.newest = (-1, -1)
@@ -78,7 +81,7 @@ class Peer:
         self.busy = post.busy
         if post.base.position != self.base.position:
             self.base_since = now
-        self.base = post.base
+        self.base, self.ahead = post.base, post.ahead
         if not post.held and not self.held:
             return False
         held = frozenset(post.held)

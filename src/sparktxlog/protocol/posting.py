@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from itertools import islice
 
-from sparktxlog.protocol.messages import MergeBase, Post, RunHeader
+from sparktxlog.protocol.messages import Ahead, MergeBase, Post, RunHeader
 from sparktxlog.protocol.recovery import MasterConfig
 
 
@@ -87,8 +87,8 @@ class Snapshot:
     """What all posts of one round have in common."""
 
     __slots__ = (
-        "_bare", "acquired", "base", "busy", "counter", "held", "known", "last_seq", "round",
-        "wall",
+        "_bare", "acquired", "ahead", "base", "busy", "counter", "held", "known", "last_seq",
+        "round", "wall",
     )  # fmt: skip
 
     def __init__(
@@ -103,6 +103,7 @@ class Snapshot:
         held: tuple[bytes, ...],
         wall: int,
         busy: bool,
+        ahead: Ahead | None,
     ) -> None:
         self.round = round_number
         self.base = base
@@ -113,6 +114,7 @@ class Snapshot:
         self.held = held
         self.wall = wall
         self.busy = busy
+        self.ahead = ahead
         #: The post without headers, the same for every peer.
         self._bare: Post | None = None
 
@@ -154,4 +156,5 @@ class Snapshot:
             wall=self.wall,
             busy=self.busy,
             start=start,
+            ahead=self.ahead,
         )

@@ -60,7 +60,7 @@ class Proposer:
     """
 
     __slots__ = (
-        "_accepted", "_heard", "_late", "_latest", "_patience_us", "_promises", "_since", "ballot",
+        "_heard", "_late", "_latest", "_patience_us", "_promises", "_since", "accepted", "ballot",
         "candidate", "flushed", "holder", "intent", "repeat_at", "stage", "view",
     )  # fmt: skip
 
@@ -85,7 +85,8 @@ class Proposer:
         self._latest = latest
         #: Members that hold runs stamped later than can be: they only vote (C3).
         self._late: set[str] = set()
-        self._accepted: set[str] = set()
+        #: Who voted for the candidate, in this ballot.
+        self.accepted: set[str] = set()
         self._patience_us = patience_us
         self._since = now
         #: Member-to-be → when it last said that it is working on the flush.
@@ -232,8 +233,8 @@ class Proposer:
 
     def take_accepted(self, node: str) -> bool:
         """Count a vote; True: the candidate is decided (P12)."""
-        self._accepted.add(node)
-        return self.view.elects(self._accepted)
+        self.accepted.add(node)
+        return self.view.elects(self.accepted)
 
     # -- time --------------------------------------------------------------------------------------
 
@@ -246,7 +247,7 @@ class Proposer:
         if self.stage is Stage.FLUSH:
             assert self.candidate is not None
             return [node for node in self.candidate.members if node not in self.flushed]
-        answered = self._promises.keys() if self.stage is Stage.PREPARE else self._accepted
+        answered = self._promises.keys() if self.stage is Stage.PREPARE else self.accepted
         return [node for node in self.asked() if node not in answered]
 
     def asked(self) -> list[NodeId]:

@@ -45,7 +45,7 @@ from sparktxlog.protocol.resting import Rest
 from sparktxlog.protocol.suspicion import Suspicion
 from sparktxlog.protocol.tails import TailRequests
 from sparktxlog.protocol.versions import Raising
-from sparktxlog.protocol.view import Ballot, View
+from sparktxlog.protocol.view import Ballot, View, same_decision
 from sparktxlog.protocol.voter import Voter
 
 #: Patience when nobody is ever suspected, microseconds.
@@ -191,7 +191,7 @@ class Succession:
         self.suspicion.heard(message.sender, now)
         if isinstance(message, Decide):
             if self._follows(message.view):
-                self._host.learn(message.view, now)
+                self._host.learn(self._in_full(message.view), now)
             else:
                 self._check_agrees(message)
             return None
@@ -246,17 +246,22 @@ class Succession:
         mine, other = self._host.view, decide.view
         if (other.lineage, other.epoch) != (mine.lineage, mine.epoch):
             return
-        if mine.epoch > self._config.epoch and _decision(other) != _decision(mine):
+        if mine.epoch > self._config.epoch and not same_decision(other, mine):
             raise InvariantViolation(
                 f"{decide.sender} has another decision for epoch {mine.epoch}: members "
                 f"{', '.join(other.members)} behind position {other.end.position}, here "
                 f"{', '.join(mine.members)} behind position {mine.end.position}"
             )
 
+    def _in_full(self, view: View) -> View:
+        """Return a decided view with the tail before it, if this node voted for it."""
+        vote = self.voter.accepted
+        return vote.view if vote is not None and same_decision(vote.view, view) else view
+
     def tell_view(self, node: NodeId, now: int) -> None:
         """Tell a node that is behind which epoch it is."""
         if self._may_answer(node, now):
-            self.letters.send(node, self.letters.decide(self._host.view))
+            self.letters.send(node, self.letters.view_in_force())
 
     def ask_view(self, node: NodeId, now: int) -> None:
         """Let a node that is ahead tell its view: it answers what comes from an older epoch."""
@@ -484,7 +489,10 @@ class Succession:
         assert candidate is not None
         told = {seat.node_id for seat in (*proposer.view.roster, *candidate.roster)}
         for node in sorted(told - {own}):
-            decide = self.letters.decide(candidate)
+            # Who voted for it has it.
+            decide = self.letters.decide(
+                candidate.settled if node in proposer.accepted else candidate
+            )
             self._outbox.tell_first(SendEpochMessage(peer=node, message=decide))
             self._answered_at[node] = now  # votes on their way need no answer
         self.proposer = None
@@ -646,8 +654,3 @@ class Succession:
         if self._need_at is not None:
             times.append(self._begin_at)
         return earliest(times, after=now)
-
-
-def _decision(view: View) -> tuple[object, ...]:
-    """Return what two nodes must agree on; where the tail begins is not part of it."""
-    return view.roster, view.members, view.quorum_rule, view.end, view.version

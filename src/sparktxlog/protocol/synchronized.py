@@ -14,7 +14,7 @@ from sparktxlog.model.table import TableDefinition
 from sparktxlog.protocol.catalog import Catalog
 from sparktxlog.protocol.chain import chain_hash
 from sparktxlog.protocol.idwindow import IdWindow
-from sparktxlog.protocol.messages import MergeBase, QueueEntry, Tail
+from sparktxlog.protocol.messages import Ahead, MergeBase, QueueEntry, Tail
 from sparktxlog.protocol.recovery import MasterConfig, RecoveredState
 from sparktxlog.protocol.streams import Run, Stream, same_run
 from sparktxlog.protocol.view import View
@@ -23,6 +23,8 @@ from sparktxlog.protocol.view import View
 _RECENT_HASHES = 1_024
 #: Entries of tails that wait for their payload; further ones are sent again (P3b).
 _MAX_TAIL = 4_096
+#: A node that has room for fewer wants none: they would come again and again while it fetches.
+_LEAST_ROOM = _MAX_TAIL // 2
 
 
 class SynchronizedQueue:
@@ -59,6 +61,19 @@ class SynchronizedQueue:
         self._recent: dict[int, bytes] = {self.position: self.hash}
         self._fresh: list[QueueEntry] = []
         self._created: list[tuple[int, TableDefinition]] = []
+
+    @property
+    def ahead(self) -> Ahead | None:
+        """How far the tail reaches behind the end; None = there is none."""
+        if not self.tail or self.tail[-1].end <= self.position:
+            return None
+        last = self.tail[-1]
+        room = _MAX_TAIL - len(self.tail)
+        return Ahead(
+            position=last.end,
+            chain_hash=last.chain_hash,
+            room=room if room >= _LEAST_ROOM else 0,
+        )
 
     def append(self, run: Run, stream: Stream) -> QueueEntry:
         """Put the first run of a stream at the end.

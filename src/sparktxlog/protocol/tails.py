@@ -31,10 +31,12 @@ class TailRequests:
     def answer(self, position: int, now: int) -> None:
         """Answer what can be answered with a queue that ends at `position`."""
         for node, (at, request) in tuple(self._requests.items()):
-            if request.position < position:
+            ahead = request.ahead
+            if max(request.position, 0 if ahead is None else ahead.position) < position:
                 self._outbox.tell(
                     SendTail(
-                        peer=node, position=request.position, chain_hash=request.chain_hash
+                        peer=node, position=request.position, chain_hash=request.chain_hash,
+                        ahead=ahead,
                     )
                 )  # fmt: skip
             elif now <= at + self._wait_us:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.messages import MergeBase, RunHeader
@@ -67,6 +67,14 @@ class View:
     version: int = FIRST_VERSION
 
     @property
+    def settled(self) -> View:
+        """The same view without the tail before it, for who has that or gets the queue from others.
+
+        Only who holds the queue up to `end` may tell it so: there the others find what they lack.
+        """
+        return replace(self, base=self.end, tail=()) if self.tail else self
+
+    @property
     def quorum(self) -> int:
         """Acquisition quorum q of this view."""
         return quorum_of(self.quorum_rule, len(self.members))
@@ -105,6 +113,11 @@ class View:
         missing = set(absent)
         present = [member for member in self.members if member not in missing]
         return present.index(NodeId(node_id)) if node_id in present else len(present)
+
+
+def same_decision(one: View, other: View) -> bool:
+    """Return whether two views are one decision; where the tail begins is not part of it."""
+    return replace(one.settled, base=MergeBase()) == replace(other.settled, base=MergeBase())
 
 
 def decision_digest(view: View) -> str:

@@ -31,7 +31,7 @@ from sparktxlog.protocol.actions import (
     TellRejected,
 )
 from sparktxlog.protocol.balloting import JoinRequest, TailRequest
-from sparktxlog.protocol.messages import Tail
+from sparktxlog.protocol.messages import Ahead, Tail
 from sparktxlog.protocol.view import View
 from sparktxlog.runtime.fetching import Fetcher
 from sparktxlog.runtime.holdings import Holdings
@@ -106,7 +106,9 @@ class Delivery:
         self._on_ordered = on_ordered
         self._on_diverged = on_diverged
         self._run_blocking = run_blocking
-        self._tails: set[asyncio.Task[None]] = set()
+        #: Peer → the task that sends it tails, one after the other, and what it is to send next.
+        self._tails: dict[NodeId, asyncio.Task[None]] = {}
+        self._next_tails: dict[NodeId, SendTail] = {}
 
     def deliver(self, action: Action, at: int) -> None:
         """Carry out one action; `at` is the wall clock of its batch, microseconds."""
@@ -170,9 +172,21 @@ class Delivery:
         self._on_ordered(position)
 
     def _start_tail(self, action: SendTail) -> None:
-        task = asyncio.create_task(self._send_tail(action))
-        self._tails.add(task)
-        task.add_done_callback(self._tails.discard)
+        """Send a tail once the one under way is there; the newest of those that wait counts."""
+        self._next_tails[action.peer] = action
+        if action.peer not in self._tails:
+            self._tails[action.peer] = asyncio.create_task(self._send_tails(action.peer))
+
+    async def _send_tails(self, peer: NodeId) -> None:
+        sent = None
+        try:
+            while (action := self._next_tails.pop(peer, None)) not in (None, sent):
+                assert action is not None
+                await self._send_tail(action)
+                sent = action  # asked for again while it was under way
+        finally:
+            self._next_tails.pop(peer, None)
+            del self._tails[peer]
 
     async def _send_tail(self, action: SendTail) -> None:
         try:
@@ -183,16 +197,16 @@ class Delivery:
             )
             return
         if isinstance(tail, _OtherHistory):
-            self._tell_diverged(action, tail)
+            await self._tell_diverged(action, tail)
         elif isinstance(tail, Tail):
-            self._send_entries(action, tail)
+            await self._send_entries(action, tail)
 
-    def _send_entries(self, action: SendTail, tail: Tail) -> None:
+    async def _send_entries(self, action: SendTail, tail: Tail) -> None:
         link = self._links.get(action.peer)
         if tail.entries and link is not None:
-            link.tail(tail)
+            await link.tail(tail)
 
-    def _tell_diverged(self, action: SendTail, found: _OtherHistory) -> None:
+    async def _tell_diverged(self, action: SendTail, found: _OtherHistory) -> None:
         """Stop if a member has another history; one that only wants to join learns of it."""
         if action.peer in self._view().members:
             self._on_diverged(found.alarm)
@@ -200,7 +214,7 @@ class Delivery:
         text = found.alarm.text
         _log.error("no tail for a node of another history", peer=action.peer, text=text)
         # The run that does not follow its queue is the proof: it stops, and tells its operator.
-        self._send_entries(action, found.proof)
+        await self._send_entries(action, found.proof)
 
     def _read_tail(self, action: SendTail) -> Tail | _OtherHistory:
         """Read a bounded piece of the queue; in a thread.
@@ -208,6 +222,12 @@ class Delivery:
         Of what has expired one run is enough, as long as its row is there: it shows whether the
         peer's queue is the beginning of this one, and that its data is gone.
         """
+        ahead = action.ahead
+        if ahead is not None:
+            # Where its tail ends as the queue here did, so did all before it.
+            stored = self._read_behind(ahead)
+            if stored and stored[0].entry.previous_hash == ahead.chain_hash:
+                return self._tail(stored)
         try:
             stored = self._front.read_queue(action.position, _TAIL_RUNS, payloads=False)
         except ExpiredError:
@@ -231,6 +251,14 @@ class Delivery:
             return _OtherHistory(alarm=alarm, proof=self._tail(() if behind is None else (behind,)))
         return self._tail(stored)
 
+    def _read_behind(self, ahead: Ahead) -> Sequence[StoredEntry]:
+        """Return what follows a tail, as much as there is room for; nothing if it is expired."""
+        room = min(max(ahead.room, 1), _TAIL_RUNS)
+        try:
+            return self._front.read_queue(ahead.position, room, payloads=False)
+        except ExpiredError:
+            return ()
+
     def _tail(self, stored: Sequence[StoredEntry]) -> Tail:
         view = self._view()
         return Tail(
@@ -243,6 +271,7 @@ class Delivery:
 
     async def close(self) -> None:
         """Stop reading tails."""
-        for task in tuple(self._tails):
+        tasks = tuple(self._tails.values())
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tails, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -416,12 +416,13 @@ class Cluster:
 
     def _send_tail(self, node: Node, action: SendTail) -> None:
         previous, entries = bytes(32), []
+        start = action if action.ahead is None else action.ahead
         for entry in node.front.queue:
-            if entry.end <= action.position:
+            if entry.end <= start.position:
                 previous = entry.chain_hash
             else:
                 entries.append(entry)
-        assert previous == action.chain_hash, "another queue at the lagger's merge base (P28)"
+        assert previous == start.chain_hash, "another queue at the lagger's merge base (P28)"
         tail = Tail(
             lineage=node.front.view.lineage if node.front.view else node.config.lineage,
             epoch=node.front.view.epoch if node.front.view else node.config.epoch,

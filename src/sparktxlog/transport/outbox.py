@@ -3,7 +3,8 @@
 A newer post replaces one that still waits.  Pushes and messages beyond their bounds are refused:
 the peer fetches what it was not pushed (P3a), and the core repeats what matters.  A message goes
 behind the few pushes that stood before it, so that a node which asks for promises is answered by
-peers that hold its last runs; it overtakes many.
+peers that hold its last runs; it overtakes many.  Large messages have a lane of their own: on a
+slow link one takes long, and no small one shall wait for it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ _OUTBOX_BYTES = 32 << 20
 #: Pushes that travel in one request, bytes.
 _PUSH_BATCH_BYTES = 1 << 20
 _MAX_MESSAGES = 256
+#: A larger message goes by the lane of large ones; so many bytes of them may wait.
+LARGE_BYTES = 64 << 10
+_LARGE_LANE_BYTES = 32 << 20
 #: A message does not wait for pushes if so many bytes of them wait.
 _OVERTAKEN_BYTES = 64 << 10
 
@@ -48,8 +52,11 @@ class Outbox:
     addresses: wire.FoundAddresses | None = None
     pushes: deque[tuple[RunHeader, bytes]] = field(default_factory=deque)
     push_bytes: int = 0
-    #: (number of pushes that stood before it, path, body).
+    #: Small messages and large ones: (number of pushes that stood before it, path, body).
     messages: deque[tuple[int, str, bytes]] = field(default_factory=deque)
+    large: deque[tuple[int, str, bytes]] = field(default_factory=deque)
+    #: Bodies under way.
+    sending: list[bytes] = field(default_factory=list)
     #: Pushes that no longer wait.
     pushes_taken: int = 0
 
@@ -73,20 +80,30 @@ class Outbox:
         return batch
 
     def put_message(self, target: str, body: bytes) -> bool:
-        """Let a message wait; False = there is no room."""
-        if len(self.messages) >= _MAX_MESSAGES:
+        """Let a message wait; False = there is no room, or the same one is on its way."""
+        large = len(body) > LARGE_BYTES
+        lane = self.large if large else self.messages
+        if len(lane) >= _MAX_MESSAGES:
             return False
-        self.messages.append((self.pushes_taken + len(self.pushes), target, body))
+        if large:
+            waiting = [other for _, _, other in lane]
+            # The core repeats what was not answered yet: it is not answered for it is not there.
+            if body in waiting or body in self.sending:
+                return False
+            if sum(map(len, waiting)) + len(body) > _LARGE_LANE_BYTES and waiting:
+                return False
+        lane.append((self.pushes_taken + len(self.pushes), target, body))
         return True
 
-    def take_message(self) -> tuple[str, bytes] | None:
+    def take_message(self, *, large: bool) -> tuple[str, bytes] | None:
         """Take the next message; None = there is none, or it waits for a push to be taken."""
-        if not self.messages:
+        lane = self.large if large else self.messages
+        if not lane:
             return None
-        behind, target, body = self.messages[0]
+        behind, target, body = lane[0]
         if behind > self.pushes_taken and self.push_bytes <= _OVERTAKEN_BYTES:
             return None
-        self.messages.popleft()
+        lane.popleft()
         return target, body
 
     def drop(self) -> None:
@@ -95,3 +112,4 @@ class Outbox:
         self.pushes.clear()
         self.push_bytes = 0
         self.messages.clear()
+        self.large.clear()

@@ -163,9 +163,10 @@ class PeerLink:
         """Tell of an unstamped run (P1a)."""
         self._message("/peer/v1/announcements", wire.encode(announcement))
 
-    def tail(self, tail: Tail) -> None:
-        """Send a part of the synchronized queue (P9)."""
-        self._message("/peer/v1/tails", wire.encode(tail))
+    async def tail(self, tail: Tail) -> None:
+        """Send a part of the synchronized queue (P9), beside all other messages; may take long."""
+        if self.up:
+            await self._tell("/peer/v1/tails", wire.encode(tail))
 
     def epoch(self, message: EpochMessage) -> None:
         """Send a part of an epoch decision; dropped if the link is down or congested.

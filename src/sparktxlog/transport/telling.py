@@ -1,7 +1,8 @@
 """Pushes and messages to one peer, side by side (P3a, P9, P14–P17).
 
 One request with pushes is under way at a time, so that many small ones travel together, and a few
-with messages: none of these waits for the answer to an earlier one.
+with messages: none of these waits for the answer to an earlier one.  One at a time is large: it may
+take long, and the small ones go on beside it.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ from collections.abc import Awaitable, Callable
 
 from sparktxlog.codec import wire
 from sparktxlog.protocol.messages import RunHeader
-from sparktxlog.transport.outbox import Outbox
+from sparktxlog.transport.outbox import LARGE_BYTES, Outbox
 
-#: Messages under way at once.
-_MESSAGES = 4
+#: Messages under way at once, small and large ones.
+_MESSAGES, _LARGE_MESSAGES = 4, 1
 
 
 class Telling:
@@ -33,8 +34,11 @@ class Telling:
         self._greeted = greeted
         self._send = send
         self._push_ready = asyncio.Event()
-        self._message_ready = asyncio.Event()
-        self._free = asyncio.Semaphore(_MESSAGES)
+        #: By whether they are large: something waits, and how many may leave.
+        self._message_ready = {False: asyncio.Event(), True: asyncio.Event()}
+        self._free = {
+            False: asyncio.Semaphore(_MESSAGES), True: asyncio.Semaphore(_LARGE_MESSAGES)
+        }  # fmt: skip
         #: Messages under way.
         self._under_way = 0
         #: Set whenever less waits to be sent, or is under way.
@@ -50,12 +54,13 @@ class Telling:
     def message(self, target: str, body: bytes) -> None:
         """Send a message, unless too many wait."""
         if self._outbox.put_message(target, body):
-            self._message_ready.set()
+            self._message_ready[len(body) > LARGE_BYTES].set()
 
     @property
     def is_done(self) -> bool:
         """Whether everything was sent and answered."""
-        waits = self._push_ready.is_set() or self._message_ready.is_set()
+        ready = (self._push_ready, *self._message_ready.values())
+        waits = any(event.is_set() for event in ready)
         return not waits and self._under_way == 0
 
     async def progress(self) -> None:
@@ -74,30 +79,40 @@ class Telling:
                 self._push_ready.clear()
                 self._progress.set()
                 continue
-            if box.messages:
-                self._message_ready.set()  # one may have waited for these to go
+            # One may have waited for these to go.
+            for large, lane in ((False, box.messages), (True, box.large)):
+                if lane:
+                    self._message_ready[large].set()
             await self._send("/peer/v1/pushes", wire.encode_pushes(pushes))
 
     async def messaging(self) -> None:
         """Send messages until cancelled."""
         async with asyncio.TaskGroup() as group:
-            while True:
-                await self._message_ready.wait()
-                await self._greeted.wait()
-                await self._free.acquire()
-                message = self._outbox.take_message()
-                if message is None:
-                    self._free.release()
-                    self._message_ready.clear()
-                    self._progress.set()
-                else:
-                    self._under_way += 1
-                    group.create_task(self._send_beside(*message))
+            for large in self._free:
+                group.create_task(self._lane(group, large))
 
-    async def _send_beside(self, target: str, body: bytes) -> None:
+    async def _lane(self, group: asyncio.TaskGroup, large: bool) -> None:
+        ready, free = self._message_ready[large], self._free[large]
+        while True:
+            await ready.wait()
+            await self._greeted.wait()
+            await free.acquire()
+            message = self._outbox.take_message(large=large)
+            if message is None:
+                free.release()
+                ready.clear()
+                self._progress.set()
+            else:
+                self._under_way += 1
+                group.create_task(self._send_beside(free, *message))
+
+    async def _send_beside(self, free: asyncio.Semaphore, target: str, body: bytes) -> None:
+        sending = self._outbox.sending
+        sending.append(body)
         try:
             await self._send(target, body)
         finally:
+            sending.remove(body)
             self._under_way -= 1
-            self._free.release()
+            free.release()
             self._progress.set()

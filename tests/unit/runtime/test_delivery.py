@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from sparktxlog.errors import ExpiredError, InvariantViolation
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import RunManifest
 from sparktxlog.protocol.actions import Alarm, SendTail
-from sparktxlog.protocol.messages import MergeBase, QueueEntry, RunHeader, Tail
+from sparktxlog.protocol.messages import Ahead, MergeBase, QueueEntry, RunHeader, Tail
 from sparktxlog.protocol.recovery import MasterConfig, RecoveredState
 from sparktxlog.protocol.synchronized import SynchronizedQueue
 from sparktxlog.protocol.view import View
@@ -55,13 +56,33 @@ ALONE = View(lineage="l", epoch=3, roster=(), members=(NodeId("A"),))
 class Link:
     def __init__(self) -> None:
         self.tails: list[Tail] = []
+        #: Cleared: what is sent does not get there.
+        self.quick = asyncio.Event()
+        self.quick.set()
 
-    def tail(self, tail: Tail) -> None:
+    async def tail(self, tail: Tail) -> None:
         self.tails.append(tail)
+        await self.quick.wait()
+
+
+def delivery_of(front: Any, link: Link, view: View, alarms: list[Alarm]) -> Delivery:
+    nothing: Any = None
+    return Delivery(
+        node_id=NodeId("A"), view=lambda: view, front=front, holdings=nothing,
+        receipts=nothing, links={"B": link},  # type: ignore[dict-item]
+        fetcher=nothing, ordered=Progress(), on_ordered=lambda position: None,
+        on_diverged=alarms.append,
+        run_blocking=lambda work, *args: asyncio.ensure_future(asyncio.to_thread(work, *args)),
+    )  # fmt: skip
 
 
 def deliver(
-    position: int, chain_hash: bytes, runs: int = 5, view: View = VIEW, gone: str = ""
+    position: int,
+    chain_hash: bytes,
+    runs: int = 5,
+    view: View = VIEW,
+    gone: str = "",
+    ahead: Ahead | None = None,
 ) -> tuple[list[Tail], list[Alarm]]:
     """Return what is sent and raised for a peer that stands at a position.
 
@@ -76,16 +97,10 @@ def deliver(
     link, alarms = Link(), list[Alarm]()
 
     async def main() -> None:
-        nothing: Any = None
-        delivery = Delivery(
-            node_id=NodeId("A"), view=lambda: view, front=front, holdings=nothing,
-            receipts=nothing, links={"B": link},  # type: ignore[dict-item]
-            fetcher=nothing, ordered=Progress(), on_ordered=lambda position: None,
-            on_diverged=alarms.append,
-            run_blocking=lambda work, *args: asyncio.ensure_future(asyncio.to_thread(work, *args)),
-        )  # fmt: skip
-        delivery.deliver(SendTail(peer=NodeId("B"), position=position, chain_hash=chain_hash), 0)
-        await asyncio.gather(*delivery._tails)
+        delivery = delivery_of(front, link, view, alarms)
+        asked = SendTail(peer=NodeId("B"), position=position, chain_hash=chain_hash, ahead=ahead)
+        delivery.deliver(asked, 0)
+        await asyncio.gather(*delivery._tails.values())
 
     asyncio.run(main())
     return link.tails, alarms
@@ -101,6 +116,52 @@ def test_a_lagging_peer_gets_what_follows_its_base() -> None:
         assert [tail.entries for tail in tails] == [tuple(entries[behind:])]
         assert tails[0].previous_hash == chain_hash
     assert deliver(10, entries[-1].chain_hash) == ([], [])
+
+
+def test_what_a_peer_has_of_the_tail_is_not_sent_again() -> None:
+    _, entries = filled(5)
+    has = Ahead(position=entries[2].end, chain_hash=entries[2].chain_hash, room=2_048)
+    tails, alarms = deliver(0, bytes(32), ahead=has)
+    assert ([tail.entries for tail in tails], alarms) == ([tuple(entries[3:])], [])
+    assert tails[0].previous_hash == entries[2].chain_hash
+    (little,) = deliver(0, bytes(32), ahead=replace(has, room=1))[0]
+    assert little.entries == (entries[3],)
+    # A tail that is not of this queue, or ends beyond it, counts for nothing.
+    for other in (replace(has, chain_hash=b"x" * 32), replace(has, position=99)):  # fmt: skip
+        tails, alarms = deliver(0, bytes(32), ahead=other)
+        assert ([tail.entries for tail in tails], alarms) == ([tuple(entries)], [])
+
+
+def test_one_tail_is_under_way_to_a_peer_and_none_is_sent_again_meanwhile() -> None:
+    front, entries = filled(5)
+
+    async def main() -> None:
+        link, alarms = Link(), list[Alarm]()
+        delivery = delivery_of(front, link, VIEW, alarms)
+        link.quick.clear()
+        first = SendTail(peer=NodeId("B"), position=0, chain_hash=bytes(32))
+        delivery.deliver(first, 0)
+        while not link.tails:
+            await asyncio.sleep(0.001)
+        for behind in (0, 1, 2):
+            delivery.deliver(
+                replace(first, position=entries[behind].end, chain_hash=entries[behind].chain_hash),
+                0,
+            )
+        link.quick.set()
+        await asyncio.gather(*delivery._tails.values())
+        assert [tail.entries for tail in link.tails] == [tuple(entries), tuple(entries[3:])]
+        link.tails.clear()
+        link.quick.clear()
+        delivery.deliver(first, 0)
+        while not link.tails:
+            await asyncio.sleep(0.001)
+        delivery.deliver(first, 0)
+        link.quick.set()
+        await asyncio.gather(*delivery._tails.values())
+        assert len(link.tails) == 1
+
+    asyncio.run(main())
 
 
 def _expired(after: int, limit_runs: int, *, payloads: bool) -> Any:

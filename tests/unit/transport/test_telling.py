@@ -119,6 +119,31 @@ def test_few_messages_are_under_way_at_once() -> None:
     told(scenario)
 
 
+def test_a_large_message_holds_up_no_small_one_and_is_not_repeated_meanwhile() -> None:
+    """A slow link: heartbeats and promises go on beside a long final queue."""
+
+    async def scenario(telling: Telling, peer: Peer, greeted: asyncio.Event) -> None:
+        greeted.set()
+        large = [letter * ((64 << 10) + 1) for letter in "xyz"]
+        for body in (*large, *large, large[0]):
+            telling.message("/", body.encode())
+        for name in "abc":
+            telling.message("/", name.encode())
+        await settled()
+        assert sorted(peer.taken) == ["a", "b", "c", large[0]]
+        peer.answers[large[0]].set()
+        await settled()
+        assert peer.taken[4:] == [large[1]]
+        telling.message("/", large[0].encode())  # it was answered: this is another one
+        peer.answers[large[1]].set()
+        peer.answers[large[2]] = asyncio.Event()
+        peer.answers[large[2]].set()
+        await settled()
+        assert peer.taken[5:] == [large[2], large[0]]
+
+    told(scenario)
+
+
 def test_what_waits_goes_when_the_link_is_up_and_is_done_when_answered() -> None:
     async def scenario(telling: Telling, peer: Peer, greeted: asyncio.Event) -> None:
         telling.message("/", b"a")

@@ -184,8 +184,9 @@ _RULES: dict[type, dict[str, Rule]] = {
     },
     Peer: {
         # Clock offsets are microseconds here, and matter from a second on.
-        "_offsets": _no, "acquired": describe, "base": describe, "base_since": _since,
-        "busy": _no, "clock_at": _no, "clock_offset_us": _no, "counter": describe, "held": describe,
+        "_offsets": _no, "acquired": describe, "ahead": describe, "base": describe,
+        "base_since": _since, "busy": _no, "clock_at": _no, "clock_offset_us": _no,
+        "counter": describe, "held": describe,
         "known_of_me": describe, "last_post_at": _no, "last_seq": describe, "linked": describe,
         "more": describe, "newest": describe, "node_id": describe, "owed": describe,
         "pending": _distinct, "refused": describe, "tail_at": _since, "tail_position": describe,
@@ -243,7 +244,7 @@ _RULES: dict[type, dict[str, Rule]] = {
     Admission: {"_asking": _asking, "_barred": _bars, "_patience_us": _no},
     Changes: {"_outbox": _no, "_request": describe},
     Proposer: {
-        "_accepted": describe, "_heard": _ages, "_late": describe, "_latest": _no,
+        "accepted": describe, "_heard": _ages, "_late": describe, "_latest": _no,
         "_patience_us": _no, "_promises": describe, "_since": _since, "ballot": describe,
         "candidate": describe, "flushed": describe, "holder": describe, "intent": describe,
         "repeat_at": _due, "stage": describe, "view": describe,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from sparktxlog.errors import InvariantViolation
 from sparktxlog.protocol.chain import chain_hash
 from sparktxlog.protocol.messages import QueueEntry
-from sparktxlog.protocol.view import View
+from sparktxlog.protocol.view import View, same_decision
 from sparktxlog.testing.exploration.nodes import Facts
 from sparktxlog.testing.simulation.disk import key_of
 
@@ -62,7 +62,12 @@ def _views(nodes: Sequence[Facts]) -> dict[int, View]:
     views: dict[int, View] = {}
     for node in nodes:
         for view in (node.view, node.decided):
-            if view is not None and views.setdefault(view.epoch, view) != view:
+            if view is None:
+                continue
+            known = views.setdefault(view.epoch, view)
+            if len(view.tail) > len(known.tail):
+                views[view.epoch] = view  # the others were told without it
+            if not same_decision(known, view):
                 raise InvariantViolation(
                     f"I5: two decisions on epoch {view.epoch}: {views[view.epoch]} and {view}"
                 )

@@ -261,10 +261,11 @@ class Nodes:
                 pass
 
     def _tail(self, name: str, state: NodeState, action: SendTail) -> Tail | None:
-        entries = tuple(e for e in state.disk.queue if e.position > action.position)
+        start = action if action.ahead is None else action.ahead
+        entries = tuple(e for e in state.disk.queue if e.position > start.position)
         if not entries:
             return None
-        if entries[0].previous_hash != action.chain_hash:
+        if entries[0].previous_hash != start.chain_hash:
             raise InvariantViolation(f"{action.peer} has another queue than {name} (P28)")
         view = state.master.view
         return Tail(

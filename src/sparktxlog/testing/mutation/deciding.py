@@ -31,8 +31,8 @@ from sparktxlog.protocol.voter import Voter
 
 def new_voters(self: Proposer, node: str) -> bool:
     """Count the votes of the view that is to come."""
-    self._accepted.add(node)
-    return self.candidate is not None and self.candidate.elects(self._accepted)
+    self.accepted.add(node)
+    return self.candidate is not None and self.candidate.elects(self.accepted)
 
 
 def any_vote(self: View, voters: Iterable[str]) -> bool:
@@ -367,5 +367,5 @@ def accept_without_promise(self: Voter, ballot: Ballot, view: View) -> bool:
 
 def first_vote(self: Proposer, node: str) -> bool:
     """Take the first vote for the decision."""
-    self._accepted.add(node)
+    self.accepted.add(node)
     return True

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import RunFacts
 from sparktxlog.protocol.addition import head_of, holders, may_add
 from sparktxlog.protocol.catalog import Catalog
@@ -297,6 +298,17 @@ def follow_blindly(self: SynchronizedQueue, tail: Tail) -> list[QueueEntry]:
 
 def no_service(self: Ordering, peer: Peer, now: int) -> None:
     """Send no tail to a member that lags behind."""
+
+
+_note_newest = Peer.note_newest
+
+
+def tail_of_before(self: Peer, post: Post, reader: NodeId, now: int) -> bool:
+    """Believe that a peer still has the tail that it had once."""
+    before = self.ahead
+    changed = _note_newest(self, post, reader, now)
+    self.ahead = self.ahead or before
+    return changed
 
 
 def unbroken(self: Stream, counter: int, last_seq: int) -> RunHeader | None:

@@ -8,6 +8,7 @@ from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import RunFacts
 from sparktxlog.protocol.actions import (
     PERSISTS,
+    Action,
     FetchPayload,
     PersistForeignRun,
     PersistOwnRun,
@@ -30,6 +31,7 @@ from sparktxlog.protocol.events import (
     Tick,
 )
 from sparktxlog.protocol.master import Master
+from sparktxlog.protocol.messages import Ahead
 from sparktxlog.protocol.phases import Phase
 from sparktxlog.testing.mutation.lone import (
     LINEAGE,
@@ -140,6 +142,44 @@ def lagger_is_served(core: type[Master]) -> None:
     node.wait(SECOND_US)
     actions = node.feed(PostReceived(post=node.post_of("c", node.now)))
     assert [(a.peer, a.position) for a in actions if isinstance(a, SendTail)] == [("c", 0)]
+
+
+def what_came_of_a_tail_is_told(core: type[Master]) -> None:
+    """P9: who waits for payloads says how far its tail reaches, as long as it has it."""
+    node = Lone(core)
+    entry = entry_of(node.run_of("b", 1, node.now), 1, bytes(32))
+
+    def told(actions: list[Action]) -> list[Ahead | None]:
+        return [a.post.ahead for a in actions if isinstance(a, SendPost) and a.peer == "b"][-1:]
+
+    node.feed(tail_of(LINEAGE, entry))
+    (ahead,) = told(node.wait(5 * SECOND_US))
+    assert ahead is not None and (ahead.position, ahead.chain_hash) == (1, entry.chain_hash)
+    node.start()
+    assert told(node.wait(5 * SECOND_US)) == [None]
+    node.feed(tail_of(LINEAGE, entry))
+    assert told(node.push(entry.header) + node.wait(5 * SECOND_US)) == [None]
+
+
+def what_a_lagger_has_is_not_sent_again(core: type[Master]) -> None:
+    """P9: a tail begins behind what its receiver says that it has, for as long as it says so."""
+    node = Lone(core)
+    first = entry_of(node.run_of("b", 1, node.now), 1, bytes(32))
+    second = entry_of(node.run_of("b", 2, node.now + 1), 2, first.chain_hash)
+    for entry in (first, second):
+        assert queued(node.feed(tail_of(LINEAGE, entry)) + node.push(entry.header))
+    ahead = Ahead(position=1, chain_hash=first.chain_hash, room=9)
+
+    def sent(ahead: Ahead | None) -> list[Ahead | None]:
+        node.wait(SECOND_US)
+        post = replace(node.post_of("c", node.now), ahead=ahead)
+        return [a.ahead for a in node.feed(PostReceived(post=post)) if isinstance(a, SendTail)]
+
+    sent(ahead)
+    assert sent(ahead) == [ahead]
+    assert sent(replace(ahead, room=0)) == []
+    assert sent(replace(ahead, position=2, chain_hash=second.chain_hash)) == []
+    assert sent(None) == [None], "it has started again"
 
 
 def tail_of_another_queue_halts(core: type[Master]) -> None:

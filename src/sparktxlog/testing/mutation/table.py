@@ -295,6 +295,8 @@ _ENTERING = (
        patched((Ordering, "_serve_lagger", ordinary.no_service)), "rt"),
     _m("P25b", "catalog-forgotten", "restarts without the tables that its queue created",
        forgetful(ordinary.forget_tables), "s"),
+    _m("P9", "tail-of-before", "begins a tail behind what a member had before it started again",
+       patched((Peer, "note_newest", ordinary.tail_of_before)), "ts"),
     _m("P25c", "acceptance-ignored", "looks for repeats in its window only",
        patched((Catalog, "_reject_by_id", ordinary.no_acceptance)), "s"),
     _m("P25c", "older-ids-ignored", "looks for repeats of a late run in its window only",

@@ -87,6 +87,8 @@ from sparktxlog.testing.mutation.ordinary_traces import (
     old_epochs_do_not_count,
     stamps_behind_its_queue,
     tail_of_another_queue_halts,
+    what_a_lagger_has_is_not_sent_again,
+    what_came_of_a_tail_is_told,
     who_is_back_is_asked_at_once,
 )
 from sparktxlog.testing.mutation.standing_traces import (
@@ -132,6 +134,8 @@ TRACES: tuple[Trace, ...] = (
     a_cut_post_promises_what_it_carries,
     who_is_back_is_asked_at_once,
     lagger_is_served,
+    what_came_of_a_tail_is_told,
+    what_a_lagger_has_is_not_sent_again,
     late_payload_ends_no_fetch,
     lost_files_are_withdrawn,
     stamps_behind_its_queue,

@@ -23,7 +23,7 @@ from sparktxlog.model.receipt import Level, Receipt
 from sparktxlog.protocol.chain import chain_hash
 from sparktxlog.protocol.messages import QueueEntry
 from sparktxlog.protocol.phases import Phase
-from sparktxlog.protocol.view import Seat, View
+from sparktxlog.protocol.view import Seat, View, same_decision
 from sparktxlog.storage.interfaces import (
     AppendQueue,
     ExpireLog,
@@ -199,7 +199,7 @@ class Checks:
             was = {seat.node_id: seat.incarnation for seat in before.roster} if before else {}
             if any(seat.incarnation > was.get(seat.node_id, 1) for seat in view.roster):
                 self.happened("returned after a loss")
-        elif known != view:
+        elif not same_decision(known, view):
             self.fail(f"I5: two decisions on epoch {view.epoch}: {known} and {view}")
 
     def places_changed(self, node: SimulatedNode, epoch: int, roster: tuple[Seat, ...]) -> None:

@@ -27,7 +27,7 @@ from sparktxlog.protocol.chain import chain_hash
 from sparktxlog.protocol.messages import QueueEntry, RunHeader
 from sparktxlog.protocol.phases import Phase
 from sparktxlog.protocol.versions import ACCEPTANCE, NEWEST, OLDEST
-from sparktxlog.protocol.view import View
+from sparktxlog.protocol.view import View, same_decision
 from sparktxlog.testing.simulation.disk import RunKey, key_of
 from sparktxlog.testing.simulation.outcomes import Outcomes
 from sparktxlog.testing.simulation.trace import Trace
@@ -218,7 +218,7 @@ class Checks:
         if known is None:
             self.views[view.epoch] = view
             self._note_view(view)
-        elif known != view:
+        elif not same_decision(known, view):
             self.fail(f"I5: two decisions on epoch {view.epoch}: {known} and {view}")
         # A node that lost its disk may learn of the view that still counts its older self.
         counts = node.name in view.members and view.is_current(node.name, node.disk.incarnation)

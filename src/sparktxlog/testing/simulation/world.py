@@ -446,17 +446,18 @@ class World:
 
     def _send_tail(self, node: SimulatedNode, action: SendTail) -> None:
         queue = node.disk.queue
+        start = action if action.ahead is None else action.ahead
         low, high = 0, len(queue)
         while low < high:
             middle = (low + high) // 2
-            if queue[middle].position <= action.position:
+            if queue[middle].position <= start.position:
                 low = middle + 1
             else:
                 high = middle
         entries = tuple(queue[low : low + _TAIL_RUNS])
         if not entries:
             return
-        if entries[0].previous_hash != action.chain_hash:
+        if entries[0].previous_hash != start.chain_hash:
             self.checks.fail(f"{action.peer} has another queue than {node.name} (P28)")
         self.marks.hit("tail served")
         assert node.master is not None or not node.up
