@@ -237,6 +237,9 @@ def _print_status(found: Mapping[str, Any], word: str) -> None:
         typer.echo(f"failing {failing['task']}, {failing['times']:,} times: {failing['text']}")
     if found.get("halted"):
         typer.echo(f"halted: {found['halted']}")
+    if taking := found.get("taking_snapshot"):
+        share = f"{taking['bytes']:,} of {taking['of_bytes']:,} bytes"
+        typer.echo(f"takes over a snapshot of {taking['peer']}: {share}")
     if found.get("uncompared"):
         typer.echo(uncompared_text(found["uncompared"]))
     _print_peers(found)

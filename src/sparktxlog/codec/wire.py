@@ -121,6 +121,17 @@ class RunsAnswer:
     payloads: tuple[bytes | None, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotOffer:
+    """A snapshot that may be fetched in parts (P21)."""
+
+    #: SHA-256 of its bytes, hexadecimal.
+    name: str
+    #: End of the queue that it is of.
+    position: int
+    size_bytes: int
+
+
 def speaking(hello: Hello, newest: int, in_force: int) -> Hello:
     """Return the greeting of a node that speaks certain wire versions (P31).
 
@@ -147,6 +158,7 @@ Message = (
     | LeaseRequest
     | Grant
     | ReplicaSize
+    | SnapshotOffer
 )
 _M = TypeVar("_M", bound=Message)
 
@@ -155,7 +167,7 @@ _decoders: dict[type[Message], msgspec.msgpack.Decoder[Message]] = {
     kind: msgspec.msgpack.Decoder(kind)
     for kind in (
         Envelope, PostAnswer, Hello, Announcement, Tail, RunHeader, RunsRequest, RunsAnswer,
-        LeaseRequest, Grant, ReplicaSize,
+        LeaseRequest, Grant, ReplicaSize, SnapshotOffer,
     )
 }  # fmt: skip
 _HEADER_LENGTH = struct.Struct("<I")

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from sparktxlog.errors import ExpiredError, NotFoundError, TransportError
 from sparktxlog.model.ids import transaction_id_to_text
@@ -127,7 +128,8 @@ def _known_hashes(snapshot: FrontSnapshot) -> dict[int, bytes]:
 def _other_ids(core: RecoveredState, snapshot: FrontSnapshot) -> str:
     """Compare transaction ids where both know them."""
     last = snapshot.last
-    theirs = [*snapshot.recent_ids, *([] if last is None else [(last.entry.position, last.ids)])]
+    end = () if last is None else ((last.entry.position, last.ids),)
+    theirs = chain(snapshot.recent_ids, end)
     position = first_difference(core.recent_ids, theirs)
     if position is None:
         return ""

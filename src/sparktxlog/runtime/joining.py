@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import msgspec
@@ -38,6 +38,7 @@ from sparktxlog.protocol.view import View
 from sparktxlog.runtime.ancestry import Ancestry
 from sparktxlog.runtime.clock import wall_us
 from sparktxlog.runtime.executor import Executor
+from sparktxlog.runtime.snapshots import SnapshotTaker
 from sparktxlog.runtime.uncompared import Keeper, keep_uncompared, uncompared
 from sparktxlog.storage.interfaces import FrontSnapshot, PutValue, ResetFront, Write
 from sparktxlog.supervision import Supervisor
@@ -53,7 +54,6 @@ _RUN_MISSES = 2
 _QUEUE_MISSES = 5
 #: Pause before another attempt when the own disk failed, seconds.
 _RETRY_S = 5.0
-_decode_snapshot = msgspec.msgpack.Decoder(FrontSnapshot).decode
 
 
 class StartAgainError(TxLogError):
@@ -98,6 +98,7 @@ class Joining:
         start_again: Called with the error that makes the node start anew, or stop.
         values: Named values that the front kept.
         ancestry: Compares the queue here with a peer's.
+        taker: Fetches a peer's snapshot.
         keeper: Keeps what a snapshot drops that could not be compared.
         on_diverged: Called with an alarm if the queue here is of another history.
         remains: Why this node may not begin a log, though it keeps nothing; None = it may.
@@ -119,6 +120,7 @@ class Joining:
         start_again: Callable[[TxLogError], None],
         values: Mapping[str, bytes],
         ancestry: Ancestry,
+        taker: SnapshotTaker,
         keeper: Keeper,
         on_diverged: Callable[[Alarm], None],
         remains: TxLogError | None = None,
@@ -132,6 +134,7 @@ class Joining:
         #: What is known of the last snapshot that nobody could compare the history here with.
         self.uncompared = uncompared(values)
         self._ancestry = ancestry
+        self.taker = taker
         self._keeper = keeper
         self._on_diverged = on_diverged
         self._own = incarnation
@@ -175,6 +178,15 @@ class Joining:
         """
         known = not self._is_fresh() or bool(self._taken and not self.awaited())
         return self._remains is None and known
+
+    def shown(self) -> dict[str, Any]:
+        """Return what is on its way, and what could not be compared, for status."""
+        progress, uncompared = self.taker.progress, self.uncompared
+        return {
+            "taking_snapshot": None if progress is None
+            else dict(zip(("peer", "bytes", "of_bytes"), progress, strict=True)),
+            "uncompared": None if uncompared is None else asdict(uncompared),
+        }  # fmt: skip
 
     def awaited(self) -> list[str]:
         """Return the places of the first epoch that neither took this node nor were ever heard."""
@@ -277,7 +289,7 @@ class Joining:
     async def _take_snapshot(self, link: PeerLink, order: JoinOrder) -> None:
         writes: list[Write] = []
         try:
-            snapshot = read_snapshot(await link.get_snapshot())
+            snapshot = await self.taker.take(link)
             if snapshot.position > self._position:
                 compared = await self._ancestry.compare(link, snapshot)
                 if compared.differs:
@@ -293,6 +305,7 @@ class Joining:
             link.greet_again()
             return
         if snapshot.position <= self._position:
+            self.taker.drop()
             _log.info("nothing to take over", peer=link.node_id, position=snapshot.position)
             self._task = None
             self.settled.set()
@@ -304,6 +317,7 @@ class Joining:
                 *writes,
             ]
         )
+        self.taker.drop()
         _log.warning("snapshot taken over", peer=link.node_id, position=snapshot.position)
         self._start_again(StartAgainError(f"begins at position {snapshot.position}"))
 
@@ -334,15 +348,3 @@ class Joining:
             if task is not None:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
-
-
-def read_snapshot(data: bytes) -> FrontSnapshot:
-    """Read a snapshot that a peer sent.
-
-    Raises:
-        RemoteProtocolError: The bytes are none (definite).
-    """
-    try:
-        return _decode_snapshot(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise RemoteProtocolError(f"no snapshot in these bytes: {error}") from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sparktxlog.catchup.comparison import Comparison
@@ -276,8 +276,7 @@ class Parts:
             "round": status.round,
             "empty_rounds": status.empty_rounds,
             "halted": halted or None,
-            "uncompared": None if self.joining.uncompared is None
-            else asdict(self.joining.uncompared),
+            **self.joining.shown(),
             "disk_full": self.executor.disk_full,
             "waiting_for": [
                 {

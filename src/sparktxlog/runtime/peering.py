@@ -10,12 +10,11 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-import msgspec
 import structlog
 
 from sparktxlog.codec import wire
 from sparktxlog.codec.payload import read_manifest
-from sparktxlog.codec.wire import Envelope, Hello, PostAnswer, decode_pushes
+from sparktxlog.codec.wire import Envelope, Hello, PostAnswer, SnapshotOffer, decode_pushes
 from sparktxlog.errors import (
     QUARANTINE_HINT,
     BusyError,
@@ -53,6 +52,7 @@ from sparktxlog.protocol.events import (
 from sparktxlog.protocol.messages import Announcement, Tail
 from sparktxlog.runtime.fetching import check_run, staged_files
 from sparktxlog.runtime.parts import Parts
+from sparktxlog.runtime.snapshots import SnapshotGiver
 from sparktxlog.transport import signing
 from sparktxlog.transport.peers import WATCH_S
 from sparktxlog.transport.run_requests import MAX_RUNS
@@ -76,6 +76,10 @@ class Peering:
         self._refusals: dict[tuple[str, str], int] = {}
         #: Messages of kinds that this release does not know.
         self._unknown = 0
+        #: What nodes that join fetch.
+        self.snapshots = SnapshotGiver(
+            parts.config.data_dir / "snapshots", parts.front, parts.run_blocking
+        )
 
     # -- files -------------------------------------------------------------------------------------
 
@@ -343,11 +347,13 @@ class Peering:
                 f"node {sender!r} is not admitted under its new incarnation yet", node=sender
             )
 
-    async def snapshot(self) -> bytes:
-        """Return the queue at the end of what is published, for a node that joins (P21)."""
-        parts = self._parts
-        found = await parts.run_blocking(parts.front.read_snapshot)
-        return msgspec.msgpack.encode(found)
+    async def snapshot_offer(self, has: str) -> SnapshotOffer:
+        """Offer the queue at the end of what is published to a node that joins (P21).
+
+        Args:
+            has: Name of the snapshot of which it has a part.
+        """
+        return await self.snapshots.offer(has, self._parts.published.value)
 
     async def run_behind(self, position: int) -> Tail:
         """Return the run of the queue that holds the position behind one; no entry = none does.

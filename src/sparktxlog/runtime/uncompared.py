@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import msgspec
 
@@ -138,12 +139,9 @@ def _stays(header: RunHeader, own: str, incarnation: int, watermark: int) -> boo
 def _known_ids(snapshot: FrontSnapshot, runs: Sequence[StoredEntry]) -> set[bytes]:
     """Return which of the runs' first ids are among the last positions of the snapshot."""
     wanted = {stored.ids[:16] for stored in runs}
-    pieces = [ids for _, ids in snapshot.recent_ids]
-    if snapshot.last is not None:
-        pieces.append(snapshot.last.ids)
-    if not wanted:
-        return set()
+    end = () if snapshot.last is None else ((0, snapshot.last.ids),)
+    pieces = chain(snapshot.recent_ids, end) if wanted else ()
     return {
-        found for ids in pieces for at in range(0, len(ids), 16)
+        found for _, ids in pieces for at in range(0, len(ids), 16)
         if (found := ids[at : at + 16]) in wanted
     }  # fmt: skip

@@ -52,6 +52,7 @@ from sparktxlog.runtime.replicas import LogEnds, Replicas
 from sparktxlog.runtime.retention import Holders, RetentionView
 from sparktxlog.runtime.running import RunningNode
 from sparktxlog.runtime.settings import RunTimeSettings
+from sparktxlog.runtime.snapshots import SnapshotTaker
 from sparktxlog.runtime.standings import (
     INSTANCE,
     PEER_INSTANCE,
@@ -258,6 +259,7 @@ class _Builder:
             start_again=self._start_again,
             values=self.state.values,
             ancestry=Ancestry(self.front, self.state.core),
+            taker=SnapshotTaker(config.data_dir / "snapshots"),
             keeper=Keeper(config, self.front, self.payloads, self.state, self.master.view),
             on_diverged=self.cycle.raise_alarm,
             remains=self.remains,

@@ -81,7 +81,8 @@ class PeerRoutes:
             self._route("/peer/v1/announcements", "POST", self._announcements),
             self._route("/peer/v1/tails", "POST", self._tails),
             self._route("/peer/v1/epochs", "POST", self._epochs),
-            self._route("/peer/v1/snapshot", "GET", self._snapshot),
+            self._route("/peer/v1/snapshots/{name}", "GET", self._snapshot_offer),
+            self._route("/peer/v1/snapshots/{name}/{offset:number}", "GET", self._snapshot_part),
             self._route("/peer/v1/queue/{position:number}", "GET", self._run_behind),
             self._route(
                 "/peer/v1/runs/{origin}/{incarnation:number}/{seq:number}", "GET", self._run
@@ -194,8 +195,14 @@ class PeerRoutes:
             await self._peering.on_epoch(sender, message)
         return Response(status_code=204)
 
-    async def _snapshot(self, sender: str, request: Request, body: bytes) -> Response:
-        return Response(await self._peering.snapshot(), media_type=_BINARY)
+    async def _snapshot_offer(self, sender: str, request: Request, body: bytes) -> Response:
+        offer = await self._peering.snapshot_offer(request.path_params["name"])
+        return Response(wire.encode(offer), media_type=_BINARY)
+
+    async def _snapshot_part(self, sender: str, request: Request, body: bytes) -> Response:
+        params = request.path_params
+        part = await self._peering.snapshots.part(params["name"], params["offset"])
+        return Response(part, media_type=_RUN)
 
     async def _run_behind(self, sender: str, request: Request, body: bytes) -> Response:
         tail = await self._peering.run_behind(request.path_params["position"])

@@ -559,8 +559,7 @@ class SqliteFront:
         """Return the queue at the end of what is published."""
         with self._reading() as db:
             snapshot = front_epochs.read_snapshot(db, self._id_window)
-        older = self._id_files.pieces(0)
-        return front_epochs.with_older_ids(snapshot, older)
+        return front_epochs.with_older_ids(snapshot, self._id_files)
 
     def read_created(self, first: int, last: int) -> set[tuple[int, str]]:
         """Return position and name of the tables created from position `first` to `last`."""

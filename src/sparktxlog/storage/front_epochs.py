@@ -12,8 +12,9 @@ transaction was kept.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
+from itertools import chain
 
 from sparktxlog.errors import ExpiredError, InvariantViolation
 from sparktxlog.protocol.messages import RunHeader
@@ -33,8 +34,10 @@ from sparktxlog.storage.front_schema import (
     stored_entry,
     view_of,
 )
+from sparktxlog.storage.id_files import IdFiles
 from sparktxlog.storage.interfaces import (
     FrontSnapshot,
+    IdPieces,
     PutBallot,
     PutRestamp,
     PutView,
@@ -157,23 +160,13 @@ def read_snapshot(db: sqlite3.Connection, id_window: int) -> FrontSnapshot:
     )
 
 
-def with_older_ids(snapshot: FrontSnapshot, older: Iterable[tuple[int, bytes]]) -> FrontSnapshot:
-    """Return the snapshot with the ids that stand before its window, pieces of a bounded size.
-
-    Args:
-        older: (first position, ids), ascending, without gap; may reach into the window.
-    """
-    if not snapshot.recent_ids:
+def with_older_ids(snapshot: FrontSnapshot, files: IdFiles) -> FrontSnapshot:
+    """Return the snapshot with the ids that stand in files before its window."""
+    window = snapshot.recent_ids
+    if not window:
         return snapshot
-    start = snapshot.recent_ids[0][0]
-    pieces: list[tuple[int, bytes]] = []
-    for first, ids in older:
-        kept = ids[: 16 * max(0, start - first)]
-        for at in range(0, len(kept), _PIECE_BYTES):
-            pieces.append((first + at // 16, kept[at : at + _PIECE_BYTES]))
-    if not pieces or pieces[-1][0] + len(pieces[-1][1]) // 16 != start:
-        return snapshot
-    return replace(snapshot, recent_ids=(*pieces, *snapshot.recent_ids))
+    older = files.before(window[0][0], _PIECE_BYTES // 16)
+    return replace(snapshot, recent_ids=IdPieces(lambda: chain(older(), window)))
 
 
 def reset(db: sqlite3.Connection, write: ResetFront) -> tuple[Ends, list[_Run]]:
@@ -227,7 +220,7 @@ def _put_snapshot(db: sqlite3.Connection, snapshot: FrontSnapshot) -> Ends:
     )
     db.executemany(
         "INSERT INTO recent_ids(last, first, ids) VALUES(?, ?, ?)",
-        [(first + len(ids) // 16 - 1, first, ids) for first, ids in snapshot.recent_ids],
+        ((first + len(ids) // 16 - 1, first, ids) for first, ids in snapshot.recent_ids),
     )
     for name, value in (
         ("published", position),
@@ -268,18 +261,14 @@ def check_snapshot(snapshot: FrontSnapshot) -> None:
         )
 
 
-def _follow(pieces: Sequence[tuple[int, bytes]], last: int) -> bool:
+def _follow(pieces: Iterable[tuple[int, bytes]], last: int) -> bool:
     """Return whether pieces of ids follow each other up to a position."""
-    return not pieces or (
-        all(ids and len(ids) % 16 == 0 for _, ids in pieces)
-        and pieces[0][0] >= 1
-        and list(_ends(pieces)) == [*(first - 1 for first, _ in pieces[1:]), last]
-    )
-
-
-def _ends(pieces: Sequence[tuple[int, bytes]]) -> Iterator[int]:
+    end = None
     for first, ids in pieces:
-        yield first + len(ids) // 16 - 1
+        if first < 1 or not ids or len(ids) % 16 or (end is not None and first != end + 1):
+            return False
+        end = first + len(ids) // 16 - 1
+    return end is None or end == last
 
 
 def check_own(write: ResetFront, incarnation: int, watermark: int) -> None:

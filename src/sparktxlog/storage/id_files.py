@@ -14,7 +14,7 @@ bisection through a memory map; small files are merged into larger ones in a thr
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -152,11 +152,25 @@ class IdFiles:
                     found[index] = (position, rejected)
         return found
 
-    def pieces(self, after: int) -> Iterator[tuple[int, bytes]]:
-        """Yield (first position, ids) of what is filed behind `after`, ascending, file by file."""
-        for file in self._files:
-            if file.last > after:
-                yield file.first, _ids_of(file)
+    def before(self, position: int, most: int) -> Callable[[], Iterator[tuple[int, bytes]]]:
+        """Return what reads the ids that stand without gap before a position, so many at a time.
+
+        What it reads is what is filed now; it can be called again.
+        """
+        files: list[_IdFile] = []
+        start = position
+        for file in reversed(self._files):
+            if file.first < start <= file.last + 1:
+                files.insert(0, file)
+                start = file.first
+
+        def read() -> Iterator[tuple[int, bytes]]:
+            for file in files:
+                ids = _ids_of(file)[: 16 * (position - file.first)]
+                for at in range(0, len(ids), 16 * most):
+                    yield file.first + at // 16, ids[at : at + 16 * most]
+
+        return read
 
     def close(self) -> None:
         """Wait for a merge that is under way."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import StagedFile
@@ -276,11 +276,34 @@ class StoredEntry:
     payload: bytes | None = None
 
 
+class IdPieces(Sequence[tuple[int, bytes]]):
+    """Ids that are many and lie on disk: whoever iterates holds one piece at a time.
+
+    Args:
+        read: Returns all pieces once more: (first position, ids), ascending, without gap.
+    """
+
+    def __init__(self, read: Callable[[], Iterator[tuple[int, bytes]]]) -> None:
+        self._read = read
+
+    def __iter__(self) -> Iterator[tuple[int, bytes]]:
+        return self._read()
+
+    def __bool__(self) -> bool:
+        return next(self._read(), None) is not None
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self._read())
+
+    def __getitem__(self, index: Any) -> Any:
+        return tuple(self._read())[index]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrontSnapshot:
     """The queue at a run end, without the runs before it: enough to go on there (P21).
 
-    Taken at the end of what is published.  Plain values: msgpack carries it between nodes.
+    Taken at the end of what is published.  It travels as a file (`snapshots`).
     """
 
     #: The run that ends there, without payload; None = position 0.
@@ -290,7 +313,7 @@ class FrontSnapshot:
     #: Tables by the positions where they came into being, ascending.
     tables: tuple[tuple[int, TableDefinition], ...] = ()
     #: Ids of the id window before `last`: (first position, ids), ascending, without gap.
-    recent_ids: tuple[tuple[int, bytes], ...] = ()
+    recent_ids: Sequence[tuple[int, bytes]] = ()
     #: Newest view that its giver knows.
     view: View | None = None
 

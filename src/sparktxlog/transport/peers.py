@@ -507,9 +507,18 @@ class PeerLink:
         """Return the payload container of an announced run, unverified; errors as `get_run`."""
         return await self._get(f"/peer/v1/announced/{digest.hex()}")
 
-    async def get_snapshot(self) -> bytes:
-        """Return a snapshot of the peer's queue, unverified; errors as `get_run`."""
-        return await self._get("/peer/v1/snapshot")
+    async def snapshot_offer(self, has: str) -> wire.SnapshotOffer:
+        """Ask which snapshot of the peer's queue may be fetched; errors as `get_run_behind`.
+
+        Args:
+            has: Name of one of which a part is here, empty = none.
+        """
+        answer = await self._get(f"/peer/v1/snapshots/{has or 'any'}")
+        return wire.decode(wire.SnapshotOffer, answer)
+
+    async def snapshot_part(self, name: str, offset: int) -> bytes:
+        """Return bytes of an offered snapshot, unverified; errors as `get_run`."""
+        return await self._get(f"/peer/v1/snapshots/{name}/{offset}")
 
     async def get_run_behind(self, position: int) -> Tail:
         """Return the peer's run that holds the position behind one, or begins there.

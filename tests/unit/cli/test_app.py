@@ -200,6 +200,16 @@ def test_status_tells_of_a_history_that_nobody_could_compare(
         assert ("3 transactions are kept in log/quarantine as q1" in told) == bool(kept)
 
 
+def test_status_shows_how_far_a_snapshot_is(
+    node: type[CannedNode], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    taking = {"peer": "A", "bytes": 1_048_576, "of_bytes": 20_000_000}
+    node.answers["/v1/status"] = STATUS | {"taking_snapshot": taking}
+    assert invoke(monkeypatch, "status") == 0
+    told = capsys.readouterr().out
+    assert "takes over a snapshot of A: 1,048,576 of 20,000,000 bytes" in told
+
+
 def test_status_names_who_is_awaited_and_why(
     node: type[CannedNode], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

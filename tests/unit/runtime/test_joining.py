@@ -6,8 +6,6 @@ import asyncio
 from dataclasses import replace
 from typing import Any
 
-import msgspec
-
 from sparktxlog.codec.wire import Hello
 from sparktxlog.config import load_config
 from sparktxlog.errors import TransportError, TxLogError
@@ -56,8 +54,9 @@ class Bench:
         self.joining = Joining(
             node_id=NodeId("B"), order=order, position=position, executor=surroundings,
             is_fresh=lambda: self.fresh, start_again=self.started.append, values=values or {},
-            ancestry=surroundings, keeper=surroundings, on_diverged=self.alarms.append,
-            as_another=lambda: [PutValue(name="own", value=b"")], is_witness=is_witness,
+            ancestry=surroundings, taker=surroundings, keeper=surroundings,
+            on_diverged=self.alarms.append, is_witness=is_witness,
+            as_another=lambda: [PutValue(name="own", value=b"")],
         )  # fmt: skip
 
     async def compare(self, link: Any, snapshot: FrontSnapshot) -> Compared:
@@ -81,8 +80,11 @@ class Bench:
     async def write(self, writes: list[Write]) -> None:
         self.writes += writes
 
-    async def get_snapshot(self) -> bytes:
-        return msgspec.msgpack.encode(self.snapshot)
+    async def take(self, link: Any) -> FrontSnapshot:
+        return self.snapshot
+
+    def drop(self) -> None:
+        """What came is not needed any more."""
 
     def link_up(self) -> None:
         link: Any = self

@@ -45,7 +45,14 @@ def test_same_answers_as_a_dictionary(tmp_path: Path, seed: int) -> None:
     files.close()
     again = IdFiles(tmp_path, end=len(flat))
     assert (again.start, again.end) == (1, len(flat))
-    assert b"".join(ids for _, ids in again.pieces(0)) == b"".join(flat)
+    for position, most in ((len(flat) + 1, 7), (len(flat) // 2, 10_000)):
+        read = again.before(position, most)
+        for _ in range(2):
+            found_pieces = list(read())
+            assert b"".join(ids for _, ids in found_pieces) == b"".join(flat[: position - 1])
+            assert all(len(ids) <= 16 * most for _, ids in found_pieces)
+            assert all(flat[first - 1] == ids[:16] for first, ids in found_pieces)
+    assert list(again.before(len(flat) + 2, 7)()) == [], "there is a gap"
     assert len(list(tmp_path.iterdir())) < 40  # merged
 
 
