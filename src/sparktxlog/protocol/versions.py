@@ -21,6 +21,8 @@ NEWEST = 3
 #: In force: manifests say what the accepting node knew of their ids, and until when transactions
 #: are valid (P25c).
 ACCEPTANCE = 3
+#: Of a link: snapshots are fetched in parts.
+PARTS = 3
 
 
 def deciders(view: View) -> set[NodeId]:

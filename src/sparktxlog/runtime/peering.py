@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 
 import structlog
 
@@ -76,10 +77,6 @@ class Peering:
         self._refusals: dict[tuple[str, str], int] = {}
         #: Messages of kinds that this release does not know.
         self._unknown = 0
-        #: What nodes that join fetch.
-        self.snapshots = SnapshotGiver(
-            parts.config.data_dir / "snapshots", parts.front, parts.run_blocking
-        )
 
     # -- files -------------------------------------------------------------------------------------
 
@@ -346,6 +343,12 @@ class Peering:
             raise ForbiddenPeerError(
                 f"node {sender!r} is not admitted under its new incarnation yet", node=sender
             )
+
+    @cached_property
+    def snapshots(self) -> SnapshotGiver:
+        """What nodes that join fetch."""
+        parts = self._parts
+        return SnapshotGiver(parts.config.data_dir / "snapshots", parts.front, parts.run_blocking)
 
     async def snapshot_offer(self, has: str) -> SnapshotOffer:
         """Offer the queue at the end of what is published to a node that joins (P21).

@@ -18,8 +18,9 @@ import structlog
 
 from sparktxlog.codec.wire import SnapshotOffer
 from sparktxlog.errors import NotFoundError, RemoteProtocolError, StorageError
+from sparktxlog.protocol.versions import PARTS
 from sparktxlog.storage.interfaces import Front, FrontSnapshot
-from sparktxlog.storage.snapshots import open_snapshot, write_snapshot
+from sparktxlog.storage.snapshots import decode_whole, encode_whole, open_snapshot, write_snapshot
 from sparktxlog.transport.peers import PeerLink
 
 _log = structlog.get_logger("sparktxlog.joining")
@@ -96,6 +97,12 @@ class SnapshotGiver:
         assert isinstance(part, bytes)
         return part
 
+    async def whole(self) -> bytes:
+        """Return the present snapshot as one message, for nodes that know no parts."""
+        data = await self._run_blocking(lambda: encode_whole(self._front.read_snapshot()))
+        assert isinstance(data, bytes)
+        return data
+
     def _make(self) -> _Given:
         snapshot = self._front.read_snapshot()
         try:
@@ -140,6 +147,8 @@ class SnapshotTaker:
             StorageError: The own disk failed.
         """
         try:
+            if link.version < PARTS:
+                return decode_whole(await link.get_snapshot())
             return await self._take(link)
         except OSError as error:
             raise StorageError(f"a snapshot cannot be kept: {error}") from error

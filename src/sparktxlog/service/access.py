@@ -94,6 +94,7 @@ _TABLE: dict[Role, tuple[str, ...]] = {
         "POST /peer/v1/announcements",
         "POST /peer/v1/tails",
         "POST /peer/v1/epochs",
+        "GET /peer/v1/snapshot",
         "GET /peer/v1/snapshots/{name}",
         "GET /peer/v1/snapshots/{name}/{offset:number}",
         "GET /peer/v1/queue/{position:number}",

@@ -81,6 +81,7 @@ class PeerRoutes:
             self._route("/peer/v1/announcements", "POST", self._announcements),
             self._route("/peer/v1/tails", "POST", self._tails),
             self._route("/peer/v1/epochs", "POST", self._epochs),
+            self._route("/peer/v1/snapshot", "GET", self._snapshot),
             self._route("/peer/v1/snapshots/{name}", "GET", self._snapshot_offer),
             self._route("/peer/v1/snapshots/{name}/{offset:number}", "GET", self._snapshot_part),
             self._route("/peer/v1/queue/{position:number}", "GET", self._run_behind),
@@ -194,6 +195,9 @@ class PeerRoutes:
         else:
             await self._peering.on_epoch(sender, message)
         return Response(status_code=204)
+
+    async def _snapshot(self, sender: str, request: Request, body: bytes) -> Response:
+        return Response(await self._peering.snapshots.whole(), media_type=_BINARY)
 
     async def _snapshot_offer(self, sender: str, request: Request, body: bytes) -> Response:
         offer = await self._peering.snapshot_offer(request.path_params["name"])

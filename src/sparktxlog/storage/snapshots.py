@@ -41,12 +41,29 @@ def open_snapshot(path: Path) -> FrontSnapshot:
     """
     try:
         with path.open("rb") as file:
-            snapshot = _decode_snapshot(_take(file) or b"")
+            snapshot = decode_whole(_take(file) or b"")
         for _ in _ids(path):
             pass  # whoever reads them shall find nothing wrong
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise RemoteProtocolError(f"no snapshot in these bytes: {error}") from error
     return replace(snapshot, recent_ids=IdPieces(lambda: _ids(path)))
+
+
+def encode_whole(snapshot: FrontSnapshot) -> bytes:
+    """Return a snapshot as one message, for nodes of releases that know no parts."""
+    return _encode(replace(snapshot, recent_ids=tuple(snapshot.recent_ids)))
+
+
+def decode_whole(data: bytes) -> FrontSnapshot:
+    """Read what `encode_whole` wrote.
+
+    Raises:
+        RemoteProtocolError: The bytes are no snapshot (definite).
+    """
+    try:
+        return _decode_snapshot(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise RemoteProtocolError(f"no snapshot in these bytes: {error}") from error
 
 
 def _ids(path: Path) -> Iterator[tuple[int, bytes]]:

@@ -507,6 +507,10 @@ class PeerLink:
         """Return the payload container of an announced run, unverified; errors as `get_run`."""
         return await self._get(f"/peer/v1/announced/{digest.hex()}")
 
+    async def get_snapshot(self) -> bytes:
+        """Return a snapshot of an older peer's queue, unverified; errors as `get_run`."""
+        return await self._get("/peer/v1/snapshot")
+
     async def snapshot_offer(self, has: str) -> wire.SnapshotOffer:
         """Ask which snapshot of the peer's queue may be fetched; errors as `get_run_behind`.
 

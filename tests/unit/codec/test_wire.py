@@ -87,6 +87,7 @@ MESSAGES: list[wire.Message] = [
                  staged_bytes=2),
     wire.Hello(node_id="a", url="u", instance="i", boot="b", lineage="l", config_hash="c"),
     HEADER,
+    wire.SnapshotOffer(name="d" * 64, position=9, size_bytes=1 << 40),
 ]  # fmt: skip
 
 

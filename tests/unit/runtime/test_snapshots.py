@@ -14,6 +14,7 @@ from sparktxlog.codec.wire import SnapshotOffer
 from sparktxlog.errors import NotFoundError, RemoteProtocolError, TransportError
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.messages import QueueEntry, RunHeader
+from sparktxlog.protocol.versions import PARTS
 from sparktxlog.runtime import snapshots
 from sparktxlog.runtime.snapshots import SnapshotGiver, SnapshotTaker
 from sparktxlog.storage.interfaces import FrontSnapshot, IdPieces, StoredEntry
@@ -41,6 +42,7 @@ class Way:
     """A giver, and the link to it."""
 
     node_id = "A"
+    version = PARTS
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -59,6 +61,9 @@ class Way:
 
     def read_snapshot(self) -> FrontSnapshot:
         return self.snapshot
+
+    async def get_snapshot(self) -> bytes:
+        return await self.giver.whole()
 
     async def snapshot_offer(self, has: str) -> SnapshotOffer:
         return await self.giver.offer(has, self.snapshot.position)
@@ -133,6 +138,15 @@ def test_what_is_not_what_was_offered_is_refused_and_begins_again(way: Way) -> N
         way.asked.clear()
         assert same(await way.take(), snapshot_at(9))
         assert way.asked[0] == 0
+
+    told(scenario)
+
+
+def test_an_older_giver_sends_one_message(way: Way) -> None:
+    async def scenario() -> None:
+        way.version = PARTS - 1
+        assert same(await way.take(), snapshot_at(9))
+        assert way.asked == []
 
     told(scenario)
 
