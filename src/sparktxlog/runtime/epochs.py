@@ -263,10 +263,15 @@ class Epochs:
         record = self.history.find(lineage, epoch)
         return "" if record is None else decision_digest(view_of(record))
 
-    def shown(self) -> tuple[str, int, str]:
-        """Return what a greeting shows: decision, end of the queue, and the chain hash there."""
-        view, base = self._master.view, self._master.base
-        return self.decision(view.lineage, view.epoch), base.position, base.chain_hash.hex()
+    def shown(self, lineage: str, epoch: int) -> tuple[str, int, str]:
+        """Return what a greeting shows: decision, end of the queue, and the chain hash there.
+
+        Args:
+            lineage, epoch: What the greeting names.  The core may be in a later epoch already,
+                which is told of only once it is durable.
+        """
+        base = self._master.base
+        return self.decision(lineage, epoch), base.position, base.chain_hash.hex()
 
     def takes_part(self) -> tuple[bool, str]:
         """Return whether this node has a part in its epoch, and which one (readiness)."""

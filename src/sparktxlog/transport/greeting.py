@@ -79,7 +79,8 @@ class Greeter:
         is_fresh: Returns whether this node keeps nothing of the log yet.
         is_linked: Returns whether a node under its known instance can be reached now.
         doubt: Returns why a node must come back as another, given what it loaded (P30).
-        shown: Returns the decision, position and chain hash that this node shows now.
+        shown: Returns the decision on an epoch of a lineage, and position and chain hash that this
+            node shows now.
         standing: Returns what it shows of itself besides (P30).
     """
 
@@ -93,7 +94,7 @@ class Greeter:
         is_fresh: Callable[[], bool] = lambda: False,
         is_linked: Callable[[str], bool] = lambda node_id: True,
         doubt: Callable[[str, Standing], str] = lambda node_id, standing: "",
-        shown: Callable[[], tuple[str, int, str]] = lambda: ("", 0, ""),
+        shown: Callable[[str, int], tuple[str, int, str]] = lambda lineage, epoch: ("", 0, ""),
         standing: Callable[[], Standing | None] = lambda: None,
     ) -> None:
         self._own = own
@@ -113,7 +114,7 @@ class Greeter:
     @property
     def own(self) -> Hello:
         """This node's greeting as of now."""
-        decision, position, chain_hash = self._shown_now()
+        decision, position, chain_hash = self._shown_now(self._own.lineage, self._own.epoch)
         fresh = self._is_fresh()
         return replace(
             self._own, fresh=fresh, decision=decision, position=position,

@@ -235,13 +235,20 @@ def test_an_image_of_before_a_node_came_back_joins_once_the_other_is_gone() -> N
 
 def test_a_greeting_shows_what_is_so_now() -> None:
     now = ["d1", 4, "ab"]
-    judge = Greeter(A, {}, {}, lambda *_: None, shown=lambda: tuple(now))  # type: ignore[arg-type,return-value]
+    judge = Greeter(A, {}, {}, lambda *_: None, shown=lambda *_: tuple(now))  # type: ignore[arg-type,return-value]
     assert (judge.own.decision, judge.own.position, judge.own.chain_hash) == ("d1", 4, "ab")
     now[1] = 5
     assert judge.own.position == 5
 
 
 # -- wire versions (P31) ---------------------------------------------------------------------------
+
+
+def test_a_greeting_shows_the_decision_on_the_epoch_that_it_names() -> None:
+    """The core may be in the next one already: that digest would look like a fork (I5)."""
+    judge = Greeter(A, {}, {}, lambda *_: None, shown=lambda lineage, epoch: (f"{epoch}", 0, ""))
+    judge.enter({}, A.lineage, (), epoch=6)
+    assert (judge.own.epoch, judge.own.decision) == (6, "6")
 
 
 def versions_of(own: Hello, peer: Hello) -> tuple[int, int]:
