@@ -15,7 +15,7 @@ from tests.steady_load import SteadyLoad
 from sparktxlog.config.sources import WIRE_VERSION
 from sparktxlog.protocol.versions import NEWEST, OLDEST
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.faults]
 
 
 def in_force(cluster: Cluster) -> set[int]:
