@@ -10,9 +10,12 @@ import pytest
 from tests.contract.test_front import Bench, bench, published
 from tests.storage_samples import ORDERS, entries_of, ids_in, ids_of, run_of
 
+from sparktxlog.codec import wire
+from sparktxlog.codec.payload import read_manifest, void_payload, voided_run
 from sparktxlog.errors import ExpiredError, InvariantViolation
 from sparktxlog.model.ids import NodeId
-from sparktxlog.protocol.balloting import BallotState, Vote
+from sparktxlog.model.operation import Block, OperationKind, StagedFile
+from sparktxlog.protocol.balloting import BallotState, Decide, Vote
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.messages import MergeBase, QueueEntry, RunHeader
 from sparktxlog.protocol.recovery import MasterConfig, RecoveredState
@@ -516,3 +519,43 @@ def test_the_newer_view_counts(
     state = bench.reopen().load(10)
     assert state.core.view == kept
     assert state.incarnation == 1
+
+
+# -- void runs -------------------------------------------------------------------------------------
+
+
+def test_what_is_void_stands_in_the_place_of_the_lost_run(bench: Bench) -> None:
+    file = StagedFile(path="x/t/f.parquet", size_bytes=9, rows=1, digest="0" * 64)
+    block = Block(table="orders", kind=OperationKind.APPEND, txs=(0,), files=(file,))
+    lost, behind = run_of(seq=1, n=2, blocks=[block]), run_of(seq=3)
+    voided = voided_run(lost.header, read_manifest(lost.payload))
+    bench.front.write([lost, behind])
+    void = PutRun(header=voided.header, payload=void_payload(voided))
+    for _ in range(2):  # also again
+        bench.front.write([void])
+        runs = {run.header.seq: run for run in bench.reopen().load(10).core.incoming}
+        assert runs.keys() == {1, 3}
+        assert (runs[1].header, runs[1].facts) == (voided.header, voided.facts)
+    assert bench.front.read_payload("a", 1, 1) == void.payload
+    assert bench.front.find_transaction(ids_in(lost)[16:]) == (voided.header, 1)
+    with pytest.raises(InvariantViolation):
+        bench.front.write([lost])  # it does not come back
+    bench.front.write([AppendQueue(entries=entries_of([void]), ordered_at=1)])
+    (stored,) = bench.front.read_queue(0, 10, payloads=True)
+    assert (stored.entry.header, stored.payload, stored.ids) == (
+        voided.header, void.payload, ids_in(lost),
+    )  # fmt: skip
+
+
+def test_what_is_void_comes_back_with_votes_and_views(bench: Bench) -> None:
+    lost = run_of(origin="b", seq=5, n=2)
+    header = replace(lost.header, staged_bytes=9)
+    voided = replace(voided_run(header, read_manifest(lost.payload)), without=(C,))
+    view = view_of(tail=(voided.header,), voided=(voided,))
+    vote = Vote(ballot=Ballot(number=6, node="a"), view=view)
+    bench.front.write([put_view(view), PutBallot(state=BallotState(epoch=2, accepted=vote))])
+    core = bench.reopen().load(10).core
+    assert core.view == view
+    assert core.ballot is not None
+    assert core.ballot.accepted == vote
+    assert wire.decode_epoch(wire.encode_epoch(Decide(sender=A, view=view))).view == view

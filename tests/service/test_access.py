@@ -45,7 +45,8 @@ SENT_BY_WORKERS = {
 OPERATORS_ACTS = {
     "POST /v1/peers", "PATCH /v1/peers/{id}", "DELETE /v1/peers/{id}",
     "POST /v1/peers/{id}/promote", "POST /v1/peers/{id}/demote", "POST /v1/peers/{id}/replace",
-    "POST /v1/quorum", "POST /v1/force", "PATCH /v1/settings", "POST /v1/maintenance",
+    "POST /v1/quorum", "POST /v1/void", "POST /v1/force", "PATCH /v1/settings",
+    "POST /v1/maintenance",
 }  # fmt: skip
 
 

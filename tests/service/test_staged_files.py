@@ -16,10 +16,16 @@ import pytest
 from tests.service.local_nodes import cluster, config_of, serving, until
 
 from sparktxlog.codec.transactions import PreparedOperation, PreparedTransaction
-from sparktxlog.errors import PayloadStoreError, TransportError
+from sparktxlog.errors import (
+    LocalProtocolError,
+    NotFoundError,
+    PayloadStoreError,
+    TransportError,
+)
 from sparktxlog.model.operation import OperationKind, StagedFile
 from sparktxlog.model.receipt import Level
 from sparktxlog.model.table import Column, TableDefinition
+from sparktxlog.protocol.messages import RunHeader
 from sparktxlog.runtime.running import RunningNode
 
 DEFINITION = TableDefinition(name="t", columns=(Column(name="id", type="bigint"),))
@@ -282,5 +288,79 @@ def test_a_peer_that_wants_another_file_withdraws_nothing(tmp_path: Path) -> Non
             with pytest.raises(TransportError, match="answered 422"):
                 await asyncio.to_thread(lambda: list(b.parts.links["A"].stream(wrong, 0)))
             assert (await submitted).outcome == "committed"
+
+    asyncio.run(main())
+
+
+def test_a_run_that_nobody_can_deliver_is_voided(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster(tmp_path, "AB", idle_round_max=0.3, stage_timeout=0.5) as nodes:
+            a, b = nodes.values()
+            await a.node.submit(create(), level=Level.ORDERED, timeout=20)
+            transaction, (file,) = stage(a, files=1, rows=1_000)
+            path = Path(a.node.payloads.path(file.path))
+            good = path.read_bytes()
+            path.write_bytes(good[:-1] + b"?")
+            await a.node.submit(transaction, level=Level.ACCEPTED, timeout=20)
+            waits = asyncio.create_task(b.node.submit(create("u"), level=Level.ORDERED, timeout=90))
+            await until(lambda: bool(b.node.status()["undelivered"]))
+            (run,) = b.node.status()["undelivered"]
+            for node, name, error in (
+                (b, run["digest"], "Ask A, which stamped it"),
+                (a, "0" * 16, "no runs '0000000000000000' wait"),
+            ):
+                with pytest.raises((LocalProtocolError, NotFoundError), match=error) as caught:
+                    await node.node.voiding().void(name, (), 30)
+                assert caught.value.definite
+            found = await a.node.voiding().void(run["digest"][:16], (), 60)
+            assert (found["epoch"], found["voided"]["digest"]) == (2, run["digest"])
+            assert (await waits).outcome == "committed"
+            for node in (a, b):
+                await until(lambda node=node: node.parts.published.value == 3)
+                status = node.node.status()
+                assert (status["undelivered"], status["damaged_files"]) == ([], [])
+                assert all(good for _, good, _ in node.node.ready())
+                await _is_void(node, transaction)
+            path.write_bytes(good)  # too late
+            receipt = await a.node.submit(create("v"), level=Level.ORDERED, timeout=20)
+            assert receipt.position == 4
+            await _is_void(a, transaction)
+
+    asyncio.run(main())
+
+
+async def _is_void(node: RunningNode, transaction: PreparedTransaction) -> None:
+    found = await node.node.find(transaction.transaction_id)
+    assert found is not None
+    assert (found.outcome, [one.code for one in found.rejections]) == ("rejected", ["voided"])
+
+
+def test_a_run_that_a_member_holds_is_not_voided(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with cluster(tmp_path, "AB", idle_round_max=0.3, stage_timeout=0.5) as nodes:
+            a, b = nodes.values()
+            await a.node.submit(create(), level=Level.ORDERED, timeout=20)
+            transaction, (file,) = stage(a, files=1, rows=1_000)
+            path = Path(a.node.payloads.path(file.path))
+            good = path.read_bytes()
+            path.write_bytes(good[:-1] + b"?")
+            await a.node.submit(transaction, level=Level.ACCEPTED, timeout=20)
+            await until(lambda: bool(b.node.status()["undelivered"]))
+            (run,) = b.node.status()["undelivered"]
+            voiding = a.node.voiding()
+            verify = voiding._verify
+
+            def mended(header: RunHeader) -> None:
+                path.write_bytes(good)
+                verify(header)
+
+            monkeypatch.setattr(voiding, "_verify", mended)
+            with pytest.raises(LocalProtocolError, match="A holds the run") as caught:
+                await a.node.voiding().void(run["digest"], (), 60)
+            assert caught.value.definite
+            await until(lambda: a.parts.ordered.value == b.parts.ordered.value == 2, 60)
+            assert (await b.node.find(transaction.transaction_id)).outcome == "committed"
 
     asyncio.run(main())

@@ -59,6 +59,7 @@ app.command(epilog="Example: sparktxlog restore /backups/site-a --lake data/a/la
 app.command(epilog="Example: sparktxlog plan --json")(catchup.plan)
 app.command(epilog="Example: sparktxlog transfers --limit 5")(catchup.transfers)
 app.command(epilog="Example: sparktxlog epochs --limit 5")(epochs.epochs)
+app.command(epilog="Example: sparktxlog void 3f2a90c1d4e5b6a7 --yes --json")(epochs.void)
 app.command(epilog="Example: sparktxlog maintain --dry-run --json")(maintenance.maintain)
 replica.add_commands(app)
 

@@ -1,14 +1,17 @@
-"""The command about the history of epochs: who belonged to the cluster, and since when."""
+"""Commands about epoch decisions: their history, and a run that one of them voids."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from sparktxlog.cli.node_api import DEFAULT_URL, NodeApi
 from sparktxlog.cli.options import AsJson, Url
 from sparktxlog.cli.output import print_json, print_rows, time_text
+
+#: The node answers within 60 s, a decision that takes longer is told as unknown.
+_TIMEOUT_S = 70.0
 
 
 def epochs(
@@ -35,3 +38,39 @@ def epochs(
             for e in found
         ],
     )  # fmt: skip
+
+
+def void(
+    run: Annotated[
+        str, typer.Argument(help="Digest of the run, or its first 8 digits or more; see `status`.")
+    ],
+    without: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--without",
+            metavar="NODE",
+            help="Give up a member that does not answer and may hold the run; may be repeated.",
+        ),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Let a run that nobody can deliver take no effect: its transactions are rejected everywhere.
+
+    Ask the node that stamped it.  All members look at their files first: if one of them holds the
+    run, or has it in its queue, nothing is changed.
+    """
+    if not yes:
+        text = f"The rows of run {run[:64]} are lost for ever then.  Go on?"
+        typer.confirm(text, abort=True, err=True)
+    body: dict[str, Any] = {"run": run} | ({"without": without} if without else {})
+    found = NodeApi(url, timeout_s=_TIMEOUT_S).send("POST", "/v1/void", body)
+    if as_json:
+        print_json(found)
+        return
+    voided = found["voided"]
+    typer.echo(
+        f"Run {voided['digest'][:16]} of {voided['origin']} is void in epoch {found['epoch']}: "
+        f"{voided['transactions']:,} transactions are rejected."
+    )

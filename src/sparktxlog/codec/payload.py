@@ -15,11 +15,14 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Sequence
+from dataclasses import replace
 
 import msgspec
 
 from sparktxlog.errors import ManifestMismatchError
-from sparktxlog.model.operation import RunManifest
+from sparktxlog.model.operation import RunFacts, RunManifest
+from sparktxlog.protocol.messages import RunHeader
+from sparktxlog.protocol.view import Voided
 
 MAGIC = b"TXLOG\x00\x00\x01"
 _HEAD = struct.Struct("<8sII")
@@ -108,3 +111,26 @@ def verify_payload(payload: bytes | memoryview, digest: bytes) -> RunManifest:
                 table=block.table,
             )
     return manifest
+
+
+def void_payload(voided: Voided) -> bytes:
+    """Return what stands in the place of a void run: equal bytes at every node (P32)."""
+    return _void_payload(voided.header, voided.facts)
+
+
+def voided_run(header: RunHeader, manifest: RunManifest) -> Voided:
+    """Return a run without its content, as an epoch decision makes it void (P32)."""
+    facts = RunFacts(
+        n=manifest.n, ids=manifest.ids, acceptance=manifest.acceptance, voided=True
+    )  # fmt: skip
+    payload = _void_payload(header, facts)
+    void = replace(header, digest=digest_of(payload), size_bytes=len(payload), staged_bytes=0)
+    return Voided(header=void, facts=facts, digest=header.digest)
+
+
+def _void_payload(header: RunHeader, facts: RunFacts) -> bytes:
+    manifest = RunManifest(
+        n=facts.n, ids=facts.ids, acceptance=facts.acceptance, voided=True, blocks=(),
+        submitted_at=header.ts,
+    )  # fmt: skip
+    return encode_payload(manifest, ())

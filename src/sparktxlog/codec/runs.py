@@ -91,10 +91,11 @@ def validate_run(
             transactions=manifest.n,
             limit=limits.transactions,
         )
-    if not 0 < len(manifest.blocks) <= MAX_OPERATIONS or manifest.version != 1:
+    blocks = len(manifest.blocks)
+    if not 0 < blocks <= MAX_OPERATIONS or manifest.version != 1 or manifest.voided:
         raise InvalidRequestError(
             f"a run of version 1 with 1 to {MAX_OPERATIONS} blocks is wanted",
-            blocks=len(manifest.blocks),
+            blocks=blocks,
             version=manifest.version,
         )
     check_distinct_ids(manifest.ids)

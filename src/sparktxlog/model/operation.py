@@ -132,6 +132,8 @@ class RunManifest:
     #: (transaction index, microseconds since 1970 UTC): no effect when ordered after that.
     valid_until: tuple[tuple[int, int], ...] = ()
     version: int = 1
+    #: True: its content is lost everywhere, and none of its transactions takes effect (P32).
+    voided: bool = False
 
     def transaction_id(self, index: int) -> bytes:
         """Return the id of the transaction at `index` (0-based)."""
@@ -164,6 +166,7 @@ class RunFacts:
     acceptance: Acceptance | None = None
     #: (transaction index, microseconds since 1970 UTC), ascending by index.
     valid_until: tuple[tuple[int, int], ...] = ()
+    voided: bool = False
 
     @classmethod
     def of(cls, manifest: RunManifest) -> RunFacts:
@@ -186,4 +189,5 @@ class RunFacts:
             creates=tuple(creates),
             acceptance=manifest.acceptance,
             valid_until=manifest.valid_until,
+            voided=manifest.voided,
         )

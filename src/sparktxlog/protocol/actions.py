@@ -16,7 +16,7 @@ from sparktxlog.model.table import TableDefinition
 from sparktxlog.protocol.balloting import BallotState, EpochMessage, Standing
 from sparktxlog.protocol.messages import Ahead, Announcement, Post, QueueEntry, RunHeader
 from sparktxlog.protocol.phases import Phase
-from sparktxlog.protocol.view import View
+from sparktxlog.protocol.view import View, Voided
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +91,13 @@ class PersistView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PersistVoid:
+    """Keep what stands in a void run's place, instead of the run (P32)."""
+
+    voided: Voided
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PersistRestamp:
     """Keep the new stamp of an own durable run: same origin, seq and payload (P20)."""
 
@@ -162,6 +169,13 @@ class PrefetchFiles:
     """Get manifest and staged files of an announced run from its origin."""
 
     announcement: Announcement
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckFiles:
+    """Look whether a run's payload is whole here: `FilesHeld` or `FilesLost` answers (P32)."""
+
+    header: RunHeader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,6 +257,7 @@ Persist = (
     | PersistQueue
     | PersistBallot
     | PersistView
+    | PersistVoid
     | PersistRestamp
     | PersistStanding
 )
@@ -257,6 +272,7 @@ Action = (
     | SendTail
     | FetchPayload
     | PrefetchFiles
+    | CheckFiles
     | TellAccepted
     | TellAcquired
     | TellOrdered

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.messages import Ahead, MergeBase, RunHeader
-from sparktxlog.protocol.view import FIRST_VERSION, Ballot, View
+from sparktxlog.protocol.view import FIRST_VERSION, Ballot, View, Voided
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +119,8 @@ class Promise:
     state: MemberState | None = None
     #: Newest wire version that the sender speaks (P31).
     newest: int = FIRST_VERSION
+    #: Runs that operators want to be void, asked of the sender (P32).
+    voids: tuple[Voided, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,6 +159,8 @@ class Flushed:
     ballot: Ballot
     #: Runs it does not hold yet; 0 = all is durable here.
     missing: int = 0
+    #: Digests of runs that the candidate voids, and that are whole here (P32).
+    whole: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

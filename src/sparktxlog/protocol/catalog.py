@@ -4,8 +4,9 @@ Every site folds the same runs in the same order, so every site rejects the same
 A transaction is REJECTED as a whole when its id stands within the id window already, when it is
 ordered later than that window after it was accepted or than it is valid, when it
 creates a table that exists with another definition, when it touches a table that does not exist,
-or with another schema version than the table has.  Creating an identical table again is a commit
-without effect.  A create counts for its own transaction and those behind it.
+or with another schema version than the table has, or when its run is void (P32).  Creating an
+identical table again is a commit without effect.  A create counts for its own transaction and those
+behind it.
 
 Cost: O(blocks) for a run, however many tables there are; transactions are looked at one by one
 only where they are rejected.
@@ -72,6 +73,8 @@ class Catalog:
         """
         assert position == self._window.end + 1, (position, self._window.end)
         rejected = self._reject_by_id(position, facts, ts)
+        if facts.voided:
+            rejected = {index: _voided(index) for index in range(facts.n)} | rejected
         if not rejected and not facts.creates and all(map(self._fits, facts.touches)):
             return (), ()
         created = self._create(position, facts, rejected)
@@ -220,6 +223,14 @@ def _transaction_expired(index: int) -> Rejection:
         index=index,
         code="expired-transaction",
         text="the transaction was ordered after the time it was valid until",
+    )
+
+
+def _voided(index: int) -> Rejection:
+    return Rejection(
+        index=index,
+        code="voided",
+        text="nobody could deliver the transaction, and an operator voided it",
     )
 
 

@@ -1,4 +1,4 @@
-"""Changes of roster and quorum that an operator asked for (requirements G43, B12; protocol P11).
+"""Changes that an operator asked for: roster, quorum, void runs (G43, B12; protocol P11, P32).
 
 The decision that changes the quorum is one of the epoch before: its answers are counted by the rule
 that was in force there, so they have whatever was acquired (P12).
@@ -11,22 +11,28 @@ from dataclasses import replace
 from sparktxlog.protocol.actions import TellChange
 from sparktxlog.protocol.events import ChangeRequested
 from sparktxlog.protocol.outbox import Outbox
-from sparktxlog.protocol.view import Seat, View, is_rule
+from sparktxlog.protocol.versions import VOIDS
+from sparktxlog.protocol.view import Seat, View, Voided, is_rule
+
+#: Runs that wait to be void at one node, at most.
+_MOST_VOIDS = 64
 
 
 class Changes:
-    """At most one change at a time; it holds once a decided view has it."""
+    """At most one change at a time, beside void runs; it holds once a decided view has it."""
 
-    __slots__ = ("_outbox", "_request")
+    __slots__ = ("_outbox", "_request", "_voids")
 
     def __init__(self, outbox: Outbox) -> None:
         self._outbox = outbox
         self._request: tuple[ChangeRequested, View] | None = None
+        #: Ticket → run to be void; several may stand in each other's way.
+        self._voids: dict[int, Voided] = {}
 
     @property
     def pending(self) -> bool:
         """Whether a change waits to be decided."""
-        return self._request is not None
+        return self._request is not None or bool(self._voids)
 
     @property
     def roster(self) -> tuple[Seat, ...] | None:
@@ -38,13 +44,24 @@ class Changes:
         """Quorum to propose, empty = as it is."""
         return "" if self._request is None else self._request[0].quorum_rule
 
+    @property
+    def voids(self) -> tuple[Voided, ...]:
+        """Runs that are wished to be void."""
+        return tuple(self._voids.values())
+
     def request(self, event: ChangeRequested, view: View) -> None:
         """Take in a request, or refuse it with the reason; nothing changed then (definite)."""
         reason = "another change is being decided"
-        if not self.pending:
+        if event.void is not None:
+            reason = "" if len(self._voids) < _MOST_VOIDS else "too many runs are to be void"
+            if view.version < VOIDS:
+                reason = "not all members are of a release that knows void runs"
+        elif self._request is None:
             reason = unsafe(view, event.roster, event.quorum_rule)
         if reason:
             self.refuse(event.ticket, reason)
+        elif event.void is not None:
+            self._voids[event.ticket] = event.void
         else:
             self._request = (event, view)
 
@@ -63,6 +80,12 @@ class Changes:
 
     def entered(self, view: View) -> None:
         """Answer a request whose outcome the new view shows; else it is proposed again."""
+        for void in self.voids:
+            if void in view.voided:
+                self._end_void(void, TellChange(ticket=0, epoch=view.epoch))
+            else:
+                reason = f"epoch {view.epoch} came without it: look whether the run waits still"
+                self.refuse_void(void, reason)
         if self._request is None:
             return
         event, asked = self._request
@@ -71,10 +94,24 @@ class Changes:
             self._outbox.tell(TellChange(ticket=event.ticket, epoch=view.epoch))
         elif _shape(view) != _shape(asked):
             what = "quorum" if _places(view.roster) == _places(asked.roster) else "roster"
-            self.fail(f"the {what} changed meanwhile, in epoch {view.epoch}")
+            self._fail_change(f"the {what} changed meanwhile, in epoch {view.epoch}")
 
     def fail(self, reason: str) -> None:
-        """Answer a pending request: it did not happen."""
+        """Answer all that is pending: it did not happen."""
+        for void in self.voids:
+            self.refuse_void(void, reason)
+        self._fail_change(reason)
+
+    def refuse_void(self, void: Voided, reason: str) -> None:
+        """Answer who wants a run to be void, if it was asked here: it is as it was."""
+        self._end_void(void, TellChange(ticket=0, epoch=None, text=reason))
+
+    def _end_void(self, void: Voided, told: TellChange) -> None:
+        for ticket in [ticket for ticket, one in self._voids.items() if one == void]:
+            del self._voids[ticket]
+            self._outbox.tell(replace(told, ticket=ticket))
+
+    def _fail_change(self, reason: str) -> None:
         if self._request is not None:
             ticket = self._request[0].ticket
             self._request = None

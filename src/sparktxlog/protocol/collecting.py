@@ -174,11 +174,21 @@ class Collecting:
             return False
         return stream.keep_early(header, facts, now)
 
-    def learn_ordered(self, header: RunHeader, now: int, *, frozen: bool) -> None:
+    def learn_ordered(
+        self,
+        header: RunHeader,
+        now: int,
+        *,
+        frozen: bool,
+        fetched: bool = True,
+        settled: bool = False,
+    ) -> None:
         """Register the header of a forerunner's queue entry, unless it is known (P9).
 
         Args:
             frozen: The node is no member, or wedged: entries of any epoch and origin may come.
+            fetched: Its payload is wanted.
+            settled: It is in a queue, not only in a value that may be decided.
 
         Raises:
             InvariantViolation: It cannot continue its stream: the queues differ.
@@ -191,9 +201,24 @@ class Collecting:
         if held is not None and held.header.epoch < header.epoch:
             stream.truncate(header.seq - 1)  # its origin stamped it anew meanwhile (P20)
             run = None
-        if run is not None:
-            same_run(run.header, header)
-            return
+        elif held is not None and held.header != header:
+            header = _standing(held, header)
+            if run is None and held.header != header:
+                del stream.early[header.seq]
+            elif run is not None and run.header != header:
+                run = stream.replace(header, now)
+                if fetched:
+                    self._fetching.want(run, now)
+        if run is None:
+            run = self._learn_next(stream, header, now, frozen=frozen, fetched=fetched)
+        if settled and not run.settled:
+            run.settled = True
+            if run.facts is None and not run.wanted:
+                self._fetching.want(run, now)
+
+    def _learn_next(
+        self, stream: Stream, header: RunHeader, now: int, *, frozen: bool, fetched: bool
+    ) -> Run:
         own = stream is self._own and header.incarnation == self._config.incarnation
         if header.seq != stream.known + 1 or own:
             raise InvariantViolation(
@@ -204,14 +229,25 @@ class Collecting:
         peer = self.peers.get(header.origin)
         if peer is not None and not frozen:
             self._check_promise(peer, header)
-        self._register(stream, header, now, ordered=True, frozen=frozen)
+        return self._register(stream, header, now, ordered=True, frozen=frozen, fetched=fetched)
 
-    def learn_final(self, header: RunHeader, now: int) -> Run:
+    def learn_final(self, header: RunHeader, now: int, *, fetched: bool = True) -> Run:
         """Register a run of the final queue, unless it is known, and return it (P16)."""
-        self.learn_ordered(header, now, frozen=True)
+        self.learn_ordered(header, now, frozen=True, fetched=fetched)
         run = self.streams[header.origin].get(header.seq)
         assert run is not None
         return run
+
+    def learn_void(self, header: RunHeader, now: int) -> Run:
+        """Register what would stand in a run's place, and keep the run itself if it is here.
+
+        As long as nothing is decided, this node goes on saying what it holds (P32).
+        """
+        stream = self._stream_of(header.origin)
+        held = stream.get(header.seq) or stream.early.get(header.seq)
+        if held is not None and held.facts is not None and header.voids(held.header):
+            return self.learn_final(held.header, now)
+        return self.learn_final(header, now, fetched=False)
 
     def note_holder(self, node: str, header: RunHeader) -> None:
         """Note that a node holds a run that it named in a tail."""
@@ -241,6 +277,7 @@ class Collecting:
         *,
         ordered: bool = False,
         frozen: bool = False,
+        fetched: bool = True,
     ) -> Run:
         """Register a header, and want its payload.
 
@@ -250,7 +287,7 @@ class Collecting:
         """
         acquired = stream.acquired
         run = stream.register(header, now)
-        if run.facts is None:
+        if run.facts is None and fetched:
             small = header.staged_bytes == 0 and header.size_bytes <= self._config.push_limit_bytes
             self._fetching.want(run, now if ordered or not small else now + self._config.retry_us)
         # Runs that were pushed ahead of this one bring their headers along.
@@ -338,3 +375,18 @@ class Collecting:
             for peer in self.peer_list
             if peer.clock_offset_us is not None and peer.clock_at >= since
         ]
+
+
+def _standing(held: Run, header: RunHeader) -> RunHeader:
+    """Return which of two runs of one number stands there, one of which is void (P32).
+
+    Raises:
+        ContradictionError: None of them is.
+    """
+    if header.voids(held.header):
+        return header
+    if held.header.voids(header):
+        # What came of it, or what a queue has, was decided; else it was only proposed.
+        return held.header if held.facts is not None or held.settled else header
+    same_run(held.header, header)
+    return header

@@ -8,7 +8,7 @@ from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import RunFacts
 from sparktxlog.protocol.balloting import EpochMessage, Standing
 from sparktxlog.protocol.messages import Announcement, Post, RunHeader, Tail
-from sparktxlog.protocol.view import Seat
+from sparktxlog.protocol.view import Seat, Voided
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,14 +67,14 @@ class AnnouncementReceived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilesHeld:
-    """The files of an announced run (own or a peer's) are durable here."""
+    """The files of an announced run (own or a peer's) are durable here; answers `CheckFiles`."""
 
     digest: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilesLost:
-    """A staged file of an own announced run is damaged or gone here."""
+    """A staged file of an own announced run is damaged or gone here; answers `CheckFiles`."""
 
     digest: bytes
     #: Why, for people.
@@ -118,7 +118,7 @@ class EpochMessageReceived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeRequested:
-    """An operator wants another roster, or another quorum (G43, B12).
+    """An operator wants another roster, another quorum, or a run to be void (G43, B12, P32).
 
     Places are added, removed, reweighted, reordered.
     """
@@ -128,6 +128,8 @@ class ChangeRequested:
     roster: tuple[Seat, ...]
     #: See `View.quorum_rule`; empty = as it is.
     quorum_rule: str = ""
+    #: A run that nobody can deliver; then all else stays as it is.
+    void: Voided | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

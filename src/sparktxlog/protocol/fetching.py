@@ -39,6 +39,7 @@ class Fetching:
 
     def want(self, run: Run, at: int) -> None:
         """Fetch the run's payload from time `at` on, unless it comes by itself."""
+        run.wanted = True
         self._count += 1
         heapq.heappush(self._due, (at, self._count, run))
 

@@ -15,7 +15,7 @@ from sparktxlog.protocol.collecting import Collecting
 from sparktxlog.protocol.messages import RunHeader
 from sparktxlog.protocol.streams import Run, Stream, same_run
 from sparktxlog.protocol.synchronized import SynchronizedQueue
-from sparktxlog.protocol.view import View
+from sparktxlog.protocol.view import View, Voided
 
 
 def member_state(queue: SynchronizedQueue, streams: Sequence[Stream]) -> MemberState:
@@ -52,8 +52,20 @@ def want(queue: SynchronizedQueue, collecting: Collecting, view: View, now: int)
     if queue.position < view.base.position and not _append_held(queue, collecting, view, now):
         return -1
     queue.check_base("the decided view", view.base)
-    runs = [collecting.learn_final(header, now) for header in _beyond(queue, view)]
-    return sum(run.facts is None for run in runs)
+    missing = 0
+    for header in _beyond(queue, view):
+        if view.void(header) is not None:
+            collecting.learn_void(header, now)  # it needs no payload
+        else:
+            missing += collecting.learn_final(header, now).facts is None
+    return missing
+
+
+def claims(queue: SynchronizedQueue, collecting: Collecting, view: View) -> list[RunHeader]:
+    """Return the runs that a view voids and that this node says it holds (P32)."""
+    voided = [header for header in _beyond(queue, view) if view.void(header) is not None]
+    runs = (collecting.streams[header.origin].get(header.seq) for header in voided)
+    return [run.header for run in runs if run and run.facts and not run.facts.voided]
 
 
 def _append_held(queue: SynchronizedQueue, collecting: Collecting, view: View, now: int) -> bool:
@@ -84,18 +96,29 @@ def _append_held(queue: SynchronizedQueue, collecting: Collecting, view: View, n
     return True
 
 
-def append_final(queue: SynchronizedQueue, streams: Mapping[str, Stream], view: View) -> None:
-    """Append the final queue's tail, all of which is durable here (P18).
+def append_final(
+    queue: SynchronizedQueue, streams: Mapping[str, Stream], view: View, now: int
+) -> list[Voided]:
+    """Append the final queue's tail, all of which is durable here (P18), or void (P32).
+
+    Returns:
+        What is void and not durable yet.
 
     Raises:
         InvariantViolation: The runs are others than the view's.
     """
     queue.tail.clear()
+    fresh: list[Voided] = []
     for header in _beyond(queue, view):
         stream = streams[header.origin]
-        run = stream.runs[0]
+        run, voided = stream.runs[0], view.void(header)
+        if voided is not None and (run.header != header or run.facts is None):
+            run = stream.replace(header, now)
+            stream.acquire(run, voided.facts)
+            fresh.append(voided)
         same_run(run.header, header)
         queue.append(run, stream)
+    return fresh
 
 
 def check_end(queue: SynchronizedQueue, view: View) -> None:

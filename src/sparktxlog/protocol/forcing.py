@@ -23,11 +23,11 @@ def forced_view(
     ancestors = (*view.ancestors, (view.lineage, view.epoch))
     if accepted is not None:
         chosen = accepted.view
-        base, tail, end = chosen.base, chosen.tail, chosen.end
+        base, tail, end, voided = chosen.base, chosen.tail, chosen.end, chosen.voided
         ancestors = (*ancestors, (chosen.lineage, chosen.epoch))
     else:
         queue = final_queue({node: state})
-        base, tail, end = queue.base, queue.tail, queue.end
+        base, tail, end, voided = queue.base, queue.tail, queue.end, ()
     return replace(
         view,
         lineage=lineage,
@@ -38,4 +38,5 @@ def forced_view(
         tail=tail,
         end=end,
         ancestors=ancestors,
+        voided=voided,
     )

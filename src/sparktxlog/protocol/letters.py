@@ -23,7 +23,7 @@ from sparktxlog.protocol.balloting import (
 )
 from sparktxlog.protocol.outbox import Outbox
 from sparktxlog.protocol.proposer import Proposer, Stage
-from sparktxlog.protocol.view import Ballot, View
+from sparktxlog.protocol.view import Ballot, View, Voided
 
 
 class Speaker(Protocol):
@@ -80,13 +80,20 @@ class Letters:
             incarnation=self._speaker.incarnation, number=number, hears=hears,
         )  # fmt: skip
 
-    def promise(self, ballot: Ballot, accepted: Vote | None, state: MemberState | None) -> Promise:
-        """Promise a ballot, and say what is accepted and held here."""
+    def promise(
+        self,
+        ballot: Ballot,
+        accepted: Vote | None,
+        state: MemberState | None,
+        voids: tuple[Voided, ...],
+    ) -> Promise:
+        """Promise a ballot, and say what is accepted, held and wished here."""
         view = self._speaker.view
         return Promise(
             lineage=view.lineage, epoch=view.epoch, sender=self._own,
             incarnation=self._speaker.incarnation, ballot=ballot, accepted=accepted, state=state,
             newest=self._newest,
+            voids=voids,
         )  # fmt: skip
 
     def refusal(self, ballot: Ballot, promised: Ballot) -> Refusal:
@@ -97,11 +104,12 @@ class Letters:
             incarnation=self._speaker.incarnation, ballot=ballot, promised=promised,
         )  # fmt: skip
 
-    def flushed(self, flush: Flush, missing: int) -> Flushed:
+    def flushed(self, flush: Flush, missing: int, whole: tuple[bytes, ...]) -> Flushed:
         """Say how far this node is with a flush."""
         return Flushed(
             lineage=flush.view.lineage, epoch=flush.view.epoch, sender=self._own,
             incarnation=self._speaker.incarnation, ballot=flush.ballot, missing=missing,
+            whole=whole,
         )  # fmt: skip
 
     def accepted(self, ballot: Ballot) -> Accepted:

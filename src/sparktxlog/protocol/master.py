@@ -12,8 +12,7 @@ everything else in it, so the executor can make a batch durable with one fsync, 
 a persist as done as soon as it is returned: what leaves the node is always behind it (protocol §3).
 
 `Ordering` is the normal operation within one epoch, `Succession` the way from one epoch to the
-next.  This module holds them together: it knows the view, the phase, and what lives longer than an
-epoch (queue, counter, unstamped runs), and takes a decided view into force.
+next.  This module holds them together, and takes a decided view into force.
 """
 
 from __future__ import annotations
@@ -83,6 +82,7 @@ from sparktxlog.protocol.succession import Succession
 from sparktxlog.protocol.synchronized import SynchronizedQueue
 from sparktxlog.protocol.versions import ACCEPTANCE
 from sparktxlog.protocol.view import Ballot, Seat, View
+from sparktxlog.protocol.voiding import Inspection
 from sparktxlog.protocol.voter import Voter
 
 
@@ -152,6 +152,7 @@ class Master:
         #: A candidate to hold durably, and the decided view to take into force when it is held.
         self._flush: Flush | None = None
         self._decided: View | None = None
+        self._inspection = Inspection(self._outbox)
         #: True: something came that a flush or a decided view may have waited for.
         self._progress = False
         incoming = self._restamp(list(state.incoming))
@@ -356,6 +357,8 @@ class Master:
             case FetchFailed():
                 ordering.on_fetch_failed(event.digest, now)
             case FilesHeld() | FilesLost():
+                self._inspection.found(event.digest, whole=isinstance(event, FilesHeld))
+                self._progress = True
                 ordering.on_files(event, now)
             case TailReceived():
                 if event.tail.lineage in self._lineages:
@@ -373,7 +376,7 @@ class Master:
             case Greeted() | Contradicted():
                 self._on_greeting(event, now)
             case ChangeRequested():
-                self._on_change(event)
+                self._on_change(event, now)
             case ForceRequested():
                 self._on_force(event, now)
             case _:
@@ -490,7 +493,6 @@ class Master:
             raise InvariantViolation(event.text, hint=QUARANTINE_HINT, peer=event.peer)
         if event.peer in self._view.members:
             self._on_other_queue(OtherQueueError(event.text, peer=event.peer), now)
-        return
 
     def _on_epoch_message(self, message: EpochMessage, now: int) -> None:
         doubt = self._doubted.get(message.sender)
@@ -526,10 +528,11 @@ class Master:
                 submit, "not-a-member", f"this node is {self._phase}: it takes no transactions"
             )
 
-    def _on_change(self, event: ChangeRequested) -> None:
+    def _on_change(self, event: ChangeRequested, now: int) -> None:
         changes = self._succession.changes
         if self._phase in TAKES_SUBMITS:
             changes.request(event, self._view)
+            self._succession.asked(now)
         else:
             changes.refuse(event.ticket, f"this node is {self._phase}: ask a member")
 
@@ -655,19 +658,17 @@ class Master:
 
     def _continue_flush(self, now: int, *, asked: bool) -> None:
         """Get on with a flush; say how far it is when asked, and when it is done."""
-        flush, own = self._flush, self._config.node_id
+        flush = self._flush
         if flush is None:
             return
         missing = self._ordering.want(flush.candidate, now)
-        if missing and not asked:
+        claims = self._ordering.claims(flush.candidate) if missing >= 0 else []
+        missing, whole = self._inspection.look(flush.ballot, missing, claims)
+        if missing and not (asked or whole):
             return
         if missing == 0:
             self._flush = None
-        if flush.sender == own:
-            self._succession.flushed(own, flush.ballot, missing, now)
-            return
-        letters = self._succession.letters
-        letters.send(flush.sender, letters.flushed(flush, missing))
+        self._succession.tell_flushed(flush, missing, whole, now)
 
     def learn(self, view: View, now: int) -> None:
         """Take in a decided view of a later epoch: as a member, or as one that is none.

@@ -38,6 +38,15 @@ class RunHeader:
         """Sequence number of the last transaction."""
         return self.seq + self.n - 1
 
+    def voids(self, other: RunHeader) -> bool:
+        """Return whether this run stands where another one was, whose files are lost (P32).
+
+        No node gives stamp and number twice, and only what is void has no files any more.
+        """
+        place = (self.key, self.incarnation, self.n)
+        same = place == (other.key, other.incarnation, other.n)
+        return same and self.staged_bytes == 0 < other.staged_bytes
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeBase:
@@ -135,7 +144,7 @@ class Rejection:
     #: Index in the run.
     index: int
     #: Error code as in `errors`: `unknown-table`, `schema-mismatch`, `duplicate-transaction`,
-    #: `expired-id`, `expired-transaction`.
+    #: `expired-id`, `expired-transaction`, `voided`.
     code: str
     text: str
     #: Of a repeated id: the position where it stands first.

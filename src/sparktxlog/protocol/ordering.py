@@ -24,6 +24,7 @@ from sparktxlog.protocol.actions import (
     PersistForeignRun,
     PersistOwnRun,
     PersistQueue,
+    PersistVoid,
     PersistWithdrawal,
     PrefetchFiles,
     SendAnnouncement,
@@ -46,6 +47,7 @@ from sparktxlog.protocol.fetching import Fetching
 from sparktxlog.protocol.final_queue import (
     append_final,
     check_end,
+    claims,
     joiner_state,
     member_state,
     want,
@@ -335,7 +337,7 @@ class Ordering:
             self._collecting.warnings.append(("protocol-remote", text))
             return
         for entry in self._queue.continue_tail(tail):
-            collecting.learn_ordered(entry.header, now, frozen=self.frozen)
+            collecting.learn_ordered(entry.header, now, frozen=self.frozen, settled=True)
             collecting.note_holder(tail.sender, entry.header)
             self._queue.tail.append(entry)
 
@@ -570,13 +572,18 @@ class Ordering:
         self._drain(now)
         return missing
 
+    def claims(self, view: View) -> list[RunHeader]:
+        """Return the runs that a view voids and that this node says it holds (P32)."""
+        return claims(self._queue, self._collecting, view)
+
     def finish(self, view: View, now: int) -> list[RecoveredRun]:
         """Append the final queue's tail; return the own runs that are not in it, in order (P18).
 
         Raises:
             InvariantViolation: This node's queue is no prefix of the final one (I4).
         """
-        append_final(self._queue, self._collecting.streams, view)
+        for voided in append_final(self._queue, self._collecting.streams, view, now):
+            self._outbox.persist(PersistVoid(voided=voided))
         self._drain(now)
         check_end(self._queue, view)
         return self.own_incoming()

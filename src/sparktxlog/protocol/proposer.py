@@ -22,7 +22,7 @@ from sparktxlog.protocol.bounds import LARGEST, all_fit
 from sparktxlog.protocol.messages import RunHeader
 from sparktxlog.protocol.union import FinalQueue, final_queue
 from sparktxlog.protocol.versions import raised
-from sparktxlog.protocol.view import Ballot, Seat, View
+from sparktxlog.protocol.view import Ballot, Seat, View, Voided
 
 
 class Stage(Enum):
@@ -47,6 +47,8 @@ class Intent:
     roster: tuple[Seat, ...] | None = None
     #: New rule of the acquisition quorum, empty = as it is.
     quorum_rule: str = ""
+    #: Digests of runs that are not to be void, whatever is wished: a member holds them (P32).
+    vetoed: frozenset[bytes] = frozenset()
 
 
 class Proposer:
@@ -61,7 +63,8 @@ class Proposer:
 
     __slots__ = (
         "_heard", "_late", "_latest", "_patience_us", "_promises", "_since", "accepted", "ballot",
-        "candidate", "flushed", "holder", "intent", "repeat_at", "stage", "view",
+        "candidate", "flushed", "holder", "intent", "objections", "repeat_at", "stage", "view",
+        "voids",
     )  # fmt: skip
 
     def __init__(
@@ -81,6 +84,9 @@ class Proposer:
         #: Whose queue reaches the candidate's base; empty for a value that was flushed before.
         self.holder = NodeId("")
         self.flushed: set[str] = set()
+        #: What the candidate makes void, and what else was wished, each with a reason (P32).
+        self.voids: list[Voided] = []
+        self.objections: list[tuple[Voided, str]] = []
         self._promises: dict[NodeId, Promise] = {}
         self._latest = latest
         #: Members that hold runs stamped later than can be: they only vote (C3).
@@ -123,16 +129,44 @@ class Proposer:
             self.candidate = vote.view
             self._enter(Stage.ACCEPT, now)
             return True
-        queue = self._final_queue()
+        queue = self._voided(self._final_queue())
         self.candidate, self.holder = self._new_view(queue), queue.holder
         members = self.candidate.members
         if not members:
             return False  # a roster without any of those that hold the log
         states = {node: self._promises[node].state for node in members if node in self._promises}
-        self.flushed = {n for n, state in states.items() if state and queue.is_held(state)}
+        if not self.candidate.voided:  # that is asked of each: who holds the run must say so
+            self.flushed = {n for n, state in states.items() if state and queue.is_held(state)}
         self._heard = dict.fromkeys(members, now)
         self._enter(Stage.ACCEPT if self.flushed.issuperset(members) else Stage.FLUSH, now)
         return True
+
+    def _voided(self, queue: FinalQueue) -> FinalQueue:
+        """Return the final queue with what is wished to be void, if nothing is against it (P32)."""
+        wishes = {void.header: void for p in self._promises.values() for void in p.voids}
+        for void in wishes.values():
+            if reason := self._objection(void, queue):
+                self.objections.append((void, reason))
+            else:
+                self.voids.append(void)
+                queue = queue.without(void)
+        return queue
+
+    def _objection(self, void: Voided, queue: FinalQueue) -> str:
+        """Return why a run must not be void, empty = nothing is known against it (P32)."""
+        states, header = self._states(), void.header
+        # Who asks to join comes back without its memory.
+        gone = set(void.without) | self.intent.joiners.keys()
+        silent = set(self.view.members) - states.keys() - gone
+        if silent:
+            return f"{', '.join(sorted(silent))} may hold the run, and does not answer"
+        if void.digest in self.intent.vetoed:
+            return "a member holds the run: it can be delivered"
+        if any(map(void.is_of, queue.tail)):
+            return ""
+        if states[queue.holder].watermarks.get(header.origin, 0) >= header.seq:
+            return "the run is ordered: a quorum held it, and its outcome stays"
+        return "no member that answers has this run: nothing waits for it"
 
     def _suffice(self, added: set[NodeId], now: int) -> bool:
         """Return whether the promises, with those of members that are `added`, are enough (P12)."""
@@ -213,6 +247,7 @@ class Proposer:
             base=queue.base,
             tail=queue.tail,
             end=queue.end,
+            voided=tuple(self.voids),
         )
         spoken = {node: promise.newest for node, promise in self._promises.items()}
         return replace(chosen, version=raised(view, chosen, spoken))

@@ -23,7 +23,7 @@ from sparktxlog.protocol.messages import RunHeader
 class Run:
     """A run of the incoming queue."""
 
-    __slots__ = ("facts", "header", "key", "last", "seen_at")
+    __slots__ = ("facts", "header", "key", "last", "seen_at", "settled", "wanted")
 
     def __init__(self, header: RunHeader, seen_at: int) -> None:
         self.header = header
@@ -34,6 +34,10 @@ class Run:
         self.seen_at = seen_at
         #: None until header and payload are durable here; then what the catalog fold needs.
         self.facts: RunFacts | None = None
+        #: True: a forerunner has it in its queue.
+        self.settled = False
+        #: True: its payload is fetched, or will be.
+        self.wanted = False
 
 
 class Stream:
@@ -126,6 +130,14 @@ class Stream:
         """Note that a run of the stream is durable here."""
         run.facts = facts
         self._advance()
+
+    def replace(self, header: RunHeader, now: int) -> Run:
+        """Let another run stand under a number of the stream: one of both is void (P32)."""
+        old, run = self._by_seq[header.seq], Run(header, now)
+        self.runs[self.runs.index(old)] = self._by_seq[header.seq] = run
+        self.payload_bytes += header.size_bytes - old.header.size_bytes
+        self.acquired = min(self.acquired, header.seq - 1)
+        return run
 
     def _advance(self) -> None:
         while (run := self._by_seq.get(self.acquired + 1)) is not None and run.facts is not None:

@@ -148,6 +148,8 @@ class Succession:
         self._seen = voter.promised.number
         #: Members that were silent in a flush of this decision (P16).
         self._excluded: frozenset[str] = frozenset()
+        #: Digests of runs that some member holds: they are not void in this epoch (P32).
+        self._vetoed: frozenset[bytes] = frozenset()
         self._attempts = 0
         #: When this node may start a ballot, after another one; a wedged node starts it then.
         self._retry_at = now + self.patience_us if voter.promised.number else now
@@ -170,6 +172,7 @@ class Succession:
         self.proposer = None
         self._seen = 0
         self._excluded = frozenset()
+        self._vetoed = frozenset()
         self._attempts = 0
         self._retry_at = now
         self._need_at = None
@@ -196,7 +199,7 @@ class Succession:
                 self._check_agrees(message)
             return None
         if lineage != view.lineage:
-            if (lineage, epoch) in view.ancestors:
+            if view.continues(lineage, epoch):
                 self.tell_view(message.sender, now)
             return None
         if isinstance(message, (Prepare, Flush, Accept)) and epoch > view.epoch:
@@ -236,7 +239,7 @@ class Succession:
         mine = self._host.view
         if view.lineage == mine.lineage:
             return view.epoch > mine.epoch
-        return (mine.lineage, mine.epoch) in view.ancestors
+        return view.continues(mine.lineage, mine.epoch)
 
     def _check_agrees(self, decide: Decide) -> None:
         """Halt on another decision for this node's epoch: there are two histories (I5).
@@ -295,7 +298,7 @@ class Succession:
             case Flush():
                 self._on_flush(message, now)
             case Flushed():
-                self.flushed(message.sender, message.ballot, message.missing, now)
+                self.flushed(message.sender, message.ballot, message.missing, now, message.whole)
             case Accept():
                 self._on_accept(message, now)
             case Accepted():
@@ -364,7 +367,7 @@ class Succession:
         if host.is_member:
             host.wedge(now, f"{ballot.node} decides on the epoch behind {view.epoch}")
         state = host.member_state() if host.is_member else host.joiner_state()
-        return self.letters.promise(ballot, self.voter.accepted, state)
+        return self.letters.promise(ballot, self.voter.accepted, state, self.changes.voids)
 
     def _refuse(self, node: NodeId, ballot: Ballot) -> None:
         self.letters.send(node, self.letters.refusal(ballot, self.voter.promised))
@@ -457,12 +460,29 @@ class Succession:
         pause = self.patience_us // 4 * (1 + rank) * min(1 << self._attempts, _MAX_BACKOFF)
         self._retry_at = now + pause
 
-    def flushed(self, node: NodeId, ballot: Ballot, missing: int, now: int) -> None:
-        """Note how far a member-to-be is with the final queue (P16)."""
+    def tell_flushed(self, flush: Flush, missing: int, whole: tuple[bytes, ...], now: int) -> None:
+        """Answer a flush: how many runs this node lacks, and which void ones it holds."""
+        own = self._config.node_id
+        if flush.sender == own:
+            self.flushed(own, flush.ballot, missing, now, whole)
+        else:
+            self.letters.send(flush.sender, self.letters.flushed(flush, missing, whole))
+
+    def flushed(
+        self, node: NodeId, ballot: Ballot, missing: int, now: int, whole: tuple[bytes, ...]
+    ) -> None:
+        """Note how far a member-to-be is with the final queue (P16), and what it may veto (P32)."""
         proposer = self.proposer
         if proposer is None or ballot != proposer.ballot or proposer.stage is not Stage.FLUSH:
             return
-        if proposer.take_flushed(node, missing, now):
+        if whole:
+            self._vetoed |= set(whole)
+            for void in proposer.voids:
+                if void.digest in whole:
+                    reason = f"{node} holds the run: it can be delivered"
+                    self.changes.refuse_void(void, reason)
+            self._give_up(now)
+        elif proposer.take_flushed(node, missing, now):
             self._start_accept(proposer, now)
 
     def _start_accept(self, proposer: Proposer, now: int) -> None:
@@ -504,6 +524,8 @@ class Succession:
             # What came beside its streams since it asked is in the own promise, too.
             proposer.take_promise(self._promised(proposer.ballot, now))
             if proposer.choose(now):
+                for void, reason in proposer.objections:
+                    self.changes.refuse_void(void, reason)
                 return self._chosen(proposer, now)
         if proposer.failed(now):
             silent = proposer.silent(now)
@@ -513,7 +535,14 @@ class Succession:
         if now >= proposer.repeat_at:
             proposer.repeat_at = now + self.patience_us // 4
             self._ask(proposer)
+            if proposer.stage is Stage.FLUSH and proposer.voids:
+                self._host.flush_to(self.letters.flush(proposer), now)  # it looks at its files
         return None
+
+    def asked(self, now: int) -> None:
+        """Begin anew for a run to be void: what goes on may wait for that very run (P32)."""
+        if self.changes.voids and self._host.phase is Phase.WEDGED:
+            self.proposer, self._retry_at = None, now
 
     def _chosen(self, proposer: Proposer, now: int) -> None:
         """Go on with the value: a vote's was flushed in its own ballot (P16)."""
@@ -634,6 +663,7 @@ class Succession:
             joiners={n: i for n, i in ready.items() if n in heard},
             roster=self.changes.roster,
             quorum_rule=self.changes.quorum_rule,
+            vetoed=self._vetoed,
         )
 
     def next_deadline(self, now: int) -> int | None:

@@ -8,7 +8,7 @@ union of everything acquired beyond it, contains all that was promised to anybod
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sparktxlog.errors import InvariantViolation
 from sparktxlog.model.ids import NodeId
@@ -16,6 +16,7 @@ from sparktxlog.protocol.balloting import MemberState
 from sparktxlog.protocol.chain import chain_hash
 from sparktxlog.protocol.messages import MergeBase, RunHeader
 from sparktxlog.protocol.streams import same_run
+from sparktxlog.protocol.view import Voided
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +40,11 @@ class FinalQueue:
             return False
         named = {(header.origin, header.seq): header for header in state.acquired}
         return all(named.get((run.origin, run.seq), run) == run for run in self.tail)
+
+    def without(self, voided: Voided) -> FinalQueue:
+        """Return the queue with what is void in the place of a run; as it is if it lacks that."""
+        tail = tuple(voided.header if voided.is_of(run) else run for run in self.tail)
+        return replace(self, tail=tail, end=end_of(self.base, tail))
 
 
 def final_queue(states: Mapping[NodeId, MemberState]) -> FinalQueue:

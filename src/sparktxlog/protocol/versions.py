@@ -23,6 +23,8 @@ NEWEST = 3
 ACCEPTANCE = 3
 #: Of a link: snapshots are fetched in parts.
 PARTS = 3
+#: In force: runs that nobody can deliver may be void (P32).
+VOIDS = 3
 
 
 def deciders(view: View) -> set[NodeId]:

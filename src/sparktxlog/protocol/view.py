@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from sparktxlog.model.ids import NodeId
+from sparktxlog.model.operation import RunFacts
 from sparktxlog.protocol.messages import MergeBase, RunHeader
 
 #: Wire version of views, and of nodes, that name none.
@@ -43,6 +44,24 @@ class Seat:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Voided:
+    """A run that takes no effect, because nobody can deliver it (P32)."""
+
+    #: Stands in its place: same stamp and number, and of its content nothing but the ids.
+    header: RunHeader
+    facts: RunFacts
+    #: SHA-256 of the lost run's manifest.
+    digest: bytes
+    #: Members that may hold the run, and that the operator gives up.
+    without: tuple[NodeId, ...] = ()
+
+    def is_of(self, header: RunHeader) -> bool:
+        """Return whether a run is the lost one."""
+        whole = self.facts.n == header.n and len(self.facts.ids) == 16 * header.n
+        return whole and header.digest == self.digest and self.header.voids(header)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class View:
     """Outcome of one epoch decision; equal at every node that knows the epoch (I5)."""
 
@@ -65,6 +84,8 @@ class View:
     ancestors: tuple[tuple[str, int], ...] = ()
     #: Wire version in force: all members decide by its rules (P31).
     version: int = FIRST_VERSION
+    #: Those of `tail` that need no payload; their headers tell one decision from another.
+    voided: tuple[Voided, ...] = ()
 
     @property
     def settled(self) -> View:
@@ -83,6 +104,14 @@ class View:
     def data_quorum(self) -> int:
         """How many members must promise: so many meet every set of q (P12)."""
         return len(self.members) - self.quorum + 1
+
+    def continues(self, lineage: str, epoch: int) -> bool:
+        """Return whether this log was that one at that epoch, before a `force` (P23)."""
+        return any(name == lineage and epoch <= last for name, last in self.ancestors)
+
+    def void(self, header: RunHeader) -> Voided | None:
+        """Return what the view knows of a run in its tail that is void, None if it is not."""
+        return next((voided for voided in self.voided if voided.header == header), None)
 
     def seat(self, node_id: str) -> Seat | None:
         """Return the place of a node, None if it has none."""

@@ -117,7 +117,8 @@ class Damage:
             {
                 "code": "undelivered-run",
                 "text": f"a run of {run['origin']} cannot be delivered, and nothing after it is "
-                f"ordered: {run['reason']}",
+                f"ordered: {run['reason']}  If no copy is left anywhere, ask {run['origin']} to "
+                f"`sparktxlog void {run['digest'][:16]}`.",
             }
             for run in self.runs()
         ]

@@ -14,6 +14,7 @@ from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.actions import (
     Action,
     Alarm,
+    CheckFiles,
     FetchPayload,
     Persist,
     PrefetchFiles,
@@ -31,7 +32,7 @@ from sparktxlog.protocol.actions import (
     TellRejected,
 )
 from sparktxlog.protocol.balloting import JoinRequest, TailRequest
-from sparktxlog.protocol.messages import Ahead, Tail
+from sparktxlog.protocol.messages import Ahead, RunHeader, Tail
 from sparktxlog.protocol.view import View
 from sparktxlog.runtime.fetching import Fetcher
 from sparktxlog.runtime.holdings import Holdings
@@ -67,6 +68,7 @@ class Delivery:
         on_phase, on_change: Called with what the core tells of epochs.
         on_tail_request: Called with the peer asked for its queue, and the position behind which.
         on_doubt: Called with a peer that contradicts itself: it has to greet anew (P10).
+        on_check: Called with a run whose files the core wants to be looked at (P32).
         may_ask: Returns whether a request to join may leave now; the core repeats it.
     """
 
@@ -89,7 +91,9 @@ class Delivery:
         on_tail_request: Callable[[PeerLink, int], None] = lambda link, position: None,
         on_doubt: Callable[[str], None] = lambda peer: None,
         may_ask: Callable[[], bool] = lambda: True,
+        on_check: Callable[[RunHeader], None] = lambda header: None,
     ) -> None:
+        self._on_check = on_check
         self._may_ask = may_ask
         self._on_tail_request = on_tail_request
         self._on_doubt = on_doubt
@@ -125,10 +129,8 @@ class Delivery:
             case TellRejected():
                 self._holdings.own_rejected(action.ticket)
                 self._receipts.rejected(action.ticket, action.code, action.text)
-            case FetchPayload():
-                self._fetcher.fetch(action.header, action.sources)
-            case PrefetchFiles():
-                self._fetcher.prefetch(action.announcement)
+            case FetchPayload() | PrefetchFiles() | CheckFiles():
+                self._look_for(action)
             case SendTail():
                 self._start_tail(action)
             case TellPhase():
@@ -143,6 +145,15 @@ class Delivery:
                 if not isinstance(action, Persist):
                     assert_never(action)
                 raise AssertionError("persisting is the executor's")
+
+    def _look_for(self, action: FetchPayload | PrefetchFiles | CheckFiles) -> None:
+        match action:
+            case FetchPayload():
+                self._fetcher.fetch(action.header, action.sources)
+            case PrefetchFiles():
+                self._fetcher.prefetch(action.announcement)
+            case CheckFiles():
+                self._on_check(action.header)
 
     def _send(
         self, link: PeerLink, action: SendPost | SendPush | SendAnnouncement | SendEpochMessage

@@ -22,7 +22,7 @@ from sparktxlog.protocol.events import ChangeRequested, Event, ForceRequested
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.messages import Post
 from sparktxlog.protocol.phases import Phase
-from sparktxlog.protocol.view import Seat, View, decision_digest
+from sparktxlog.protocol.view import Seat, View, Voided, decision_digest
 from sparktxlog.runtime.epoch_history import EpochHistory, view_of
 from sparktxlog.runtime.losses import Losses
 from sparktxlog.runtime.reachability import (
@@ -154,6 +154,12 @@ class Epochs:
         """
         ticket, roster = next(self._tickets), self._master.view.roster
         event = ChangeRequested(ticket=ticket, roster=roster, quorum_rule=rule)
+        return await self._ask(ticket, event, timeout)
+
+    async def void(self, voided: Voided, timeout: float) -> dict[str, Any]:
+        """Propose that a run takes no effect (P32) and return the view; errors as `change`."""
+        ticket, roster = next(self._tickets), self._master.view.roster
+        event = ChangeRequested(ticket=ticket, roster=roster, void=voided)
         return await self._ask(ticket, event, timeout)
 
     async def force(

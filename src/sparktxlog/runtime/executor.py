@@ -18,6 +18,7 @@ from time import perf_counter
 
 import structlog
 
+from sparktxlog.codec.payload import void_payload
 from sparktxlog.errors import DiskFullError, TxLogError
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.actions import (
@@ -31,6 +32,7 @@ from sparktxlog.protocol.actions import (
     PersistRestamp,
     PersistStanding,
     PersistView,
+    PersistVoid,
     PersistWithdrawal,
 )
 from sparktxlog.protocol.stream import MAX_BATCH, ActionStream
@@ -225,6 +227,7 @@ class Executor:
             case (
                 PersistWithdrawal() | PersistReservation() | PersistQueue() | PersistBallot()
                 | PersistView()
+                | PersistVoid()
                 | PersistRestamp()
                 | PersistStanding()
             ):  # fmt: skip
@@ -267,6 +270,9 @@ class Executor:
                 return PutView(
                     view=action.view, node_id=self._node_id, incarnation=action.incarnation
                 )
+            case PersistVoid():
+                payload = void_payload(action.voided)
+                return PutRun(header=action.voided.header, payload=payload)
             case PersistRestamp():
                 return PutRestamp(header=action.header)
             case PersistStanding():

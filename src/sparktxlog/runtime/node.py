@@ -45,6 +45,7 @@ from sparktxlog.runtime.parts import Parts
 from sparktxlog.runtime.pruning import Maintenance
 from sparktxlog.runtime.receipts import check_copies, make_receipt
 from sparktxlog.runtime.transfers import RunningCopy, check_transfer
+from sparktxlog.runtime.voiding import Voiding
 from sparktxlog.runtime.worker_token import worker_token_file
 from sparktxlog.storage.interfaces import OlderIdsFound, PayloadStore, Segment, StoredEntry
 
@@ -474,6 +475,10 @@ class Node:
     def epochs(self) -> Epochs:
         """Return what operators can see and ask of epochs."""
         return self._parts.epochs
+
+    def voiding(self) -> Voiding:
+        """Return what operators can ask about runs that nobody can deliver."""
+        return self._parts.voiding
 
     async def published(self, at_least: int, timeout: float) -> int:
         """Return the published position once it is `at_least`, or as it is after `timeout` s."""

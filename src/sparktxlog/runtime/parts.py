@@ -40,6 +40,7 @@ from sparktxlog.runtime.replicas import Replicas
 from sparktxlog.runtime.retention import Holders, Limits, RetentionView
 from sparktxlog.runtime.settings import RunTimeSettings
 from sparktxlog.runtime.transfers import Transfers
+from sparktxlog.runtime.voiding import Voiding
 from sparktxlog.storage.interfaces import ForgetPayloads, Front, PayloadStore, Write
 from sparktxlog.supervision import Supervisor
 from sparktxlog.transport.greeting import Greeter
@@ -90,6 +91,7 @@ class Parts:
     membership: Membership
     epochs: Epochs
     joining: Joining
+    voiding: Voiding
     #: Runs blocking reads of the front.
     readers: ThreadPoolExecutor
     #: Completes reports of which only changes came.

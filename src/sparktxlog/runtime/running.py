@@ -119,6 +119,7 @@ class RunningNode:
         await parts.joining.close()
         await parts.membership.close()
         await parts.fetcher.close()
+        await parts.voiding.close()
         await parts.planning.close()
         await parts.donor.close()
         if not parts.config.is_witness:

@@ -63,6 +63,7 @@ from sparktxlog.runtime.standings import (
 from sparktxlog.runtime.transfers import Transfers
 from sparktxlog.runtime.turns import Turns
 from sparktxlog.runtime.uncompared import Keeper
+from sparktxlog.runtime.voiding import Voiding
 from sparktxlog.storage.front import PRIVATE, SqliteFront
 from sparktxlog.storage.interfaces import Front, FrontState, PutValue, Write
 from sparktxlog.storage.payloads import LocalPayloadStore
@@ -198,6 +199,7 @@ class _Builder:
             membership=self.membership,
             epochs=self.epochs,
             joining=self.joining,
+            voiding=self.voiding,
             readers=self.readers,
         )
         self.parts = parts
@@ -279,6 +281,15 @@ class _Builder:
         self.settings = RunTimeSettings(config, self.state.values)
         self.planning = self._build_planning()
         self.calm = Calm(lambda: self.publisher.working, self.loop.time)
+        self.voiding = Voiding(
+            master=self.master,
+            epochs=self.epochs,
+            front=self.front,
+            payloads=self.payloads,
+            damage=self.damage,
+            run_blocking=self._run_blocking,
+            tell=self.cycle.tell_always,
+        )
         self.delivery = self._build_delivery()
 
     def _find_remains(self, config: NodeConfig) -> FrontLostError | None:
@@ -433,6 +444,7 @@ class _Builder:
             on_tail_request=lambda link, at: self.joining.asked(link, at, self._missed),
             on_doubt=self._on_doubt,
             may_ask=self.calm.may_ask,
+            on_check=self.voiding.check,
         )
 
     def _on_phase(self, told: TellPhase) -> None:
@@ -536,6 +548,7 @@ class _Builder:
                 self._on_doubt(link.node_id)
                 link.greet_again()
         self.receipts.forget(self._was_dropped)
+        self.voiding.on_view(view)
 
     def _was_dropped(self, first_id: bytes) -> bool:
         """Whether a run is kept no more and did not get a position either."""

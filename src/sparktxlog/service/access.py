@@ -83,6 +83,7 @@ _TABLE: dict[Role, tuple[str, ...]] = {
         "POST /v1/peers/{id}/replace",
         "POST /v1/quorum",
         "POST /v1/force",
+        "POST /v1/void",
         "PATCH /v1/settings",
         "POST /v1/maintenance",
     ),

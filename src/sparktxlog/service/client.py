@@ -89,7 +89,7 @@ _OF_A_WITNESS = frozenset(
     {
         "/v1/info", "/v1/status", "/v1/epochs", "/v1/epochs/history", "/v1/peers",
         "/v1/peers/{id}", "/v1/peers/{id}/promote", "/v1/peers/{id}/demote",
-        "/v1/peers/{id}/replace", "/v1/quorum", "/v1/force",
+        "/v1/peers/{id}/replace", "/v1/quorum", "/v1/force", "/v1/void",
     }
 )  # fmt: skip
 

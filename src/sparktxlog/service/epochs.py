@@ -25,6 +25,8 @@ from sparktxlog.service.queries import seconds, whole
 #: Default wait for a decision, seconds: longer than four times the default `suspect-timeout`, after
 #: which a change is refused that too few nodes answer to decide.
 _TIMEOUT_S = 60.0
+#: Digits of a run's digest, and how many of them name it at least.
+_DIGITS, _LEAST_DIGITS = 64, 8
 _T = TypeVar("_T")
 Roster = tuple[Seat, ...]
 
@@ -53,6 +55,13 @@ class _Quorum(msgspec.Struct, forbid_unknown_fields=True):
     rule: str | int
 
 
+class _Void(msgspec.Struct, forbid_unknown_fields=True):
+    #: Digest of the run, hexadecimal, or the beginning of it.
+    run: str
+    #: Members that may hold it, and are given up.
+    without: list[str] = []
+
+
 class _Force(msgspec.Struct, forbid_unknown_fields=True):
     confirm: str
     though_linked: bool = False
@@ -73,6 +82,7 @@ def epoch_handlers(
         ("POST", "/v1/peers/{id}/demote", api.demote),
         ("POST", "/v1/peers/{id}/replace", api.replace),
         ("POST", "/v1/quorum", api.set_quorum),
+        ("POST", "/v1/void", api.void),
         ("POST", "/v1/force", api.force),
     ]
 
@@ -200,6 +210,17 @@ class _EpochApi:
             )  # fmt: skip
         timeout = seconds(request, "timeout", _TIMEOUT_S)
         return json_response(await self._node.epochs().set_quorum(rule, timeout))
+
+    async def void(self, request: Request) -> Response:
+        wanted = await self._decode(request, _Void)
+        if not _LEAST_DIGITS <= len(wanted.run) <= _DIGITS:
+            raise InvalidRequestError(
+                f"run {wanted.run[:80]!r}: expected {_LEAST_DIGITS} to {_DIGITS} digits of its "
+                "digest", field="run",
+            )  # fmt: skip
+        without = [_node_id(name) for name in wanted.without]
+        timeout = seconds(request, "timeout", _TIMEOUT_S)
+        return json_response(await self._node.voiding().void(wanted.run, without, timeout))
 
     async def force(self, request: Request) -> Response:
         wanted = await self._decode(request, _Force)

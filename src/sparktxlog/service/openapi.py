@@ -485,6 +485,26 @@ _QUORUM: dict[str, Any] = {
         }
     },
 }
+#: Body of `/v1/void`.
+_VOID: dict[str, Any] = {
+    "type": "object",
+    "required": ["run"],
+    "properties": {
+        "run": {
+            "type": "string",
+            "minLength": 8,
+            "maxLength": 64,
+            "description": "Digest of the run, hexadecimal, or the beginning of it; `status` names "
+            "the runs that cannot be delivered.",
+        },
+        "without": {
+            "type": "array",
+            "items": {"type": "string"},
+            "default": [],
+            "description": "Members that do not answer and are given up, with what they may hold.",
+        },
+    },
+}
 #: Body of `/v1/force`.
 _CONFIRM: dict[str, Any] = {
     "type": "object",
@@ -536,6 +556,8 @@ def _epochs() -> list[tuple[str, str, dict[str, Any]]]:
         ("/v1/peers/{id}/replace", "post", "replace_peer",
          "Give its place to another node, by one decision", [node], replace),
         ("/v1/quorum", "post", "set_quorum", "Change the acquisition quorum", [], _QUORUM),
+        ("/v1/void", "post", "void",
+         "Let a run that nobody can deliver take no effect, by a decision", [], _VOID),
         ("/v1/force", "post", "force", "Go on alone: all others are dead for certain", [],
          _CONFIRM),
     ]  # fmt: skip

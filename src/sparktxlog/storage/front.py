@@ -353,29 +353,27 @@ class SqliteFront:
             (*header_row(header), manifest.ids, encode_facts(RunFacts.of(manifest))),
         )
         if kept.rowcount != 1:
-            if self._is_stamped_later(header):
+            held = front_epochs.read_incoming(self._db, header)
+            if header.voids(held):
+                changes.extend((False, *run) for run in front_epochs.drop_run(self._db, header))
+                return self._put_run(write, changes)
+            if held.digest != header.digest:
+                raise InvariantViolation(
+                    f"two runs {header.origin}/{header.incarnation}/{header.seq} of different"
+                    " content",
+                    digests=[held.digest, header.digest],
+                )
+            if header.epoch > held.epoch:
                 front_epochs.restamp(self._db, header)
                 changes.append((True, header, manifest.ids))
-            return
+            return None
         self._db.execute(
             "INSERT INTO payloads(origin, incarnation, seq, payload) VALUES(?, ?, ?, ?)",
             (header.origin, header.incarnation, header.seq, write.payload),
         )
         self._db.execute("DELETE FROM announcements WHERE digest = ?", (header.digest,))
         changes.append((True, header, manifest.ids))
-
-    def _is_stamped_later(self, header: RunHeader) -> bool:
-        """Return whether a run that is held has the stamp of an earlier epoch than `header`."""
-        held = self._db.execute(
-            "SELECT digest, epoch FROM incoming WHERE origin = ? AND incarnation = ? AND seq = ?",
-            (header.origin, header.incarnation, header.seq),
-        ).fetchone()
-        if held[0] != header.digest:
-            raise InvariantViolation(
-                f"two runs {header.origin}/{header.incarnation}/{header.seq} of different content",
-                digests=[held[0], header.digest],
-            )
-        return bool(header.epoch > held[1])
+        return None
 
     def _append_queue(self, write: AppendQueue, changes: list[_Change]) -> None:
         for entry in write.entries:

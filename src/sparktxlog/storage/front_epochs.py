@@ -109,6 +109,20 @@ def restamp(db: sqlite3.Connection, header: RunHeader) -> None:
     )
 
 
+def read_incoming(db: sqlite3.Connection, header: RunHeader) -> RunHeader:
+    """Return the incoming run that has the name of another one."""
+    row = db.execute(
+        f"SELECT {HEADER_COLUMNS} FROM incoming WHERE {_KEY}",
+        (header.origin, header.incarnation, header.seq),
+    ).fetchone()
+    return header_of(row)
+
+
+def drop_run(db: sqlite3.Connection, header: RunHeader) -> list[_Run]:
+    """Remove the incoming run that has the name of another one, with its payload; return it."""
+    return _drop_incoming(db, _KEY, (header.origin, header.incarnation, header.seq))
+
+
 def _drop_incoming(
     db: sqlite3.Connection, condition: str, arguments: tuple[str | int, ...]
 ) -> list[_Run]:

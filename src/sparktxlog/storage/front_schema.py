@@ -85,6 +85,7 @@ class _Facts(msgspec.Struct, array_like=True):
     creates: tuple[tuple[int, TableDefinition], ...]
     acceptance: Acceptance | None = None
     valid_until: tuple[tuple[int, int], ...] = ()
+    voided: bool = False
 
 
 _decode_facts = msgspec.msgpack.Decoder(_Facts).decode
@@ -233,7 +234,8 @@ def translate(error: sqlite3.Error, path: Path, *, reading: bool = False) -> Sto
 
 def encode_facts(facts: RunFacts) -> bytes:
     """Return the facts without ids, which stand in a column of their own."""
-    return _encode((facts.touches, facts.creates, facts.acceptance, facts.valid_until))
+    kept = (facts.touches, facts.creates, facts.acceptance, facts.valid_until)
+    return _encode((*kept, True) if facts.voided else kept)
 
 
 def facts_of(n: int, ids: bytes, body: bytes) -> RunFacts:
@@ -246,6 +248,7 @@ def facts_of(n: int, ids: bytes, body: bytes) -> RunFacts:
         creates=facts.creates,
         acceptance=facts.acceptance,
         valid_until=facts.valid_until,
+        voided=facts.voided,
     )
 
 

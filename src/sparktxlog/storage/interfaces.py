@@ -20,7 +20,8 @@ class PutRun:
     """Keep a run: header, payload container (see codec.payload) and facts.
 
     Written for own and foreign runs.  `digest` of an own announcement is replaced by the run.
-    One that is held already stays; a later stamp of the same content replaces its own (P20).
+    One that is held already stays; a later stamp of the same content replaces its own (P20), and
+    what stands in the place of a void run that run (P32).
     """
 
     header: RunHeader

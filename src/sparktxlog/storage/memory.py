@@ -221,7 +221,9 @@ class MemoryFront:
             raise InvariantViolation(f"run {header.origin}/{header.seq}: counts differ")
         key = run_key(header)
         held = self._incoming.get(key)
-        if held is not None:
+        if held is not None and header.voids(held[0]):
+            self._waiting.remove(held[0], held[1])
+        elif held is not None:
             if held[0].digest != header.digest:
                 raise InvariantViolation(f"two runs {key} of different content")
             if header.epoch > held[0].epoch:

@@ -27,6 +27,7 @@ from sparktxlog.protocol.actions import (
     PersistReservation,
     PersistRestamp,
     PersistView,
+    PersistVoid,
     PersistWithdrawal,
     PrefetchFiles,
     SendAnnouncement,
@@ -80,7 +81,9 @@ class SimulatedFront:
         self.view: View | None = None
         self.ballot: BallotState | None = None
 
-    def keep(self, action: PersistBallot | PersistView | PersistRestamp, own: str) -> None:
+    def keep(
+        self, action: PersistBallot | PersistView | PersistRestamp | PersistVoid, own: str
+    ) -> None:
         """Keep what an epoch decision leaves behind."""
         match action:
             case PersistBallot():
@@ -91,6 +94,9 @@ class SimulatedFront:
                 self.runs = {
                     key: run for key, run in self.runs.items() if key[0] == own or key in ordered
                 }
+            case PersistVoid():
+                header = action.voided.header
+                self.runs[header.origin, header.seq] = (header, action.voided.facts)
             case PersistRestamp():
                 key = (action.header.origin, action.header.seq)
                 self.runs[key] = (action.header, self.runs[key][1])
@@ -398,7 +404,7 @@ class Cluster:
                 self.letters.append(Letter(self._count, source, name, None, action))
             case Alarm():
                 node.alarms.append(action)
-            case PersistBallot() | PersistView() | PersistRestamp():
+            case PersistBallot() | PersistView() | PersistRestamp() | PersistVoid():
                 front.keep(action, name)
             case SendEpochMessage():
                 self._send(name, action.peer, EpochMessageReceived(message=action.message))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from typing import Any
@@ -41,11 +42,17 @@ class CannedNode:
         self.asked.append((path, query))
         return EPOCHS
 
+    def send(self, method: str, path: str, body: Any) -> Any:
+        self.asked.append((f"{method} {path}", body))
+        run = {"digest": "ab" * 32, "origin": "A", "seq": 7, "transactions": 1_200}
+        return {"epoch": 3, "voided": run}
+
 
 def invoke(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     CannedNode.asked = []
     monkeypatch.setattr(epochs_module, "NodeApi", CannedNode)
-    monkeypatch.setattr(sys, "argv", ["sparktxlog", "epochs", *arguments])
+    given = arguments if arguments[:1] == ("void",) else ("epochs", *arguments)
+    monkeypatch.setattr(sys, "argv", ["sparktxlog", *given])
     with pytest.raises(SystemExit) as caught:
         run()
     return int(caught.value.code or 0)
@@ -75,3 +82,20 @@ def test_wrong_limits_are_a_wrong_use(
     assert invoke(monkeypatch, "--limit", "0") == 2
     assert invoke(monkeypatch, "--help") == 0
     assert "Example: sparktxlog epochs --limit 5" in capsys.readouterr().out
+
+
+def test_a_run_is_voided_once_somebody_says_yes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ("POST /v1/void", {"run": "abababab"})
+    for answer in (False, True):
+        monkeypatch.setattr(sys, "stdin", io.StringIO("y\n" if answer else "n\n"))
+        assert invoke(monkeypatch, "void", "abababab") == (0 if answer else 1)
+        assert CannedNode.asked == ([asked] if answer else [])
+    assert "Run abababababababab of A is void in epoch 3: 1,200 transactions" in (
+        capsys.readouterr().out
+    )
+    more = ("void", "abababab", "--without", "C", "--yes", "--json")
+    assert invoke(monkeypatch, *more) == 0
+    assert CannedNode.asked == [("POST /v1/void", {"run": "abababab", "without": ["C"]})]
+    assert json.loads(capsys.readouterr().out)["voided"]["seq"] == 7

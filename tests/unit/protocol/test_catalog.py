@@ -208,3 +208,19 @@ def test_the_first_place_of_an_id_is_kept_along_a_chain_of_repeats() -> None:
         catalog.fold(start + 1, RunFacts(n=79, ids=filler))
     # The first one has left the window, and two repeats of it are in there.
     assert catalog.locate(b"x" * 16) == 1
+
+
+def test_a_void_run_takes_no_effect_and_keeps_its_ids() -> None:
+    catalog = _catalog(T)
+    first = _facts(1, (Touch(table="t", schema_version=1),))
+    assert not catalog.fold(1, first)[0]
+    lost = _facts(2)
+    void = replace(lost, n=3, ids=lost.ids[:16] + first.ids + lost.ids[16:], voided=True)
+    # A repeat in it stays one of the first, which took effect.
+    assert _codes(catalog.fold(2, void)[0]) == [
+        (0, "voided"), (1, "duplicate-transaction"), (2, "voided"),
+    ]  # fmt: skip
+    again = _facts(1)
+    assert _codes(catalog.fold(5, replace(again, ids=lost.ids[:16]))[0]) == [
+        (0, "duplicate-transaction")
+    ]

@@ -34,7 +34,7 @@ TABLE: dict[str, Any] = {
 #: Acts after which a node may rightly do nothing more: they come last.
 LAST = frozenset({
     "POST /v1/peers", "PATCH /v1/peers/{id}", "DELETE /v1/peers/{id}", "POST /v1/force",
-    "POST /v1/quorum",
+    "POST /v1/quorum", "POST /v1/void",
     "POST /v1/peers/{id}/promote", "POST /v1/peers/{id}/demote", "POST /v1/peers/{id}/replace",
     "PATCH /v1/settings", "POST /peer/v1/epochs", "POST /peer/v1/tails",
 })  # fmt: skip
@@ -152,6 +152,7 @@ def samples(draw: Random, lineage: str) -> dict[str, Sample]:
         "PATCH /v1/peers/{id}": _json({"weight": 1}),
         "POST /v1/peers/{id}/replace": _json(peer),
         "POST /v1/quorum": _json({"rule": "majority"}),
+        "POST /v1/void": _json({"run": "0" * 16, "without": ["B"]}),
         "POST /v1/force": _json({"confirm": "A 1"}),
         "PATCH /v1/settings": _json({"NetSpeedBitsPerSec": 1_000_000}),
         "POST /v1/maintenance": _json({}),

@@ -306,3 +306,8 @@ class SameLineage(Master):
     def _on_force(self, event: ForceRequested, now: int) -> None:
         with patch.object(type(self), "_lineages", frozenset()):
             super()._on_force(event, now)
+
+
+def from_the_last_epoch(self: View, lineage: str, epoch: int) -> bool:
+    """Know of a log before only the epoch in which it was forced on."""
+    return (lineage, epoch) in self.ancestors

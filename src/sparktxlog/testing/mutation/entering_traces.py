@@ -182,6 +182,17 @@ def force_needs_a_new_lineage(core: type[Master]) -> None:
     assert [a.epoch for a in actions if isinstance(a, TellChange)] == [None]
 
 
+def who_was_away_longer_follows_a_fork(core: type[Master]) -> None:
+    """P23: a log that was forced on continues all epochs of the one before, not only its last."""
+    for epoch in (1, 2):
+        node = Lone(core, "b", {"a": 1, "b": 1})
+        forced = replace(
+            next_view(node.view, "a"), lineage="forced", epoch=3, ancestors=((LINEAGE, epoch),)
+        )  # fmt: skip
+        node.hear(Decide(sender=NodeId("a"), view=forced))
+        assert node.master.view == forced
+
+
 def forced_on_both_sides(core: type[Master]) -> None:
     """P23: two forks refuse each other; an operator chooses, no node does."""
     sides = {own: Lone(core, own, {"a": 1, "b": 1}) for own in "ab"}

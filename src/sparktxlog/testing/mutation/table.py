@@ -19,6 +19,7 @@ from sparktxlog.protocol.actions import (
 )
 from sparktxlog.protocol.balloting import Flushed, Promise
 from sparktxlog.protocol.catalog import Catalog
+from sparktxlog.protocol.changes import Changes
 from sparktxlog.protocol.collecting import Collecting
 from sparktxlog.protocol.counter import TimestampCounter, WallClock
 from sparktxlog.protocol.fetching import Fetching
@@ -40,7 +41,15 @@ from sparktxlog.protocol.union import FinalQueue
 from sparktxlog.protocol.versions import Raising
 from sparktxlog.protocol.view import View
 from sparktxlog.protocol.voter import Voter
-from sparktxlog.testing.mutation import clocks, deciding, entering, ordinary, standing, versions
+from sparktxlog.testing.mutation import (
+    clocks,
+    deciding,
+    entering,
+    ordinary,
+    standing,
+    versions,
+    voiding,
+)
 from sparktxlog.testing.mutation.mutant import (
     Core,
     Killer,
@@ -319,6 +328,8 @@ _ENTERING = (
        plain(entering.SameLineage), "ts", _FORCED),
     _m("P23", "fork-followed", "takes the view of another fork for its own future",
        patched((Succession, "_follows", entering.follow_any_lineage)), "ts", _FORCED),
+    _m("P23", "fork-missed", "follows a fork from the last epoch before it only",
+       patched((View, "continues", entering.from_the_last_epoch)), "t"),
     _m("P23", "fork-tail-taken", "appends the tail of another lineage",
        plain(entering.AnyLineage), "t"),
 )  # fmt: skip
@@ -403,11 +414,30 @@ _VERSIONS = (
        patched((mastering, "ACCEPTANCE", 0)), "t"),
 )  # fmt: skip
 
+_VOIDING = (
+    _m("P32", "void-not-durable", "appends what stands in a void run's place without keeping it",
+       patched((Outbox, "persist", voiding.not_durable)), "ts"),
+    _m("P32", "voids-what-is-held", "voids a run that a member holds",
+       patched((Ordering, "claims", voiding.claim_nothing)), "ts"),
+    _m("P32", "voids-what-is-not-seen", "voids a run that a silent member may hold",
+       patched((Proposer, "_objection", voiding.never_silent)), "t"),
+    _m("P32", "void-forgotten", "restarts with its vote, and not with what that makes void",
+       forgetful(voiding.forget_voids), "ts"),
+    _m("P32", "one-void-at-a-time", "voids only what the proposer itself was asked for",
+       patched((Proposer, "_voided", voiding.one_wish)), "ts"),
+    _m("P32", "void-before-decided", "forgets a run that it holds before it is decided to be void",
+       patched((Collecting, "learn_void", voiding.drop_claims)), "ts"),
+    _m("P32", "void-waits-for-a-flush", "waits with a void for the flush that waits for the run",
+       patched((Succession, "asked", voiding.wait_for_the_flush)), "t"),
+    _m("P32", "veto-untold", "leaves a run as it is and tells nobody",
+       patched((Changes, "refuse_void", voiding.refuse_silently)), "t"),
+)  # fmt: skip
+
 MUTANTS: tuple[Mutant, ...] = (
-    *_ORDINARY, *_DECIDING, *_ENTERING, *_CLOCKS, *_STANDING, *_VERSIONS
+    *_ORDINARY, *_DECIDING, *_ENTERING, *_CLOCKS, *_STANDING, *_VERSIONS, *_VOIDING
 )  # fmt: skip
 BY_NAME = {mutant.name: mutant for mutant in MUTANTS}
-RULES = (*(f"P{number}" for number in range(1, 24)), "P29", "P30", "P31")
+RULES = (*(f"P{number}" for number in range(1, 24)), "P29", "P30", "P31", "P32")
 #: Protocol §8: six mutations of the design that are harmless.  Of those, `queue-volatile` is found
 #: in this core: a promise states its queue as the base of the final one, and a decided base that
 #: everybody forgot can be fetched from nobody.  `claims-beyond-gap` is, since pushes leave gaps;

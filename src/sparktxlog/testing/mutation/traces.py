@@ -65,6 +65,7 @@ from sparktxlog.testing.mutation.entering_traces import (
     joiner_flushes_too,
     only_own_runs_are_restamped,
     tail_of_another_lineage_is_ignored,
+    who_was_away_longer_follows_a_fork,
 )
 from sparktxlog.testing.mutation.holding_traces import (
     ballot_number_is_used_once,
@@ -105,6 +106,7 @@ from sparktxlog.testing.mutation.version_traces import (
     it_is_raised_once_all_are_there,
     no_version_goes_back,
 )
+from sparktxlog.testing.mutation.voiding_traces import TRACES as VOIDING
 
 Trace = Callable[[type[Master]], None]
 
@@ -187,9 +189,11 @@ TRACES: tuple[Trace, ...] = (
     force_makes_one_voter,
     force_needs_a_new_lineage,
     forced_on_both_sides,
+    who_was_away_longer_follows_a_fork,
     a_waiting_change_brings_nobody_back,
     a_kill_tears_no_force,
     all_must_speak_a_version,
     no_version_goes_back,
     it_is_raised_once_all_are_there,
+    *VOIDING,
 )

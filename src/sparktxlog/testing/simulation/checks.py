@@ -6,6 +6,7 @@ I9 and I10 concern several logs and conditional transactions, which this core do
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sparktxlog.errors import InvariantViolation
@@ -239,12 +240,25 @@ class Checks:
         for member in view.members:
             disk = self._world.nodes[member].disk
             if view.is_current(member, disk.incarnation):
-                missing = [header for header in view.tail if not disk.holds(header)]
+                wanted = [header for header in view.tail if view.void(header) is None]
+                missing = [header for header in wanted if not disk.holds(header)]
                 if missing:
                     self.fail(f"I3: {member} enters {view.epoch} without {missing[0]}")
 
+    def _check_void(self, view: View) -> None:
+        """P32: what is void, no member before it held whole, without gap before it."""
+        before = self.views.get(view.epoch - 1)
+        for voided in view.voided:
+            self._world.marks.hit("run voided")
+            lost = replace(voided.header, digest=voided.digest)
+            for name in before.members if before else self._world.layout.masters:
+                node = self._world.nodes[name]
+                if self._world.is_whole(node, lost) and node.disk.reaches(lost):
+                    self.fail(f"P32: {name} holds {lost}, which is void in epoch {view.epoch}")
+
     def _note_view(self, view: View) -> None:
         self._check_flushed(view)
+        self._check_void(view)
         marks, before = self._world.marks, self.views.get(view.epoch - 1)
         members = set(before.members if before else self._world.layout.masters)
         after = set(view.members)
@@ -288,6 +302,8 @@ class Checks:
             case TellChange():
                 done = action.epoch is not None
                 self._world.marks.hit("change done" if done else "change of roster refused")
+                if "holds the run" in action.text:
+                    self._world.marks.hit("void refused")
             case _:
                 pass
 

@@ -18,6 +18,7 @@ from sparktxlog.protocol.actions import (
     PersistRestamp,
     PersistStanding,
     PersistView,
+    PersistVoid,
     PersistWithdrawal,
 )
 from sparktxlog.protocol.balloting import BallotState, Standing
@@ -104,6 +105,15 @@ class SimulatedDisk:
         held = self.incoming.get(key) or self.ordered.get(key)
         return held is not None and held.digest == header.digest
 
+    def reaches(self, header: RunHeader) -> bool:
+        """Return whether all runs of an origin up to this one are durable here."""
+        reached = self._watermarks.get(header.origin, 0)
+        own = [h for h in self.incoming.values() if h.origin == header.origin]
+        for held in sorted(own, key=_by_seq):
+            if held.seq == reached + 1:
+                reached = held.last
+        return reached >= header.last
+
     def write(self, actions: Iterable[Action], submits: dict[int, RunSubmitted]) -> None:
         """Make a batch durable; a crash keeps all of it or nothing."""
         for action in actions:
@@ -116,6 +126,8 @@ class SimulatedDisk:
                 case PersistRestamp():
                     assert key_of(action.header) in self.incoming, "restamped what is not there"
                     self.incoming[key_of(action.header)] = action.header
+                case PersistVoid():
+                    self.incoming[key_of(action.voided.header)] = action.voided.header
                 case PersistReservation():
                     self.reserved = action.counter
                 case PersistAnnouncement():

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 
 from sparktxlog.model.ids import NodeId
-from sparktxlog.protocol.actions import PERSISTS, Action
+from sparktxlog.model.operation import RunFacts
+from sparktxlog.protocol.actions import PERSISTS, Action, PersistOwnRun
 from sparktxlog.protocol.events import ChangeRequested, ForceRequested
 from sparktxlog.protocol.master import first_view
+from sparktxlog.protocol.messages import RunHeader
 from sparktxlog.protocol.phases import Phase
-from sparktxlog.protocol.view import Seat, View
+from sparktxlog.protocol.versions import VOIDS
+from sparktxlog.protocol.view import Seat, View, Voided
 from sparktxlog.testing.simulation.clients import Clients
-from sparktxlog.testing.simulation.disk import SimulatedDisk
+from sparktxlog.testing.simulation.disk import SimulatedDisk, key_of
 from sparktxlog.testing.simulation.network import Weather
 from sparktxlog.testing.simulation.node import FOUNDED_US, SimulatedNode
 from sparktxlog.testing.simulation.world import World
@@ -20,6 +24,9 @@ _SECOND = 1_000_000
 _YEAR_S = 365 * 86_400
 #: Part of the histories that begin with a wrong clock.
 _FOUNDED_WRONG = 0.2
+#: Chance that the files of an own run are damaged as soon as it has its stamp, and that an
+#: operator voids one that is not.
+_DAMAGED, _MISTAKEN = 0.2, 0.05
 #: Chance of a crash where the writes of a new epoch are torn apart.
 _TORN = 0.05
 
@@ -186,11 +193,58 @@ class Faults:
         self._struck = self._world.random.choice(PERSISTS)
 
     def _strike_write(self, node: SimulatedNode, writing: list[Action], delay_us: int) -> None:
+        for action in writing:
+            if isinstance(action, PersistOwnRun) and action.header.staged_bytes:
+                self._damage(node, action.header)
         if self._struck is None or self._world.now >= self._until:
             return
         if any(isinstance(action, self._struck) for action in writing):
             self._struck = None
             self._world.after(delay_us // 2, self._bounce, node)
+
+    # -- runs that nobody can deliver --------------------------------------------------------------
+
+    def _damage(self, node: SimulatedNode, header: RunHeader) -> None:
+        """Now and then lose the only copy of a run; an operator voids it (P32)."""
+        chance = self._world.random.random()
+        if self._world.now >= self._until or chance >= _DAMAGED + _MISTAKEN:
+            return
+        if node.master is None or node.master.view.version < VOIDS:
+            return  # not all know void runs yet: it could only wait for a good copy
+        if chance < _DAMAGED:
+            self._world.marks.hit("payload damaged")
+            self._world.damaged.add((node.name, header.digest))
+        self._world.after(self._seconds(0.1, 30), self._void, node, header)
+
+    def _void(self, node: SimulatedNode, header: RunHeader) -> None:
+        world, key = self._world, key_of(header)
+        waits = node.disk.incoming.get(key)
+        if waits is None or any(key in other.disk.ordered for other in world.nodes.values()):
+            # It was ordered all the same, or is gone: somebody puts a good copy in its place.
+            world.damaged.discard((node.name, header.digest))
+            return
+        world.after(self._seconds(5, 20), self._void, node, header)
+        if node.member and not node.paused:
+            assert node.master is not None
+            self._tickets += 1
+            view = node.master.view
+            # He knows whose disk is lost.
+            gone = [
+                seat.node_id
+                for seat in view.roster
+                if world.nodes[seat.node_id].disk.incarnation > seat.incarnation
+            ]
+            void = replace(self._voided(waits), without=tuple(gone))
+            event = ChangeRequested(ticket=self._tickets, roster=view.roster, void=void)
+            node.handle([event])
+
+    def _voided(self, header: RunHeader) -> Voided:
+        lost = self._world.facts[header.digest]
+        facts = RunFacts(n=lost.n, ids=lost.ids, acceptance=lost.acceptance, voided=True)
+        digest = hashlib.sha256(header.digest + header.ts.to_bytes(8, "big")).digest()
+        self._world.facts[digest] = facts
+        void = replace(header, digest=digest, staged_bytes=0)
+        return Voided(header=void, facts=facts, digest=header.digest)
 
     def _start(self, node: SimulatedNode) -> None:
         if not node.up:

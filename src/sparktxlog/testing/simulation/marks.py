@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from sparktxlog.protocol.actions import PERSISTS, PersistWithdrawal
+from sparktxlog.protocol.actions import PERSISTS, PersistVoid, PersistWithdrawal
 from sparktxlog.protocol.balloting import (
     Accept,
     EpochMessage,
@@ -43,11 +43,12 @@ EXPECTED = (
     "same id at two nodes", "same id in two epochs", "same id behind the window",
     "expired id", "repeat ordered late",
     "duplicate rejected", "version raised", "table created", "rejected for its table",
-    # No staged file is lost here, so nothing is withdrawn.
+    "payload damaged", "run voided", "void refused",
+    # No staged file is lost before its run has a stamp, so nothing is withdrawn.
     *(
         crash_mark(kind, kept=kept)
         for kind in PERSISTS
-        if kind is not PersistWithdrawal
+        if kind not in (PersistWithdrawal, PersistVoid)
         for kept in (True, False)
     ),
 )  # fmt: skip

@@ -15,7 +15,7 @@ from sparktxlog.protocol.messages import QueueEntry, RunHeader
 from sparktxlog.testing.reference import ReferenceCatalog
 from sparktxlog.testing.simulation.marks import Marks
 
-_DUPLICATE, _EXPIRED = "duplicate-transaction", "expired-id"
+_DUPLICATE, _EXPIRED, _VOIDED = "duplicate-transaction", "expired-id", "voided"
 
 
 class Outcomes:
@@ -60,7 +60,8 @@ class Outcomes:
         """See the one queue grow by an entry; return what is wrong with its outcomes."""
         header = entry.header
         expected: list[tuple[int, str, int | None]] = []
-        acceptance = self._facts[header.digest].acceptance
+        facts = self._facts[header.digest]
+        acceptance = facts.acceptance
         blind = acceptance is None  # nobody can tell a repeat beyond the window (P31)
         if acceptance is None:
             acceptance = Acceptance(position=entry.position, ts=header.ts)
@@ -93,8 +94,10 @@ class Outcomes:
                 self._eldest[one] = (position, header)
                 expected.append((index, _EXPIRED, None))
                 self._marks.hit("expired id")
+            elif facts.voided:
+                expected.append((index, _VOIDED, None))
         by_id = [index for index, _, _ in expected]
-        by_table = self.catalog.fold(entry.position, self._facts[header.digest], by_id)
+        by_table = self.catalog.fold(entry.position, facts, by_id)
         expected = sorted([*expected, *((index, code, None) for index, code in by_table.items())])
         if by_table:
             self._marks.hit("rejected for its table")

@@ -59,7 +59,9 @@ class Progress:
         if world.now < self._until:
             world.after(_PACE_US, self._look)
         ordered = len(world.checks.log)
-        if ordered != self._ordered or not any(map(self._waits, world.nodes.values())):
+        waits = any(map(self._waits, world.nodes.values()))
+        # What nobody can deliver waits for an operator (P32).
+        if ordered != self._ordered or not waits or any(map(self._is_stuck, world.nodes.values())):
             self._ordered = ordered
             self._since.clear()
             return
@@ -93,6 +95,12 @@ class Progress:
             and abs(node.skew_us) <= _SKEW_US
             and ahead <= node.config.max_counter_lead_us
         )
+
+    def _is_stuck(self, node: SimulatedNode) -> bool:
+        """Return whether a node that is up has a run that it cannot deliver."""
+        held = {header.digest for header in node.disk.incoming.values()}
+        damaged = self._world.damaged
+        return node.up and any(n == node.name and digest in held for n, digest in damaged)
 
     @staticmethod
     def _waits(node: SimulatedNode) -> bool:

@@ -14,6 +14,7 @@ from sparktxlog.model.operation import RunFacts, Touch
 from sparktxlog.model.table import Column, TableDefinition
 from sparktxlog.protocol.actions import (
     Action,
+    CheckFiles,
     FetchPayload,
     PrefetchFiles,
     SendAnnouncement,
@@ -39,6 +40,7 @@ from sparktxlog.protocol.events import (
     Event,
     FetchFailed,
     FilesHeld,
+    FilesLost,
     Greeted,
     LinkChanged,
     PayloadArrived,
@@ -147,6 +149,8 @@ class World:
         #: Told of each phase that a node enters.
         self.on_phase: Callable[[Phase], None] = lambda phase: None
         self.facts: dict[bytes, RunFacts] = {}
+        #: (node, digest) of runs whose files are damaged there.
+        self.damaged: set[tuple[str, bytes]] = set()
         self._queue: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
         self._count = 0
         self._tickets = 0
@@ -386,6 +390,8 @@ class World:
                 self._fetch(node, action.header, list(action.sources), node.life)
             case PrefetchFiles():
                 self._prefetch(node, action, node.life)
+            case CheckFiles():
+                self.after(100_000, self._checked, node, action.header, node.life)
             case _:
                 self.checks.told(node, action)
 
@@ -484,7 +490,7 @@ class World:
             return
         source = self.nodes[sources.pop(0)]
         delay = self._round_trip(node, source)
-        if delay is not None and not source.paused and source.disk.holds(header):
+        if delay is not None and not source.paused and self.is_whole(source, header):
             self.after(delay, self._fetched, node, header, life)
         else:
             self.after(delay or 300_000, self._fetch, node, header, sources, life)
@@ -507,6 +513,17 @@ class World:
             delay = 300_000
             event = FetchFailed(digest=announcement.digest, reason="its origin is away")
         self.after(10 * delay, self._prefetched, node, event, life)
+
+    def is_whole(self, node: SimulatedNode, header: RunHeader) -> bool:
+        """Return whether a node holds a run, and its files are not damaged."""
+        return node.disk.holds(header) and (node.name, header.digest) not in self.damaged
+
+    def _checked(self, node: SimulatedNode, header: RunHeader, life: int) -> None:
+        if life == node.life:
+            digest = header.digest
+            whole = self.is_whole(node, header)
+            lost = FilesLost(digest=digest, text="damaged")
+            node.handle([FilesHeld(digest=digest) if whole else lost])
 
     def _prefetched(self, node: SimulatedNode, event: Event, life: int) -> None:
         if life == node.life:
