@@ -14,7 +14,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import TypeVar, get_args
+from typing import Annotated, TypeVar, get_args
 
 import msgspec
 
@@ -24,6 +24,9 @@ from sparktxlog.model.report import WorkerReport
 from sparktxlog.protocol.balloting import EpochMessage, Standing
 from sparktxlog.protocol.messages import Announcement, Post, RunHeader, Tail
 from sparktxlog.protocol.view import FIRST_VERSION
+
+#: Of what is looked for in the front, which keeps 63 bits.
+_Number = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
 
 #: Node id, one of its several addresses, whether it answers.
 FoundAddresses = tuple[tuple[str, str, bool], ...]
@@ -111,7 +114,7 @@ class RunsRequest:
     """Asks for small runs; the answer is a `RunsAnswer`."""
 
     #: Origin, incarnation and first sequence number of each.
-    runs: tuple[tuple[str, int, int], ...]
+    runs: tuple[tuple[str, _Number, _Number], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

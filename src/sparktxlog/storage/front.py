@@ -30,7 +30,7 @@ from sparktxlog.model.operation import RunFacts
 from sparktxlog.protocol.messages import MergeBase, QueueEntry, RunHeader
 from sparktxlog.protocol.recovery import RecoveredRun, RecoveredState
 from sparktxlog.storage import front_epochs, front_expiry
-from sparktxlog.storage.durability import sync_directory
+from sparktxlog.storage.durability import storage_error, sync_directory
 from sparktxlog.storage.front_forgetting import Ends, forget, held_bytes_of, read_held_bytes
 from sparktxlog.storage.front_recovery import (
     read_announcements,
@@ -106,6 +106,7 @@ class SqliteFront:
     Raises:
         LockedError: Another process owns the directory (definite).
         CorruptLogError: The file is damaged or of another format.
+        StorageError: The disk fails.
     """
 
     def __init__(
@@ -133,6 +134,9 @@ class SqliteFront:
             except BaseException:
                 self._db.close()
                 raise
+        except OSError as error:
+            self._lock.release()
+            raise storage_error(error, directory) from error
         except BaseException:
             self._lock.release()
             raise

@@ -130,6 +130,13 @@ def test_bytes_that_are_no_message(data: bytes) -> None:
         wire.decode(Tail, data)
 
 
+@pytest.mark.parametrize("number", [-1, 1 << 62, (1 << 64) - 1])
+def test_numbers_that_no_front_keeps_are_refused(number: int) -> None:
+    body = wire.encode(wire.RunsRequest(runs=(("A", number, 1),)))
+    with pytest.raises(RemoteProtocolError):
+        wire.decode(wire.RunsRequest, body)
+
+
 def test_pushes_carry_payloads_untouched() -> None:
     pushes = [(HEADER, b"payload"), (HEADER, b""), (HEADER, b"\x00" * 70_000)]
     assert list(wire.decode_pushes(wire.encode_pushes(pushes))) == pushes

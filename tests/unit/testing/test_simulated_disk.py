@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 from random import Random
 
 import pytest
 
-from sparktxlog.errors import DiskFullError
+from sparktxlog.errors import DiskFullError, StorageError
 from sparktxlog.storage.front import FRONT_NAME, SqliteFront
 from sparktxlog.storage.interfaces import PutValue
-from sparktxlog.testing.nodes.disk import SimulatedDisk, die_inside
+from sparktxlog.testing.nodes.disk import Disks, Failure, SimulatedDisk, die_inside, tear
 
 
 def sync(disk: SimulatedDisk, path: Path) -> None:
@@ -127,3 +128,71 @@ def test_a_lost_disk_is_empty_and_another_one(tmp_path: Path) -> None:
     assert list(disk.path.iterdir()) == []
     assert (tmp_path / "aside").exists() and FRONT_NAME not in os.listdir(disk.path)
     front.close()
+
+
+@pytest.mark.parametrize(("failure", "kept"), [(Failure.LOST, False), (Failure.KEPT, True)])
+def test_a_commit_that_fails_is_kept_or_not_and_is_the_last_one(
+    tmp_path: Path, failure: Failure, kept: bool
+) -> None:
+    disk = SimulatedDisk(tmp_path, "a", Random(1))
+    front = opened(disk)
+    put(disk, front, "before")
+    disk.failing = failure
+    for name in ("failed", "behind"):
+        with pytest.raises(StorageError):
+            front.write([PutValue(name=name, value=b"")])
+    assert disk.failed and disk.failing is None
+    front.close()
+    again = opened(disk)
+    assert names(again) == ({"before", "failed"} if kept else {"before"})
+    assert not disk.failed
+    again.close()
+
+
+def test_a_power_loss_tears_the_last_commit(tmp_path: Path) -> None:
+    """What was committed before is there; of the last one all or nothing, and both happen."""
+    left = set()
+    for seed in range(30):
+        disk = SimulatedDisk(tmp_path / str(seed), "a", Random(seed))
+        front = opened(disk)
+        put(disk, front, "before")
+        tear(front, [PutValue(name="torn", value=b"x" * 40_000)])
+        disk.crash(power=True)
+        again = opened(disk)
+        left.add(frozenset(names(again)))
+        again.close()
+        front.close()
+    assert left == {frozenset({"before"}), frozenset({"before", "torn"})}
+
+
+def test_after_a_failed_fsync_only_what_is_written_again_is_durable(tmp_path: Path) -> None:
+    found = set()
+    for seed in range(20):
+        disk = SimulatedDisk(tmp_path / str(seed), "a", Random(seed))
+        for name in ("synced again", "written again"):
+            (disk.path / name).write_bytes(b"0123456789")
+        sync(disk, disk.path)
+        disk.sync_error = errno.EIO
+        for name in ("synced again", "written again"):
+            with pytest.raises(OSError, match="Input/output"):
+                sync(disk, disk.path / name)
+        disk.mend()
+        (disk.path / "written again").write_bytes(b"0123456789")
+        for name in ("synced again", "written again"):
+            sync(disk, disk.path / name)
+        disk.crash(power=True)
+        assert (disk.path / "written again").read_bytes() == b"0123456789"
+        found.add((disk.path / "synced again").read_bytes())
+    assert len(found) > 2
+
+
+def test_a_front_is_not_opened_on_a_disk_that_fails(tmp_path: Path) -> None:
+    disks = Disks(tmp_path, Random(1))
+    disk = disks.make("a")
+    disk.sync_error = errno.ENOSPC
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", disks._fsync)
+        with pytest.raises(DiskFullError):
+            SqliteFront(disk.path)
+        disk.mend()
+        SqliteFront(disk.path).close()  # its lock is free

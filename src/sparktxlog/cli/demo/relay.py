@@ -112,8 +112,8 @@ class RelayNetwork:
             relay.open.add(link)
             try:
                 await self._carry(relay, link, reader, writer)
-            except (OSError, EOFError, asyncio.LimitOverrunError):
-                pass  # a broken link is what this module is for
+            except (OSError, EOFError, asyncio.LimitOverrunError, asyncio.CancelledError):
+                pass  # a broken link is what this module is for; the task ends here anyhow
             finally:
                 relay.open.discard(link)
                 writer.transport.abort()

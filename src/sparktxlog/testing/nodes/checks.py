@@ -117,6 +117,11 @@ class Checks:
         """I1: a node starts with exactly what its disk was seen to hold."""
         self.note("start", node.name, position, chain.hex()[:8])
         known = self._durable.get(node.name, (0, _GENESIS))
+        doubtful, node.disk.doubtful = node.disk.doubtful, ()
+        if doubtful and (position, chain) != known:
+            self.happened("doubtful commit found at a start")
+            self.wrote(node, doubtful)
+            known = self._durable[node.name]
         if (position, chain) != known:
             self.fail(f"I1: {node.name} starts at {position}, its disk held {known[0]}")
 
@@ -201,6 +206,11 @@ class Checks:
                 self.happened("returned after a loss")
         elif not same_decision(known, view):
             self.fail(f"I5: two decisions on epoch {view.epoch}: {known} and {view}")
+
+    def quorum_changed(self, node: SimulatedNode, epoch: int, rule: str) -> None:
+        """See an operator told that another quorum was decided: it was, by that epoch."""
+        if not any(view.quorum_rule == rule for at, view in self.views.items() if at <= epoch):
+            self.fail(f"{node.name} told of a quorum that no epoch has: {rule}")
 
     def places_changed(self, node: SimulatedNode, epoch: int, roster: tuple[Seat, ...]) -> None:
         """See an operator told that a change was decided: it was, by that epoch."""
@@ -288,6 +298,9 @@ class Checks:
                 return f"{name} is at {status.position} of {self.end[0]}"
             if set(status.members) != set(self._world.layout.masters):
                 return f"members of epoch {status.epoch} are {status.members}"
+            parts = node.running.parts
+            if parts.publisher.failure is not None or parts.published.value != self.end[0]:
+                return f"{name} published {parts.published.value}: {parts.publisher.failure}"
         return "" if len(epochs) == 1 else f"epochs differ: {sorted(epochs)}"
 
     def check_end(self) -> None:

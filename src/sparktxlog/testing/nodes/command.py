@@ -43,8 +43,9 @@ _MEMORY = Path("/dev/shm")  # noqa: S108 - disks of simulated nodes, a directory
 def command(arguments: list[str]) -> int:
     """Run what the command line asks for; return the exit code."""
     asked = _arguments(arguments)
-    least = logging.DEBUG if asked.log else logging.CRITICAL
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(least))
+    if not asked.log:
+        structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
+        logging.disable()
     share_documents()
     if asked.mutant:
         MUTANTS[asked.mutant]()

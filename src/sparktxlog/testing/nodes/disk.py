@@ -1,22 +1,33 @@
-"""Disks of simulated nodes: what a kill, a power loss and a full disk leave of their files.
+"""Disks of simulated nodes: what a kill, a power loss and a bad disk leave of their files.
 
 A node works on real files.  When it ends, its directory is moved aside, with all that still has it
 open, and what is on the disk is copied to the old name: nothing that the ended process holds can
 reach it, and no lock of it is left.  A killed process leaves all it wrote; a power loss takes what
 was not fsynced, wholly, partly or not at all.  SQLite syncs by itself, unseen: what a commit under
-`synchronous=FULL` wrote to its log is durable, by its documentation; under less it is not.
+`synchronous=FULL` wrote to its log is durable, by its documentation; under less it is not.  What a
+commit that failed wrote may be in that log all the same, but nothing says that it is on the disk.
+A file whose fsync failed counts as clean: a later fsync brings what is written after that.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import sqlite3
 import stat
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from random import Random
+from typing import Any
 
+from sparktxlog.errors import TxLogError
+from sparktxlog.storage import front as front_module
 from sparktxlog.storage.front import FRONT_NAME, SqliteFront
+from sparktxlog.storage.front_schema import translate
+from sparktxlog.storage.interfaces import Write
 
 #: Pages SQLite may use by default, as it says.
 _ALL_PAGES = 1_073_741_823
@@ -28,8 +39,21 @@ _SHARED_MEMORY = f"{FRONT_NAME}-shm"
 _real_fsync = os.fsync
 
 
+#: Modification time of a file whose fsync failed, until it is written again; nanoseconds.
+_DISTRUSTED_NS = 1
+
+
 class KilledError(BaseException):
     """The process ends here; nothing may handle it."""
+
+
+class Failure(StrEnum):
+    """How a commit fails."""
+
+    #: Nothing of it was kept: its write failed.
+    LOST = "lost"
+    #: It stands in the log, whose fsync failed: a power loss may take it, or a part of it.
+    KEPT = "kept"
 
 
 @dataclass(slots=True)
@@ -60,6 +84,15 @@ class SimulatedDisk:
         self.generation = 1
         #: True: no file can grow.
         self.full = False
+        #: How the next commit fails, None = it does not; `lasting`: and all after it.
+        self.failing: Failure | None = None
+        self.lasting = False
+        #: Error number of each fsync of a file, 0 = none.
+        self.sync_error = 0
+        #: True: a commit failed since the front was opened.
+        self.failed = False
+        #: Writes of a commit of which nobody knows whether it was kept.
+        self.doubtful: Sequence[Write] = ()
         self._front: SqliteFront | None = None
         #: Bytes of SQLite's log that outlive a power loss.
         self._log_bytes = 0
@@ -73,7 +106,21 @@ class SimulatedDisk:
         """See a front opened: what it found is on the disk."""
         self._front = front
         self._log_bytes = self._log_size()
+        self.failed = False
+        front._db = _Connection(front._db, self)  # type: ignore[assignment]
         self.fill(self.full)
+
+    def commit_fails(self) -> Failure | None:
+        """Return how a commit that is about to be done fails, None = it does not."""
+        failure = self.failing
+        if failure is not None:
+            self.failed = True
+            self.failing = failure if self.lasting else None
+        return failure
+
+    def mend(self) -> None:
+        """Let the disk work again."""
+        self.failing, self.lasting, self.sync_error = None, False, 0
 
     def committed(self) -> None:
         """See the front commit."""
@@ -89,8 +136,17 @@ class SimulatedDisk:
             self._front._db.execute(f"PRAGMA max_page_count={pages}")
 
     def fsynced(self, path: str, descriptor: int) -> None:
-        """See a file or directory of this disk fsynced."""
+        """See a file or directory of this disk fsynced.
+
+        Raises:
+            OSError: It fails.
+        """
         status = os.fstat(descriptor)
+        if self.sync_error:
+            os.utime(path, ns=(_DISTRUSTED_NS, _DISTRUSTED_NS))
+            raise OSError(self.sync_error, os.strerror(self.sync_error), path)
+        if status.st_mtime_ns == _DISTRUSTED_NS and not stat.S_ISDIR(status.st_mode):
+            return  # its pages count as written
         if stat.S_ISDIR(status.st_mode):
             with os.scandir(path) as entries:
                 self._synced.names[path] = {entry.name: entry.inode() for entry in entries}
@@ -129,8 +185,11 @@ class SimulatedDisk:
 
     def _lose_unsynced(self, old: Path) -> None:
         log = self.path / f"{FRONT_NAME}-wal"
-        if log.exists() and log.stat().st_size > self._log_bytes:
-            os.truncate(log, self._random.randint(self._log_bytes, log.stat().st_size))
+        if log.exists() and (size := log.stat().st_size) > self._log_bytes:
+            at = self._random.choice((size, self._random.randint(self._log_bytes, size)))
+            os.truncate(log, at)
+            if self._random.random() < 0.5:  # its length was written before its content
+                os.truncate(log, size)
         # A stream of its own: how many files there are must not change what comes later.
         random, found = Random(self._random.random()), []
         for directory, _, files in os.walk(old):
@@ -186,32 +245,58 @@ class SimulatedDisk:
                     self._synced.content[path.stat().st_ino] = path.read_bytes()
 
 
-class DyingConnection:
-    """A front's connection whose process is killed before its next commit is done."""
+class _Connection:
+    """A front's connection to a disk that may fail."""
 
-    def __init__(self, connection: object) -> None:
+    def __init__(self, connection: sqlite3.Connection, disk: SimulatedDisk) -> None:
         self._connection = connection
-        self.in_transaction = False
+        self._disk = disk
+        #: True: the process is killed before its next commit is done.
+        self.dying = False
 
-    def execute(self, statement: str, *arguments: object) -> object:
-        """Execute a statement; the process does not live to commit."""
-        if statement == "COMMIT":
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether there is something to roll back; a dead process rolls nothing back."""
+        return self._connection.in_transaction and not self.dying
+
+    def execute(self, statement: str, *arguments: Any) -> sqlite3.Cursor:
+        """Execute a statement; a commit may fail, or the process not live to do it."""
+        if statement != "COMMIT":
+            return self._connection.execute(statement, *arguments)
+        if self.dying:
             raise KilledError
-        return self._connection.execute(statement, *arguments)  # type: ignore[attr-defined]
+        failure = self._disk.commit_fails()
+        if failure is not Failure.LOST:
+            done = self._connection.execute(statement)
+            if failure is None:
+                return done
+        raise _io_error()
 
-    def executemany(self, statement: str, *arguments: object) -> object:
-        """Execute a statement many times."""
-        return self._connection.executemany(statement, *arguments)  # type: ignore[attr-defined]
+
+def _io_error() -> sqlite3.Error:
+    """Return what SQLite raises on a disk that fails."""
+    error = sqlite3.OperationalError("disk I/O error")
+    error.sqlite_errorname = "SQLITE_IOERR_FSYNC"
+    return error
 
 
 def die_inside(front: SqliteFront, writes: object) -> None:
     """Begin a write and be killed in it: all of it but the commit was done."""
-    dying: object = DyingConnection(front._db)
-    front._db = dying  # type: ignore[assignment]
+    connection: Any = front._db
+    connection.dying = True
     try:
         front.write(writes)  # type: ignore[arg-type]
     except KilledError:
         return
+
+
+def tear(front: SqliteFront, writes: Sequence[Write]) -> None:
+    """Write a commit whose process does not live to see it synced."""
+    with contextlib.suppress(TxLogError):  # the disk may be full, or fail
+        front.write(writes)
 
 
 class Disks:
@@ -234,8 +319,18 @@ class Disks:
         return disk
 
     def install(self) -> None:
-        """Replace `os.fsync` for the rest of this process."""
+        """Replace `os.fsync`, and how a front is opened, for the rest of this process."""
         os.fsync = self._fsync  # type: ignore[assignment]
+        module: Any = front_module
+        opening = module.open_front
+
+        def opened(path: Path) -> sqlite3.Connection:
+            if any(disk.path == path.parent and disk.failing for disk in self._all):
+                raise translate(_io_error(), path)  # before anything is told
+            connection: sqlite3.Connection = opening(path)
+            return connection
+
+        module.open_front = opened
 
     def _fsync(self, descriptor: int) -> None:
         path = str(Path(f"/proc/self/fd/{descriptor}").readlink())

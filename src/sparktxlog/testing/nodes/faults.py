@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 from typing import TYPE_CHECKING
 
 from sparktxlog.protocol.master import first_view
 from sparktxlog.runtime.founding import core_config
+from sparktxlog.testing.nodes.disk import Failure
 from sparktxlog.testing.nodes.network import Weather
 from sparktxlog.testing.nodes.operator import Operator
 
@@ -45,10 +47,14 @@ class Faults:
             (self._slow_disk, 6),
             (self._full_disk, 8),
             (self._clock, 6),
+            (self._failing_disk, 8),
+            (self._failing_sync, 6),
             (self._lose_disk, 7),
+            (self._lose_two_disks, 4),
             (self._all, 3),
             (self._rolling_restart, 2),
             (self._operator.change_places, 10),
+            (self._operator.change_quorum, 5),
         )
         for node in world.nodes.values():
             self._usual_clock(node)
@@ -64,6 +70,7 @@ class Faults:
         for node in world.nodes.values():
             node.slow_s = _USUAL_S
             node.disk.fill(False)
+            node.disk.mend()
             if node.life is not None and node.life.paused:
                 world.loop.resume(node.life)
             if node.life is not None and node.life.wall_off_ns != node.wall_off_ns:
@@ -149,27 +156,37 @@ class Faults:
 
     def _lose_disk(self) -> None:
         """Lose a memory that the others can do without; else only `force` would help (P23)."""
-        node = self._any()
-        if self._spared(node):
+        if self._lose(self._any()):
             self._world.checks.happened("disk lost")
-            node.kill(disk=True)
-            self._back(node)
 
-    def _spared(self, node: SimulatedNode) -> bool:
-        """Whether all memories count, and the others can decide, and have it all, without one."""
+    def _lose_two_disks(self) -> None:
+        """Lose two at once, where more copies are promised and the others have a majority."""
+        if self._lose(*self._world.random.sample(list(self._world.nodes.values()), 2)):
+            self._world.checks.happened("two disks lost")
+
+    def _lose(self, *nodes: SimulatedNode) -> bool:
+        """Lose disks if all memories count, and the others can decide, and have it all."""
         world, views = self._world, self._world.checks.views
-        if node.life is None or node.running is None:
+        if any(node.life is None or node.running is None for node in nodes):
             return False
-        config = node.running.parts.config
-        view = views[max(views)] if views else first_view(core_config(config))
+        assert nodes[0].running is not None
+        view = (
+            views[max(views)] if views else first_view(core_config(nodes[0].running.parts.config))
+        )
         for other in world.nodes.values():
             seat = view.seat(other.name)
-            if seat is None or other.running is None:
+            if seat is None or other.running is None or other.disk.doubtful:
                 return False
             if other.disk.generation != seat.incarnation:
                 return False
-        others = set(world.nodes) - {node.name}
-        return view.elects(others) and view.preserves(others)
+        others = set(world.nodes) - {node.name for node in nodes}
+        # Fewer members are lost than copies were promised, then (P12).
+        if not (view.elects(others) and view.preserves(others)):
+            return False
+        for node in nodes:
+            node.kill(disk=True)
+            self._back(node)
+        return True
 
     # -- disks -------------------------------------------------------------------------------------
 
@@ -185,6 +202,28 @@ class Faults:
             self._world.checks.happened("disk full")
             node.disk.fill(True)
             self._world.after(self._between(1, 12), node.disk.fill, False)
+
+    def _failing_disk(self) -> None:
+        """The next commit of a node fails, or all of them for a while (EIO)."""
+        node, random = self._any(), self._world.random
+        node.disk.failing = random.choice(tuple(Failure))
+        node.disk.lasting = random.random() < 0.4
+        if node.disk.lasting:
+            self._world.after(self._between(1, 10), node.disk.mend)
+        if random.random() < 0.3:  # a page cache that is not to be trusted is lost as well
+            node.on_failure = self._power_fails
+
+    def _power_fails(self, node: SimulatedNode) -> None:
+        self._world.checks.happened("power loss after a failed commit")
+        node.kill(power=True)
+        self._back(node)
+
+    def _failing_sync(self) -> None:
+        """No fsync of a file succeeds at a node for a while."""
+        node, random = self._any(), self._world.random
+        self._world.checks.happened("fsync of files fails")
+        node.disk.sync_error = random.choice((errno.EIO, errno.ENOSPC))
+        self._world.after(self._between(0.1, 6), setattr, node.disk, "sync_error", 0)
 
     # -- clocks ------------------------------------------------------------------------------------
 

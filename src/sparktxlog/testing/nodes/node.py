@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from starlette.types import ASGIApp
 
 from sparktxlog.config import load_config
-from sparktxlog.errors import TxLogError
+from sparktxlog.errors import StorageError, TxLogError
 from sparktxlog.runtime.joining import StartAgainError
 from sparktxlog.runtime.running import RunningNode
 from sparktxlog.runtime.wiring import build_node
 from sparktxlog.service import app as application
 from sparktxlog.storage.front import SqliteFront
-from sparktxlog.testing.nodes.disk import die_inside
+from sparktxlog.storage.interfaces import Write
+from sparktxlog.testing.nodes.disk import die_inside, tear
 from sparktxlog.testing.nodes.virtual import Life
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 #: A write is in the middle of its transaction so often when it is caught by a kill.
 _INSIDE = 0.3
+#: A power loss finds its commit on the way to the disk so often.
+_TORN = 0.7
 
 
 def share_documents() -> None:
@@ -53,6 +56,8 @@ class SimulatedNode:
         self.life: Life | None = None
         self.running: RunningNode | None = None
         self.app: ASGIApp | None = None
+        #: Called once when a commit has failed.
+        self.on_failure: Callable[[SimulatedNode], None] | None = None
         #: True: its machine has no power.
         self.dark = False
         #: Clocks of its next life.
@@ -85,9 +90,16 @@ class SimulatedNode:
 
     async def _serve(self, life: Life) -> None:
         """Do what `sparktxlog serve` does."""
-        error = await self._serve_once()
-        while isinstance(error, StartAgainError):
+        error: TxLogError | None
+        try:
             error = await self._serve_once()
+            while isinstance(error, StartAgainError):
+                error = await self._serve_once()
+        except StorageError as refused:
+            if not (self.disk.failing or self.disk.sync_error):
+                raise
+            self.world.checks.happened("start on a failing disk")
+            self.disk.failed, error = True, refused
         self._ended(life, error)
 
     async def _serve_once(self) -> TxLogError | None:
@@ -131,8 +143,20 @@ class SimulatedNode:
         world.network.ended(life, silent=False)
         world.clients.lost(life)
         life.kill()
-        if error is not None:
+        if error is None:
+            return
+        if not (self.disk.failed and isinstance(error, StorageError)):
             world.checks.fail(f"{self.name} stopped by itself: {error}")
+        world.checks.happened("stopped by a failed write")
+        world.after(world.random.uniform(0.5, 4), self.start)
+
+    def commit_failed(self, writes: Sequence[Write]) -> None:
+        """See a commit fail: nobody knows whether it was kept."""
+        self.world.checks.happened("commit failed")
+        self.disk.doubtful = writes
+        then, self.on_failure = self.on_failure, None
+        if then is not None:
+            self.world.after(0, then, self)
 
     # -- ends --------------------------------------------------------------------------------------
 
@@ -156,7 +180,7 @@ class SimulatedNode:
         if life is None:
             return
         world.checks.note("kill", self.name, power, disk)
-        self._mark_kill(life)
+        self._mark_kill(life, power=power)
         if disk:
             self.disk.lose()
             world.checks.disk_lost(self)
@@ -169,13 +193,17 @@ class SimulatedNode:
         world.network.ended(life, silent=power)
         world.clients.lost(life)
 
-    def _mark_kill(self, life: Life) -> None:
+    def _mark_kill(self, life: Life, *, power: bool) -> None:
         """See where a kill caught the writer, sometimes inside of its transaction."""
         marks, loop = self.world.checks, self.world.loop
         for owner, work, arguments in loop.waiting_work.values():
             if owner is life and is_write(work):
                 front = work.__self__  # type: ignore[attr-defined]
-                if self.world.random.random() < _INSIDE:
+                if power and self.world.random.random() < _TORN:
+                    marks.happened("power loss while a commit was written")
+                    tear(front, *arguments)
+                    self.disk.doubtful = arguments[0]
+                elif self.world.random.random() < _INSIDE:
                     marks.happened("kill inside a transaction")
                     die_inside(front, *arguments)
                 else:

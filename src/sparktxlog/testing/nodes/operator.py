@@ -1,19 +1,22 @@
-"""An operator who changes votes and precedence while everything else goes on."""
+"""An operator who changes votes, precedence and the quorum while everything else goes on."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sparktxlog.errors import TxLogError
 from sparktxlog.protocol.view import Seat
 from sparktxlog.testing.nodes.clients import LostError
 
 if TYPE_CHECKING:
+    from sparktxlog.runtime.node import Node
     from sparktxlog.testing.nodes.node import SimulatedNode
     from sparktxlog.testing.nodes.world import World
 
 _VOTES = (1, 2, 3)
+_RULES = ("default", "all", "majority", "2")
 #: The operator waits so long for an answer, at least and at most, seconds.
 _PATIENCE_S = (0.5, 20.0)
 
@@ -26,34 +29,61 @@ class Operator:
 
     def change_places(self) -> None:
         """Ask some node for a master's new number of votes, or for another precedence."""
+        self._begin(self._ask_places)
+
+    def change_quorum(self) -> None:
+        """Ask some node for another acquisition quorum."""
+        self._begin(self._ask_quorum)
+
+    def _begin(self, ask: Callable[[SimulatedNode], Coroutine[Any, Any, None]]) -> None:
         takers = [node for node in self._world.nodes.values() if node.takes]
         if takers:
-            work = self._ask(self._world.random.choice(takers))
+            work = ask(self._world.random.choice(takers))
             task = self._world.loop.create_task(work, context=self._world.context)
             task.add_done_callback(self._world.report)
 
-    async def _ask(self, node: SimulatedNode) -> None:
-        world = self._world
+    async def _ask_places(self, node: SimulatedNode) -> None:
         wanted: list[tuple[Seat, ...]] = []
 
         def edit(roster: tuple[Seat, ...]) -> tuple[Seat, ...]:
             wanted.append(self._another(roster))
             return wanted[-1]
 
-        patience = world.random.uniform(*_PATIENCE_S)
+        patience = self._world.random.uniform(*_PATIENCE_S)
+        epoch = await self._answer(
+            node, "places", lambda asked: asked.epochs().change(edit, patience)
+        )
+        if epoch:
+            self._world.checks.places_changed(node, epoch, wanted[-1])
+
+    async def _ask_quorum(self, node: SimulatedNode) -> None:
+        rule = self._world.random.choice(_RULES)
+        patience = self._world.random.uniform(*_PATIENCE_S)
+        epoch = await self._answer(
+            node, "quorum", lambda asked: asked.epochs().set_quorum(rule, patience)
+        )
+        if epoch:
+            self._world.checks.quorum_changed(node, epoch, rule)
+
+    async def _answer(
+        self,
+        node: SimulatedNode,
+        what: str,
+        question: Callable[[Node], Coroutine[Any, Any, dict[str, Any]]],
+    ) -> int:
+        """Return the epoch that has the change, 0 = none that the operator is told of."""
+        checks = self._world.checks
         try:
-            found = await world.clients.ask(
-                node, lambda asked: asked.epochs().change(edit, patience)
-            )
+            found = await self._world.clients.ask(node, question)
         except LostError:
-            world.checks.happened("change of places lost with its node")
+            checks.happened(f"change of {what} lost with its node")
         except TxLogError as error:
-            world.checks.note("places", node.name, error.message)
-            how = "refused" if error.definite else "unknown"
-            world.checks.happened(f"change of places {how}")
+            checks.note(what, node.name, error.message)
+            checks.happened(f"change of {what} {'refused' if error.definite else 'unknown'}")
         else:
-            world.checks.happened("places changed")
-            world.checks.places_changed(node, found["epoch"], wanted[-1])
+            checks.happened(f"{what} changed")
+            return int(found["epoch"])
+        return 0
 
     def _another(self, roster: tuple[Seat, ...]) -> tuple[Seat, ...]:
         """Return a roster with other votes of a master, or with a node in front."""

@@ -152,6 +152,8 @@ class World:
         if error is None:
             node.disk.committed()
             self.checks.wrote(node, *arguments)
+        elif node.disk.failed:
+            node.commit_failed(*arguments)
         elif node.disk.full:
             self.checks.happened("disk full while a batch waits")
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from sparktxlog.errors import InvariantViolation
+from sparktxlog.errors import InvariantViolation, PayloadStoreError
 from sparktxlog.protocol.actions import (
     Action,
     PersistAnnouncement,
@@ -53,6 +53,8 @@ class Checks:
         self._numbers: dict[str, tuple[int, int]] = {}
         self.views: dict[int, View] = {}
         self.accepted: dict[RunKey, tuple[str, int]] = {}
+        #: Digests of runs that clients were told are refused for certain.
+        self._refused: set[bytes] = set()
         #: Ticket → run, once stamped.
         self.stamped: dict[int, RunKey] = {}
         self._acquired: dict[RunKey, tuple[RunHeader, int]] = {}
@@ -98,6 +100,8 @@ class Checks:
         """See a node get another disk: what clients were told of what is not on it, it forgot."""
         disk, name = node.disk, node.name
         self._checked[name] = 0
+        # A run that was withdrawn since is on it again.
+        self._refused -= {submit.digest for submit in disk.announcements.values()}
         for key in [key for key in self.accepted if key[0] == name]:
             if key not in self._positions and key not in disk.incoming:
                 del self.accepted[key]
@@ -185,6 +189,8 @@ class Checks:
             self.fail(f"I2: broken hash link at {entry.position}")
         if key_of(header) in self._positions:
             self.fail(f"I2: {key_of(header)} stands twice in the queue")
+        if header.digest in self._refused:
+            self.fail(f"I7: {header} is ordered, its client was told that it is refused")
         incarnation, number = self._numbers.get(header.origin, (1, 0))
         if header.seq != number + 1 or header.incarnation < incarnation:
             self.fail(f"I2: {header} follows number {number} of incarnation {incarnation}")
@@ -279,6 +285,8 @@ class Checks:
                 s.weight for s in view.roster
             ]:
                 marks.hit("roster changed")
+            if view.quorum_rule != before.quorum_rule:
+                marks.hit("quorum changed")
 
     def told(self, node: SimulatedNode, action: Action) -> None:
         """See what clients are told (I6, I7)."""
@@ -297,8 +305,8 @@ class Checks:
                     told = (entry.position, entry.rejections)
                     if self._told.setdefault(key_of(entry.header), told) != told:
                         self.fail(f"I7: {node.name} told {entry.header} {told}")
-            case TellRejected() if self.nobody_is_refused:
-                self.fail(f"I8: {node.name} refuses a submit: {action.code}, {action.text}")
+            case TellRejected():
+                self._check_refusal(node, action)
             case TellChange():
                 done = action.epoch is not None
                 self._world.marks.hit("change done" if done else "change of roster refused")
@@ -306,6 +314,18 @@ class Checks:
                     self._world.marks.hit("void refused")
             case _:
                 pass
+
+    def _check_refusal(self, node: SimulatedNode, action: TellRejected) -> None:
+        """I7, I8: what is refused is in no queue; in the end only lost files are a reason."""
+        withdrawn = action.code == PayloadStoreError.code
+        if withdrawn:
+            self._world.marks.hit("run withdrawn")
+        elif self.nobody_is_refused:
+            self.fail(f"I8: {node.name} refuses a submit: {action.code}, {action.text}")
+        digest = node.submits[action.ticket].digest
+        self._refused.add(digest)
+        if any(entry.header.digest == digest for entry in node.disk.queue):
+            self.fail(f"I7: {node.name} refuses what is ordered already: {action.text}")
 
     def _check_session(self, node: SimulatedNode, ticket: int) -> None:
         """P1a: the runs of one session are stamped in submit order."""

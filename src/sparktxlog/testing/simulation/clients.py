@@ -13,6 +13,8 @@ from sparktxlog.testing.simulation.world import World
 _STUBBORN, _MOST_ATTEMPTS = 0.3, 4
 
 
+#: Part of the staged runs of which a file is damaged as soon as they are accepted.
+_DAMAGED = 0.15
 #: Phases that an epoch change follows soon, and the runs that then come in so long a time.
 _NEAR_CHANGE = (Phase.SUSPECT, Phase.JOINING)
 _STEADY, _STEADY_RUNS, _STEADY_US = 0.12, 16, 1_500_000
@@ -76,6 +78,8 @@ class Clients:
         world, random = self._world, self._world.random
         if node.member and not node.paused:
             submit = world.submit(node, random.choice((1, 1, 4, 12, 24)), staged)
+            if staged and random.random() < _DAMAGED:
+                world.lost_files.add(submit.digest)
             if random.random() < _STUBBORN:
                 self._wait([_Attempt(node, node.life, submit)])
 

@@ -55,6 +55,8 @@ class SimulatedDisk:
     def __init__(self, owner: str, facts: dict[bytes, RunFacts]) -> None:
         self.owner = owner
         self.incarnation = 1
+        #: Log that its node joins, empty = the one that it is configured with.
+        self.lineage = ""
         self.reserved = 0
         #: Durable runs beyond the queue.
         self.incoming: dict[RunKey, RunHeader] = {}

@@ -29,6 +29,8 @@ _FOUNDED_WRONG = 0.2
 _DAMAGED, _MISTAKEN = 0.2, 0.05
 #: Chance of a crash where the writes of a new epoch are torn apart.
 _TORN = 0.05
+#: Part of the operator's changes that are of the acquisition quorum, and what it can be.
+_OF_QUORUM, _RULES = 0.3, ("default", "all", "majority", "1", "2")
 
 
 def found_with_wrong_clock(world: World) -> SimulatedNode | None:
@@ -78,10 +80,13 @@ class Faults:
             (self._bad_weather, 10),
             (self._slow_link, 8),
             (self._slow_disk, 6),
+            (self._full_disk, 4),
+            (self._failing_disk, 6),
             (self._clock, 6),
             (self._set_running_clock, 4),
             (self._sleep, 4),
             (self._lose_disk, 5),
+            (self._lose_two_disks, 4),
             # Not by themselves yet: some histories with them do not heal.
             (self._older_disk, 0),
             (self._wrong_disks, 0),
@@ -94,6 +99,9 @@ class Faults:
         )
         other = world.layout.faults
         self._kinds = tuple((kind, other.get(kind.__name__, weight)) for kind, weight in kinds)
+        #: Node whose next write fails, and whether all do for a while.
+        self._failing: SimulatedNode | None = None
+        self._fails_on = False
         #: Node → an image of its disk.
         self._images: dict[str, SimulatedDisk] = {}
         self._take_images()
@@ -105,7 +113,7 @@ class Faults:
         for part in (2, 5, 8):
             world.at(until * part // 10, self._away)
         if world.layout.forced:
-            self._equal_weights()
+            self._give_votes()
         for node in world.nodes.values():
             node.on_torn_epoch = self._tear
             node.on_write = self._strike_write
@@ -149,16 +157,19 @@ class Faults:
             lineage = f"forced-{self._tickets}"
             survivor.handle([ForceRequested(ticket=self._tickets, lineage=lineage)])
 
-    def _equal_weights(self) -> None:
-        """The operator gives both masters a vote again, once both are back."""
-        self._world.after(10 * _SECOND, self._equal_weights)
+    def _give_votes(self) -> None:
+        """After a `force` the operator gives each place a vote again, once its node is back."""
+        self._world.after(10 * _SECOND, self._give_votes)
         for node in self._world.nodes.values():
             view = None if node.master is None else node.master.view
-            if view is not None and node.member and len(view.members) == 2:
-                roster = tuple(replace(seat, weight=1) for seat in view.roster)
+            if view is not None and node.member:
+                back = [seat.witness or seat.node_id in view.members for seat in view.roster]
+                roster = tuple(
+                    replace(seat, weight=1) if here and not seat.weight else seat
+                    for seat, here in zip(view.roster, back, strict=True)
+                )
                 if roster != view.roster:
-                    self._tickets += 1
-                    node.handle([ChangeRequested(ticket=self._tickets, roster=roster)])
+                    self._ask(node, roster)
                 return
 
     def _down(self, node: SimulatedNode, time_us: int) -> None:
@@ -196,6 +207,9 @@ class Faults:
         for action in writing:
             if isinstance(action, PersistOwnRun) and action.header.staged_bytes:
                 self._damage(node, action.header)
+        if node is self._failing and self._world.now < self._until:
+            self._world.after(delay_us // 2, self._fail_write, node, node.life)
+            return
         if self._struck is None or self._world.now >= self._until:
             return
         if any(isinstance(action, self._struck) for action in writing):
@@ -292,6 +306,44 @@ class Faults:
         if self._may_lose(node):
             self._forget(node, self._seconds(0.1, 20))
 
+    def _lose_two_disks(self) -> None:
+        """Lose two disks at once, where more copies are promised (P12).
+
+        If the others have no majority of the votes, an operator lets the one that is left go on
+        alone, and gives the others their votes again once they are back (P23).
+        """
+        world = self._world
+        lost = world.random.sample(list(world.nodes.values()), 2)
+        names: set[str] = {node.name for node in lost}
+        left = [world.nodes[s.node_id] for s in self._views()[0].roster if s.node_id not in names]
+        if not self._may_lose_all(names):
+            return
+        if self._can_decide(names):
+            world.marks.hit("two disks lost")
+            for node in lost:
+                self._forget(node, self._seconds(0.1, 20))
+        elif len(left) == 1 and left[0].name in self._views()[0].members:
+            for node in lost:
+                if node.up:
+                    node.crash()
+                node.lose_disk()
+            world.after(self._seconds(5, 15), self._go_on_alone, left[0], lost)
+
+    def _go_on_alone(self, survivor: SimulatedNode, dead: list[SimulatedNode]) -> None:
+        """Force the survivor as soon as it is there; only then the others start again."""
+        world = self._world
+        if not survivor.member or survivor.paused:
+            world.after(2 * _SECOND, self._go_on_alone, survivor, dead)
+            return
+        world.marks.hit("two disks lost, the survivor forced")
+        self._tickets += 1
+        lineage = f"forced-{self._tickets}"
+        survivor.handle([ForceRequested(ticket=self._tickets, lineage=lineage)])
+        for node in dead:
+            world.after(self._seconds(1, 20), self._start, node)
+        if not world.layout.forced:
+            self._give_votes()
+
     def _forget(self, node: SimulatedNode, away_us: int) -> None:
         if node.up:
             node.crash()
@@ -300,20 +352,33 @@ class Faults:
 
     def _may_lose(self, node: SimulatedNode) -> bool:
         """Whether the others can do without a node's memory, whatever is decided already."""
-        world = self._world
-        if not all(self._settled(other) for other in world.nodes.values()):
-            return False
-        views = world.checks.views
-        view = views[max(views)] if views else first_view(node.config)
-        others = set(world.nodes) - {node.name}
+        return self._may_lose_all({node.name}) and self._can_decide({node.name})
+
+    def _may_lose_all(self, lost: set[str]) -> bool:
+        """Whether the other members hold all that was acquired, and their memories count.
+
+        So it is as long as fewer members are lost than copies are promised (P12).
+        """
+        nodes, others = self._world.nodes, set(self._world.nodes) - lost
+        # What a lost node is by now counts for nobody: it may be lost again before it is admitted.
         # Who stamped too far ahead votes, and what it holds is of no use to the others (C3).
-        use = {name for name in others if not self._is_far(world.nodes[name])}
-        # What was voted for may be decided already, though nobody has learned of it.
-        voted = [v.disk.ballot.accepted for v in world.nodes.values() if v.disk.ballot is not None]
-        for each in (view, *(vote.view for vote in voted if vote is not None)):
-            if each.epoch >= view.epoch and not (each.elects(others) and each.preserves(use)):
-                return False
-        return True
+        use = {name for name in others if not self._is_far(nodes[name])}
+        return all(self._settled(nodes[name]) for name in others) and all(
+            view.preserves(use) for view in self._views()
+        )
+
+    def _can_decide(self, lost: set[str]) -> bool:
+        """Whether the others have a majority of the votes."""
+        others = set(self._world.nodes) - lost
+        return all(view.elects(others) for view in self._views())
+
+    def _views(self) -> list[View]:
+        """Return the newest view, and what was voted for: it may be decided already."""
+        nodes, views = self._world.nodes.values(), self._world.checks.views
+        view = views[max(views)] if views else first_view(next(iter(nodes)).config)
+        voted = [node.disk.ballot.accepted for node in nodes if node.disk.ballot is not None]
+        later = [vote.view for vote in voted if vote is not None and vote.view.epoch >= view.epoch]
+        return [view, *later]
 
     def _take_images(self) -> None:
         """Now and then somebody copies a disk."""
@@ -397,11 +462,7 @@ class Faults:
 
     def _settled(self, node: SimulatedNode) -> bool:
         """Whether a node's memory is known under its present incarnation."""
-        world = self._world
-        views, votes = world.checks.views, [other.disk.ballot for other in world.nodes.values()]
-        view = views[max(views)] if views else first_view(node.config)
-        voted = [b.accepted.view for b in votes if b is not None and b.accepted is not None]
-        seats = [each.seat(node.name) for each in (view, *voted) if each.epoch >= view.epoch]
+        seats = [view.seat(node.name) for view in self._views()]
         # One without a place has a memory that nobody needs.
         return all(seat is None or node.disk.incarnation == seat.incarnation for seat in seats)
 
@@ -410,6 +471,32 @@ class Faults:
         self._world.marks.hit("slow disk")
         node.slow_us = self._seconds(0.05, 0.8)
         self._world.after(self._seconds(1, 30), setattr, node, "slow_us", 2_000)
+
+    def _full_disk(self) -> None:
+        """A disk has no room for a while; what it keeps is kept."""
+        node = self._any()
+        self._world.marks.hit("disk full")
+        node.full = True
+        self._world.after(self._seconds(1, 15), setattr, node, "full", False)
+
+    def _failing_disk(self) -> None:
+        """The next write of a node fails, or all of them for a while (EIO)."""
+        node = self._failing = self._any()
+        self._fails_on = self._world.random.random() < 0.5
+        if self._fails_on:
+            self._world.after(self._seconds(2, 20), self._mend_disk, node)
+
+    def _mend_disk(self, node: SimulatedNode) -> None:
+        if self._failing is node:
+            self._failing = None
+
+    def _fail_write(self, node: SimulatedNode, life: int) -> None:
+        """The node stops, as it cannot know what was kept; somebody starts it again."""
+        if node.life == life:
+            node.crash(failed=True)
+            self._world.after(self._seconds(0.1, 3), self._start, node)
+            if not self._fails_on:
+                self._mend_disk(node)
 
     def _sleep(self) -> None:
         """A machine sleeps for up to two minutes: its steady clock stands still meanwhile."""
@@ -481,8 +568,7 @@ class Faults:
             seats = [replace(s, weight=0) if s.node_id == node.name else s for s in view.roster]
             if any(seat.weight for seat in seats):
                 self._world.marks.hit("votes taken by an operator")
-                self._tickets += 1
-                other.handle([ChangeRequested(ticket=self._tickets, roster=tuple(seats))])
+                self._ask(other, tuple(seats))
                 return
 
     def _far_off(self) -> int:
@@ -563,9 +649,31 @@ class Faults:
             return  # with equal votes two masters could not go on any more
         node = world.random.choice(members)
         assert node.master is not None
-        roster = self._another(node.master.view)
+        view = node.master.view
+        if world.random.random() < _OF_QUORUM:
+            rule = world.random.choice([rule for rule in _RULES if rule != view.quorum_rule])
+            self._ask(node, view.roster, rule)
+            world.after(self._seconds(20, 120), self._usual_quorum)
+        else:
+            self._ask(node, self._another(view))
+
+    def _ask(self, node: SimulatedNode, roster: tuple[Seat, ...], rule: str = "") -> None:
+        """Ask a node for another roster, or another quorum; it may refuse, or go down over it."""
         self._tickets += 1
-        node.handle([ChangeRequested(ticket=self._tickets, roster=roster)])
+        request = ChangeRequested(ticket=self._tickets, roster=roster, quorum_rule=rule)
+        node.handle([request])
+
+    def _usual_quorum(self) -> None:
+        """The operator has the quorum again that the cluster began with, as soon as it can be."""
+        world = self._world
+        members = [node for node in world.nodes.values() if node.member and not node.paused]
+        views = [node.master.view for node in members if node.master is not None]
+        if views and all(view.quorum_rule == world.layout.quorum_rule for view in views):
+            return
+        for node in members[:1]:
+            assert node.master is not None
+            self._ask(node, node.master.view.roster, world.layout.quorum_rule)
+        world.after(10 * _SECOND, self._usual_quorum)
 
     def _rivals(self) -> None:
         """Several members want another change at one moment, on a bad network."""

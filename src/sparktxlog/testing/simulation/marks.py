@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from sparktxlog.protocol.actions import PERSISTS, PersistVoid, PersistWithdrawal
+from sparktxlog.protocol.actions import PERSISTS, PersistVoid
 from sparktxlog.protocol.balloting import (
     Accept,
     EpochMessage,
@@ -44,11 +44,12 @@ EXPECTED = (
     "expired id", "repeat ordered late",
     "duplicate rejected", "version raised", "table created", "rejected for its table",
     "payload damaged", "run voided", "void refused",
-    # No staged file is lost before its run has a stamp, so nothing is withdrawn.
+    "failed write kept", "failed write lost", "disk full", "quorum changed", "run withdrawn",
+    "two disks lost", "two disks lost, the survivor forced",
     *(
         crash_mark(kind, kept=kept)
         for kind in PERSISTS
-        if kind not in (PersistWithdrawal, PersistVoid)
+        if kind is not PersistVoid
         for kept in (True, False)
     ),
 )  # fmt: skip

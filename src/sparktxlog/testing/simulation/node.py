@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 FOUNDED_US = 1_790_000_000_000_000
 #: What enters a new epoch, behind the entries of the final queue.
 _OF_EPOCH = (PersistView, PersistRestamp)
+#: A write that cannot be done yet is tried again after so long.
+_AGAIN_US = 50_000
 
 
 class SimulatedNode:
@@ -68,6 +70,8 @@ class SimulatedNode:
         #: Microseconds a write takes, at most.
         self.slow_us = 2_000
         self.alarms: list[Alarm] = []
+        #: True: its disk has no room; a write is tried again until it has.
+        self.full = False
         #: The true disk, while another one is mounted.
         self.kept: SimulatedDisk | None = None
         self.submits: dict[int, RunSubmitted] = {}
@@ -122,7 +126,8 @@ class SimulatedNode:
         self.disk.starts += 1
         config = replace(
             self.config, incarnation=self.disk.incarnation, start=self.disk.starts,
-            boot=f"{self.name}-{self.life}", newest=self.newest,
+            boot=f"{self.name}-{self.life}", lineage=self.disk.lineage or self.config.lineage,
+            newest=self.newest,
         )  # fmt: skip
         self._clock = Clock(
             state.reserved, wall=self.wall, steady_ns=lambda: self._steady() * 1_000
@@ -132,17 +137,21 @@ class SimulatedNode:
         if self.world.greet(self):
             self.handle([Tick()])
 
-    def crash(self) -> None:
-        """Lose everything but the disk; a write in flight is kept or lost, some sends are made."""
+    def crash(self, *, failed: bool = False) -> None:
+        """Lose everything but the disk; a write in flight is kept or lost, some sends are made.
+
+        Args:
+            failed: It ends because that write failed: nothing is sent, whatever is kept.
+        """
         random = self.world.random
         writing, self._writing = self._writing, None
         if writing is not None:
-            kept = random.random() < 0.5
-            self._mark_crash(writing, kept=kept)
+            kept = not self.full and random.random() < 0.5
+            self._mark_crash(writing, kept=kept, failed=failed)
             if kept:
                 self._write(writing)
                 told = [a for a in writing if not self._stream.must_be_durable(a)]
-                for action in told[: random.randrange(len(told) + 1)]:
+                for action in told[: 0 if failed else random.randrange(len(told) + 1)]:
                     self.world.carry_out(self, action)
         self.master = None
         self.paused = False
@@ -153,8 +162,10 @@ class SimulatedNode:
         self._timer_at = -1
         self.world.lost_sight_of(self)
 
-    def _mark_crash(self, writing: list[Action], *, kept: bool) -> None:
+    def _mark_crash(self, writing: list[Action], *, kept: bool, failed: bool) -> None:
         """Count, for each kind of `Persist…` in the write in flight, what became of it."""
+        if failed:
+            self.world.marks.hit(f"failed write {'kept' if kept else 'lost'}")
         for kind in {type(a) for a in writing if self._stream.must_be_durable(a)}:
             self.world.marks.hit(crash_mark(kind, kept=kept))
 
@@ -224,8 +235,8 @@ class SimulatedNode:
     def _written(self, life: int) -> None:
         if life != self.life or self._writing is None:
             return
-        if self.paused:
-            self.world.after(50_000, self._written, life)
+        if self.paused or self.full:
+            self.world.after(_AGAIN_US, self._written, life)
             return
         batch, self._writing = self._writing, None
         self._write(batch)

@@ -99,7 +99,7 @@ def _simulate(world: World, hour_us: int, transactions: int, fault_pause_us: int
     world.network.slow_us.clear()
     world.network.weather = Weather()
     for node in world.nodes.values():
-        node.slow_us = 2_000
+        node.slow_us, node.full = 2_000, False
         node.skew_us = 0
         if not node.up:
             node.start()

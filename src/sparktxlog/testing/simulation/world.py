@@ -151,6 +151,8 @@ class World:
         self.facts: dict[bytes, RunFacts] = {}
         #: (node, digest) of runs whose files are damaged there.
         self.damaged: set[tuple[str, bytes]] = set()
+        #: Digests of runs of which the origin cannot deliver a staged file.
+        self.lost_files: set[bytes] = set()
         self._queue: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
         self._count = 0
         self._tickets = 0
@@ -313,6 +315,13 @@ class World:
         if empty and not reader.disk.is_empty and disk.incarnation == 1 and known != disk.instance:
             self.marks.hit("empty disk told")
             self.join_anew(sender, master.view)
+            return False
+        other = disk.is_empty and sender.master.view.lineage != master.view.lineage
+        if other and reader.disk.view is not None:
+            self.marks.hit("forced log told")
+            disk.lineage = master.view.lineage
+            sender.crash()
+            self.after(100_000, self._start, sender, sender.life)
             return False
         admitted = seat is None or disk.incarnation <= seat.incarnation
         if known == disk.instance and master.judge(sender.name, sender.master.standing):
@@ -506,12 +515,17 @@ class World:
             node.handle([PayloadArrived(header=header, facts=self.facts[header.digest])])
 
     def _prefetch(self, node: SimulatedNode, action: PrefetchFiles, life: int) -> None:
-        announcement = action.announcement
-        delay = self._round_trip(node, self.nodes[announcement.origin])
+        announcement, origin = action.announcement, self.nodes[action.announcement.origin]
+        delay = self._round_trip(node, origin)
         event: Event = FilesHeld(digest=announcement.digest)
         if delay is None:
             delay = 300_000
             event = FetchFailed(digest=announcement.digest, reason="its origin is away")
+        elif announcement.digest in self.lost_files:
+            # What is asked for and is not there makes the origin look at its own run.
+            event = FetchFailed(digest=announcement.digest, reason="its origin has lost a file")
+            lost = FilesLost(digest=announcement.digest, text="a staged file is damaged")
+            self.after(delay // 2, self._prefetched, origin, lost, origin.life)
         self.after(10 * delay, self._prefetched, node, event, life)
 
     def is_whole(self, node: SimulatedNode, header: RunHeader) -> bool:
