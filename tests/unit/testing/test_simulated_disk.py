@@ -152,7 +152,7 @@ def test_a_commit_that_fails_is_kept_or_not_and_is_the_last_one(
 def test_a_power_loss_tears_the_last_commit(tmp_path: Path) -> None:
     """What was committed before is there; of the last one all or nothing, and both happen."""
     left = set()
-    for seed in range(30):
+    for seed in range(8):
         disk = SimulatedDisk(tmp_path / str(seed), "a", Random(seed))
         front = opened(disk)
         put(disk, front, "before")
@@ -167,7 +167,7 @@ def test_a_power_loss_tears_the_last_commit(tmp_path: Path) -> None:
 
 def test_after_a_failed_fsync_only_what_is_written_again_is_durable(tmp_path: Path) -> None:
     found = set()
-    for seed in range(20):
+    for seed in range(10):
         disk = SimulatedDisk(tmp_path / str(seed), "a", Random(seed))
         for name in ("synced again", "written again"):
             (disk.path / name).write_bytes(b"0123456789")

@@ -17,6 +17,7 @@ from sparktxlog.protocol.actions import (
     PersistQueue,
     PersistRestamp,
     PersistView,
+    PersistWithdrawal,
     SendPost,
     TellAccepted,
     TellAcquired,
@@ -152,7 +153,7 @@ class Checks:
                 self._check_created(node, action)
             elif isinstance(action, PersistAnnouncement):
                 self._unstamped[node.name, action.ticket] = node.disk.incarnation
-            elif isinstance(action, PersistOwnRun):
+            elif isinstance(action, (PersistOwnRun, PersistWithdrawal)):
                 self._unstamped.pop((node.name, action.ticket), None)
             elif isinstance(action, PersistView):
                 self._check_view(node, action.view)

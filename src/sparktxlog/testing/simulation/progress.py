@@ -92,6 +92,7 @@ class Progress:
             and not node.paused
             and node.kept is None
             and node.slow_us <= _WRITE_US
+            and not node.full
             and abs(node.skew_us) <= _SKEW_US
             and ahead <= node.config.max_counter_lead_us
         )
