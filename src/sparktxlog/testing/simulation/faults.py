@@ -95,6 +95,7 @@ class Faults:
             (self._crash_all, 2),
             (self._rivals, 3),
             (self._stale, 4),
+            (self._lie, 8),
             (self._crash_writing, 20),
         )
         other = world.layout.faults
@@ -114,6 +115,7 @@ class Faults:
             world.at(until * part // 10, self._away)
         if world.layout.forced:
             self._give_votes()
+        world.rot.spares = lambda name: self._may_lose(world.nodes[name])
         for node in world.nodes.values():
             node.on_torn_epoch = self._tear
             node.on_write = self._strike_write
@@ -690,6 +692,14 @@ class Faults:
         """Messages of any age arrive once more."""
         self._world.marks.hit("stale messages")
         self._world.replay(20)
+
+    def _lie(self) -> None:
+        """One field of one message of a member is wrong; it may be the one that is sent next."""
+        members = [node for node in self._world.nodes.values() if node.member]
+        if members:
+            node = self._world.random.choice(members)
+            assert node.master is not None
+            self._world.rot.strike(node.name, len(node.master.view.members))
 
     def _another(self, view: View) -> tuple[Seat, ...]:
         random, roster = self._world.random, list(view.roster)

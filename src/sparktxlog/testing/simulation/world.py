@@ -59,6 +59,7 @@ from sparktxlog.testing.simulation.checks import Checks
 from sparktxlog.testing.simulation.marks import Marks
 from sparktxlog.testing.simulation.network import Network, Weather
 from sparktxlog.testing.simulation.node import SimulatedNode
+from sparktxlog.testing.simulation.rot import Rot
 
 #: Tables that there may be.
 _TABLES = 40
@@ -146,6 +147,7 @@ class World:
         self.steps = 0
         self.network = Network(self.random, Weather())
         self.marks = Marks()
+        self.rot = Rot(self.random, self.marks.hit)
         #: Told of each phase that a node enters.
         self.on_phase: Callable[[Phase], None] = lambda phase: None
         self.facts: dict[bytes, RunFacts] = {}
@@ -309,6 +311,7 @@ class World:
     def _introduce(self, sender: SimulatedNode, reader: SimulatedNode) -> bool:
         """Let a node show what it loaded, and another one judge it, as `Greeter` does."""
         assert sender.master is not None and reader.master is not None
+        shown = self.rot(sender.name, sender.master.standing)
         master, disk, empty = reader.master, sender.disk, sender.disk.is_empty
         empty = empty and sender.name not in self.layout.witnesses  # it keeps no queue
         seat, known = master.view.seat(sender.name), reader.disk.instances.get(sender.name)
@@ -324,7 +327,7 @@ class World:
             self.after(100_000, self._start, sender, sender.life)
             return False
         admitted = seat is None or disk.incarnation <= seat.incarnation
-        if known == disk.instance and master.judge(sender.name, sender.master.standing):
+        if known == disk.instance and master.judge(sender.name, shown):
             self.marks.hit("older disk told")
             self.join_anew(sender, master.view)
             return False
@@ -336,7 +339,7 @@ class World:
         if admitted:
             reader.disk.instances[sender.name] = disk.instance
         self._greeted[reader.name, sender.name] = (reader.life, sender.life)
-        greeted = Greeted(peer=NodeId(sender.name), standing=sender.master.standing)
+        greeted = Greeted(peer=NodeId(sender.name), standing=shown)
         reader.handle([greeted])
         return True
 
@@ -406,6 +409,7 @@ class World:
 
     def send(self, sender: SimulatedNode, receiver: str, event: Event) -> None:
         """Put a message on its way."""
+        event = self.rot.sent(sender.name, event)
         self._remember(sender.name, receiver, event)
         delays = self.network.delays(sender.name, receiver)
         if len(delays) == 1:
