@@ -114,8 +114,7 @@ class Master:
         self._now = now
         self._view = state.view or first_view(config)
         self._is_member = self._counts_me(self._view)
-        #: Empty, or why this node takes no more part (P10).
-        self._halted = ""
+        self._halted = ""  # or why this node takes no more part (P10)
         self._outbox = Outbox()
         self._queue = SynchronizedQueue(config, state)
         floor = max((run.header.ts for run in state.incoming), default=0)
@@ -141,8 +140,8 @@ class Master:
         self._standings = Standings(state.standings)
         #: Node → incarnation of which nothing is believed any more, and why (P10).
         self._doubted: dict[str, tuple[int, str]] = {}
-        #: Members with another queue than this node's (I1).
-        self._differing: set[str] = set()
+        self._sound: dict[str, str] = {}  # node → its process that showed enough (P30)
+        self._differing: set[str] = set()  # members with another queue than this node's (I1)
         voter = Voter(self._view.epoch, state.ballot)
         self._phase, self._phase_at = self._first_phase(voter), now
         self._succession = self.succession_class(self, config, self._outbox, voter, now)
@@ -428,14 +427,15 @@ class Master:
             return short
         if not shown.start or seat is None or seat.incarnation != shown.incarnation:
             return ""
-        if known is not None and known.boot == shown.boot:
-            return ""
+        if shown.boot and shown.boot in (self._sound.get(peer), known and known.boot):
+            return ""  # an earlier word of a process that showed enough: it came late
         held = self._ordering.durable_of(peer)
         if shown.seq_now < held:
             return f"own transactions up to {shown.seq_now}, here are {held}"
         current = shown.epoch == view.epoch == key[0] and peer in view.members
         if current and shown.counter_now < key[1]:
             return f"counter {shown.counter_now}, the queue here ends at {key[1]}"
+        self._sound[peer] = shown.boot
         return ""
 
     def _take_in(self, event: PostReceived | PayloadArrived, now: int) -> None:

@@ -104,8 +104,11 @@ def what_is_held_here_tells(core: type[Master]) -> None:
     header = node.run_of("b", 1, node.now)
     assert queued(node.feed(tail_of(LINEAGE, entry_of(header, 1, bytes(32)))) + node.push(header))
     back = Standing(start=9, boot="second", epoch=1, seq_now=1, counter_now=header.ts)
-    assert node.master.judge("b", back) == ""
     assert node.master.judge("b", replace(back, seq_now=0))
+    assert node.master.judge("b", back) == ""
+    late = replace(back, seq_now=0, counter_now=0)
+    assert node.master.judge("b", late) == "", "an earlier greeting that came late"
+    assert node.master.judge("b", replace(late, boot="third"))
     assert node.master.judge("c", replace(back, seq_now=0, counter_now=header.ts - 1))
 
 

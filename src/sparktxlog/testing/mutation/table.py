@@ -395,6 +395,8 @@ _STANDING = (
        patched((Standings, "said", standing.votes_show_nothing)), "t"),
     _m("P30", "own-streams-not-compared", "compares no greeting with what it holds of the node",
        patched((Ordering, "durable_of", standing.holds_nothing)), "t"),
+    _m("P30", "late-greetings-count", "takes an earlier greeting that comes late for an older disk",
+       patched((Master, "judge", standing.judged_each_time)), "t"),
     _m("P30", "standings-volatile", "forgets at a restart what others showed",
        patched((Standings, "take", standing.nothing_is_kept)), "t"),
     _m("P29", "unheard-left-out", "goes on in the first epoch without a node it never heard",
