@@ -16,12 +16,12 @@ from tests.service.test_staged_files import create
 
 from sparktxlog.config import NodeConfig
 from sparktxlog.errors import NotMemberError
-from sparktxlog.model.ids import NodeId
+from sparktxlog.model.ids import NodeId, transaction_id_from_text
 from sparktxlog.model.receipt import Level
 from sparktxlog.protocol.messages import MergeBase
 from sparktxlog.protocol.phases import Phase
 from sparktxlog.protocol.view import Seat, View
-from sparktxlog.runtime.joining import StartAgainError
+from sparktxlog.runtime.joining import JoinOrder, StartAgainError, keep_order
 from sparktxlog.runtime.running import RunningNode
 from sparktxlog.storage.front import SqliteFront
 from sparktxlog.storage.interfaces import PutView
@@ -117,13 +117,20 @@ def test_a_member_with_an_older_disk_comes_back_as_another(tmp_path: Path) -> No
             await made.start("C")
             for name in "CABC":
                 last = await made.commit(name)
-            await made.stop("C")
+            await made.stop("A", "B", "C")
             shutil.rmtree(tmp_path / "C")
             shutil.copytree(tmp_path / "image", tmp_path / "C")
             await made.start("C")
+            # Nobody can tell it yet.  What it takes now is neither lost nor given numbers twice.
+            taken = await made.nodes["C"].node.submit(create(), level=Level.ACCEPTED, timeout=30)
+            await made.start("A", "B")
             await until(lambda: made.in_step() and made.nodes["C"].parts.master.incarnation == 2)
+            last += 1
+            await until(lambda: {position for position, _ in made.ends()} == {last})
             assert made.halted() == []
-            assert {position for position, _ in made.ends()} == {last}
+            assert taken.transaction_id is not None
+            taken_id = transaction_id_from_text(taken.transaction_id)
+            assert made.nodes["A"].parts.master.locate(taken_id) == last
             assert await made.commit("C") == last + 1
             seats = {one.parts.master.view.seat("C") for one in made.nodes.values()}
             assert [seat and seat.incarnation for seat in seats] == [2]
@@ -223,3 +230,47 @@ def test_a_copied_data_directory_is_refused_and_the_original_goes_on(tmp_path: P
             assert made.halted() == []
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("when", ["it was told nothing", "it was told to join", "it asks to join"])
+def test_of_two_equal_masters_one_with_an_older_disk_is_admitted_after_force(
+    tmp_path: Path, when: str
+) -> None:
+    """The other one has half of the votes and waits: an operator lets it go on, no more."""
+
+    async def main() -> None:
+        async with sites(tmp_path, "AB", **QUICK) as made:
+            await made.start("A", "B")
+            await made.commit("B")
+            await made.stop("B")
+            shutil.copytree(tmp_path / "B", tmp_path / "image")
+            await made.start("B")
+            last = await made.commit("B")
+            await until(made.in_step)
+            await made.stop("B")
+            shutil.rmtree(tmp_path / "B")
+            shutil.copytree(tmp_path / "image", tmp_path / "B")
+            epochs = made.nodes["A"].parts.epochs
+            if when == "it was told to join":
+                order = JoinOrder(lineage=made.configs["A"].lineage, incarnation=2)
+                front = SqliteFront(made.configs["B"].data_dir)
+                front.write([keep_order(order)])
+                front.close()
+            elif when == "it asks to join":
+                await made.start("B")
+                await until(lambda: made.nodes["B"].parts.master.incarnation == 2)
+                await until(lambda: made.phases("B") == [Phase.JOINING] and in_touch(made))
+                assert (epochs.restriction.shown() or {})["waits_for"] == ["B"]
+            assert epochs.linked_voters() == []
+            await epochs.force(epochs.force_text(), 30)
+            if when != "it asks to join":
+                await made.start("B")
+            await until(lambda: made.in_step() and made.nodes["B"].parts.master.incarnation == 2)
+            assert made.halted() == []
+            assert await made.commit("B") == last + 1
+
+    asyncio.run(main())
+
+
+def in_touch(made: Sites) -> bool:
+    return all(link.up for node in made.nodes.values() for link in node.parts.links.values())

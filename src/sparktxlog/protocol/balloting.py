@@ -68,6 +68,12 @@ class Standing:
     seq_now: int = 0
     counter_now: int = 0
 
+    @property
+    def is_blank(self) -> bool:
+        """Whether a node showed that it keeps nothing of any log, and never voted."""
+        kept = self.seq or self.position or self.held or self.promised.number
+        return self.start > 0 and self.epoch <= 1 and not kept
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:

@@ -219,8 +219,12 @@ class Collecting:
     def _learn_next(
         self, stream: Stream, header: RunHeader, now: int, *, frozen: bool, fetched: bool
     ) -> Run:
-        own = stream is self._own and header.incarnation == self._config.incarnation
-        if header.seq != stream.known + 1 or own:
+        if stream is self._own and header.incarnation == self._config.incarnation:
+            raise OutdatedError(
+                f"the log holds own transactions up to {header.last}, this node only up to "
+                f"{stream.known}"
+            )
+        if header.seq != stream.known + 1:
             raise InvariantViolation(
                 f"the tail continues {header.origin} at {header.seq}, this node at "
                 f"{stream.known + 1}",

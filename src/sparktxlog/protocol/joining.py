@@ -88,6 +88,12 @@ class Admission:
     def _is_old(self, asking: _Asking, now: int) -> bool:
         return now > asking.at + 2 * self._patience_us
 
+    def greeted(self, node: str, incarnation: int) -> None:
+        """Forget a wish to join of a node that is, again, what it was before it."""
+        asking = self._asking.get(NodeId(node))
+        if asking is not None and incarnation < asking.request.incarnation:
+            del self._asking[NodeId(node)]
+
     def entered(self, view: View) -> None:
         """Forget who is a member now."""
         for node in view.members:

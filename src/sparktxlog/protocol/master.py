@@ -76,7 +76,7 @@ from sparktxlog.protocol.outbox import Outbox
 from sparktxlog.protocol.phases import TAKES_SUBMITS, TRANSITIONS, Phase
 from sparktxlog.protocol.recovery import MasterConfig, RecoveredRun, RecoveredState
 from sparktxlog.protocol.staging import Prefetching, Staging, is_late, recovered_submit
-from sparktxlog.protocol.standing import Standings, shortfall
+from sparktxlog.protocol.standing import Standings, check_incarnation
 from sparktxlog.protocol.status import Awaited, AwaitReason, MasterStatus
 from sparktxlog.protocol.succession import Succession
 from sparktxlog.protocol.synchronized import SynchronizedQueue
@@ -117,7 +117,9 @@ class Master:
         self._halted = ""  # or why this node takes no more part (P10)
         self._outbox = Outbox()
         self._queue = SynchronizedQueue(config, state)
-        floor = max((run.header.ts for run in state.incoming), default=0)
+        floor = max(
+            (r.header.ts for r in state.incoming if not self._is_former(r.header)), default=0
+        )
         self._counter = TimestampCounter(
             reserved=state.reserved,
             floor=max(floor, state.base_key[1]),
@@ -140,7 +142,6 @@ class Master:
         self._standings = Standings(state.standings)
         #: Node → incarnation of which nothing is believed any more, and why (P10).
         self._doubted: dict[str, tuple[int, str]] = {}
-        self._sound: dict[str, str] = {}  # node → its process that showed enough (P30)
         self._differing: set[str] = set()  # members with another queue than this node's (I1)
         voter = Voter(self._view.epoch, state.ballot)
         self._phase, self._phase_at = self._first_phase(voter), now
@@ -158,6 +159,11 @@ class Master:
         self._ordering = self._new_ordering(incoming, now)
         #: What this node loaded at its start (P30).
         self._standing = self._loaded(voter)
+
+    def _is_former(self, header: RunHeader) -> bool:
+        """Return whether a run is of this node as it was: of that nobody knows a promise."""
+        own = self._config
+        return header.origin == own.node_id and header.incarnation != own.incarnation
 
     def _loaded(self, voter: Voter) -> Standing:
         seq, held = self._ordering.loaded()
@@ -410,6 +416,11 @@ class Master:
         known = self._standings.of(node)
         return known is not None and known.boot == boot
 
+    def is_blank(self, node: str) -> bool:
+        """Return whether a node showed nothing yet that anything could rest on."""
+        known = self._standings.of(node)
+        return known is not None and known.is_blank
+
     def judge(self, peer: str, shown: Standing) -> str:
         """Return why a node that greets must come back under the next incarnation (P30).
 
@@ -419,24 +430,8 @@ class Master:
         doubt = self._doubted.get(peer)
         if doubt is not None and shown.incarnation <= doubt[0]:
             return doubt[1]
-        known, view, key = self._standings.of(peer), self._view, self._queue.key
-        seat = view.seat(peer)
-        if shown.start and seat is not None and shown.incarnation < seat.incarnation:
-            return f"incarnation {shown.incarnation}, the log has it as {seat.incarnation}"
-        if known is not None and (short := shortfall(shown, known)):
-            return short
-        if not shown.start or seat is None or seat.incarnation != shown.incarnation:
-            return ""
-        if shown.boot and shown.boot in (self._sound.get(peer), known and known.boot):
-            return ""  # an earlier word of a process that showed enough: it came late
         held = self._ordering.durable_of(peer)
-        if shown.seq_now < held:
-            return f"own transactions up to {shown.seq_now}, here are {held}"
-        current = shown.epoch == view.epoch == key[0] and peer in view.members
-        if current and shown.counter_now < key[1]:
-            return f"counter {shown.counter_now}, the queue here ends at {key[1]}"
-        self._sound[peer] = shown.boot
-        return ""
+        return self._standings.judge(peer, shown, self._view, self._queue.key, held)
 
     def _take_in(self, event: PostReceived | PayloadArrived, now: int) -> None:
         """Take in what a peer says; one that contradicts itself is not believed any more (P10)."""
@@ -488,6 +483,7 @@ class Master:
         if isinstance(event, Greeted):
             counts = self._speaks(event.peer, event.standing.incarnation)
             self._standings.greeted(event.peer, event.standing, counts=counts)
+            self._succession.admission.greeted(event.peer, event.standing.incarnation)
             return
         if event.decision:
             raise InvariantViolation(event.text, hint=QUARANTINE_HINT, peer=event.peer)
@@ -697,6 +693,7 @@ class Master:
         else:
             self._enter(Phase.IDLE, f"epoch {view.epoch} goes on without this node")
             self._enter(Phase.JOINING, "asks to be admitted again")
+        check_incarnation(view, self._config.node_id, self.incarnation)
 
     def _take_into_force(self, now: int) -> None:
         """Install a decided view once its final queue is durable here (P18)."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from sparktxlog.model.ids import NodeId
-from sparktxlog.protocol.balloting import MemberState, Promise, Vote
+from sparktxlog.protocol.balloting import Flushed, MemberState, Promise, Vote
 from sparktxlog.protocol.bounds import LARGEST, all_fit
 from sparktxlog.protocol.messages import RunHeader
 from sparktxlog.protocol.union import FinalQueue, final_queue
@@ -134,9 +134,9 @@ class Proposer:
         members = self.candidate.members
         if not members:
             return False  # a roster without any of those that hold the log
-        states = {node: self._promises[node].state for node in members if node in self._promises}
         if not self.candidate.voided:  # that is asked of each: who holds the run must say so
-            self.flushed = {n for n, state in states.items() if state and queue.is_held(state)}
+            told = [p for p in self._promises.values() if self.is_to_be(p)]
+            self.flushed = {p.sender for p in told if p.state and queue.is_held(p.state)}
         self._heard = dict.fromkeys(members, now)
         self._enter(Stage.ACCEPT if self.flushed.issuperset(members) else Stage.FLUSH, now)
         return True
@@ -251,6 +251,14 @@ class Proposer:
         )
         spoken = {node: promise.newest for node, promise in self._promises.items()}
         return replace(chosen, version=raised(view, chosen, spoken))
+
+    def is_to_be(self, message: Promise | Flushed) -> bool:
+        """Return whether a node speaks as what the candidate admits it as.
+
+        One that asked to join may have found the disk again that it had, and be what it was.
+        """
+        candidate = self.candidate
+        return candidate is not None and candidate.is_current(message.sender, message.incarnation)
 
     # -- flush -------------------------------------------------------------------------------------
 

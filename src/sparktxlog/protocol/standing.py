@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from sparktxlog.errors import OutdatedError
 from sparktxlog.protocol.balloting import (
     Accepted,
     Decide,
@@ -26,7 +27,7 @@ from sparktxlog.protocol.balloting import (
     epoch_of,
 )
 from sparktxlog.protocol.messages import Post
-from sparktxlog.protocol.view import Ballot
+from sparktxlog.protocol.view import Ballot, View
 
 #: A counter that grew by so much is written, microseconds.
 _PACE_US = 10_000_000
@@ -38,6 +39,8 @@ def shortfall(shown: Standing, known: Standing) -> str:
         return ""
     if shown.incarnation < known.incarnation:
         return f"incarnation {shown.incarnation}, before {known.incarnation}"
+    if known.is_blank and not shown.is_blank:
+        return ""  # an empty disk was there for a while
     if known.boot and shown.boot == known.boot:
         return ""  # the same process: what it loaded is behind what it said since
     if known.start and shown.start <= known.start:
@@ -61,6 +64,20 @@ def shortfall(shown: Standing, known: Standing) -> str:
     return ""
 
 
+def check_incarnation(view: View, node: str, incarnation: int) -> None:
+    """Come back as another if the log has this node as a later one, admitted meanwhile.
+
+    Raises:
+        OutdatedError: It has.
+    """
+    seat = view.seat(node)
+    if seat is not None and seat.incarnation > incarnation:
+        raise OutdatedError(
+            f"the log has this node as incarnation {seat.incarnation}: this disk, of incarnation "
+            f"{incarnation}, is an older one"
+        )
+
+
 class Standings:
     """The greatest that each other node showed.
 
@@ -68,7 +85,7 @@ class Standings:
         known: What is durable here.
     """
 
-    __slots__ = ("_counters", "_due", "_known", "_late", "_waiting")
+    __slots__ = ("_counters", "_due", "_known", "_late", "_sound", "_waiting")
 
     def __init__(self, known: Mapping[str, Standing]) -> None:
         self._known: dict[str, Standing] = dict(known)
@@ -76,6 +93,8 @@ class Standings:
         self._waiting: dict[str, Standing] = {}
         #: Node → counter in its latest write.
         self._counters = {node: standing.counter for node, standing in known.items()}
+        #: Node → its latest process that showed enough.
+        self._sound: dict[str, str] = {}
         #: Nodes whose standing is to be written now, or with the next write.
         self._due: set[str] = set()
         self._late: set[str] = set()
@@ -88,6 +107,33 @@ class Standings:
         """Return the greatest that a node showed."""
         return self._known.get(node)
 
+    def judge(
+        self, peer: str, shown: Standing, view: View, key: tuple[int, int, str, int], held: int
+    ) -> str:
+        """Return why a node that greets must come back as another, empty = it need not.
+
+        Args:
+            view: This node's.
+            key: Of the end of the queue here.
+            held: Up to which number runs of the node are durable here.
+        """
+        known, seat = self._known.get(peer), view.seat(peer)
+        if shown.start and seat is not None and shown.incarnation < seat.incarnation:
+            return f"incarnation {shown.incarnation}, the log has it as {seat.incarnation}"
+        if known is not None and (short := shortfall(shown, known)):
+            return short
+        if not shown.start or seat is None or seat.incarnation != shown.incarnation:
+            return ""
+        if shown.boot and shown.boot in (self._sound.get(peer), known and known.boot):
+            return ""  # an earlier word of a process that showed enough: it came late
+        if shown.seq_now < held:
+            return f"own transactions up to {shown.seq_now}, here are {held}"
+        current = shown.epoch == view.epoch == key[0] and peer in view.members
+        if current and shown.counter_now < key[1]:
+            return f"counter {shown.counter_now}, the queue here ends at {key[1]}"
+        self._sound[peer] = shown.boot
+        return ""
+
     def greeted(self, node: str, shown: Standing, *, counts: bool = True) -> None:
         """Take in the standing that an accepted greeting shows.
 
@@ -98,7 +144,7 @@ class Standings:
             self._waiting[node] = shown
             return
         known = self._known.get(node)
-        if known is None or shown.incarnation > known.incarnation:
+        if known is None or shown.incarnation > known.incarnation or known.is_blank:
             self._known[node] = shown
             self._due.add(node)
         elif shown.incarnation == known.incarnation and shown.start >= known.start:

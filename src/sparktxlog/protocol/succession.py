@@ -298,7 +298,10 @@ class Succession:
             case Flush():
                 self._on_flush(message, now)
             case Flushed():
-                self.flushed(message.sender, message.ballot, message.missing, now, message.whole)
+                if self.proposer and self.proposer.is_to_be(message):
+                    self.flushed(
+                        message.sender, message.ballot, message.missing, now, message.whole
+                    )
             case Accept():
                 self._on_accept(message, now)
             case Accepted():

@@ -53,6 +53,7 @@ class Epochs:
         receipts: Who waits for transactions.
         tell: Puts an event into the core's queue.
         links_up: Returns the nodes that this one is linked to.
+        is_joiner: Returns whether one of them only wants to join: it has no vote.
         addresses: Returns which of several addresses of a peer answer this node.
         now: Log clock, microseconds.
         history: Told of each epoch that comes into force.
@@ -73,6 +74,7 @@ class Epochs:
         now: Callable[[], int],
         history: EpochHistory,
         halted: Callable[[], str] = str,
+        is_joiner: Callable[[str], bool] = lambda node_id: False,
         config: NodeConfig | None = None,
     ) -> None:
         self._config = config
@@ -94,7 +96,8 @@ class Epochs:
         self._addresses = AddressReports()
         #: Why the phase is what it is.
         self.reason = first_reason(master.phase, master.view, node_id)
-        self.restriction = Restriction(master, node_id, links_up, now)
+        self._is_joiner = is_joiner
+        self.restriction = Restriction(master, node_id, self._voices, now)
 
     # -- what the core tells -----------------------------------------------------------------------
 
@@ -204,12 +207,16 @@ class Epochs:
 
     def linked_voters(self) -> list[str]:
         """Return the other nodes with a vote that this one is linked to, in precedence order."""
-        up = set(self._links_up())
+        up = set(self._voices())
         return [
             str(seat.node_id)
             for seat in self._master.view.roster
             if seat.weight and seat.node_id in up and seat.node_id != self._node_id
         ]
+
+    def _voices(self) -> list[str]:
+        """Return the linked nodes whose votes and promises count."""
+        return [node for node in self._links_up() if not self._is_joiner(node)]
 
     async def _ask(self, ticket: int, event: Event, timeout: float) -> dict[str, Any]:
         halted = self._halted()

@@ -39,6 +39,7 @@ from sparktxlog.runtime.ancestry import Ancestry
 from sparktxlog.runtime.clock import wall_us
 from sparktxlog.runtime.executor import Executor
 from sparktxlog.runtime.snapshots import SnapshotTaker
+from sparktxlog.runtime.standings import become_another
 from sparktxlog.runtime.uncompared import Keeper, keep_uncompared, uncompared
 from sparktxlog.storage.interfaces import FrontSnapshot, PutValue, ResetFront, Write
 from sparktxlog.supervision import Supervisor
@@ -104,7 +105,6 @@ class Joining:
         remains: Why this node may not begin a log, though it keeps nothing; None = it may.
         supervisor: Keeps the steps going.
         incarnation: Under which this node takes part.
-        as_another: Returns what is written beside the order, by a node that keeps something.
         unheard: Returns the other places of the configured first epoch that were never heard.
         is_witness: Whether this node only votes: it has no queue to take over.
     """
@@ -126,7 +126,6 @@ class Joining:
         remains: TxLogError | None = None,
         supervisor: Supervisor | None = None,
         incarnation: int = 1,
-        as_another: Callable[[], Sequence[Write]] = tuple,
         unheard: Callable[[], Iterable[str]] = tuple,
         is_witness: bool = False,
     ) -> None:
@@ -138,7 +137,6 @@ class Joining:
         self._keeper = keeper
         self._on_diverged = on_diverged
         self._own = incarnation
-        self._as_another = as_another
         self._unheard = unheard
         self._node_id = node_id
         self._order = order
@@ -206,7 +204,7 @@ class Joining:
                 "this node joins" if fresh else "this node's disk is an older one: it joins anew",
                 lineage=order.lineage, incarnation=order.incarnation, told_by=hello.node_id,
             )  # fmt: skip
-            others = () if fresh else self._as_another()
+            others = () if fresh else (become_another(),)
             self._task = self._start("joining", lambda: self._keep(order, others))
 
     def _start(
@@ -222,7 +220,7 @@ class Joining:
         order = JoinOrder(lineage=view.lineage, incarnation=incarnation, log=log)
         if self._task is None:
             _log.error("this node's disk is an older one: it joins anew", incarnation=incarnation)
-            others = self._as_another()
+            others = (become_another(),)
             self._task = self._start("joining", lambda: self._keep(order, others))
 
     async def _keep(self, order: JoinOrder, others: Sequence[Write] = ()) -> None:

@@ -114,7 +114,7 @@ class Followed:
         """Return whether a node of that view takes this one's view over by itself."""
         if view.lineage == self.lineage:
             return view.epoch <= self.epoch
-        return (view.lineage, view.epoch) in self.ancestors
+        return any(name == view.lineage and view.epoch <= last for name, last in self.ancestors)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

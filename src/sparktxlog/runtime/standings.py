@@ -8,7 +8,14 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from sparktxlog.protocol.balloting import Standing
-from sparktxlog.storage.interfaces import Front, FrontState, PutAnnouncement, PutValue, Write
+from sparktxlog.storage.interfaces import (
+    Front,
+    FrontState,
+    PutAnnouncement,
+    PutReservation,
+    PutValue,
+    Write,
+)
 
 #: UUID made with the data directory: two nodes under one id differ in it.
 INSTANCE = "instance"
@@ -40,21 +47,37 @@ def count_start(values: Mapping[str, bytes]) -> tuple[int, PutValue]:
     return number, PutValue(name=_STARTS, value=str(number).encode())
 
 
-def go_on_as_another(node_id: str, state: FrontState, front: Front) -> list[Write]:
-    """Return what a node with an older disk writes beside its order to join.
+def become_another() -> PutValue:
+    """Return the write that makes a node another one: a copy of it is no more than a stranger."""
+    return PutValue(name=INSTANCE, value=str(uuid.uuid4()).encode())
 
-    It gets another instance, so that a copy of it is no more than a stranger.  Own runs under the
-    old incarnation become unstamped ones: each may be in the log already, beyond this queue, under
-    the number that it has here.  They are stamped once this node is a member again, and those that
-    the log has are refused then as duplicates, by their ids.
+
+def begin_as_another(
+    node_id: str, incarnation: int, state: FrontState, front: Front
+) -> list[Write]:
+    """Return what a node writes before it begins under a later incarnation; often nothing.
+
+    It does so at each start until it has taken a view up under that incarnation.  Nobody knows a
+    promise of it, so its counter begins anew.  Own runs under the old one become unstamped: each
+    may be in the log already, beyond this queue, under the number that it has here.  They are
+    stamped once this node is a member, and those that the log has are refused then as duplicates,
+    by their ids.
+
+    Args:
+        incarnation: Under which it is to join.
     """
-    writes: list[Write] = [PutValue(name=INSTANCE, value=str(uuid.uuid4()).encode())]
-    ticket = max((waiting.ticket for waiting in state.core.announcements), default=0)
-    for run in sorted(state.core.incoming, key=lambda run: run.header.seq):
+    core = state.core
+    if incarnation <= state.incarnation:
+        return []
+    writes: list[Write] = [PutReservation(counter=0)] if core.reserved else []
+    kept = {waiting.digest for waiting in core.announcements}
+    ticket = max((waiting.ticket for waiting in core.announcements), default=0)
+    for run in sorted(core.incoming, key=lambda run: run.header.seq):
         header = run.header
-        payload = front.read_payload(header.origin, header.incarnation, header.seq)
-        if header.origin != node_id or payload is None:
+        if header.origin != node_id or header.digest in kept:
             continue
-        ticket += 1
-        writes.append(PutAnnouncement(ticket=ticket, digest=header.digest, payload=payload))
+        payload = front.read_payload(header.origin, header.incarnation, header.seq)
+        if payload is not None:
+            ticket += 1
+            writes.append(PutAnnouncement(ticket=ticket, digest=header.digest, payload=payload))
     return writes

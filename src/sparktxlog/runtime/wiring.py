@@ -56,8 +56,8 @@ from sparktxlog.runtime.snapshots import SnapshotTaker
 from sparktxlog.runtime.standings import (
     INSTANCE,
     PEER_INSTANCE,
+    begin_as_another,
     count_start,
-    go_on_as_another,
     kept_standings,
 )
 from sparktxlog.runtime.transfers import Transfers
@@ -110,6 +110,10 @@ class _Builder:
         self.session = session
         self.loop = asyncio.get_running_loop()
         self.state: FrontState = front.load(1 if config.is_witness else config.id_window)
+        self.order = join_order(self.state.values)
+        if self.order is not None:
+            front.write(begin_as_another(config.node_id, self.order.incarnation, self.state, front))
+            self.state = front.load(1 if config.is_witness else config.id_window)
         self.boot = str(uuid.uuid4())
         start, counted = count_start(self.state.values)
         check_version(config, self.state.core, config.data_dir)
@@ -120,7 +124,6 @@ class _Builder:
             values=self.state.values | {write.name: write.value for write in founding},
             core=replace(self.state.core, standings=kept_standings(self.state.values)),
         )
-        self.order = join_order(self.state.values)
         self.remains = self._find_remains(config)
         self.config = config = with_lineage(
             config, self.state.core.view, self.order, self.state.values
@@ -156,7 +159,8 @@ class _Builder:
         """Return the wired node."""
         config = self.config
         turns = self._build_core()
-        greeter, signer, verifier = self._greeting()
+        self.greeter, signer, verifier = self._greeting()
+        greeter = self.greeter
         self._build_surroundings(greeter, signer)
         if not self.links or not self._is_fresh():
             self.epochs.history.take_up(self.master.view, self.master.phase)
@@ -209,6 +213,9 @@ class _Builder:
 
     def _hears(self, site: str) -> bool:
         return site == self.config.node_id or (site in self.links and self.links[site].up)
+
+    def _is_joiner(self, site: str) -> bool:
+        return self.greeter.is_joiner(site)
 
     def _build_core(self) -> Turns:
         """Wire what the core needs to work."""
@@ -269,7 +276,6 @@ class _Builder:
             incarnation=self.core.incarnation,
             unheard=self._unheard,
             is_witness=config.is_witness,
-            as_another=lambda: go_on_as_another(self.config.node_id, self.state, self.front),
         )
         self.membership = self._build_membership(greeter, signer)
         self.fetcher = Fetcher(
@@ -363,6 +369,7 @@ class _Builder:
             is_fresh=self._is_fresh,
             is_linked=self._is_linked,
             doubt=self.master.judge,
+            is_blank=self.master.is_blank,
             shown=self.epochs.shown,
             standing=lambda: self.master.standing,
         )
@@ -418,6 +425,7 @@ class _Builder:
             receipts=self.receipts,
             tell=self.cycle.tell_always,
             links_up=lambda: [node_id for node_id, link in self.links.items() if link.up],
+            is_joiner=self._is_joiner,
             addresses=lambda: found_addresses(self.links),
             now=self.clock.now,
             history=EpochHistory(self.state.values, put=self.executor.write_then),

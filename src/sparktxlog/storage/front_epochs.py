@@ -309,7 +309,7 @@ def newer_view(held: View | None, told: View | None) -> View | None:
     """Return the view that counts behind a reset: the snapshot's, unless it is an older one."""
     if told is None or held is None:
         return told or held
-    same = held.lineage == told.lineage or (told.lineage, told.epoch) in held.ancestors
+    same = held.lineage == told.lineage or held.continues(told.lineage, told.epoch)
     return held if same and held.epoch >= told.epoch else told
 
 

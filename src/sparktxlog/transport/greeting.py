@@ -94,6 +94,7 @@ class Greeter:
         is_fresh: Callable[[], bool] = lambda: False,
         is_linked: Callable[[str], bool] = lambda node_id: True,
         doubt: Callable[[str, Standing], str] = lambda node_id, standing: "",
+        is_blank: Callable[[str], bool] = lambda node_id: False,
         shown: Callable[[str, int], tuple[str, int, str]] = lambda lineage, epoch: ("", 0, ""),
         standing: Callable[[], Standing | None] = lambda: None,
     ) -> None:
@@ -105,6 +106,7 @@ class Greeter:
         self._is_fresh = is_fresh
         self._is_linked = is_linked
         self._doubt = doubt
+        self._is_blank = is_blank
         self._shown_now = shown
         self._standing = standing
         self._joiners: dict[str, Joiner] = {}
@@ -205,6 +207,11 @@ class Greeter:
         place = self._places[expected]
         known = self._shown.get(expected)
         same = known is None or hmac.compare_digest(known.instance, hello.instance)
+        if known is not None and not same:
+            # It was admitted while it was not reached from here, or an empty disk was in its place.
+            admitted = known.incarnation < place.incarnation == hello.incarnation
+            if admitted or (self._is_blank(expected) and not hello.fresh):
+                same = not self._is_old_alive(hello)
         joins = hello.fresh and not own.fresh
         if are_forks(hello, own) and not joins:
             # In the message: of a refusal that travels nothing else is shown.
@@ -228,7 +235,11 @@ class Greeter:
         if joins and known is None and hello.founding_hash:
             # It would begin the log that is here.  It may have had it: who knew it may be away.
             return place.incarnation + 1
-        if same and hello.lineage == own.lineage and (short := self._falls_short(hello)):
+        if (
+            same
+            and hello.lineage in (own.lineage, *own.ancestors)
+            and (short := self._falls_short(hello))
+        ):
             _log.error(
                 "a node came back with an older disk: it has to join anew", node=expected,
                 reason=short,
@@ -236,14 +247,9 @@ class Greeter:
             return max(place.incarnation, hello.incarnation) + 1
         if same:
             self._joiners.pop(expected, None)
-            if known is None or known.incarnation < place.incarnation == hello.incarnation:
+            shown = Shown(instance=hello.instance, incarnation=hello.incarnation)
+            if known is None or (known != shown and place.incarnation == hello.incarnation):
                 self._keep(expected, hello.instance, hello.incarnation)
-            return 0
-        assert known is not None
-        if known.incarnation < place.incarnation == hello.incarnation and (
-            not self._is_old_alive(hello)
-        ):  # it was admitted while it could not be reached from here
-            self._keep(expected, hello.instance, hello.incarnation)
             return 0
         if hello.incarnation > place.incarnation and not self._is_old_alive(hello):
             self._joiners[expected] = Joiner(instance=hello.instance, incarnation=hello.incarnation)

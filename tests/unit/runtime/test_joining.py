@@ -56,7 +56,6 @@ class Bench:
             is_fresh=lambda: self.fresh, start_again=self.started.append, values=values or {},
             ancestry=surroundings, taker=surroundings, keeper=surroundings,
             on_diverged=self.alarms.append, is_witness=is_witness,
-            as_another=lambda: [PutValue(name="own", value=b"")],
         )  # fmt: skip
 
     async def compare(self, link: Any, snapshot: FrontSnapshot) -> Compared:
@@ -121,7 +120,7 @@ def test_a_node_that_keeps_something_joins_as_another_or_not_at_all() -> None:
         bench.joining.told(HELLO)
         await settle()
         assert bench.order == JoinOrder(lineage="l", incarnation=3)
-        assert [w.name for w in bench.writes if isinstance(w, PutValue)] == ["joining", "own"]
+        assert [w.name for w in bench.writes if isinstance(w, PutValue)] == ["joining", "instance"]
         assert len(bench.started) == 1
 
     asyncio.run(main())

@@ -100,6 +100,20 @@ def test_a_node_that_went_on_in_an_epoch_unknown_to_a_forced_one_is_a_fork() -> 
     judge.check(replace(B, epoch=4, fresh=True), "B")
 
 
+def test_an_older_disk_is_seen_beyond_a_force_too() -> None:
+    """It was away when a member was let go on alone, or learned of that before it was judged."""
+    judge = Greeter(
+        A, {"B": "http://b"}, {"B": "ib"}, lambda node, instance: None,
+        doubt=lambda node, standing: "it shows less",
+    )  # fmt: skip
+    shown = replace(B, standing=Standing(start=1))
+    assert judge.judge(shown, "B") == 2
+    judge.enter({"B": "http://b"}, "forced", ["l"], epoch=4, ancestor_epochs=[3])
+    assert judge.judge(shown, "B") == 2
+    # It was forced itself, as it was.
+    assert judge.judge(replace(shown, lineage="again", ancestors=("l", "forced")), "B") == 0
+
+
 def test_founders_of_other_places_do_not_begin_a_log_together() -> None:
     own = replace(A, founding_hash="f")
     judge = Greeter(own, {"B": "http://b"}, {}, lambda node, instance: None)

@@ -23,18 +23,20 @@ from sparktxlog.protocol.balloting import (
     JoinRequest,
     Prepare,
     Probe,
+    Standing,
 )
-from sparktxlog.protocol.events import ChangeRequested, ForceRequested
+from sparktxlog.protocol.events import ChangeRequested, ForceRequested, Greeted
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.messages import MergeBase
 from sparktxlog.protocol.phases import Phase
 from sparktxlog.protocol.stream import ActionStream
-from sparktxlog.protocol.view import View
+from sparktxlog.protocol.view import Ballot, View
 from sparktxlog.testing.mutation.lone import (
     LINEAGE,
     SECOND_US,
     Lone,
     entry_of,
+    next_ballot,
     next_view,
     proposing,
     queued,
@@ -53,8 +55,8 @@ def tail_of_another_lineage_is_ignored(core: type[Master]) -> None:
     assert not queued(actions)
 
 
-def joiner_flushes_too(core: type[Master]) -> None:
-    """P21: a joiner is admitted when it holds the final queue, not before."""
+def _admitting(core: type[Master]) -> tuple[Lone, Ballot]:
+    """Let a node propose to admit `c` under its next incarnation."""
     node = Lone(core, votes={"a": 1, "b": 1, "c": 1}, suspect_us=10 * SECOND_US)
     asks = JoinRequest(
         lineage=LINEAGE, epoch=1, sender=NodeId("c"), incarnation=2, base=MergeBase(), ts=0
@@ -62,11 +64,38 @@ def joiner_flushes_too(core: type[Master]) -> None:
     probes = sent(node.hear(asks) + node.wait(SECOND_US), Probe)
     answers = [node.answer(peer, probes[-1].number, ("a", "b", "c")) for peer in "bc"]
     actions = node.hear(*answers, asks) + node.wait(SECOND_US)
-    ballot = sent(actions, Prepare)[-1].ballot
+    return node, sent(actions, Prepare)[-1].ballot
+
+
+def joiner_flushes_too(core: type[Master]) -> None:
+    """P21: a joiner is admitted when it holds the final queue, not before."""
+    node, ballot = _admitting(core)
     actions = node.hear(node.promise("b", ballot))
     assert {f.candidate.members for f in sent(actions, Flush)} == {("a", "b", "c")}
     assert not sent(node.hear(node.flushed("b", ballot, 0)), Accept)
     assert sent(node.hear(node.flushed("c", ballot, 0, incarnation=2)), Accept)
+
+
+def what_it_was_before_is_no_joiner(core: type[Master]) -> None:
+    """P21: the disk was found: what a node says as it was does not admit it as another."""
+    node, ballot = _admitting(core)
+    actions = node.hear(node.promise("b", ballot), node.promise("c", ballot))
+    assert not sent(actions + node.hear(node.flushed("b", ballot, 0)), Accept)
+    assert not sent(node.hear(node.flushed("c", ballot, 0)), Accept)
+    assert sent(node.hear(node.flushed("c", ballot, 0, incarnation=2)), Accept)
+
+
+def what_it_was_before_joins_no_more(core: type[Master]) -> None:
+    """P21: a wish to join ends when its node greets as what it was before."""
+    for incarnation, left in ((1, False), (2, True)):
+        node, ballot = _admitting(core)
+        shown = Standing(incarnation=incarnation, start=3, boot="found", epoch=1)
+        node.feed(Greeted(peer=NodeId("c"), standing=shown))
+        node.hear(node.refusal("b", ballot, Ballot(number=7, node="b")))
+        ballot = next_ballot(node)
+        actions = node.hear(node.promise("b", ballot), node.promise("c", ballot))
+        views = [m.candidate for m in sent(actions, Flush) + sent(actions, Accept)]
+        assert {view.is_current("c", 2) for view in views} == {left}
 
 
 def another_final_queue_halts(core: type[Master]) -> None:

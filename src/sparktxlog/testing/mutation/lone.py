@@ -60,6 +60,7 @@ class Lone:
         votes: Masters and their votes; `w…` are witnesses.
         incarnation: Of this node.
         suspect_us: Patience with the others; 0 = endless.
+        epoch: Where it begins; 0 = it was told to join.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class Lone:
         *,
         incarnation: int = 1,
         suspect_us: int = 0,
+        epoch: int = 1,
     ) -> None:
         votes = votes or {"a": 1, "b": 1, "c": 1}
         roster = tuple(
@@ -79,7 +81,8 @@ class Lone:
         members = tuple(seat.node_id for seat in roster if not seat.witness)
         self.config = MasterConfig(
             node_id=NodeId(own), members=members, quorum=1, quorum_rule="default",
-            roster=roster, lineage=LINEAGE, incarnation=incarnation, id_window=256, max_run=64,
+            roster=roster, lineage=LINEAGE, incarnation=incarnation, epoch=epoch,
+            id_window=256, max_run=64,
             suspect_timeout_us=suspect_us, start_timeout_us=suspect_us,
         )  # fmt: skip
         self.core = core

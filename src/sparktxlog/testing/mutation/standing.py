@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from sparktxlog.errors import ContradictionError, OtherQueueError
-from sparktxlog.protocol.balloting import EpochMessage, Standing
+from sparktxlog.protocol.balloting import EpochMessage, Flushed, Promise, Standing
 from sparktxlog.protocol.events import PayloadArrived, PostReceived
+from sparktxlog.protocol.joining import Admission
 from sparktxlog.protocol.master import Master
-from sparktxlog.protocol.messages import Post
+from sparktxlog.protocol.messages import Post, RunHeader
+from sparktxlog.protocol.proposer import Proposer
 from sparktxlog.protocol.standing import Standings
+from sparktxlog.protocol.view import View
 
 
 class HaltsForOthers(Master):
@@ -35,6 +38,13 @@ class HaltsAtTheFirst(Master):
 
     def _on_other_queue(self, error: OtherQueueError, now: int) -> None:
         raise error
+
+
+class BoundByWhatItWas(Master):
+    """Begin above the timestamps of runs that it stamped under another incarnation."""
+
+    def _is_former(self, header: RunHeader) -> bool:
+        return False
 
 
 class NeverOutvoted(Master):
@@ -68,6 +78,24 @@ def holds_nothing(self: Any, origin: str) -> int:
     return 0
 
 
+def last_epoch_only(self: View, lineage: str, epoch: int) -> bool:
+    """Let nobody follow a forced log but from the very epoch that it left."""
+    return (lineage, epoch) in self.ancestors
+
+
+def is_whoever_it_was(self: Proposer, message: Promise | Flushed) -> bool:
+    """Count what a node says as what it was for what it asked to become."""
+    return self.candidate is not None
+
+
+def asks_for_ever(self: Admission, node: str, incarnation: int) -> None:
+    """Go on with a wish to join of a node that is again what it was."""
+
+
+def asks_as_it_was(view: View, node: str, incarnation: int) -> None:
+    """Find nothing in a later incarnation of this node."""
+
+
 def everybody_was_heard(self: Any) -> list[str]:
     """Leave out who was never heard, in the first epoch as in any."""
     return []
@@ -78,5 +106,5 @@ _judge = Master.judge
 
 def judged_each_time(self: Master, peer: str, shown: Standing) -> str:
     """Compare each greeting of a process with what is held here by now."""
-    self._sound.clear()
+    self._standings._sound.clear()
     return _judge(self, peer, shown)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from sparktxlog.errors import OutdatedError
 from sparktxlog.model.ids import NodeId
-from sparktxlog.protocol.actions import PersistStanding, SendPost, TellDoubt
-from sparktxlog.protocol.balloting import Accept, Prepare, Standing
-from sparktxlog.protocol.events import ChangeRequested, Greeted, PostReceived
+from sparktxlog.protocol.actions import Alarm, PersistStanding, SendPost, TellDoubt
+from sparktxlog.protocol.balloting import Accept, Decide, Prepare, Standing, TailRequest
+from sparktxlog.protocol.events import ChangeRequested, ForceRequested, Greeted, PostReceived
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.messages import MergeBase
 from sparktxlog.protocol.phases import Phase
@@ -16,6 +17,7 @@ from sparktxlog.testing.mutation.lone import (
     SECOND_US,
     Lone,
     entry_of,
+    next_view,
     proposing,
     queued,
     sent,
@@ -155,3 +157,62 @@ def nobody_unheard_is_left_out(core: type[Master]) -> None:
     assert passes(4) == []
     node.feed(ChangeRequested(ticket=2, roster=node.view.roster[:2]))
     assert passes(4)
+
+
+def all_follow_a_forced_log(core: type[Master]) -> None:
+    """P23: a node of an earlier epoch, or told to join, learns of it and follows; a later not."""
+    node = Lone(core, votes={"a": 1, "b": 1})
+    node.hear(node.letter_of_decision("b", next_view(node.view, "a", "b")))
+    node.feed(ForceRequested(ticket=1, lineage="forced"))
+    forced = node.master.view
+    assert forced.ancestors == ((LINEAGE, 2),)
+    for epoch in (0, 1, 2, 3):
+        node.now += SECOND_US
+        asks = TailRequest(
+            lineage=LINEAGE, epoch=epoch, sender=NodeId("b"), incarnation=1, position=0,
+            chain_hash=bytes(32),
+        )  # fmt: skip
+        told = [decide.view for decide in sent(node.hear(asks), Decide)]
+        assert told == ([forced] if epoch <= 2 else [])
+        other = Lone(core, "b", {"a": 1, "b": 1}, epoch=epoch)
+        other.hear(other.letter_of_decision("a", forced))
+        assert (other.master.view == forced) == (epoch <= 2)
+
+
+def an_empty_disk_binds_nobody(core: type[Master]) -> None:
+    """P30: an empty disk was in the place of one that is further; that one is no older one."""
+    node = Lone(core)
+    empty = Standing(start=1, boot="empty", epoch=1, counter=node.now)
+    node.feed(Greeted(peer=NodeId("b"), standing=empty))
+    assert node.master.is_blank("b")
+    full = Standing(start=1, boot="full", epoch=1, counter=1, seq=3, seq_now=3, position=3)
+    assert node.master.judge("b", full) == ""
+    node.feed(Greeted(peer=NodeId("b"), standing=full))
+    assert not node.master.is_blank("b")
+    assert node.master.judge("b", replace(full, start=2, boot="older", position=2))
+
+
+def who_the_log_has_as_a_later_one_comes_back(core: type[Master]) -> None:
+    """P30: its place went to another disk while it was away; as what it was nobody admits it."""
+    node = Lone(core)
+    roster = tuple(replace(s, incarnation=1 + (s.node_id == "a")) for s in node.view.roster)
+    view = replace(next_view(node.view, "b", "c"), roster=roster)
+    actions = node.hear(node.letter_of_decision("b", view))
+    assert node.master.view == view, "it comes back behind what the log knows"
+    assert [a.code for a in actions if isinstance(a, Alarm)] == [OutdatedError.code]
+    node = Lone(core)
+    actions = node.feed(tail_of(LINEAGE, entry_of(node.run_of("a", 1, node.now), 1, bytes(32))))
+    assert [a.code for a in actions if isinstance(a, Alarm)] == [OutdatedError.code]
+
+
+def another_has_another_counter(core: type[Master]) -> None:
+    """P30: of a later incarnation nobody knows a promise: what it stamped far ahead is no floor."""
+    node = Lone(core)
+    node.off_us = 100 * SECOND_US
+    node.submit()
+    assert node.disk.incoming
+    node.off_us = 0
+    node.disk.join_anew(2, first_ticket=7)
+    node.config = replace(node.config, incarnation=2, epoch=0)
+    node.start()
+    assert node.master.next_stamp < node.now + SECOND_US

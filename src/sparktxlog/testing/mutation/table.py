@@ -6,6 +6,7 @@ from sparktxlog.protocol import collecting, final_queue, succession
 from sparktxlog.protocol import master as mastering
 from sparktxlog.protocol import ordering as orders
 from sparktxlog.protocol import proposer as proposing
+from sparktxlog.protocol import standing as standings
 from sparktxlog.protocol import suspicion as suspecting
 from sparktxlog.protocol.actions import (
     PersistAnnouncement,
@@ -17,13 +18,14 @@ from sparktxlog.protocol.actions import (
     PersistView,
     PersistWithdrawal,
 )
-from sparktxlog.protocol.balloting import Flushed, Promise
+from sparktxlog.protocol.balloting import Flushed, Promise, Standing
 from sparktxlog.protocol.catalog import Catalog
 from sparktxlog.protocol.changes import Changes
 from sparktxlog.protocol.collecting import Collecting
 from sparktxlog.protocol.counter import TimestampCounter, WallClock
 from sparktxlog.protocol.fetching import Fetching
 from sparktxlog.protocol.idwindow import IdWindow
+from sparktxlog.protocol.joining import Admission
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.ordering import Ordering
 from sparktxlog.protocol.outbox import Outbox
@@ -388,7 +390,7 @@ _CLOCKS = (
 
 _STANDING = (
     _m("P30", "older-disk-taken", "takes a node that shows less than before for the same",
-       patched((mastering, "shortfall", standing.nothing_is_short)), "t"),
+       patched((standings, "shortfall", standing.nothing_is_short)), "t"),
     _m("P30", "posts-not-noted", "compares no greeting with what posts showed",
        patched((Standings, "posted", standing.posts_show_nothing)), "t"),
     _m("P30", "votes-not-noted", "compares no greeting with promised and accepted ballots",
@@ -399,6 +401,18 @@ _STANDING = (
        patched((Master, "judge", standing.judged_each_time)), "t"),
     _m("P30", "standings-volatile", "forgets at a restart what others showed",
        patched((Standings, "take", standing.nothing_is_kept)), "t"),
+    _m("P21", "admits-what-it-was", "takes the word of what a joiner was for that of the joiner",
+       patched((Proposer, "is_to_be", standing.is_whoever_it_was)), "t"),
+    _m("P21", "asks-for-ever", "admits a node that is again what it was before it asked",
+       patched((Admission, "greeted", standing.asks_for_ever)), "t"),
+    _m("P23", "forced-from-last-epoch", "follows a forced log from the very epoch it left alone",
+       patched((View, "continues", standing.last_epoch_only)), "t"),
+    _m("P30", "asks-as-it-was", "asks to be admitted as what the log has left behind",
+       patched((mastering, "check_incarnation", standing.asks_as_it_was)), "t"),
+    _m("P30", "bound-by-what-it-was", "begins above timestamps of another incarnation of itself",
+       plain(standing.BoundByWhatItWas), "t"),
+    _m("P30", "empty-disk-binds", "compares a node with an empty disk that was in its place",
+       patched((Standing, "is_blank", False)), "t"),
     _m("P29", "unheard-left-out", "goes on in the first epoch without a node it never heard",
        patched((Succession, "_unheard", standing.everybody_was_heard)), "t"),
 )  # fmt: skip

@@ -65,6 +65,8 @@ from sparktxlog.testing.mutation.entering_traces import (
     joiner_flushes_too,
     only_own_runs_are_restamped,
     tail_of_another_lineage_is_ignored,
+    what_it_was_before_is_no_joiner,
+    what_it_was_before_joins_no_more,
     who_was_away_longer_follows_a_fork,
 )
 from sparktxlog.testing.mutation.holding_traces import (
@@ -94,12 +96,16 @@ from sparktxlog.testing.mutation.ordinary_traces import (
 )
 from sparktxlog.testing.mutation.standing_traces import (
     a_contradiction_is_the_senders,
+    all_follow_a_forced_log,
+    an_empty_disk_binds_nobody,
+    another_has_another_counter,
     half_of_the_members_stop_a_node,
     nobody_unheard_is_left_out,
     standings_are_durable,
     what_is_held_here_tells,
     who_forgot_its_vote_comes_back_as_another,
     who_shows_less_comes_back_as_another,
+    who_the_log_has_as_a_later_one_comes_back,
 )
 from sparktxlog.testing.mutation.version_traces import (
     all_must_speak_a_version,
@@ -150,6 +156,10 @@ TRACES: tuple[Trace, ...] = (
     what_is_held_here_tells,
     standings_are_durable,
     nobody_unheard_is_left_out,
+    all_follow_a_forced_log,
+    an_empty_disk_binds_nobody,
+    another_has_another_counter,
+    who_the_log_has_as_a_later_one_comes_back,
     tail_of_another_queue_halts,
     tail_of_another_lineage_is_ignored,
     alone_it_stays_suspicious,
@@ -169,6 +179,8 @@ TRACES: tuple[Trace, ...] = (
     everybody_flushes_first,
     flushed_is_durable_first,
     joiner_flushes_too,
+    what_it_was_before_is_no_joiner,
+    what_it_was_before_joins_no_more,
     who_holds_all_is_not_asked,
     who_holds_another_stamp_is_asked,
     votes_wait_for_the_own_payload,

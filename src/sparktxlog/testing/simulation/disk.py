@@ -94,7 +94,7 @@ class SimulatedDisk:
                 ticket=ticket, digest=header.digest, size_bytes=header.size_bytes,
                 staged_bytes=header.staged_bytes, facts=self._facts[header.digest],
             )  # fmt: skip
-        self.incarnation, self.instance = incarnation, next(_instances)
+        self.incarnation, self.instance, self.reserved = incarnation, next(_instances), 0
 
     @property
     def is_empty(self) -> bool:

@@ -34,6 +34,7 @@ EXPECTED = (
     "member evicted", "member admitted", "roster changed", "two ballots for one epoch",
     "nobody evicted", "one member alone", "forced",
     "partition", "one-way cut", "slow link", "message lost", "duplicate delivered",
+    "empty disk told", "joined anew",
     "crash", "rolling restart", "all nodes crashed at once", "crash between two writes of an epoch",
     "pause", "slow disk", "clock far off", "clock a year off", "running clock set", "clock drift",
     "machine slept", "founded with a clock a year off", "brought back by an operator",

@@ -315,6 +315,9 @@ class World:
         master, disk, empty = reader.master, sender.disk, sender.disk.is_empty
         empty = empty and sender.name not in self.layout.witnesses  # it keeps no queue
         seat, known = master.view.seat(sender.name), reader.disk.instances.get(sender.name)
+        returned = seat is not None and disk.incarnation == seat.incarnation > 1
+        if known is not None and not empty and (returned or master.is_blank(sender.name)):
+            known = disk.instance
         if empty and not reader.disk.is_empty and disk.incarnation == 1 and known != disk.instance:
             self.marks.hit("empty disk told")
             self.join_anew(sender, master.view)
@@ -331,8 +334,7 @@ class World:
             self.marks.hit("older disk told")
             self.join_anew(sender, master.view)
             return False
-        returned = seat is not None and disk.incarnation == seat.incarnation > 1
-        if admitted and known not in (None, disk.instance) and not returned:
+        if admitted and known not in (None, disk.instance):
             if seat is not None and disk.incarnation < seat.incarnation:
                 self.join_anew(sender, master.view)
             return False  # two nodes with one id
