@@ -162,8 +162,9 @@ _RULES: dict[type, dict[str, Rule]] = {
         "_start": describe, "_prefetching": describe, "_staging": describe, "_phase": describe,
         "_phase_at": _no, "_succession": describe, "_following": describe, "_flush": describe,
         "_decided": describe, "_progress": describe, "_ordering": describe,
-        # Everybody was heard, and nobody greets here (P30, P29).
+        # Everybody was heard, and nobody greets here (P30, P29), or wishes runs to be void (P32).
         "_standings": _no, "_standing": _no, "_doubted": _names, "_differing": describe,
+        "_sound": _no, "_inspection": _no,
     },
     # Configured, and equal in all states of a node.
     MasterConfig: {field.name: _no for field in dataclasses.fields(MasterConfig)},
@@ -196,7 +197,8 @@ _RULES: dict[type, dict[str, Rule]] = {
         "known": describe, "origin": describe, "payload_bytes": _no, "runs": describe,
         "watermark": describe,
     },
-    Run: {"facts": _holds, "header": describe, "key": _no, "last": _no, "seen_at": _no},
+    Run: {"facts": _holds, "header": describe, "key": _no, "last": _no, "seen_at": _no,
+          "settled": describe, "wanted": describe},
     Fetching: {
         "_limit": _no, "_retry_us": _no, "_due": _due_fetches, "_count": _no,
         "_failures": describe, "in_flight": _names,
@@ -236,25 +238,27 @@ _RULES: dict[type, dict[str, Rule]] = {
         "_host": _no, "_config": _no, "_outbox": _no, "patience_us": _no, "suspicion": _no,
         "letters": _no, "voter": describe, "proposer": describe, "admission": describe,
         "changes": describe, "_seen": describe, "_excluded": describe, "_attempts": _no,
+        "_vetoed": describe,
         "_retry_at": _no, "_need_at": _no, "_answered_at": _no, "tails": describe, "wish": describe,
         "_begin_at": _no, "rest": _no, "_refused": _no, "raising": _no,
     },
     TailRequests: {"_outbox": _no, "_requests": _requests, "_wait_us": _no},
     Voter: {"accepted": describe, "epoch": describe, "promised": describe},
     Admission: {"_asking": _asking, "_barred": _bars, "_patience_us": _no},
-    Changes: {"_outbox": _no, "_request": describe},
+    Changes: {"_outbox": _no, "_request": describe, "_voids": describe},
     Proposer: {
         "accepted": describe, "_heard": _ages, "_late": describe, "_latest": _no,
         "_patience_us": _no, "_promises": describe, "_since": _since, "ballot": describe,
         "candidate": describe, "flushed": describe, "holder": describe, "intent": describe,
         "repeat_at": _due, "stage": describe, "view": describe,
+        "voids": describe, "objections": describe,
     },
     SimulatedDisk: {
         "owner": _no, "incarnation": describe, "reserved": describe, "incoming": describe,
         "queue": describe, "ordered": _no, "tables": describe, "announcements": describe,
         "view": describe, "ballot": describe, "standings": _no, "_watermarks": _no, "_facts": _no,
         # Only the simulation greets, and counts starts.
-        "instance": _no, "instances": _no, "starts": _no,
+        "instance": _no, "instances": _no, "starts": _no, "lineage": _no,
     },
     Post: {
         field.name: _no if field.name == "wall" else describe
