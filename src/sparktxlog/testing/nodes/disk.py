@@ -308,13 +308,13 @@ class Disks:
     """
 
     def __init__(self, root: Path, random: Random) -> None:
-        self._root = root
+        self.root = root
         self._random = random
         self._all: list[SimulatedDisk] = []
 
     def make(self, name: str) -> SimulatedDisk:
         """Return a new, empty disk."""
-        disk = SimulatedDisk(self._root, name, self._random)
+        disk = SimulatedDisk(self.root, name, self._random)
         self._all.append(disk)
         return disk
 
@@ -338,5 +338,5 @@ class Disks:
             if path == str(disk.path) or path.startswith(f"{disk.path}/"):
                 disk.fsynced(path, descriptor)
                 return
-        if not path.startswith(str(self._root)):  # else of a killed node
+        if not path.startswith(str(self.root)):  # else of a killed node
             _real_fsync(descriptor)
