@@ -205,7 +205,9 @@ def test_who_pushes_another_ones_runs_is_refused(tmp_path: Path) -> None:
                     status, document = await peer.send("/peer/v1/pushes", body)
                     return status, document.get("detail", "")
 
-                own, other = run_of(origin="B"), run_of(origin="B", seq=2, n=2)
+                # B may have promised before its link was closed: what it stamps comes after (P10).
+                stamp = b.parts.master.next_stamp + 1
+                own, other = run_of(origin="B", ts=stamp), run_of(origin="B", seq=2, n=2)
                 for origin in "AC":
                     of_another = run_of(origin=origin)
                     assert await push(of_another) == (400, f"node 'B' pushes a run of {origin!r}")
