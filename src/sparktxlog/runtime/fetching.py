@@ -143,6 +143,8 @@ class Fetcher:
         task = asyncio.create_task(self._guarded(run, work, turns))
         self._tasks[key] = task
         task.add_done_callback(lambda _: self._tasks.pop(key, None))
+        # One that is cancelled before its turn never began.
+        task.add_done_callback(lambda _: work.close())
 
     async def _guarded(self, run: _Wanted, work: Coroutine[Any, Any, None], turns: _Turns) -> None:
         try:
