@@ -84,6 +84,8 @@ class SimulatedNode:
         self.on_write: Callable[[SimulatedNode, list[Action], int], None] | None = None
         #: Counts starts and crashes: what was scheduled before one is void.
         self.life = 0
+        #: How often it was started; a lost or older disk brings no older release back.
+        self._starts = 0
         self._stream: ActionStream[Action] = ActionStream(max_batch=max_batch)
         self._writing: list[Action] | None = None
         self._inbox: list[Event] = []
@@ -94,7 +96,7 @@ class SimulatedNode:
     @property
     def newest(self) -> int:
         """Newest wire version that its release speaks."""
-        before = self.world.layout.upgraded and self.disk.starts < 2
+        before = self.world.layout.upgraded and self._starts < 2
         return OLDEST if before else NEWEST
 
     @property
@@ -120,6 +122,7 @@ class SimulatedNode:
         """Start from the disk."""
         assert self.master is None
         self.life += 1
+        self._starts += 1
         self.submits = dict(self.disk.announcements)
         state = self.disk.load(self.config.id_window)
         self.older_ids = state.older_ids
