@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 from pathlib import Path
 from random import Random
@@ -12,6 +13,7 @@ import pytest
 from sparktxlog.errors import DiskFullError, StorageError
 from sparktxlog.storage.front import FRONT_NAME, SqliteFront
 from sparktxlog.storage.interfaces import PutValue
+from sparktxlog.storage.payloads import INCOMING
 from sparktxlog.testing.nodes.disk import Disks, Failure, SimulatedDisk, die_inside, tear
 
 
@@ -41,6 +43,19 @@ def test_a_kill_leaves_all_that_was_written(tmp_path: Path) -> None:
     (disk.path / "file").write_bytes(b"never synced")
     disk.crash(power=False)
     assert (disk.path / "file").read_bytes() == b"never synced"
+
+
+def test_a_process_that_ended_locks_nothing(tmp_path: Path) -> None:
+    disk = SimulatedDisk(tmp_path, "a", Random(1))
+    partial = disk.path / "payloads" / INCOMING / "file"
+    partial.parent.mkdir(parents=True)
+    partial.write_bytes(b"the first bytes")
+    with partial.open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        disk.unlock()
+        with partial.open() as again:
+            fcntl.flock(again, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            assert again.read() == "the first bytes"
 
 
 def test_a_power_loss_takes_what_was_not_synced_and_nothing_else(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sparktxlog.codec import wire
+from sparktxlog.codec.payload import read_manifest
 from sparktxlog.errors import DuplicateTransactionError, InvariantViolation
 from sparktxlog.model.ids import transaction_id_to_text
 from sparktxlog.model.receipt import Level, Receipt
@@ -24,8 +25,10 @@ from sparktxlog.protocol.chain import chain_hash
 from sparktxlog.protocol.messages import QueueEntry
 from sparktxlog.protocol.phases import Phase
 from sparktxlog.protocol.view import Seat, View, same_decision
+from sparktxlog.runtime.fetching import staged_files
 from sparktxlog.storage.interfaces import (
     AppendQueue,
+    DropAnnouncement,
     ExpireLog,
     ForgetPayloads,
     MarkPublished,
@@ -146,6 +149,8 @@ class Checks:
                     self.marks["payloads forgotten"] += 1
                 case ExpireLog():
                     self.marks["log expired"] += 1
+                case DropAnnouncement():
+                    self.happened("run withdrawn")
                 case MarkPublished():
                     self.marks["published"] += 1
                 case _:
@@ -167,6 +172,18 @@ class Checks:
         elif known != entry:
             self.fail(f"I1: {node.name} has {entry} where others have {known}")
         self._durable[node.name] = (entry.end, entry.chain_hash)
+        if header.staged_bytes:
+            self._check_files(node, entry)
+
+    def _check_files(self, node: SimulatedNode, entry: QueueEntry) -> None:
+        """I3: who orders a run holds its staged files."""
+        assert node.running is not None
+        parts, header = node.running.parts, entry.header
+        payload = parts.front.read_payload(header.origin, header.incarnation, header.seq)
+        assert payload is not None
+        for file in staged_files(read_manifest(payload)):
+            if not self._world.clients.staged.is_here(file, parts.payloads):
+                self.fail(f"I3: {node.name} orders {header} without {file.path}")
 
     def _new(self, node: SimulatedNode, entry: QueueEntry) -> None:
         self.log[entry.position] = entry
@@ -246,6 +263,9 @@ class Checks:
             self.marks["refused as replayed"] += 1
         elif status == 409:
             self.marks["refused as stale"] += 1
+        elif status == 500 and target.startswith("/peer/v1/files/"):
+            if not self._world.nodes[receiver].disk.sync_error:
+                self.fail(f"{receiver} cannot read {target}, its disk works")
         elif status >= 500 and status != 503:
             self.fail(f"{receiver} answers {status} to {target}")
 
@@ -340,6 +360,14 @@ class Checks:
             told = {node: sorted(tables) for node, tables in found.items()}
             self.fail(f"P25b: the tables are {told}")
 
+    def _is_withdrawn(self, transaction: bytes, told: Told) -> bool:
+        """P1a: what was accepted, and lost a file before its stamp, is rejected, and told so."""
+        node = self._world.nodes[told.node]
+        if told.level is not Level.ACCEPTED or node.running is None:
+            return False
+        harmed = self._world.clients.staged.was_harmed(transaction)
+        return harmed and node.running.parts.front.find_withdrawn(transaction) is not None
+
     def _check_told(self, transaction: bytes, several: Sequence[Told]) -> None:
         text, places = transaction_id_to_text(transaction), self._places.get(transaction, [])
         counting = [place for place in places if place[1] != _DUPLICATE]
@@ -349,6 +377,8 @@ class Checks:
             kept = told.level is not Level.ACCEPTED or (
                 self._world.nodes[told.node].disk.generation == told.generation
             )
+            if kept and not counting and self._is_withdrawn(transaction, told):
+                continue
             if kept and not counting:
                 self.fail(f"{text}, told as {told.level.value} by {told.node}, is not in the queue")
             if told.level is Level.ORDERED:

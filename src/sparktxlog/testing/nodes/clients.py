@@ -14,6 +14,7 @@ from sparktxlog.errors import TxLogError
 from sparktxlog.model.operation import OperationKind
 from sparktxlog.model.receipt import Level, Receipt
 from sparktxlog.model.table import Column, TableDefinition
+from sparktxlog.testing.nodes.staging import StagedFiles
 from sparktxlog.testing.nodes.virtual import Life
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ _PATIENCE_S = 12.0
 _ATTEMPTS = 6
 #: One of so many bursts creates one more table.
 _MORE_TABLES = 8
+#: Chance that a transaction has a staged file, and that it is harmed soon at its origin.
+_STAGED, _HARMED = 0.15, 0.2
 _T = TypeVar("_T")
 
 
@@ -51,6 +54,7 @@ class Clients:
         self._pause_s = pause_s
         self._bursts = 0
         self._open: dict[asyncio.Future[Any], Life] = {}
+        self.staged = StagedFiles(world, _ROWS)
         self._tasks: set[asyncio.Task[None]] = set()
         self._begin(self._create(), 2.0)
         world.after(3.0, self._due)
@@ -108,15 +112,20 @@ class Clients:
         await self._commit(operation, Level.ORDERED, None, attempts=attempts)
 
     async def _append(self, session: str | None) -> None:
+        random = self._world.random
         operation = PreparedOperation(table=_TABLE.name, kind=OperationKind.APPEND, rows=_ROWS)
-        level = self._world.random.choice(_LEVELS)
-        await self._commit(operation, level, session, attempts=_ATTEMPTS)
+        level, staged = random.choice(_LEVELS), random.random() < _STAGED
+        await self._commit(operation, level, session, attempts=_ATTEMPTS, staged=staged)
 
     async def _commit(
-        self, operation: PreparedOperation, level: Level, session: str | None, *, attempts: int
-    ) -> None:
+        self, operation: PreparedOperation, level: Level, session: str | None, *, attempts: int,
+        staged: bool = False,
+    ) -> None:  # fmt: skip
         world = self._world
         identity = world.random.randbytes(16)
+        if staged:
+            files = (self.staged.file_of(identity),)
+            operation = replace(operation, rows=None, files=files)
         transaction = PreparedTransaction(
             transaction_id=identity, operations=(operation,), session=session
         )
@@ -148,9 +157,15 @@ class Clients:
     async def _submit(
         self, node: SimulatedNode, transaction: PreparedTransaction, level: Level
     ) -> Receipt | None:
-        return await self.ask(
-            node, lambda asked: asked.submit(transaction, level=level, timeout=_PATIENCE_S)
-        )
+        def submit(asked: Node) -> Coroutine[Any, Any, Receipt]:
+            for file in transaction.operations[0].files:
+                self.staged.stage(file, asked.payloads)
+                if self._world.random.random() < _HARMED:
+                    delay = self._world.random.random() * 0.2
+                    self._world.after(delay, self.staged.harm, file, asked.payloads)
+            return asked.submit(transaction, level=level, timeout=_PATIENCE_S)
+
+        return await self.ask(node, submit)
 
     async def ask(
         self, node: SimulatedNode, question: Callable[[Node], Coroutine[Any, Any, _T]]

@@ -28,6 +28,7 @@ from sparktxlog.storage import front as front_module
 from sparktxlog.storage.front import FRONT_NAME, SqliteFront
 from sparktxlog.storage.front_schema import translate
 from sparktxlog.storage.interfaces import Write
+from sparktxlog.storage.payloads import INCOMING
 
 #: Pages SQLite may use by default, as it says.
 _ALL_PAGES = 1_073_741_823
@@ -174,6 +175,13 @@ class SimulatedDisk:
     def stopped(self) -> None:
         """See a node stop cleanly."""
         self._front = None
+
+    def unlock(self) -> None:
+        """See a process end by itself: what its threads still received is locked no more."""
+        for path in sorted((self.path / "payloads" / INCOMING).glob("*")):
+            content = path.read_bytes()
+            path.unlink()
+            path.write_bytes(content)
 
     def lose(self) -> None:
         """Lose everything; what comes next is another disk."""

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 _S = 10**9
 #: A disk writes so fast, at most, when nothing is wrong with it; seconds.
 _USUAL_S = 0.004
+#: Some power losses wait for a write of the queue: so often, and so long each time, seconds.
+_TRIES, _PACE_S = 250, 0.002
 
 
 class Faults:
@@ -66,6 +68,7 @@ class Faults:
         """End all that is wrong."""
         world = self._world
         world.network.cut.clear()
+        world.clients.staged.repair()
         world.network.weather = Weather()
         for node in world.nodes.values():
             node.slow_s = _USUAL_S
@@ -112,8 +115,13 @@ class Faults:
         self._world.after(self._between(4, 25) if long else self._between(0.05, 3), node.start)
 
     def _power(self) -> None:
-        node = self._any()
-        if node.life is not None:
+        self._lose_power(self._any(), self._world.random.choice((0, _TRIES)))
+
+    def _lose_power(self, node: SimulatedNode, tries: int) -> None:
+        """Let the power go, once the node writes its queue, unless that takes too long."""
+        if tries and node.life is not None and not node.orders:
+            self._world.after(_PACE_S, self._lose_power, node, tries - 1)
+        elif node.life is not None:
             self._world.checks.happened("power loss")
             node.kill(power=True)
             self._back(node)

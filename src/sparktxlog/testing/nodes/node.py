@@ -15,7 +15,7 @@ from sparktxlog.runtime.running import RunningNode
 from sparktxlog.runtime.wiring import build_node
 from sparktxlog.service import app as application
 from sparktxlog.storage.front import SqliteFront
-from sparktxlog.storage.interfaces import Write
+from sparktxlog.storage.interfaces import AppendQueue, Write
 from sparktxlog.testing.nodes.disk import die_inside, tear
 from sparktxlog.testing.nodes.virtual import Life
 
@@ -23,9 +23,11 @@ if TYPE_CHECKING:
     from sparktxlog.testing.nodes.world import World
 
 #: A write is in the middle of its transaction so often when it is caught by a kill.
-_INSIDE = 0.3
+_INSIDE = 0.5
 #: A power loss finds its commit on the way to the disk so often.
 _TORN = 0.7
+#: A node that was stopped is back after so long at the latest, seconds.
+_BACK_S = 6.0
 
 
 def share_documents() -> None:
@@ -72,6 +74,14 @@ class SimulatedNode:
     def takes(self) -> bool:
         """Whether clients find it."""
         return self.app is not None and self.life is not None and not self.life.paused
+
+    @property
+    def orders(self) -> bool:
+        """Whether a write of its queue is under way."""
+        return any(
+            owner is self.life and is_write(work) and any(isinstance(w, AppendQueue) for w in of[0])
+            for owner, work, of in self.world.loop.waiting_work.values()
+        )
 
     # -- start -------------------------------------------------------------------------------------
 
@@ -143,7 +153,9 @@ class SimulatedNode:
         world.network.ended(life, silent=False)
         world.clients.lost(life)
         life.kill()
-        if error is None:
+        self.disk.unlock()
+        if error is None:  # a start that was asked for while it still stopped was lost
+            world.after(_BACK_S, self.start)
             return
         if not (self.disk.failed and isinstance(error, StorageError)):
             world.checks.fail(f"{self.name} stopped by itself: {error}")

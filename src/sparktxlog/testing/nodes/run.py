@@ -72,4 +72,5 @@ def _simulate(world: World, until_s: float, faults: bool, outcome: Outcome) -> N
         unhealed = world.checks.unhealed()
         if unhealed or world.clients.busy:
             world.checks.fail(f"I8: {unhealed or 'clients still wait'}")
-        world.checks.check_end()
+        else:
+            world.checks.check_end()

@@ -172,7 +172,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 del self.waiting_work[number]
                 return
             # `asyncio.to_thread`, of the default pool, is where a node waits for its publisher.
-            (self.run_waiting if executor is None else at_once)(lambda: func(*args), ended)
+            # One that reads a file waits for the wire.
+            prefix = getattr(executor, "_thread_name_prefix", "")
+            waits = executor is None or prefix == "fetching"
+            (self.run_waiting if waits else at_once)(lambda: func(*args), ended)
 
         def ended(result: Any, error: BaseException | None) -> None:
             self.waiting_work.pop(number, None)

@@ -10,6 +10,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from sparktxlog.testing.nodes import staging
 from sparktxlog.testing.nodes.checks import Checks, violated
 from sparktxlog.testing.nodes.clients import Clients
 from sparktxlog.testing.nodes.disk import Disks
@@ -62,6 +63,7 @@ class World:
         self.disks = Disks(root, self.random)
         self.disks.install()
         self.network = Network(self.loop, self.random, self.checks)
+        staging.install(self.network)
         self.nodes = self._make_nodes()
         self.clients = Clients(self, load_until_s, pause_s=1.5)
 
@@ -85,6 +87,7 @@ class World:
                 "idle-round-max": 4,
                 "publish-interval": 2,
                 "stage-timeout": 5,
+                "inline-limit": staging.INLINE_LIMIT,
                 "signature-interval": 100,
                 "check-addresses": "none",
                 **drawn,
