@@ -164,7 +164,7 @@ _RULES: dict[type, dict[str, Rule]] = {
         "_decided": describe, "_progress": describe, "_ordering": describe,
         # Everybody was heard, and nobody greets here (P30, P29), or wishes runs to be void (P32).
         "_standings": _no, "_standing": _no, "_doubted": _names, "_differing": describe,
-        "_sound": _no, "_inspection": _no,
+        "_inspection": _no,
     },
     # Configured, and equal in all states of a node.
     MasterConfig: {field.name: _no for field in dataclasses.fields(MasterConfig)},
