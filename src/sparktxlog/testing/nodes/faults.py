@@ -188,8 +188,11 @@ class Faults:
             if other.disk.generation != seat.incarnation:
                 return False
         others = set(world.nodes) - {node.name for node in nodes}
+        # What was voted for may be decided already.
+        cores = [node.running.parts.master for node in world.nodes.values() if node.running]
+        votes = [core.accepted for core in cores if core.accepted is not None]
         # Fewer members are lost than copies were promised, then (P12).
-        if not (view.elects(others) and view.preserves(others)):
+        if not all(one.elects(others) and one.preserves(others) for one in (view, *votes)):
             return False
         for node in nodes:
             node.kill(disk=True)
