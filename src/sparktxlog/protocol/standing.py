@@ -35,8 +35,8 @@ _PACE_US = 10_000_000
 
 def shortfall(shown: Standing, known: Standing) -> str:
     """Return what a node shows less of than it did before this start, empty = nothing."""
-    if not shown.start or shown.incarnation > known.incarnation:
-        return ""
+    if not (shown.start or known.start) or shown.incarnation > known.incarnation:
+        return ""  # who once said how often it was started always says it
     if shown.incarnation < known.incarnation:
         return f"incarnation {shown.incarnation}, before {known.incarnation}"
     if known.is_blank and not shown.is_blank:

@@ -75,6 +75,7 @@ def who_shows_less_comes_back_as_another(core: type[Master]) -> None:
     for short in (
         replace(grown, counter=counter - 1), replace(grown, seq=5), replace(grown, position=4),
         replace(grown, held=8), replace(grown, epoch=0),
+        replace(grown, start=-1),
     ):  # fmt: skip
         assert _starts_again(node, short), short
     assert node.master.judge("b", replace(first, boot="clone")), "the same start, another process"
