@@ -475,10 +475,20 @@ class Faults:
         self._start(node)
 
     def _settled(self, node: SimulatedNode) -> bool:
-        """Whether a node's memory is known under its present incarnation."""
+        """Whether a node's memory is known under its present incarnation.
+
+        One that has written nothing yet may be taken for one that lost its disk (P29).
+        """
         seats = [view.seat(node.name) for view in self._views()]
-        # One without a place has a memory that nobody needs.
-        return all(seat is None or node.disk.incarnation == seat.incarnation for seat in seats)
+        # One without a place has a memory that nobody needs; a witness keeps no queue.
+        return all(
+            seat is None
+            or (
+                node.disk.incarnation == seat.incarnation
+                and (seat.witness or not node.disk.is_empty)
+            )
+            for seat in seats
+        )
 
     def _slow_disk(self) -> None:
         node = self._any()
@@ -546,19 +556,28 @@ class Faults:
     def _look_after(self, node: SimulatedNode) -> None:
         """An operator brings a node back that promised too much (`peer quarantine --rejoin`).
 
+        So he does with one of which another says that it has another queue (`--from`).
+
         If it is a member that the others cannot leave out without its votes, it gives them away
         first (`peer set --weight 0`), and so it does if they cannot decide without it later.
         """
         world = self._world
         world.after(10 * _SECOND, self._look_after, node)
         views = world.checks.views
-        if not self._is_far(node) or node.skew_us or not views:
+        far = self._is_far(node)
+        if not (far or self._gives_way(node)) or node.skew_us or not views:
             return
         if node.name not in views[max(views)].members and self._may_lose(node):
             world.marks.hit("brought back by an operator")
             self._forget(node, self._seconds(1, 10))
-        else:
+        elif far:
             self._take_votes(node)
+
+    def _gives_way(self, node: SimulatedNode) -> bool:
+        """Whether another node believes nothing of it, as it is, for it had another queue (I1)."""
+        masters = [other.master for other in self._world.nodes.values() if other.master]
+        doubted = [m._doubted.get(node.name, (0, "")) for m in masters if node.name in m._differing]
+        return any(incarnation >= node.disk.incarnation for incarnation, _ in doubted)
 
     def _is_far(self, node: SimulatedNode) -> bool:
         """Whether a node promised, or holds, what others take for stamped too late."""

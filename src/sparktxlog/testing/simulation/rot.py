@@ -66,7 +66,7 @@ _OF_POSTS: dict[str, _Change] = {
     "lineage": _other("lineage", "rotten"),
     "epoch": _moved("epoch"),
     "counter": _less("counter"),
-    "last number": _moved("last_seq"),
+    "last number": _less("last_seq"),
     "wall clock": _moved("wall"),
     "acquired": _fewer_acquired,
     "header's digest": _of_header("digest"),
