@@ -202,10 +202,15 @@ class Collecting:
             stream.truncate(header.seq - 1)  # its origin stamped it anew meanwhile (P20)
             run = None
         elif held is not None and held.header != header:
-            header = _standing(held, header)
+            if settled and _only_named(held, header):
+                text = f"{header.origin} named {header.seq} as another run than the queue has"
+                self.warnings.append(("protocol-remote", text))
+            else:
+                header = _standing(held, header)
             if run is None and held.header != header:
                 del stream.early[header.seq]
             elif run is not None and run.header != header:
+                self._fetching.forget(run)
                 run = stream.replace(header, now)
                 if fetched:
                     self._fetching.want(run, now)
@@ -394,3 +399,13 @@ def _standing(held: Run, header: RunHeader) -> RunHeader:
         return held.header if held.facts is not None or held.settled else header
     same_run(held.header, header)
     return header
+
+
+def _only_named(held: Run, header: RunHeader) -> bool:
+    """Return whether all that speaks for a run is what its origin told this node alone (P10).
+
+    The run never came, and others have ordered what stands in its place.
+    """
+    void = header.voids(held.header) or held.header.voids(header)
+    told = held.facts is None and not held.settled and not void
+    return told and held.header.place == header.place

@@ -43,6 +43,15 @@ class Fetching:
         self._count += 1
         heapq.heappush(self._due, (at, self._count, run))
 
+    def forget(self, run: Run) -> None:
+        """Want a run no more: another one stands in its place."""
+        self._due = [due for due in self._due if due[2] is not run]
+        heapq.heapify(self._due)
+        digest = run.header.digest
+        if self.in_flight.get(digest) is run:
+            del self.in_flight[digest]
+        self._failures.pop(digest, None)
+
     def start(self, now: int) -> list[Run]:
         """Return the runs to fetch now; they count as in flight."""
         started: list[Run] = []

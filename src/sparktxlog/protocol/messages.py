@@ -38,14 +38,17 @@ class RunHeader:
         """Sequence number of the last transaction."""
         return self.seq + self.n - 1
 
+    @property
+    def place(self) -> tuple[tuple[int, int, str, int], int, int]:
+        """Key, incarnation and count: no node gives one place to two runs."""
+        return (self.key, self.incarnation, self.n)
+
     def voids(self, other: RunHeader) -> bool:
         """Return whether this run stands where another one was, whose files are lost (P32).
 
-        No node gives stamp and number twice, and only what is void has no files any more.
+        Only what is void has no files any more.
         """
-        place = (self.key, self.incarnation, self.n)
-        same = place == (other.key, other.incarnation, other.n)
-        return same and self.staged_bytes == 0 < other.staged_bytes
+        return self.place == other.place and self.staged_bytes == 0 < other.staged_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,6 +49,8 @@ class Intent:
     quorum_rule: str = ""
     #: Digests of runs that are not to be void, whatever is wished: a member holds them (P32).
     vetoed: frozenset[bytes] = frozenset()
+    #: The version in force can be raised, if all who vote promise in time (P31).
+    raises: bool = False
 
 
 class Proposer:
@@ -183,7 +185,8 @@ class Proposer:
         """Return whose promises are still waited for.
 
         Those who say what they hold: members, and for less long nodes to admit, since what these
-        do not say now the flush asks for.
+        do not say now the flush asks for.  For as long the other voters, if the version in force
+        stays as it is without their word.
         """
         view, waited = self.view, now - self._since
         nodes = set[NodeId]()
@@ -192,6 +195,8 @@ class Proposer:
         if waited < self._patience_us // 4:
             joiners = self.intent.joiners.items()
             nodes.update(n for n, i in joiners if view.weight(n) and view.is_current(n, i))
+            if self.intent.raises:
+                nodes.update(seat.node_id for seat in view.roster if seat.weight > 0)
         return nodes - self._promises.keys()
 
     def _binding_vote(self) -> Vote | None:

@@ -667,6 +667,7 @@ class Succession:
             roster=self.changes.roster,
             quorum_rule=self.changes.quorum_rule,
             vetoed=self._vetoed,
+            raises=self.raising.wanted,
         )
 
     def next_deadline(self, now: int) -> int | None:

@@ -12,6 +12,7 @@ from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.messages import Post, RunHeader
 from sparktxlog.protocol.proposer import Proposer
 from sparktxlog.protocol.standing import Standings
+from sparktxlog.protocol.streams import Run
 from sparktxlog.protocol.view import View
 
 
@@ -52,6 +53,11 @@ class NeverOutvoted(Master):
 
     def _on_other_queue(self, error: OtherQueueError, now: int) -> None:
         self._doubt(error, now)
+
+
+def never_only_named(held: Run, header: RunHeader) -> bool:
+    """Take what one node was told for as good as a queue."""
+    return False
 
 
 def nothing_is_short(shown: Standing, known: Standing) -> str:

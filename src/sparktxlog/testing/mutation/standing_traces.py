@@ -6,9 +6,21 @@ from dataclasses import replace
 
 from sparktxlog.errors import OutdatedError
 from sparktxlog.model.ids import NodeId
-from sparktxlog.protocol.actions import Alarm, PersistStanding, SendPost, TellDoubt
+from sparktxlog.protocol.actions import (
+    Alarm,
+    FetchPayload,
+    PersistStanding,
+    SendPost,
+    TellDoubt,
+)
 from sparktxlog.protocol.balloting import Accept, Decide, Prepare, Standing, TailRequest
-from sparktxlog.protocol.events import ChangeRequested, ForceRequested, Greeted, PostReceived
+from sparktxlog.protocol.events import (
+    ChangeRequested,
+    FetchFailed,
+    ForceRequested,
+    Greeted,
+    PostReceived,
+)
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.messages import MergeBase
 from sparktxlog.protocol.phases import Phase
@@ -42,6 +54,22 @@ def a_contradiction_is_the_senders(core: type[Master]) -> None:
         actions += node.feed(*(PostReceived(post=post) for post in posts))
     assert node.master.status().suspects == ("b",)
     assert not queued(actions)
+
+
+def a_queue_corrects_an_origin(core: type[Master]) -> None:
+    """P10, P9: an origin named a run wrongly to this node alone; the queue has it right."""
+    node = Lone(core)
+    header = node.run_of("b", 1, node.now)
+    wrong = replace(header, digest=bytes(31) + b"x")
+    node.feed(PostReceived(post=node.post_of("b", node.now, wrong)))
+    actions = node.feed(tail_of(LINEAGE, entry_of(header, 1, bytes(32))))
+    assert not node.master.status().halted, "b's lie stops a healthy member"
+    assert [a.header for a in actions if isinstance(a, FetchPayload)] == [header]
+    assert [a for a in actions if isinstance(a, Alarm)], "nobody hears of it"
+    node.feed(FetchFailed(digest=wrong.digest, reason="unknown"))
+    actions = node.wait(60 * SECOND_US)
+    assert not [a for a in actions if isinstance(a, FetchPayload)], "nobody has that one"
+    assert queued(node.push(header))
 
 
 def half_of_the_members_stop_a_node(core: type[Master]) -> None:

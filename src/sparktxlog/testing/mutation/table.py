@@ -389,6 +389,8 @@ _CLOCKS = (
 )  # fmt: skip
 
 _STANDING = (
+    _m("P10", "queue-not-believed", "stops when a queue has another run than its origin named",
+       patched((collecting, "_only_named", standing.never_only_named)), "t"),
     _m("P30", "older-disk-taken", "takes a node that shows less than before for the same",
        patched((standings, "shortfall", standing.nothing_is_short)), "t"),
     _m("P30", "posts-not-noted", "compares no greeting with what posts showed",
@@ -426,6 +428,8 @@ _VERSIONS = (
        patched((Raising, "wanted", property(versions.never))), "t"),
     _m("P31", "raised-too-soon", "begins to raise the version while somebody is away",
        patched((Raising, "linked", versions.never_forgets)), "t"),
+    _m("P31", "witness-not-awaited", "decides before a witness could promise the later version",
+       patched((Proposer, "_awaited", versions.members_only)), "t"),
     _m("P31", "acceptance-too-soon", "says in manifests what not all members read",
        patched((mastering, "ACCEPTANCE", 0)), "t"),
 )  # fmt: skip

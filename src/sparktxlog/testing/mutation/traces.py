@@ -96,6 +96,7 @@ from sparktxlog.testing.mutation.ordinary_traces import (
 )
 from sparktxlog.testing.mutation.standing_traces import (
     a_contradiction_is_the_senders,
+    a_queue_corrects_an_origin,
     all_follow_a_forced_log,
     an_empty_disk_binds_nobody,
     another_has_another_counter,
@@ -108,6 +109,7 @@ from sparktxlog.testing.mutation.standing_traces import (
     who_the_log_has_as_a_later_one_comes_back,
 )
 from sparktxlog.testing.mutation.version_traces import (
+    a_witness_is_waited_for,
     all_must_speak_a_version,
     it_is_raised_once_all_are_there,
     no_version_goes_back,
@@ -150,6 +152,7 @@ TRACES: tuple[Trace, ...] = (
     log_clock_follows,
     everything_is_durable_first,
     a_contradiction_is_the_senders,
+    a_queue_corrects_an_origin,
     half_of_the_members_stop_a_node,
     who_shows_less_comes_back_as_another,
     who_forgot_its_vote_comes_back_as_another,
@@ -206,6 +209,7 @@ TRACES: tuple[Trace, ...] = (
     a_kill_tears_no_force,
     all_must_speak_a_version,
     no_version_goes_back,
+    a_witness_is_waited_for,
     it_is_raised_once_all_are_there,
     *VOIDING,
 )

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.actions import Action
-from sparktxlog.protocol.balloting import Prepare, Probe
+from sparktxlog.protocol.balloting import Accept, Prepare, Probe
 from sparktxlog.protocol.events import LinkChanged
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.versions import NEWEST, OLDEST
@@ -14,9 +14,11 @@ from sparktxlog.protocol.view import Ballot
 from sparktxlog.testing.mutation.lone import SECOND_US, Lone, proposing, sent, views
 
 
-def _upgraded(core: type[Master], version: int = OLDEST) -> Lone:
+def _upgraded(
+    core: type[Master], version: int = OLDEST, votes: dict[str, int] | None = None
+) -> Lone:
     """Return a node of this release in a log of a version."""
-    node = Lone(core)
+    node = Lone(core, votes=votes)
     node.config = replace(node.config, version=version)
     node.view = replace(node.view, version=version)
     node.start()
@@ -49,6 +51,20 @@ def all_must_speak_a_version(core: type[Master]) -> None:
     assert _decided(node, proposing(node), ("b", NEWEST), ("c", OLDEST)) == OLDEST
     node = _upgraded(core)
     assert _decided(node, proposing(node), ("b", NEWEST), ("c", NEWEST)) == NEWEST
+
+
+def a_witness_is_waited_for(core: type[Master]) -> None:
+    """P31: votes enough are there before the witness promises; without it nothing would rise."""
+    node = _upgraded(core, votes={"a": 1, "b": 1, "w": 1})
+    links = [LinkChanged(peer=NodeId(peer), up=True, newest=NEWEST) for peer in "bw"]
+    actions = node.feed(*links)
+    started = sent(actions + _answering(node, actions, "b", "w"), Prepare)
+    assert started, "all speak the version, and it is not raised"
+    ballot = started[0].ballot
+    promises = {peer: replace(node.promise(peer, ballot), newest=NEWEST) for peer in "bw"}
+    assert not sent(node.hear(promises["b"]), Accept), "its promise is on its way"
+    asked = sent(node.hear(promises["w"]), Accept)
+    assert asked and asked[0].candidate.version == NEWEST
 
 
 def no_version_goes_back(core: type[Master]) -> None:

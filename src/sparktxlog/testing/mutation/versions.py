@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from sparktxlog.model.ids import NodeId
+from sparktxlog.protocol.proposer import Proposer
 from sparktxlog.protocol.versions import Raising, deciders
 from sparktxlog.protocol.view import View
 
 _linked = Raising.linked
+_awaited = Proposer._awaited
 
 
 def raised_by_most(before: View, candidate: View, spoken: Mapping[NodeId, int]) -> int:
@@ -30,3 +32,8 @@ def never_forgets(self: Raising, node: str, newest: int) -> None:
     """Count who has gone as if it were there."""
     if newest:
         _linked(self, node, newest)
+
+
+def members_only(self: Proposer, now: int) -> set[NodeId]:
+    """Wait for no witness."""
+    return _awaited(self, now) & set(self.view.members)
