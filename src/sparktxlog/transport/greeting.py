@@ -209,8 +209,10 @@ class Greeter:
         same = known is None or hmac.compare_digest(known.instance, hello.instance)
         if known is not None and not same:
             # It was admitted while it was not reached from here, or an empty disk was in its place.
-            admitted = known.incarnation < place.incarnation == hello.incarnation
-            if admitted or (self._is_blank(expected) and not hello.fresh):
+            # Who speaks under a later incarnation is a joiner, noted as one below.
+            admitted = known.incarnation < place.incarnation
+            returned = self._is_blank(expected) and not hello.fresh
+            if (admitted or returned) and hello.incarnation == place.incarnation:
                 same = not self._is_old_alive(hello)
         joins = hello.fresh and not own.fresh
         if are_forks(hello, own) and not joins:

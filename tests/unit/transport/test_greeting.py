@@ -114,6 +114,19 @@ def test_an_older_disk_is_seen_beyond_a_force_too() -> None:
     assert judge.judge(replace(shown, lineage="again", ancestors=("l", "forced")), "B") == 0
 
 
+def test_who_joins_in_the_place_of_an_empty_disk_is_noted_as_a_joiner() -> None:
+    """Else its second greeting, over the link that the first one made, is a second node's."""
+    linked = False
+    judge = Greeter(
+        A, {"B": "http://b"}, {"B": "ib"}, lambda node, instance: None,
+        is_linked=lambda node: linked, is_blank=lambda node: True,
+    )  # fmt: skip
+    other = replace(B, instance="other", incarnation=2)
+    assert judge.judge(other, "B") == 0
+    linked = True
+    assert judge.judge(other, "B") == 0 and judge.is_joiner("B")
+
+
 def test_founders_of_other_places_do_not_begin_a_log_together() -> None:
     own = replace(A, founding_hash="f")
     judge = Greeter(own, {"B": "http://b"}, {}, lambda node, instance: None)
