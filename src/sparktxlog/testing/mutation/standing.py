@@ -11,7 +11,7 @@ from sparktxlog.protocol.joining import Admission
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.messages import Post, RunHeader
 from sparktxlog.protocol.proposer import Proposer
-from sparktxlog.protocol.standing import Standings
+from sparktxlog.protocol.standing import Standings, shortfall
 from sparktxlog.protocol.streams import Run
 from sparktxlog.protocol.view import View
 
@@ -63,6 +63,11 @@ def never_only_named(held: Run, header: RunHeader) -> bool:
 def nothing_is_short(shown: Standing, known: Standing) -> str:
     """Find that nobody shows less than before."""
     return ""
+
+
+def silence_is_enough(shown: Standing, known: Standing) -> str:
+    """Believe a greeting that does not say how often its node was started."""
+    return shortfall(shown, known) if shown.start else ""
 
 
 def nothing_is_kept(self: Standings, *, writes: bool) -> list[tuple[str, Standing]]:

@@ -393,6 +393,8 @@ _STANDING = (
        patched((collecting, "_only_named", standing.never_only_named)), "t"),
     _m("P30", "older-disk-taken", "takes a node that shows less than before for the same",
        patched((standings, "shortfall", standing.nothing_is_short)), "t"),
+    _m("P30", "silence-is-enough", "believes a greeting that does not say its start",
+       patched((standings, "shortfall", standing.silence_is_enough)), "t"),
     _m("P30", "posts-not-noted", "compares no greeting with what posts showed",
        patched((Standings, "posted", standing.posts_show_nothing)), "t"),
     _m("P30", "votes-not-noted", "compares no greeting with promised and accepted ballots",
