@@ -178,7 +178,7 @@ def test_damaged_ids_leave_nothing_open(tmp_path: Path) -> None:
     with pytest.raises(CorruptLogError, match="is damaged"):
         SqliteFront(tmp_path)
     opened = [os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")]
-    assert [path for path in opened if Path(path).name.startswith(FRONT_NAME)] == []
+    assert [path for path in opened if path.startswith(str(tmp_path / FRONT_NAME))] == []
     damaged.unlink()
     SqliteFront(tmp_path).close()
 
