@@ -313,19 +313,20 @@ class Greeter:
         Raises:
             WireVersionError: There is none (definite).
         """
-        own, (oldest, newest), (least, most) = self.own, self._own.versions, hello.versions
+        fresh = self._is_fresh()
+        (oldest, newest), (least, most) = self._own.versions, hello.versions
         # Whoever keeps nothing of the log learns the version in force when it joins.
-        if own.fresh and not hello.fresh:
+        if fresh and not hello.fresh:
             oldest = FIRST_VERSION
-        if hello.fresh and not own.fresh:
+        if hello.fresh and not fresh:
             least = FIRST_VERSION
         if max(oldest, least) <= min(newest, most):
             return min(newest, most)
         older = f"node {node!r}" if most < oldest else "this node"
         raise WireVersionError(
             f"node {node!r} ({hello.software[:40] or 'no release named'}) speaks wire versions "
-            f"{least} to {most}, this one ({own.software}) {oldest} to {newest}: none in common.  "
-            f"Install the newer release at {older}; the log's version never goes back",
+            f"{least} to {most}, this one ({self._own.software}) {oldest} to {newest}: none in "
+            f"common.  Install the newer release at {older}; the log's version never goes back",
             node=hello.node_id[:80], url=hello.url[:200],
         )  # fmt: skip
 
