@@ -13,6 +13,8 @@ from sparktxlog.errors import BusyError, OversizeError
 #: What JSON may consist of; decoded, an empty list of 3 bytes takes 64, and holds up all.
 _MAX_OBJECTS = 250_000
 _MAX_COMMAS = 1_000_000
+#: How rows are sent that JSON would unfold too far.
+_OTHER_WAYS = "Send the rows as Arrow, or stage them as Parquet files."
 #: Bytes that the rows of a transaction in JSON may take once they are decoded, and what is
 #: reckoned for them: measured, for what is dearest of each kind.
 ROWS_UNFOLDED_BYTES = 32 << 20
@@ -119,7 +121,7 @@ def check_parts(body: bytes) -> None:
         if count > most:
             raise OversizeError(
                 f"the JSON has {count:,} {what}, {most:,} are allowed",
-                hint="Send the rows as Arrow, or stage them as Parquet files.",
+                hint=_OTHER_WAYS,
                 count=count,
                 limit=most,
             )
@@ -142,7 +144,7 @@ def check_unfolding(body: bytes) -> None:
         raise OversizeError(
             f"the rows take about {size:,} bytes once the JSON is decoded, "
             f"{ROWS_UNFOLDED_BYTES:,} are allowed",
-            hint="Send the rows as Arrow, or stage them as Parquet files.",
+            hint=_OTHER_WAYS,
             size_bytes=size,
             limit_bytes=ROWS_UNFOLDED_BYTES,
         )
