@@ -296,12 +296,7 @@ def test_a_run_that_nobody_can_deliver_is_voided(tmp_path: Path) -> None:
     async def main() -> None:
         async with cluster(tmp_path, "AB", idle_round_max=0.3, stage_timeout=0.5) as nodes:
             a, b = nodes.values()
-            await a.node.submit(create(), level=Level.ORDERED, timeout=20)
-            transaction, (file,) = stage(a, files=1, rows=1_000)
-            path = Path(a.node.payloads.path(file.path))
-            good = path.read_bytes()
-            path.write_bytes(good[:-1] + b"?")
-            await a.node.submit(transaction, level=Level.ACCEPTED, timeout=20)
+            transaction, path, good = await _submit_damaged(a)
             waits = asyncio.create_task(b.node.submit(create("u"), level=Level.ORDERED, timeout=90))
             await until(lambda: bool(b.node.status()["undelivered"]))
             (run,) = b.node.status()["undelivered"]
@@ -329,6 +324,17 @@ def test_a_run_that_nobody_can_deliver_is_voided(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+async def _submit_damaged(node: RunningNode) -> tuple[PreparedTransaction, Path, bytes]:
+    """Have a transaction accepted whose only file is damaged; return it, the file, what it was."""
+    await node.node.submit(create(), level=Level.ORDERED, timeout=20)
+    transaction, (file,) = stage(node, files=1, rows=1_000)
+    path = Path(node.node.payloads.path(file.path))
+    good = path.read_bytes()
+    path.write_bytes(good[:-1] + b"?")
+    await node.node.submit(transaction, level=Level.ACCEPTED, timeout=20)
+    return transaction, path, good
+
+
 async def _is_void(node: RunningNode, transaction: PreparedTransaction) -> None:
     found = await node.node.find(transaction.transaction_id)
     assert found is not None
@@ -341,12 +347,7 @@ def test_a_run_that_a_member_holds_is_not_voided(
     async def main() -> None:
         async with cluster(tmp_path, "AB", idle_round_max=0.3, stage_timeout=0.5) as nodes:
             a, b = nodes.values()
-            await a.node.submit(create(), level=Level.ORDERED, timeout=20)
-            transaction, (file,) = stage(a, files=1, rows=1_000)
-            path = Path(a.node.payloads.path(file.path))
-            good = path.read_bytes()
-            path.write_bytes(good[:-1] + b"?")
-            await a.node.submit(transaction, level=Level.ACCEPTED, timeout=20)
+            transaction, path, good = await _submit_damaged(a)
             await until(lambda: bool(b.node.status()["undelivered"]))
             (run,) = b.node.status()["undelivered"]
             voiding = a.node.voiding()
