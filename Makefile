@@ -68,18 +68,18 @@ test-long: $(STAMP) $(TEST_CLASSES) ## Run the kills of processes and the random
 	$(BIN)/python -m pytest --long -m "long or privileged or repeated" -rs $(PYTEST_ARGS)
 
 sim: $(STAMP) ## Simulate clusters under faults; SEEDS=10000 sets how many hours
-	@$(BIN)/python -m sparktxlog.testing.simulation --seeds $(SEEDS) $(SIM_ARGS)
+	@$(BIN)/python -m tests.verification.simulation --seeds $(SEEDS) $(SIM_ARGS)
 
 sim-nodes: SEEDS = 40
 sim-nodes: $(STAMP) ## Simulate whole nodes under faults, minutes a seed; SEEDS=40 sets how many
-	@$(BIN)/python -m sparktxlog.testing.nodes --seeds $(SEEDS) $(SIM_ARGS)
+	@$(BIN)/python -m tests.verification.nodes --seeds $(SEEDS) $(SIM_ARGS)
 
 torture: MINUTES = 10
 torture: $(STAMP) ## Kill, stop, cut and fill real nodes under load for MINUTES=10; check the disks
 	@$(BIN)/python -m tests.verification.torture --minutes $(MINUTES) $(TORTURE_ARGS)
 
 explore: $(STAMP) ## Visit every state of small clusters, and write docs/exploration.md
-	@$(BIN)/python -m sparktxlog.testing.exploration --write docs/exploration.md $(EXPLORE_ARGS)
+	@$(BIN)/python -m tests.verification.exploration --write docs/exploration.md $(EXPLORE_ARGS)
 
 test-fast: $(STAMP) ## Run the tests that start neither a JVM nor a node
 	$(BIN)/python -m pytest -m "not spark and not e2e and not slow" $(PYTEST_ARGS)
@@ -103,7 +103,7 @@ attacks: $(STAMP) ## Attack a node with requests; /livez within 250 ms, memory 6
 	@$(BIN)/python -m tests.verification.fuzz.attacks
 
 mutants: $(STAMP) ## Break each rule of the protocol once; something must find it; writes docs/mutants.md
-	@$(BIN)/python -m sparktxlog.testing.mutation $(MUTANT_ARGS)
+	@$(BIN)/python -m tests.verification.mutation $(MUTANT_ARGS)
 
 docs: $(STAMP) ## Write the generated pages: docs/configuration.md, cli.md and two-sites.md
 	@$(BIN)/python -m tools.reference

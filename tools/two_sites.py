@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tests.verification.simulation.network import Weather
+from tests.verification.simulation.node import SimulatedNode
+from tests.verification.simulation.world import Layout, World
+
 from sparktxlog.protocol.phases import Phase
-from sparktxlog.testing.simulation.network import Weather
-from sparktxlog.testing.simulation.node import SimulatedNode
-from sparktxlog.testing.simulation.world import Layout, World
 
 _SEEDS = range(6)
 _SECOND = 1_000_000

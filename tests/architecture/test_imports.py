@@ -46,10 +46,6 @@ MAY_IMPORT: dict[str, set[str]] = {
         "transport", "worker",
     },
     "pyspark_txlog": {"api"},
-    "testing": {
-        "api", "catchup", "cli", "codec", "config", "copying", "protocol", "runtime", "service",
-        "storage", "transport", "worker",
-    },
 }  # fmt: skip
 
 _SANS_IO = {
@@ -99,7 +95,7 @@ def _forbidden(module: Module) -> list[str]:
         if item.target.split(".")[0] == "sparktxlog":
             if not _allowed(module, item.target):
                 found.append(f"{where}: {module.room} may not import {item.target}")
-        elif item.target.split(".")[0] in MUST_NOT.get(module.room, set()):
+        elif item.target.split(".")[0] in MUST_NOT.get(module.room, set()) | {"tests"}:
             found.append(f"{where}: {module.room} must not import {item.target}")
     return found
 
@@ -122,7 +118,7 @@ def test_every_room_has_rules() -> None:
         ("protocol", "from sparktxlog.storage import interfaces", "may not import"),
         ("codec", "from sparktxlog.protocol import events", "may not import"),
         ("service", "import pyspark.sql", "must not import pyspark.sql"),
-        ("runtime", "def f():\n    from sparktxlog.testing import cluster", "may not import"),
+        ("runtime", "def f():\n    from tests.verification import cluster", "must not import"),
     ],
 )
 def test_a_forbidden_import_is_found(room: str, line: str, complaint: str) -> None:
@@ -138,15 +134,14 @@ def test_a_forbidden_import_is_found(room: str, line: str, complaint: str) -> No
     assert complaint in " ".join(_forbidden(module))
 
 
-def test_production_never_imports_testing() -> None:
-    """`testing` holds simulated clocks and faults: nothing that ships may depend on it."""
+def test_production_never_imports_tests() -> None:
+    """`tests` holds simulated clocks and faults: nothing that ships may depend on it."""
+    scripts = [m for m in script_modules() if m.path.parent.name == "jobs"]
     found = [
         f"{module.name}:{item.line}"
-        for module in (*package_modules(), *script_modules())
+        for module in (*package_modules(), *scripts)
         for item in imports_of(module)
-        if item.target.startswith("sparktxlog.testing")
-        and module.room != "testing"
-        and not str(module.path).startswith((str(ROOT / "benchmarks"), str(ROOT / "tools")))
+        if item.target.split(".")[0] == "tests"
     ]
     assert found == []
 

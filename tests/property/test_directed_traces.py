@@ -5,12 +5,12 @@ from __future__ import annotations
 import traceback
 
 import pytest
+from tests.verification.mutation.killers import hunt
+from tests.verification.mutation.mutant import Killer, Mutant
+from tests.verification.mutation.table import MUTANTS
+from tests.verification.mutation.traces import TRACES, Trace
 
 from sparktxlog.protocol.master import Master
-from sparktxlog.testing.mutation.killers import hunt
-from sparktxlog.testing.mutation.mutant import Killer, Mutant
-from sparktxlog.testing.mutation.table import MUTANTS
-from sparktxlog.testing.mutation.traces import TRACES, Trace
 
 #: Where the traces assert.
 _FILES = {trace.__code__.co_filename for trace in TRACES}

@@ -7,15 +7,14 @@ from collections.abc import Hashable, Iterator
 from typing import Any
 
 import pytest
-
-from sparktxlog.testing.exploration.__main__ import main
-from sparktxlog.testing.exploration.canonical import describe, unplanned
-from sparktxlog.testing.exploration.configurations import CONFIGURATIONS, Configuration
-from sparktxlog.testing.exploration.demanded import DemandedMaster
-from sparktxlog.testing.exploration.healing import Healing
-from sparktxlog.testing.exploration.mutants import MUTANTS
-from sparktxlog.testing.exploration.nodes import Nodes, NodeState, Outcome, Sent
-from sparktxlog.testing.exploration.space import Space, State, explore
+from tests.verification.exploration.__main__ import main
+from tests.verification.exploration.canonical import describe, unplanned
+from tests.verification.exploration.configurations import CONFIGURATIONS, Configuration
+from tests.verification.exploration.demanded import DemandedMaster
+from tests.verification.exploration.healing import Healing
+from tests.verification.exploration.mutants import MUTANTS
+from tests.verification.exploration.nodes import Nodes, NodeState, Outcome, Sent
+from tests.verification.exploration.space import Space, State, explore
 
 SMALL_EPOCH = Configuration(
     name="small-epoch", masters=("a", "b"), witnesses=("w",), submits=("a",), ballots=1,

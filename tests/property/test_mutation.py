@@ -7,21 +7,21 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-
-from sparktxlog.protocol.actions import Action
-from sparktxlog.protocol.events import Event
-from sparktxlog.protocol.master import Master
-from sparktxlog.testing.mutation import __main__ as command
-from sparktxlog.testing.mutation.killers import hunt
-from sparktxlog.testing.mutation.mutant import Killer, plain
-from sparktxlog.testing.mutation.report import as_json, markdown
-from sparktxlog.testing.mutation.table import (
+from tests.verification.mutation import __main__ as command
+from tests.verification.mutation.killers import hunt
+from tests.verification.mutation.mutant import Killer, plain
+from tests.verification.mutation.report import as_json, markdown
+from tests.verification.mutation.table import (
     BY_NAME,
     KNOWN_SURVIVORS,
     MUTANTS,
     SURVIVORS,
     missing_rules,
 )
+
+from sparktxlog.protocol.actions import Action
+from sparktxlog.protocol.events import Event
+from sparktxlog.protocol.master import Master
 
 #: Found by the first few seeds of the simulation.
 _QUICK = (

@@ -5,10 +5,9 @@ from __future__ import annotations
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-
-from sparktxlog.testing.cluster import Cluster
-from sparktxlog.testing.invariants import Invariants
-from sparktxlog.testing.strategies import FAST
+from tests.verification.cluster import Cluster
+from tests.verification.invariants import Invariants
+from tests.verification.strategies import FAST
 
 _CHOICE = st.integers(0, 1_000)
 

@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Sequence
 
 import pytest
+from tests.verification.mutation.mutant import Killer, Mutant
+from tests.verification.mutation.table import MUTANTS
+from tests.verification.strategies import run_schedule
 
 from sparktxlog.errors import InvariantViolation
 from sparktxlog.protocol.actions import Action, PersistQueue, SendPost
-from sparktxlog.testing.mutation.mutant import Killer, Mutant
-from sparktxlog.testing.mutation.table import MUTANTS
-from sparktxlog.testing.strategies import run_schedule
 
 #: Seeds of schedules that once failed; kept for ever.
 KNOWN_SEEDS = (3, 19, 72, 104, 111, 127)

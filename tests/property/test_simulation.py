@@ -7,6 +7,9 @@ import subprocess
 import sys
 
 import pytest
+from tests.verification.mutation.killers import hunted
+from tests.verification.simulation.run import LAYOUTS, layout_of, run_seed
+from tests.verification.simulation.world import World
 
 from sparktxlog.errors import InvariantViolation
 from sparktxlog.model.ids import NodeId
@@ -15,9 +18,6 @@ from sparktxlog.protocol.actions import PersistQueue
 from sparktxlog.protocol.chain import chain_hash
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.messages import QueueEntry, Rejection, RunHeader
-from sparktxlog.testing.mutation.killers import hunted
-from sparktxlog.testing.simulation.run import LAYOUTS, layout_of, run_seed
-from sparktxlog.testing.simulation.world import World
 
 #: CI runs `make sim SEEDS=500` beside the tests.
 SEEDS = 12
@@ -35,7 +35,7 @@ def test_one_seed_is_one_history_in_every_process() -> None:
 def _told_by_process(seed: int, hash_seed: str) -> str:
     """Return what a process of its own says of a seed, its trace included."""
     done = subprocess.run(
-        [sys.executable, "-m", "sparktxlog.testing.simulation", "--seed", str(seed)],
+        [sys.executable, "-m", "tests.verification.simulation", "--seed", str(seed)],
         env={**os.environ, "PYTHONHASHSEED": hash_seed},
         capture_output=True,
         text=True,

@@ -19,7 +19,7 @@ SEEDS = 2
 def simulate(*arguments: str) -> tuple[int, str, dict[str, Any]]:
     """Run the command; return its exit code, what it said, and the object at its end."""
     answer = subprocess.run(
-        [sys.executable, "-m", "sparktxlog.testing.nodes", "--json", "--jobs", "2", *arguments],
+        [sys.executable, "-m", "tests.verification.nodes", "--json", "--jobs", "2", *arguments],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     lines = answer.stdout.splitlines()

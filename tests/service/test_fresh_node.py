@@ -16,7 +16,7 @@ from sparktxlog.runtime.wiring import build_node
 
 
 def test_a_fresh_node_without_a_peer_takes_no_transaction(tmp_path: Path) -> None:
-    """Seeds 0, 4, 8, 9, 12 and 13 of `testing.nodes`.
+    """Seeds 0, 4, 8, 9, 12 and 13 of `tests.verification.nodes`.
 
     A client committed at a node that came back with an empty disk, before its first greeting: with
     data of its own under another instance no peer ever let it in again.

@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from tests.verification.mutation.lone import LINEAGE, SECOND_US, Lone
 
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.actions import Action, SendEpochMessage, SendTail
@@ -26,7 +27,6 @@ from sparktxlog.protocol.messages import MergeBase
 from sparktxlog.protocol.phases import Phase
 from sparktxlog.protocol.recovery import MasterConfig
 from sparktxlog.protocol.view import Seat, View
-from sparktxlog.testing.mutation.lone import LINEAGE, SECOND_US, Lone
 
 PATIENCE_US = SECOND_US
 VIEW = View(

@@ -5,6 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from tests.verification.mutation.lone import (
+    LINEAGE,
+    SECOND_US,
+    Lone,
+    changing,
+    entry_of,
+    next_view,
+    queued,
+    sent,
+    tail_of,
+)
 
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.actions import Action, SendEpochMessage, TellChange, TellPhase
@@ -16,17 +27,6 @@ from sparktxlog.protocol.messages import MergeBase, RunHeader
 from sparktxlog.protocol.phases import Phase
 from sparktxlog.protocol.union import end_of
 from sparktxlog.protocol.view import Seat, View
-from sparktxlog.testing.mutation.lone import (
-    LINEAGE,
-    SECOND_US,
-    Lone,
-    changing,
-    entry_of,
-    next_view,
-    queued,
-    sent,
-    tail_of,
-)
 
 Roster = tuple[Seat, ...]
 A, B, C = (Seat(node_id=NodeId(name)) for name in "abc")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from tests.verification.mutation.lone import LINEAGE, SECOND_US, Lone
 
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.actions import (
@@ -19,7 +20,6 @@ from sparktxlog.protocol.balloting import JoinRequest
 from sparktxlog.protocol.events import PostReceived
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.messages import MergeBase
-from sparktxlog.testing.mutation.lone import LINEAGE, SECOND_US, Lone
 
 #: So many posts say how far a clock is away; the largest offset counts, as posts may be delayed.
 SAMPLES = 4

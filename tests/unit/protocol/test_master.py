@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.verification.cluster import Cluster
 
 from sparktxlog.errors import InvariantViolation
 from sparktxlog.model.ids import NodeId
@@ -21,7 +22,6 @@ from sparktxlog.protocol.events import PostReceived, RunSubmitted, Tick
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.messages import RunHeader
 from sparktxlog.protocol.recovery import MasterConfig, RecoveredRun, RecoveredState
-from sparktxlog.testing.cluster import Cluster
 
 
 def _config(*members: str, quorum: int | None = None) -> MasterConfig:

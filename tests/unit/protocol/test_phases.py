@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from tests.verification.mutation.lone import SECOND_US, Lone, entry_of, next_view, sent, tail_of
 
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.actions import Action, TellPhase
@@ -16,7 +17,6 @@ from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.messages import MergeBase
 from sparktxlog.protocol.phases import TRANSITIONS, Phase
 from sparktxlog.protocol.view import View
-from sparktxlog.testing.mutation.lone import SECOND_US, Lone, entry_of, next_view, sent, tail_of
 
 #: In the table, and never taken: a node in IDLE turns to JOINING before it handles anything else.
 NEVER_TAKEN = {(Phase.IDLE, Phase.NORMAL), (Phase.IDLE, Phase.FAULT)}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tests.verification.mutation.lone import Lone, sent
+
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.actions import Action
 from sparktxlog.protocol.balloting import Prepare, Probe
@@ -15,7 +17,6 @@ from sparktxlog.protocol.events import (
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.resting import Rest
 from sparktxlog.protocol.view import Seat
-from sparktxlog.testing.mutation.lone import Lone, sent
 
 MOST_US = 250_000
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
-from sparktxlog.testing.scenario import run_file
+from tests.verification.scenario import run_file
 
 FILES = sorted((Path(__file__).parents[2] / "testdata" / "rounds").glob("*.txt"))
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from tests.verification.cluster import Cluster
 
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.actions import Action, SendEpochMessage, TellAcquired, TellOrdered
 from sparktxlog.protocol.balloting import Prepare
 from sparktxlog.protocol.events import Event
 from sparktxlog.protocol.phases import Phase
-from sparktxlog.testing.cluster import Cluster
 
 #: Node 4 has precedence, so it is the one that proposes; three of the five acquire a run.
 NODES = "45123"

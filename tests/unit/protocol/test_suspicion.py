@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
+from tests.verification.mutation.lone import SECOND_US, Lone, sent
 
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.actions import Action, SendEpochMessage, TellPhase
@@ -13,7 +14,6 @@ from sparktxlog.protocol.balloting import Prepare, Probe
 from sparktxlog.protocol.events import LinkChanged, PostReceived, Tick
 from sparktxlog.protocol.master import Master, first_view
 from sparktxlog.protocol.phases import Phase
-from sparktxlog.testing.mutation.lone import SECOND_US, Lone, sent
 
 TIMEOUT_US = SECOND_US
 THREE = {"a": 1, "b": 1, "c": 1}

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.verification.mutation.lone import SECOND_US, Lone, next_view
 
 from sparktxlog.codec.wire import Envelope
 from sparktxlog.errors import LocalProtocolError, RemoteProtocolError
@@ -25,7 +26,6 @@ from sparktxlog.runtime.epochs import Epochs
 from sparktxlog.runtime.losses import held_when_forced
 from sparktxlog.runtime.peering import Peering
 from sparktxlog.runtime.receipts import Receipts
-from sparktxlog.testing.mutation.lone import SECOND_US, Lone, next_view
 
 Loss = dict[str, Any]
 

@@ -9,13 +9,13 @@ from typing import Any, cast
 
 import pytest
 from tests.storage_samples import run_of
+from tests.verification.mutation.lone import Lone
 
 from sparktxlog.codec.wire import Envelope, encode_pushes
 from sparktxlog.errors import RemoteProtocolError
 from sparktxlog.protocol.events import Event
 from sparktxlog.protocol.master import Master
 from sparktxlog.runtime.peering import Peering
-from sparktxlog.testing.mutation.lone import Lone
 
 NO_NUMBER = 1 << 63
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.storage_samples import run_of
+from tests.verification.mutation.lone import Lone
 
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.master import Master
 from sparktxlog.runtime.standings import begin_as_another
 from sparktxlog.storage.interfaces import PutReservation, PutView
 from sparktxlog.storage.memory import MemoryFront
-from sparktxlog.testing.mutation.lone import Lone
 
 
 def test_own_runs_lose_their_stamps_and_the_counter_begins_anew() -> None:

@@ -1,1 +1,0 @@
-"""Room of sparktxlog; see ARCHITECTURE.md."""

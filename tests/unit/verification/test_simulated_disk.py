@@ -1,0 +1,213 @@
+"""Simulated disks: what a kill, a power loss and a full disk leave."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from pathlib import Path
+from random import Random
+
+import pytest
+from tests.verification.nodes.disk import Disks, Failure, SimulatedDisk, die_inside, tear
+
+from sparktxlog.errors import DiskFullError, StorageError
+from sparktxlog.storage.front import FRONT_NAME, SqliteFront
+from sparktxlog.storage.interfaces import PutValue
+from sparktxlog.storage.payloads import INCOMING
+
+
+def sync(disk: SimulatedDisk, path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    disk.fsynced(str(path), descriptor)
+    os.close(descriptor)
+
+
+def opened(disk: SimulatedDisk) -> SqliteFront:
+    front = SqliteFront(disk.path)
+    disk.opened(front)
+    return front
+
+
+def put(disk: SimulatedDisk, front: SqliteFront, name: str, size: int = 1) -> None:
+    front.write([PutValue(name=name, value=b"x" * size)])
+    disk.committed()
+
+
+def names(front: SqliteFront) -> set[str]:
+    return set(front.load(1_000).values)
+
+
+def test_a_kill_leaves_all_that_was_written(tmp_path: Path) -> None:
+    disk = SimulatedDisk(tmp_path, "a", Random(1))
+    (disk.path / "file").write_bytes(b"never synced")
+    disk.crash(power=False)
+    assert (disk.path / "file").read_bytes() == b"never synced"
+
+
+def test_a_process_that_ended_locks_nothing(tmp_path: Path) -> None:
+    disk = SimulatedDisk(tmp_path, "a", Random(1))
+    partial = disk.path / "payloads" / INCOMING / "file"
+    partial.parent.mkdir(parents=True)
+    partial.write_bytes(b"the first bytes")
+    with partial.open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        disk.unlock()
+        with partial.open() as again:
+            fcntl.flock(again, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            assert again.read() == "the first bytes"
+
+
+def test_a_power_loss_takes_what_was_not_synced_and_nothing_else(tmp_path: Path) -> None:
+    left = set()
+    for seed in range(40):
+        disk = SimulatedDisk(tmp_path / str(seed), "a", Random(seed))
+        for name in ("kept", "torn", "nameless"):
+            (disk.path / name).write_bytes(b"0123456789")
+        sync(disk, disk.path / "kept")
+        sync(disk, disk.path / "nameless")
+        (disk.path / "nameless").rename(disk.path / "hidden")
+        sync(disk, disk.path)
+        (disk.path / "hidden").rename(disk.path / "renamed")
+        disk.crash(power=True)
+        assert (disk.path / "kept").read_bytes() == b"0123456789"
+        found = {path.name: path.read_bytes() for path in disk.path.iterdir()}
+        left.add((found["torn"], "hidden" in found, "renamed" in found))
+        assert found.get("renamed", b"0123456789") == b"0123456789"
+        # Under one of both names, or both, but never nowhere: the old one was synced.
+        assert "hidden" in found or "renamed" in found
+    assert len({torn for torn, _, _ in left}) > 5
+    assert {b"", b"0123456789"} < {torn for torn, _, _ in left}
+
+
+def test_what_a_killed_process_still_holds_reaches_nothing(tmp_path: Path) -> None:
+    disk = SimulatedDisk(tmp_path, "a", Random(1))
+    old = opened(disk)
+    put(disk, old, "before")
+    disk.crash(power=False)
+    old.write([PutValue(name="after", value=b"")])
+    new = opened(disk)  # no lock is left either
+    assert names(new) == {"before"}
+    new.close()
+    old.close()
+
+
+@pytest.mark.parametrize("power", [False, True])
+def test_a_commit_of_the_front_is_durable_and_an_open_transaction_is_not(
+    tmp_path: Path, power: bool
+) -> None:
+    disk = SimulatedDisk(tmp_path, "a", Random(1))
+    for number in range(5):
+        front = opened(disk)
+        put(disk, front, f"{number}", size=100_000)
+        die_inside(front, [PutValue(name=f"open {number}", value=b"y" * 50_000)])
+        disk.crash(power=power)
+    front = opened(disk)
+    assert names(front) == {"0", "1", "2", "3", "4"}
+    front.close()
+
+
+def test_a_front_that_does_not_sync_loses_commits_with_the_power(tmp_path: Path) -> None:
+    lost = 0
+    for seed in range(10):
+        disk = SimulatedDisk(tmp_path / str(seed), "a", Random(seed))
+        front = opened(disk)
+        front._db.execute("PRAGMA synchronous=NORMAL")
+        for number in range(10):
+            put(disk, front, str(number), size=10_000)
+        disk.crash(power=True)
+        again = opened(disk)
+        lost += 10 - len(names(again))
+        again.close()
+        front.close()
+    assert lost > 10
+
+
+def test_a_full_disk_refuses_a_write_and_takes_it_once_it_has_room(tmp_path: Path) -> None:
+    disk = SimulatedDisk(tmp_path, "a", Random(1))
+    front = opened(disk)
+    disk.fill(True)
+    with pytest.raises(DiskFullError):
+        put(disk, front, "large", size=1 << 20)
+    disk.fill(False)
+    put(disk, front, "large", size=1 << 20)
+    assert names(front) == {"large"}
+    front.close()
+
+
+def test_a_lost_disk_is_empty_and_another_one(tmp_path: Path) -> None:
+    disk = SimulatedDisk(tmp_path, "a", Random(1))
+    put(disk, front := opened(disk), "kept")
+    disk.lose()
+    assert disk.generation == 2
+    assert list(disk.path.iterdir()) == []
+    assert (tmp_path / "aside").exists() and FRONT_NAME not in os.listdir(disk.path)
+    front.close()
+
+
+@pytest.mark.parametrize(("failure", "kept"), [(Failure.LOST, False), (Failure.KEPT, True)])
+def test_a_commit_that_fails_is_kept_or_not_and_is_the_last_one(
+    tmp_path: Path, failure: Failure, kept: bool
+) -> None:
+    disk = SimulatedDisk(tmp_path, "a", Random(1))
+    front = opened(disk)
+    put(disk, front, "before")
+    disk.failing = failure
+    for name in ("failed", "behind"):
+        with pytest.raises(StorageError):
+            front.write([PutValue(name=name, value=b"")])
+    assert disk.failed and disk.failing is None
+    front.close()
+    again = opened(disk)
+    assert names(again) == ({"before", "failed"} if kept else {"before"})
+    assert not disk.failed
+    again.close()
+
+
+def test_a_power_loss_tears_the_last_commit(tmp_path: Path) -> None:
+    """What was committed before is there; of the last one all or nothing, and both happen."""
+    left = set()
+    for seed in range(8):
+        disk = SimulatedDisk(tmp_path / str(seed), "a", Random(seed))
+        front = opened(disk)
+        put(disk, front, "before")
+        tear(front, [PutValue(name="torn", value=b"x" * 40_000)])
+        disk.crash(power=True)
+        again = opened(disk)
+        left.add(frozenset(names(again)))
+        again.close()
+        front.close()
+    assert left == {frozenset({"before"}), frozenset({"before", "torn"})}
+
+
+def test_after_a_failed_fsync_only_what_is_written_again_is_durable(tmp_path: Path) -> None:
+    found = set()
+    for seed in range(10):
+        disk = SimulatedDisk(tmp_path / str(seed), "a", Random(seed))
+        for name in ("synced again", "written again"):
+            (disk.path / name).write_bytes(b"0123456789")
+        sync(disk, disk.path)
+        disk.sync_error = errno.EIO
+        for name in ("synced again", "written again"):
+            with pytest.raises(OSError, match="Input/output"):
+                sync(disk, disk.path / name)
+        disk.mend()
+        (disk.path / "written again").write_bytes(b"0123456789")
+        for name in ("synced again", "written again"):
+            sync(disk, disk.path / name)
+        disk.crash(power=True)
+        assert (disk.path / "written again").read_bytes() == b"0123456789"
+        found.add((disk.path / "synced again").read_bytes())
+    assert len(found) > 2
+
+
+def test_a_front_is_not_opened_on_a_disk_that_fails(tmp_path: Path) -> None:
+    disks = Disks(tmp_path, Random(1))
+    disk = disks.make("a")
+    disk.sync_error = errno.ENOSPC
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", disks._fsync)
+        with pytest.raises(DiskFullError):
+            SqliteFront(disk.path)
+        disk.mend()
+        SqliteFront(disk.path).close()  # its lock is free

@@ -1,0 +1,1 @@
+"""Simulations, exploration, mutations and attacks; see ARCHITECTURE.md."""

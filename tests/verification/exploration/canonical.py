@@ -1,0 +1,268 @@
+"""When two masters are in the same state: everything that what they do next depends on.
+
+`describe` turns a core into nested tuples.  Each class of the core has a plan here that names
+*every* field and how it counts; a field without a plan is an error, so that nothing is forgotten
+when the core grows.  What only shows or counts (round numbers, statistics) does not count, and
+points in time count by what they still cause: how long ago, or whether due.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import OrderedDict, deque
+from collections.abc import Callable, Hashable
+from enum import Enum
+from typing import Any
+
+from tests.verification.simulation.disk import SimulatedDisk
+
+from sparktxlog.errors import InvariantViolation
+from sparktxlog.model.operation import RunFacts
+from sparktxlog.protocol.changes import Changes
+from sparktxlog.protocol.collecting import Collecting
+from sparktxlog.protocol.counter import TimestampCounter, WallClock
+from sparktxlog.protocol.fetching import Fetching
+from sparktxlog.protocol.following import Following
+from sparktxlog.protocol.joining import Admission
+from sparktxlog.protocol.master import Master
+from sparktxlog.protocol.messages import Post
+from sparktxlog.protocol.ordering import Ordering
+from sparktxlog.protocol.outbox import Outbox
+from sparktxlog.protocol.peers import Peer
+from sparktxlog.protocol.posting import OwnHeaders, Rounds
+from sparktxlog.protocol.proposer import Proposer
+from sparktxlog.protocol.recovery import MasterConfig
+from sparktxlog.protocol.staging import Prefetching, Staging, Unstamped
+from sparktxlog.protocol.streams import Run, Stream
+from sparktxlog.protocol.succession import Succession
+from sparktxlog.protocol.synchronized import SynchronizedQueue
+from sparktxlog.protocol.tails import TailRequests
+from sparktxlog.protocol.voter import Voter
+
+#: How a field counts, given its value and the node's time.
+Rule = Callable[[Any, int], Hashable]
+
+#: Longest time that a comparison in the core looks back at; what is older counts as this old.
+_LONG_AGO = 8
+
+
+def describe(value: Any, now: int) -> Hashable:
+    """Return the state of a value of the core as nested tuples.
+
+    Raises:
+        InvariantViolation: A class or field of the core has no plan.
+    """
+    kind = type(value)
+    if kind in _ATOMS:
+        return value  # type: ignore[no-any-return]
+    plan = _PLANS.get(kind)
+    if plan is not None:
+        return tuple([rule(getattr(value, name), now) for name, rule in plan])
+    if kind in _SEQUENCES:
+        return tuple([describe(item, now) for item in value])
+    if kind in _MAPPINGS:
+        return tuple(sorted([(key, describe(item, now)) for key, item in value.items()]))
+    if kind in _SETS:
+        return tuple(sorted(value))
+    _plan_of(kind)
+    return describe(value, now)
+
+
+def _plan_of(kind: type) -> None:
+    """Make the plan of a class that is met for the first time."""
+    if issubclass(kind, Enum):
+        _ATOMS.add(kind)
+        return
+    for base in kind.__mro__:
+        if base in _RULES:
+            rules = _RULES[base]
+            _PLANS[kind] = tuple((name, rule) for name, rule in rules.items() if rule is not _no)
+            return
+    if not dataclasses.is_dataclass(kind):
+        raise InvariantViolation(f"{kind.__name__} has no plan in {__name__}")
+    _PLANS[kind] = tuple((field.name, describe) for field in dataclasses.fields(kind))
+
+
+def unplanned(value: object) -> set[str]:
+    """Return the fields of a core object that its plan does not name, and the other way round."""
+    kind = type(value)
+    rules = next((_RULES[base] for base in kind.__mro__ if base in _RULES), None)
+    if rules is None:
+        return set()
+    fields = set(getattr(value, "__dict__", ()))
+    for base in kind.__mro__:
+        fields.update(getattr(base, "__slots__", ()))
+    return fields ^ rules.keys()
+
+
+def _no(value: Any, now: int) -> Hashable:
+    """Say that the field causes nothing, or follows from others."""
+    return None
+
+
+def _since(value: int | None, now: int) -> Hashable:
+    """Say how long ago it was."""
+    return None if value is None else max(-_LONG_AGO, min(now - value, _LONG_AGO))
+
+
+def _due(value: int, now: int) -> Hashable:
+    """Say how long it will be until then; 0 = due."""
+    return max(0, value - now)
+
+
+def _distinct(value: list[tuple[int, int]], now: int) -> Hashable:
+    """Say what stands in a list of promises, repeated ones once."""
+    return tuple(sorted(set(value)))
+
+
+def _parity(value: int, now: int) -> Hashable:
+    return value % 2
+
+
+def _due_fetches(value: list[tuple[int, int, Run]], now: int) -> Hashable:
+    return tuple((max(0, at - now), run.header) for at, _, run in sorted(value)
+                 if run.facts is None)  # fmt: skip
+
+
+def _names(value: dict[Any, Any], now: int) -> Hashable:
+    return tuple(sorted(value))
+
+
+def _requests(value: dict[str, tuple[int, Any]], now: int) -> Hashable:
+    return tuple(sorted((node, describe(request, now)) for node, (_, request) in value.items()))
+
+
+def _asking(value: dict[str, Any], now: int) -> Hashable:
+    return tuple(
+        sorted((n, describe(a.request, now), a.near, a.pushed_from) for n, a in value.items())
+    )
+
+
+def _bars(value: dict[str, tuple[int, int]], now: int) -> Hashable:
+    return tuple(sorted((node, _due(until, now), n) for node, (until, n) in value.items()))
+
+
+def _ages(value: dict[str, int], now: int) -> Hashable:
+    return tuple(sorted((node, _since(at, now)) for node, at in value.items()))
+
+
+def _holds(value: RunFacts | None, now: int) -> Hashable:
+    return value is not None
+
+
+_ATOMS: set[type] = {bool, int, str, bytes, type(None), float}
+_SEQUENCES = {tuple, list, deque}
+_MAPPINGS = {dict, OrderedDict}
+_SETS = {set, frozenset}
+_PLANS: dict[type, tuple[tuple[str, Rule], ...]] = {}
+
+_RULES: dict[type, dict[str, Rule]] = {
+    Master: {
+        "_config": _no, "_now": _no, "_view": describe, "_is_member": describe,
+        "_halted": describe, "_outbox": describe, "_queue": describe, "_counter": describe,
+        "_start": describe, "_prefetching": describe, "_staging": describe, "_phase": describe,
+        "_phase_at": _no, "_succession": describe, "_following": describe, "_flush": describe,
+        "_decided": describe, "_progress": describe, "_ordering": describe,
+        # Everybody was heard, and nobody greets here (P30, P29), or wishes runs to be void (P32).
+        "_standings": _no, "_standing": _no, "_doubted": _names, "_differing": describe,
+        "_inspection": _no,
+    },
+    # Configured, and equal in all states of a node.
+    MasterConfig: {field.name: _no for field in dataclasses.fields(MasterConfig)},
+    Outbox: {"_firsts": describe, "_persists": describe, "_others": describe},
+    Ordering: {
+        # With the view's members; queue, counter and the like are the master's.
+        "_config": _no, "_outbox": _no, "_queue": _no, "_counter": _no, "_staging": _no,
+        "_prefetching": _no, "_start": _no, "_fetching": describe, "_collecting": describe,
+        "_peers": _no, "_own": _no, "_own_headers": describe, "_rounds": describe,
+        "_stamp_check": describe, "_told_acquired": describe, "_added_at": _no,
+        "_round_position": _no, "_empty_rounds": _no, "_clock_warned": _no, "frozen": describe,
+        "joiners": describe,
+    },
+    Collecting: {
+        "_config": _no, "_incarnations": describe, "_counter": _no, "_fetching": _no,
+        "_own": _no, "_watermarks": _no, "news": describe, "peer_list": _no, "peers": describe,
+        "posted_counter": describe, "stream_list": _no, "streams": describe, "warnings": describe,
+    },
+    Peer: {
+        # Clock offsets are microseconds here, and matter from a second on.
+        "_offsets": _no, "acquired": describe, "ahead": describe, "base": describe,
+        "base_since": _since, "busy": _no, "clock_at": _no, "clock_offset_us": _no,
+        "counter": describe, "held": describe,
+        "known_of_me": describe, "last_post_at": _no, "last_seq": describe, "linked": describe,
+        "more": describe, "newest": describe, "node_id": describe, "owed": describe,
+        "pending": _distinct, "refused": describe, "tail_at": _since, "tail_position": describe,
+    },
+    Stream: {
+        "_by_seq": _no, "_last_ts": describe, "acquired": describe, "early": describe,
+        "known": describe, "origin": describe, "payload_bytes": _no, "runs": describe,
+        "watermark": describe,
+    },
+    Run: {"facts": _holds, "header": describe, "key": _no, "last": _no, "seen_at": _no,
+          "settled": describe, "wanted": describe},
+    Fetching: {
+        "_limit": _no, "_retry_us": _no, "_due": _due_fetches, "_count": _no,
+        "_failures": describe, "in_flight": _names,
+    },
+    OwnHeaders: {"floor": describe, "_headers": describe, "_keep": _no},
+    Rounds: {
+        "number": _no, "heartbeat_at": _due, "_idle_min_us": _no, "_idle_max_us": _no,
+        "_retry_us": _no, "_pause_us": describe,
+    },
+    TimestampCounter: {
+        "clock": describe, "_raised": describe, "_raised_at": _no, "_reserve_us": _no,
+        "reserved": describe, "value": describe,
+    },
+    WallClock: {
+        "_known": describe, "lead_us": _no, "now": _no, "wall": _no,
+    },
+    # The catalog follows from the queue; so do the hashes, but not from where on they are known.
+    SynchronizedQueue: {
+        "_created": describe, "_fresh": describe, "_recent": _names, "base": describe,
+        "catalog": _no, "hash": _no, "key": describe, "position": _no, "tail": describe,
+        "watermarks": describe,
+    },
+    Staging: {"_lines": describe, "_timeout_us": _no, "payload_bytes": _no, "runs": describe},
+    Unstamped: {
+        "next_at": _no, "pause_us": _no, "ready": describe, "submit": describe,
+        "submitted_at": _no,
+    },
+    Prefetching: {"_coming": describe, "_keep_us": _no, "_limit": _no, "_retry_us": _no},
+    Following: {
+        "_asked": describe, "_config": _no, "_known": describe, "_patience_us": _no,
+        "_pause_us": describe, "_send": _no, "_turn": _parity, "holder": describe,
+        "request_at": _due, "source": describe, "_joined_at": _no, "_joined_base": describe,
+    },
+    # Ballots are started on demand here, so nothing depends on suspicion and patience; all nodes
+    # speak one version, so none is raised.
+    Succession: {
+        "_host": _no, "_config": _no, "_outbox": _no, "patience_us": _no, "suspicion": _no,
+        "letters": _no, "voter": describe, "proposer": describe, "admission": describe,
+        "changes": describe, "_seen": describe, "_excluded": describe, "_attempts": _no,
+        "_vetoed": describe,
+        "_retry_at": _no, "_need_at": _no, "_answered_at": _no, "tails": describe, "wish": describe,
+        "_begin_at": _no, "rest": _no, "_refused": _no, "raising": _no,
+    },
+    TailRequests: {"_outbox": _no, "_requests": _requests, "_wait_us": _no},
+    Voter: {"accepted": describe, "epoch": describe, "promised": describe},
+    Admission: {"_asking": _asking, "_barred": _bars, "_patience_us": _no},
+    Changes: {"_outbox": _no, "_request": describe, "_voids": describe},
+    Proposer: {
+        "accepted": describe, "_heard": _ages, "_late": describe, "_latest": _no,
+        "_patience_us": _no, "_promises": describe, "_since": _since, "ballot": describe,
+        "candidate": describe, "flushed": describe, "holder": describe, "intent": describe,
+        "repeat_at": _due, "stage": describe, "view": describe,
+        "voids": describe, "objections": describe,
+    },
+    SimulatedDisk: {
+        "owner": _no, "incarnation": describe, "reserved": describe, "incoming": describe,
+        "queue": describe, "ordered": _no, "tables": describe, "announcements": describe,
+        "view": describe, "ballot": describe, "standings": _no, "_watermarks": _no, "_facts": _no,
+        # Only the simulation greets, and counts starts.
+        "instance": _no, "instances": _no, "starts": _no, "lineage": _no,
+    },
+    Post: {
+        field.name: _no if field.name == "wall" else describe
+        for field in dataclasses.fields(Post)
+    },
+}  # fmt: skip

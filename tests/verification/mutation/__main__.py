@@ -1,0 +1,103 @@
+"""`python -m tests.verification.mutation`: break each rule and see that something finds out.
+
+Prints the table and writes it to docs/mutants.md.  Exit code 1: a mutation survived that is not
+listed as a survivor.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from pathlib import Path
+from time import process_time
+
+from rich.console import Console
+from rich.progress import track
+from tests.verification.mutation.killers import hunt
+from tests.verification.mutation.mutant import Killer
+from tests.verification.mutation.report import Result, as_json, finder, markdown
+from tests.verification.mutation.table import BY_NAME, MUTANTS
+
+#: The page, when run in the repository.
+_PAGE = Path("docs/mutants.md")
+
+
+def examine(name: str, *, budget_s: float, killers: Sequence[Killer] = ()) -> Result:
+    """Let the killers of one mutation look for it, in their order.
+
+    Args:
+        budget_s: For each killer, CPU seconds.
+        killers: Only these; empty = those of the table.
+    """
+    mutant, started = BY_NAME[name], process_time()
+    tried: dict[str, int] = {}
+    for killer in killers or mutant.killers:
+        kill, runs = hunt(mutant, killer, budget_s)
+        if kill is not None:
+            spent = process_time() - started
+            return Result(name=name, kill=kill, tried=tried, seconds=spent)
+        tried[str(killer)] = runs
+    return Result(name=name, kill=None, tried=tried, seconds=process_time() - started)
+
+
+def main() -> int:
+    """Run what the command line asks for."""
+    arguments = _arguments()
+    names = arguments.only or [mutant.name for mutant in MUTANTS]
+    unknown = sorted(set(names) - BY_NAME.keys())
+    if unknown:
+        print(f"no such mutation: {', '.join(unknown)}", file=sys.stderr)
+        return 2
+    console = Console(stderr=True)
+    running = _examine_all(names, arguments.budget, arguments.jobs)
+    results = []
+    for result in track(running, "mutants", total=len(names), console=console, transient=True):
+        results.append(result)
+        found = "survived" if result.kill is None else f"found by {finder(result.kill)}"
+        console.print(f"{result.name}: {found}", highlight=False)
+    page = markdown(results)
+    if not arguments.only and arguments.page.parent.is_dir():
+        arguments.page.write_text(page)
+    print(json.dumps(as_json(results)) if arguments.json else page)
+    unexpected = [result.name for result in results if not result.is_expected]
+    if unexpected:
+        print(f"survived: {', '.join(unexpected)}", file=sys.stderr)
+    return 1 if unexpected else 0
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.verification.mutation",
+        description="Break each rule of the protocol once and see what finds out.",
+        epilog='example: make mutants MUTANT_ARGS="--budget 300 --only lowest-ballot"',
+    )
+    parser.add_argument(
+        "--budget",
+        type=float,
+        default=60.0,
+        help="CPU seconds for each way to find one (default 60)",
+    )
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
+    parser.add_argument("--only", nargs="*", metavar="NAME", help="these mutations; no page then")
+    parser.add_argument("--page", type=Path, default=_PAGE, help=f"where to write ({_PAGE})")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    return parser.parse_args()
+
+
+def _examine_all(names: Sequence[str], budget_s: float, jobs: int) -> Iterator[Result]:
+    one = partial(examine, budget_s=budget_s)
+    if jobs == 1:
+        yield from map(one, names)
+        return
+    # By name: neither patches nor their cores could travel between processes.
+    with ProcessPoolExecutor(jobs) as pool:
+        yield from pool.map(one, names)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,92 @@
+"""Directed traces of how the version in force is raised (protocol P31)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.verification.mutation.lone import SECOND_US, Lone, proposing, sent, views
+
+from sparktxlog.model.ids import NodeId
+from sparktxlog.protocol.actions import Action
+from sparktxlog.protocol.balloting import Accept, Prepare, Probe
+from sparktxlog.protocol.events import LinkChanged
+from sparktxlog.protocol.master import Master
+from sparktxlog.protocol.versions import NEWEST, OLDEST
+from sparktxlog.protocol.view import Ballot
+
+
+def _upgraded(
+    core: type[Master], version: int = OLDEST, votes: dict[str, int] | None = None
+) -> Lone:
+    """Return a node of this release in a log of a version."""
+    node = Lone(core, votes=votes)
+    node.config = replace(node.config, version=version)
+    node.view = replace(node.view, version=version)
+    node.start()
+    return node
+
+
+def _answering(node: Lone, actions: list[Action], *peers: str) -> list[Action]:
+    """Let peers answer the latest probe among actions; return what comes of it."""
+    number = max((probe.number for probe in sent(actions, Probe)), default=0)
+    answered = node.hear(*(node.answer(peer, number, ("a", "b", "c")) for peer in peers))
+    return answered + node.wait(SECOND_US // 5)
+
+
+def _decided(node: Lone, ballot: Ballot, *spoken: tuple[str, int]) -> int:
+    """Let peers promise a ballot and vote for what it chose; return the version of the view."""
+    node.hear(*(replace(node.promise(peer, ballot), newest=newest) for peer, newest in spoken))
+    node.wait(6 * SECOND_US // 10)  # in vain for others, but not so long that it is given up
+    peers = [peer for peer, _ in spoken]
+    node.hear(*(node.flushed(peer, ballot, 0) for peer in peers))
+    found = views(node.hear(*(node.accepted(peer, ballot) for peer in peers)))
+    assert found, "nothing was decided"
+    return found[-1].version
+
+
+def all_must_speak_a_version(core: type[Master]) -> None:
+    """P31: a voter that is away may hold a vote, and know nothing of the version in it."""
+    node = _upgraded(core)
+    assert _decided(node, proposing(node), ("b", NEWEST)) == OLDEST
+    node = _upgraded(core)
+    assert _decided(node, proposing(node), ("b", NEWEST), ("c", OLDEST)) == OLDEST
+    node = _upgraded(core)
+    assert _decided(node, proposing(node), ("b", NEWEST), ("c", NEWEST)) == NEWEST
+
+
+def a_witness_is_waited_for(core: type[Master]) -> None:
+    """P31: votes enough are there before the witness promises; without it nothing would rise."""
+    node = _upgraded(core, votes={"a": 1, "b": 1, "w": 1})
+    links = [LinkChanged(peer=NodeId(peer), up=True, newest=NEWEST) for peer in "bw"]
+    actions = node.feed(*links)
+    started = sent(actions + _answering(node, actions, "b", "w"), Prepare)
+    assert started, "all speak the version, and it is not raised"
+    ballot = started[0].ballot
+    promises = {peer: replace(node.promise(peer, ballot), newest=NEWEST) for peer in "bw"}
+    assert not sent(node.hear(promises["b"]), Accept), "its promise is on its way"
+    asked = sent(node.hear(promises["w"]), Accept)
+    assert asked and asked[0].candidate.version == NEWEST
+
+
+def no_version_goes_back(core: type[Master]) -> None:
+    """P31: manifests may be on their way that only the later version reads rightly."""
+    node = _upgraded(core, NEWEST)
+    assert _decided(node, proposing(node), ("b", OLDEST), ("c", OLDEST)) == NEWEST
+
+
+def it_is_raised_once_all_are_there(core: type[Master]) -> None:
+    """P31: the last one that was upgraded lets the version rise; nothing else has to happen."""
+    node = _upgraded(core)
+    links = [LinkChanged(peer=NodeId(peer), up=True, newest=NEWEST) for peer in "bc"]
+    actions = _answering(node, node.feed(links[0]) + node.wait(SECOND_US), "b", "c")
+    assert not sent(actions, Prepare), "c was not greeted yet"
+    actions = node.feed(links[1], LinkChanged(peer=NodeId("b"), up=False))
+    actions = _answering(node, actions + node.wait(SECOND_US), "b", "c")
+    assert not sent(actions, Prepare), "b has gone: what comes back may be an older release"
+    actions = node.feed(links[0])
+    started = sent(actions + _answering(node, actions, "b", "c"), Prepare)
+    assert started, "all speak the version, and it is not raised"
+    assert node.master.acceptance(b"") is None, "not all members would read this"
+    assert _decided(node, started[0].ballot, ("b", NEWEST), ("c", NEWEST)) == NEWEST
+    assert node.master.acceptance(b"") is not None
+    assert not sent(node.wait(60 * SECOND_US), Prepare)

@@ -1,0 +1,379 @@
+"""Invariants of the protocol, asserted at every step of a simulated history (protocol §7).
+
+I9 and I10 concern several logs and conditional transactions, which this core does not have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from tests.verification.simulation.disk import RunKey, key_of
+from tests.verification.simulation.outcomes import Outcomes
+from tests.verification.simulation.trace import Trace
+
+from sparktxlog.errors import InvariantViolation, PayloadStoreError
+from sparktxlog.protocol.actions import (
+    Action,
+    PersistAnnouncement,
+    PersistOwnRun,
+    PersistQueue,
+    PersistRestamp,
+    PersistView,
+    PersistWithdrawal,
+    SendPost,
+    TellAccepted,
+    TellAcquired,
+    TellChange,
+    TellOrdered,
+    TellRejected,
+)
+from sparktxlog.protocol.chain import chain_hash
+from sparktxlog.protocol.messages import QueueEntry, RunHeader
+from sparktxlog.protocol.phases import Phase
+from sparktxlog.protocol.versions import ACCEPTANCE, NEWEST, OLDEST
+from sparktxlog.protocol.view import View, same_decision
+
+if TYPE_CHECKING:
+    from tests.verification.simulation.node import SimulatedNode
+    from tests.verification.simulation.world import World
+
+
+class Checks:
+    """Watches one world; `fail` raises with the seed's story."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        config = next(iter(world.nodes.values())).config
+        self._outcomes = Outcomes(world.facts, world.marks, config.id_window, config.id_window_us)
+        #: The one queue that all queues are prefixes of.
+        self.log: list[QueueEntry] = []
+        self._checked: dict[str, int] = {}
+        self._positions: dict[RunKey, int] = {}
+        #: Origin → incarnation and last number of its last run in the queue.
+        self._numbers: dict[str, tuple[int, int]] = {}
+        self.views: dict[int, View] = {}
+        self.accepted: dict[RunKey, tuple[str, int]] = {}
+        #: Digests of runs that clients were told are refused for certain.
+        self._refused: set[bytes] = set()
+        #: Ticket → run, once stamped.
+        self.stamped: dict[int, RunKey] = {}
+        self._acquired: dict[RunKey, tuple[RunHeader, int]] = {}
+        self._told: dict[RunKey, tuple[int, object]] = {}
+        self._posted: dict[tuple[str, int, int, str], int] = {}
+        #: (node, ticket) of what is durable and waits for its stamp → the node's incarnation.
+        self._unstamped: dict[tuple[str, int], int] = {}
+        #: (node, incarnation, session) → ticket stamped last.
+        self._last_ticket: dict[tuple[str, int, str], int] = {}
+        self.transactions = 0
+        #: Longest time in which nothing was ordered that could be (I12).
+        self.still_us = 0
+        #: True: all is well again, so each member takes what it is given.
+        self.nobody_is_refused = False
+        self._trace = Trace()
+
+    def fail(self, story: str) -> None:
+        """Raise a violation."""
+        raise InvariantViolation(f"at {self._world.now / 1e6:.6f} s: {story}")
+
+    @property
+    def trace(self) -> str:
+        """Digest of everything that was handled, in order."""
+        return self._trace.hexdigest()
+
+    # -- seen --------------------------------------------------------------------------------------
+
+    def started(self, node: SimulatedNode) -> None:
+        """See a node start."""
+        assert node.master is not None
+        if node.master.phase is Phase.WEDGED:
+            self._world.marks.hit("wedged at start")
+        elif node.master.phase is Phase.JOINING:
+            self._world.marks.hit("joining at start")
+        self._check_catalog(node)
+
+    def disk_lost(self, node: SimulatedNode) -> None:
+        """See a node lose everything; its queue begins anew."""
+        self._world.marks.hit("disk lost")
+        self._checked[node.name] = 0
+
+    def disk_changed(self, node: SimulatedNode) -> None:
+        """See a node get another disk: what clients were told of what is not on it, it forgot."""
+        disk, name = node.disk, node.name
+        self._checked[name] = 0
+        # A run that was withdrawn since is on it again.
+        self._refused -= {submit.digest for submit in disk.announcements.values()}
+        for key in [key for key in self.accepted if key[0] == name]:
+            if key not in self._positions and key not in disk.incoming:
+                del self.accepted[key]
+        for line in [line for line in self._last_ticket if line[0] == name]:
+            del self._last_ticket[line]
+        for link in [link for link in self._posted if link[0] == name]:
+            del self._posted[link]
+        for waiting in [waiting for waiting in self._unstamped if waiting[0] == name]:
+            del self._unstamped[waiting]
+
+    def handled(self, node: SimulatedNode, actions: Sequence[Action]) -> None:
+        """See what a core wants done."""
+        self._trace.add(self._world.now, node.name, actions)
+        assert node.master is not None
+        entered: View | None = None  # two epochs may be entered at once
+        for action in actions:
+            if isinstance(action, PersistView):
+                entered = action.view
+            elif isinstance(action, PersistRestamp):
+                self._world.marks.hit("run restamped")
+                self._check_restamp(node, action, entered or node.master.view)
+
+    def _check_restamp(self, node: SimulatedNode, action: PersistRestamp, view: View) -> None:
+        """P20: an old run is stamped anew only by its origin, as a member of the later epoch."""
+        header = action.header
+        if header.origin != node.name or header.epoch != view.epoch or (
+            node.name not in view.members
+        ):  # fmt: skip
+            self.fail(f"P20: {node.name} stamps {header} anew, members are {view.members}")
+
+    def posted(self, node: SimulatedNode, action: SendPost) -> None:
+        """I11: posted counters of one epoch never fall, counted when a post really leaves."""
+        post = action.post
+        view = self.views.get(post.epoch)
+        if node.name not in (view.members if view else self._world.layout.masters):
+            self.fail(f"P19: {node.name} posts in epoch {post.epoch} without being a member")
+        link = (node.name, node.disk.incarnation, post.epoch, action.peer)
+        if post.counter < self._posted.get(link, -1):
+            self.fail(f"I11: {node.name} posted {self._posted[link]}, then {post.counter}")
+        self._posted[link] = post.counter
+
+    def wrote(self, node: SimulatedNode, persists: Sequence[Action]) -> None:
+        """See a write become durable."""
+        for action in persists:
+            if isinstance(action, PersistQueue):
+                self._check_understood(node, action)
+                self._check_queue(node)
+                self._check_created(node, action)
+            elif isinstance(action, PersistAnnouncement):
+                self._unstamped[node.name, action.ticket] = node.disk.incarnation
+            elif isinstance(action, (PersistOwnRun, PersistWithdrawal)):
+                self._unstamped.pop((node.name, action.ticket), None)
+            elif isinstance(action, PersistView):
+                self._check_view(node, action.view)
+
+    def _check_understood(self, node: SimulatedNode, action: PersistQueue) -> None:
+        """P31: nobody orders what its release does not know a rule for."""
+        facts = [self._world.facts[entry.header.digest] for entry in action.entries]
+        if node.newest < ACCEPTANCE and any(fact.acceptance for fact in facts):
+            self.fail(f"P31: {node.name} speaks up to {node.newest}, and reads an acceptance")
+
+    def _check_queue(self, node: SimulatedNode) -> None:
+        """I1, I2, I3: prefix of the one queue, sorted, gapless, linked; payloads are here."""
+        queue, log = node.disk.queue, self.log
+        for index in range(self._checked.get(node.name, 0), len(queue)):
+            entry = queue[index]
+            if index < len(log):
+                if log[index] != entry:
+                    self.fail(f"I1: {node.name} has {entry.header} at run {index}, others "
+                              f"{log[index].header}")  # fmt: skip
+                continue
+            self._check_next(entry)
+            self._positions[key_of(entry.header)] = entry.end
+            log.append(entry)
+            self.transactions += entry.header.n
+        self._checked[node.name] = len(queue)
+
+    def _check_next(self, entry: QueueEntry) -> None:
+        """I2, P25c: the entry follows the end of the one queue, and has the right outcomes."""
+        header, last = entry.header, self.log[-1] if self.log else None
+        end, previous = (last.end, last.chain_hash) if last else (0, bytes(32))
+        if entry.position != end + 1 or (last and header.key <= last.header.key):
+            self.fail(f"I2: {header} at {entry.position} follows {last}")
+        if entry.previous_hash != previous or entry.chain_hash != chain_hash(previous, header):
+            self.fail(f"I2: broken hash link at {entry.position}")
+        if key_of(header) in self._positions:
+            self.fail(f"I2: {key_of(header)} stands twice in the queue")
+        if header.digest in self._refused:
+            self.fail(f"I7: {header} is ordered, its client was told that it is refused")
+        incarnation, number = self._numbers.get(header.origin, (1, 0))
+        if header.seq != number + 1 or header.incarnation < incarnation:
+            self.fail(f"I2: {header} follows number {number} of incarnation {incarnation}")
+        self._numbers[header.origin] = (header.incarnation, header.last)
+        self._check_outcome(self._outcomes.ordered(entry))
+
+    def _check_created(self, node: SimulatedNode, action: PersistQueue) -> None:
+        """P25b: with the entries, added or of a tail, the tables that they create are written."""
+        first, end = action.entries[0].position, action.entries[-1].end
+        created = self._outcomes.catalog.created
+        expected = tuple(one for one in created if first <= one[0] <= end)
+        if expected:
+            self._world.marks.hit("table created")
+        if action.tables != expected:
+            self.fail(f"P25b: {node.name} creates {action.tables} in {first}-{end}: {expected}")
+
+    def _check_catalog(self, node: SimulatedNode) -> None:
+        """P25b: the tables of a core are those of the one queue, up to its position."""
+        assert node.master is not None
+        position, tables = node.master.base.position, dict(node.master.catalog)
+        expected = self._outcomes.catalog.at(position)
+        if tables != expected:
+            self.fail(f"P25b: {node.name} has {sorted(tables)} at {position}: {sorted(expected)}")
+
+    def _check_view(self, node: SimulatedNode, view: View) -> None:
+        """I4, I5, I6: one decision an epoch; its final queue has all that was promised."""
+        if view.version > node.newest:
+            self.fail(f"P31: {node.name} speaks up to {node.newest}, in force is {view.version}")
+        if view.version > OLDEST and self._world.layout.upgraded:
+            self._world.marks.hit("version raised")
+        known = self.views.get(view.epoch)
+        if known is None:
+            self.views[view.epoch] = view
+            self._note_view(view)
+        elif not same_decision(known, view):
+            self.fail(f"I5: two decisions on epoch {view.epoch}: {known} and {view}")
+        # A node that lost its disk may learn of the view that still counts its older self.
+        counts = node.name in view.members and view.is_current(node.name, node.disk.incarnation)
+        if counts and node.disk.queue:
+            end = node.disk.queue[-1].end
+            if end < view.end.position:
+                self.fail(f"I4: {node.name} enters {view.epoch} at {end} of {view.end.position}")
+        for key, (header, epoch) in list(self._acquired.items()):
+            at = self._positions.get(key)
+            if at is not None:
+                del self._acquired[key]
+            elif epoch < view.epoch and counts:
+                self.fail(f"I6: {header} was told as acquired, and is not in the final queue of "
+                          f"epoch {view.epoch - 1}")  # fmt: skip
+
+    def _check_flushed(self, view: View) -> None:
+        """I3, P16: what is decided, every new member holds durably, or it lost its disk since."""
+        for member in view.members:
+            disk = self._world.nodes[member].disk
+            if view.is_current(member, disk.incarnation):
+                wanted = [header for header in view.tail if view.void(header) is None]
+                missing = [header for header in wanted if not disk.holds(header)]
+                if missing:
+                    self.fail(f"I3: {member} enters {view.epoch} without {missing[0]}")
+
+    def _check_void(self, view: View) -> None:
+        """P32: what is void, no member before it held whole, without gap before it."""
+        before = self.views.get(view.epoch - 1)
+        for voided in view.voided:
+            self._world.marks.hit("run voided")
+            lost = replace(voided.header, digest=voided.digest)
+            for name in before.members if before else self._world.layout.masters:
+                node = self._world.nodes[name]
+                if self._world.is_whole(node, lost) and node.disk.reaches(lost):
+                    self.fail(f"P32: {name} holds {lost}, which is void in epoch {view.epoch}")
+
+    def _note_view(self, view: View) -> None:
+        self._check_flushed(view)
+        self._check_void(view)
+        marks, before = self._world.marks, self.views.get(view.epoch - 1)
+        members = set(before.members if before else self._world.layout.masters)
+        after = set(view.members)
+        if members - after:
+            marks.hit("member evicted")
+        if after - members:
+            marks.hit("member admitted")
+        if after == members:
+            marks.hit("nobody evicted")
+        if len(after) == 1:
+            marks.hit("one member alone")
+        if before is not None:
+            was = {seat.node_id: seat.incarnation for seat in before.roster}
+            now = {seat.node_id: seat.incarnation for seat in view.roster}
+            if any(now.get(node, 0) > number for node, number in was.items()):
+                marks.hit("returned after a loss")
+            if set(was) != set(now) or [s.weight for s in before.roster] != [
+                s.weight for s in view.roster
+            ]:
+                marks.hit("roster changed")
+            if view.quorum_rule != before.quorum_rule:
+                marks.hit("quorum changed")
+
+    def told(self, node: SimulatedNode, action: Action) -> None:
+        """See what clients are told (I6, I7)."""
+        match action:
+            case TellAccepted(header=RunHeader() as header):
+                self.accepted[key_of(header)] = (node.name, node.disk.incarnation)
+                self.stamped[action.ticket] = key_of(header)
+                self._outcomes.accepted(header)
+                self._check_session(node, action.ticket)
+            case TellAcquired():
+                header = action.header
+                if key_of(header) not in self._positions:
+                    self._acquired[key_of(header)] = (header, header.epoch)
+            case TellOrdered():
+                for entry in action.entries:
+                    told = (entry.position, entry.rejections)
+                    if self._told.setdefault(key_of(entry.header), told) != told:
+                        self.fail(f"I7: {node.name} told {entry.header} {told}")
+            case TellRejected():
+                self._check_refusal(node, action)
+            case TellChange():
+                done = action.epoch is not None
+                self._world.marks.hit("change done" if done else "change of roster refused")
+                if "holds the run" in action.text:
+                    self._world.marks.hit("void refused")
+            case _:
+                pass
+
+    def _check_refusal(self, node: SimulatedNode, action: TellRejected) -> None:
+        """I7, I8: what is refused is in no queue; in the end only lost files are a reason."""
+        withdrawn = action.code == PayloadStoreError.code
+        if withdrawn:
+            self._world.marks.hit("run withdrawn")
+        elif self.nobody_is_refused:
+            self.fail(f"I8: {node.name} refuses a submit: {action.code}, {action.text}")
+        digest = node.submits[action.ticket].digest
+        self._refused.add(digest)
+        if any(entry.header.digest == digest for entry in node.disk.queue):
+            self.fail(f"I7: {node.name} refuses what is ordered already: {action.text}")
+
+    def _check_session(self, node: SimulatedNode, ticket: int) -> None:
+        """P1a: the runs of one session are stamped in submit order."""
+        submit = node.submits.get(ticket)
+        if submit is not None and submit.session is not None:
+            line = (node.name, node.disk.incarnation, submit.session)
+            if ticket < self._last_ticket.get(line, 0):
+                self.fail(f"P1a: {node.name} stamps {ticket} behind {self._last_ticket[line]}, "
+                          f"which came later in {submit.session}")  # fmt: skip
+            self._last_ticket[line] = ticket
+
+    # -- the end -----------------------------------------------------------------------------------
+
+    def check_healed(self) -> None:
+        """I8: all members equal, every durable transaction of theirs ordered once."""
+        world = self._world
+        newest = self.views[max(self.views)] if self.views else None
+        expected = set(newest.members) if newest else set(world.layout.masters)
+        seats = {s.node_id for s in newest.roster if not s.witness} if newest else expected
+        for name in seats:
+            node = world.nodes[name]
+            assert node.master is not None
+            status = node.master.status()
+            if status.phase is not Phase.NORMAL or status.busy or status.unstamped_runs:
+                self.fail(f"I8: {name} is {status.phase} in epoch {status.epoch}, members "
+                          f"{status.members}, waits for {status.waiting_for}")  # fmt: skip
+            if len(node.disk.queue) != len(self.log):
+                self.fail(f"I8: {name} has {len(node.disk.queue)} of {len(self.log)} runs")
+            self._check_outcome(self._outcomes.check_known(name, node.master))
+            self._check_catalog(node)
+            if node.master.view.version != NEWEST:
+                self.fail(f"P31: {name} still works by version {node.master.view.version}")
+        self._check_outcome(self._outcomes.check_once(self.log))
+        for entry in self.log:
+            told = self._told.get(key_of(entry.header), (entry.position, entry.rejections))
+            if told != (entry.position, entry.rejections):
+                self.fail(f"I7: {entry.header} is at {entry.position}, clients were told {told}")
+        for key, (name, incarnation) in self.accepted.items():
+            kept = world.nodes[name].disk.incarnation == incarnation and name in seats
+            if kept and key not in self._positions:
+                self.fail(f"I8: accepted run {key} was never ordered")
+
+        for (name, ticket), incarnation in self._unstamped.items():
+            if world.nodes[name].disk.incarnation == incarnation and name in seats:
+                self.fail(f"I8: {name} accepted {ticket}, and never stamped it")
+
+    def _check_outcome(self, wrong: str) -> None:
+        if wrong:
+            self.fail(wrong)

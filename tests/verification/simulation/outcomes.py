@@ -1,0 +1,144 @@
+"""What becomes of each transaction: recomputed from its id and tables, beside the cores (P25).
+
+A client whose node is lost or silent commits the same ids elsewhere, so one id may be ordered more
+than once, in epochs of their own and long after each other.  Only the first takes effect, and only
+if it was ordered soon enough after a node accepted it; the same everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from tests.verification.reference import ReferenceCatalog
+from tests.verification.simulation.marks import Marks
+
+from sparktxlog.model.operation import Acceptance, RunFacts
+from sparktxlog.protocol.master import Master
+from sparktxlog.protocol.messages import QueueEntry, RunHeader
+
+_DUPLICATE, _EXPIRED, _VOIDED = "duplicate-transaction", "expired-id", "voided"
+
+
+class Outcomes:
+    """Watches the ids of one world.
+
+    Args:
+        facts: Facts of all payloads, by digest.
+        marks: Counts repeats.
+        window: Positions that an id is known for in memory.
+        window_us: Log time that an id is known for at least.
+    """
+
+    def __init__(
+        self, facts: Mapping[bytes, RunFacts], marks: Marks, window: int, window_us: int
+    ) -> None:
+        self._facts = facts
+        self._marks = marks
+        self._window = window
+        self._window_us = window_us
+        #: Tables of the one queue.
+        self.catalog = ReferenceCatalog()
+        #: Id → node that took it first.
+        self._takers: dict[bytes, str] = {}
+        #: Id → position and header it was ordered at first, of what counts as the same.
+        self._eldest: dict[bytes, tuple[int, RunHeader]] = {}
+        #: Id → all positions it was ordered at.
+        self._places: dict[bytes, list[int]] = {}
+        #: Ids that took effect once more, as the former version let them.
+        self._unknown: set[bytes] = set()
+
+    def _ids(self, header: RunHeader) -> Iterator[bytes]:
+        ids = self._facts[header.digest].ids
+        return (ids[at : at + 16] for at in range(0, len(ids), 16))
+
+    def accepted(self, header: RunHeader) -> None:
+        """See a node tell that a run is durable there."""
+        takers = [self._takers.setdefault(one, header.origin) for one in self._ids(header)]
+        if any(taker != header.origin for taker in takers):
+            self._marks.hit("same id at two nodes")
+
+    def ordered(self, entry: QueueEntry) -> str:
+        """See the one queue grow by an entry; return what is wrong with its outcomes."""
+        header = entry.header
+        expected: list[tuple[int, str, int | None]] = []
+        facts = self._facts[header.digest]
+        acceptance = facts.acceptance
+        blind = acceptance is None  # nobody can tell a repeat beyond the window (P31)
+        if acceptance is None:
+            acceptance = Acceptance(position=entry.position, ts=header.ts)
+        too_late = header.ts - acceptance.ts > self._window_us
+        told = dict(acceptance.repeats)
+        for index, one in enumerate(self._ids(header)):
+            position = entry.position + index
+            first, earlier = self._eldest.setdefault(one, (position, header))
+            places = self._places.setdefault(one, [position])
+            at = places[-1]
+            places.append(position)
+            gap = position - acceptance.position > self._window
+            if index in told:
+                # The accepting node may have looked further back than anybody needs to know.
+                first = told[index] if told[index] in places else 0
+            elif entry.end - acceptance.position > self._window and not too_late:
+                # Every site looks up the whole gap.  The first one there may be older than the
+                # one that the memory of all begins with: a copy between may have expired.
+                first = next(place for place in places if place > acceptance.position)
+            elif gap and position - at > self._window:
+                # What stands between, nobody needs to know any more.
+                first = position
+            elif blind and position - at > self._window:
+                self._eldest[one] = first, _ = (position, header)
+                self._unknown.add(one)
+            if first < position:
+                expected.append((index, _DUPLICATE, first))
+                self._mark_repeat(header, earlier, position - at, late=gap and not too_late)
+            elif gap and too_late:
+                self._eldest[one] = (position, header)
+                expected.append((index, _EXPIRED, None))
+                self._marks.hit("expired id")
+            elif facts.voided:
+                expected.append((index, _VOIDED, None))
+        by_id = [index for index, _, _ in expected]
+        by_table = self.catalog.fold(entry.position, facts, by_id)
+        expected = sorted([*expected, *((index, code, None) for index, code in by_table.items())])
+        if by_table:
+            self._marks.hit("rejected for its table")
+        found = [(one.index, one.code, one.first) for one in entry.rejections]
+        if found != expected:
+            return f"P25b, P25c: {header} at {entry.position} rejects {found}, not {expected}"
+        return ""
+
+    def _mark_repeat(
+        self, header: RunHeader, earlier: RunHeader, distance: int, *, late: bool
+    ) -> None:
+        if distance > self._window:
+            self._marks.hit("same id behind the window")
+        if late:
+            self._marks.hit("repeat ordered late")
+        if earlier.origin != header.origin:
+            self._marks.hit("duplicate rejected")
+        if earlier.epoch != header.epoch:
+            self._marks.hit("same id in two epochs")
+
+    def check_once(self, log: list[QueueEntry]) -> str:
+        """Return which transaction took effect more or less than once in the whole queue."""
+        places: dict[bytes, list[tuple[int, bool]]] = {}
+        for entry in log:
+            rejected = {rejection.index for rejection in entry.rejections}
+            for index, one in enumerate(self._ids(entry.header)):
+                place = (entry.position + index, index not in rejected)
+                places.setdefault(one, []).append(place)
+        for one, found in places.items():
+            if one not in self._unknown and any(effective for _, effective in found[1:]):
+                return f"P25c: transaction {one.hex()} is at {found}: effective is not once"
+        return ""
+
+    def check_known(self, name: str, master: Master) -> str:
+        """Return which id of the window a node places elsewhere than the queue of all does."""
+        end = master.base.position
+        for one, places in self._places.items():
+            place = master.locate(one)
+            known = places[-1] > end - self._window
+            if (place in places) if known else place is None:
+                continue
+            return f"P25c: {name} has transaction {one.hex()} at {place}, of {places}"
+        return ""
