@@ -35,12 +35,12 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from sparktxlog.api.files import FileStage
-from sparktxlog.api.http import ERROR_CLASSES
 from sparktxlog.api.nodes import Nodes
 from sparktxlog.api.probe import check_directory
 from sparktxlog.api.schema import check_fit, definition_from
 from sparktxlog.api.submission import Submission
 from sparktxlog.api.views import VIEWS, view
+from sparktxlog.codec.problems import ERROR_CLASSES
 from sparktxlog.codec.transactions import PreparedOperation, PreparedTransaction
 from sparktxlog.codec.validation import row_schema
 from sparktxlog.errors import (

@@ -21,7 +21,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
 
-from sparktxlog import errors
+from sparktxlog.codec.problems import ERROR_CLASSES, error_of
 from sparktxlog.errors import (
     CommitRejectedError,
     InvalidRequestError,
@@ -43,13 +43,6 @@ _MAX_ANSWER_BYTES = 256 << 20
 
 _any_decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 _receipt_decoder = msgspec.json.Decoder(Receipt)
-
-#: Code → class of error: the first one in `errors` that has it, later ones never leave a node.
-ERROR_CLASSES: dict[str, type[TxLogError]] = {
-    found.code: found
-    for found in reversed(vars(errors).values())
-    if isinstance(found, type) and issubclass(found, TxLogError)
-}
 
 
 class Http:
@@ -329,30 +322,6 @@ def _broken(url: str, error: Exception, timeout: float) -> TransportError:
         )
     text = str(error) or type(error).__name__
     return TransportError(f"the link to {url} broke: {text}", url=url)
-
-
-def error_of(body: bytes, status: int, url: str) -> TxLogError:
-    """Return the error that a problem document stands for, in its class."""
-    try:
-        problem = msgspec.json.decode(body)
-        code, detail = str(problem["title"]), str(problem["detail"])
-        fields = dict(problem.get("fields") or {})
-        definite = bool(problem.get("definite", False))
-        hint = str(problem.get("hint", ""))
-    except (msgspec.MsgspecError, UnicodeDecodeError, KeyError, TypeError, ValueError):
-        return TransportError(
-            f"{url} answered with HTTP status {status}, but not as a sparktxlog node",
-            hint="Check the URL.",
-            url=url,
-            status=status,
-        )
-    kind = ERROR_CLASSES.get(code)
-    if kind is None:  # a newer node knows more codes
-        kind = CommitRejectedError if definite else TransportError
-        fields["code"] = code
-    fields.pop("message", None)
-    fields.pop("hint", None)
-    return kind(detail, hint=hint, **fields)
 
 
 def error_of_rejection(receipt: Receipt) -> TxLogError:

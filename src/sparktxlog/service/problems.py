@@ -9,6 +9,7 @@ import msgspec
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from sparktxlog.codec.problems import encode_problem
 from sparktxlog.errors import InternalError, TxLogError
 
 _log = logging.getLogger("sparktxlog.service")
@@ -23,16 +24,16 @@ def json_response(value: object, status: int = 200) -> Response:
     return Response(_encode(value), status, media_type="application/json")
 
 
-def problem_response(error: TxLogError) -> Response:
-    """Return an error as a problem document with its status."""
+def problem_response(error: TxLogError, status: int | None = None) -> Response:
+    """Return an error as a problem document, by default with the status of its class."""
     headers = {}
     if error.http_status == 401:
         headers["www-authenticate"] = "Bearer"
     if error.retryable and error.http_status == 503:
         headers["retry-after"] = "1"
     return Response(
-        _encode(error.to_problem()),
-        error.http_status,
+        encode_problem(error, status),
+        error.http_status if status is None else status,
         headers=headers,
         media_type="application/problem+json",
     )

@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from sparktxlog import errors
-from sparktxlog.api.http import ERROR_CLASSES, Http, error_of, error_of_rejection
+from sparktxlog.api.http import Http, error_of_rejection
+from sparktxlog.codec.problems import ERROR_CLASSES, error_of
 from sparktxlog.errors import (
     CommitRejectedError,
     FrontLostError,
