@@ -171,7 +171,7 @@ def test_a_lost_disk_is_told_its_next_incarnation_and_joins_under_it() -> None:
 
 
 def test_a_node_that_was_admitted_elsewhere_is_taken_under_its_new_incarnation() -> None:
-    """Seed 1 of `verification.nodes`: a witness heard of the admission before the node reached it."""
+    """Seed 1 of `verification.nodes`: a witness knew the admission before the node reached it."""
     door = Doorkeeper()
     judge = door.greeter
     new = replace(B, instance="new", incarnation=2)
