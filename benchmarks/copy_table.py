@@ -1,4 +1,4 @@
-"""The copies as the sources measured theirs: link x compression, in seconds (R27, V56).
+"""The copies as the sources measured theirs: link x compression, in seconds.
 
 `python -m benchmarks.copy_table` prints it from benchmarks/results.json, without measuring.
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 #: Of 41 GB: link in Mbit/s → seconds plain and compressed.
 _SOURCES = {1_000: (390.074, 190.519), 100: (3_458.210, 1_438.711)}
 _SOURCES_GB = 41.0
-#: "On a good day", at 1 Gbit/s (V56).
+#: "On a good day", at 1 Gbit/s.
 _GOOD_DAY_S_PER_GB = 20.0
 _PLAIN = re.compile(r"copy at ([\d,]+) Mbit/s: ([\d,]+) MB plain")
 _PACKED = re.compile(r"copy at ([\d,]+) Mbit/s: the same, compressed .*")

@@ -1,4 +1,4 @@
-"""Copies over links of a set rate (requirement R27), over loopback, and what the donor notices."""
+"""Copies over links of a set rate, over loopback, and what the donor notices."""
 
 from __future__ import annotations
 

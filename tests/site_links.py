@@ -77,7 +77,7 @@ class LinkedCluster(Cluster):
 
 
 class TwoSwitchCluster(LinkedCluster):
-    """Node processes with an address each at two switches: `links` and `second` (V59)."""
+    """Node processes with an address each at two switches: `links` and `second`."""
 
     second: SiteLinks
 

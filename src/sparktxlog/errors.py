@@ -252,7 +252,7 @@ class NotMemberError(CommitRejectedError):
 
 
 class NoQuorumError(CommitRejectedError):
-    """Too few nodes answer: the level cannot be reached before others return (D4).
+    """Too few nodes answer: the level cannot be reached before others return.
 
     Fields `waits_for` (nodes that are not heard) and `levels` (the highest one that is possible).
     """
@@ -270,7 +270,7 @@ class NoQuorumError(CommitRejectedError):
 
 
 class PausedError(CommitRejectedError):
-    """An operator paused the node: it takes no transactions (B42)."""
+    """An operator paused the node: it takes no transactions."""
 
     code = "paused"
     retryable = True
@@ -352,7 +352,7 @@ class LeaseGoneError(StorageError):
 
 
 class FileChangedError(StorageError):
-    """A pinned file is no longer what it was when it was pinned (B22)."""
+    """A pinned file is no longer what it was when it was pinned."""
 
     code = "file-changed"
     definite = True
@@ -435,7 +435,7 @@ class ForeignPageError(UnauthorizedError):
 
 
 class ForbiddenPeerError(UnauthorizedError):
-    """The sender is no configured peer, or not the one it claims to be (G41, G42, G44)."""
+    """The sender is no configured peer, or not the one it claims to be."""
 
     code = "forbidden-peer"
     http_status = 403

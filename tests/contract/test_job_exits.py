@@ -1,4 +1,4 @@
-"""Exit codes of the worker's jobs where no Spark is needed to know them (architecture §7)."""
+"""Exit codes of the worker's jobs where no Spark is needed to know them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a node refuses a worker, by its code and not by its status alone (D5, B30)."""
+"""What a node refuses a worker, by its code and not by its status alone."""
 
 from __future__ import annotations
 

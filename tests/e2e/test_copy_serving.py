@@ -1,4 +1,4 @@
-"""A copy's donor as a process: chunks for a target, kill -9 under a lease, files deleted (R06–R09).
+"""A copy's donor as a process: chunks for a target, kill -9 under a lease, files deleted.
 
 The test is worker and target at once: it makes the donor's tables with delta-rs, reports them,
 orders a copy at the other node and fetches it.

@@ -1,4 +1,4 @@
-"""Disks that are full, and power cuts, under real members of a cluster (V16–V25, D1)."""
+"""Disks that are full, and power cuts, under real members of a cluster."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Each test commits at all nodes meanwhile; in the end whatever was acknowledged is in all queues,
 once and at the position that was told (`SteadyLoad.check`), so at most one side went on.
-Requirements V16–V25, V61; protocol P11–P23.
+Protocol P11–P23.
 """
 
 from __future__ import annotations

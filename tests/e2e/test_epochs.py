@@ -1,6 +1,6 @@
 """Epochs between real processes: eviction, return, witness, `force`, places at run time.
 
-Requirements G43, G44, V16–V25, V58–V61, B36–B43, D1; protocol P11–P23.
+Protocol P11–P23.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ def test_a_fourth_node_joins_and_leaves_at_run_time(three: Cluster) -> None:
     port = free_ports(1)[0]
     d = NodeProcess(three.directory, "D", port, three.ports, settings=QUICK)
     d.start()
-    wait_until(lambda: "peer refused" in a.log_text(), what="strangers are refused (G44)")
+    wait_until(lambda: "peer refused" in a.log_text(), what="strangers are refused")
     found = wait_until(
         lambda: call(f"{a.url}/v1/peers?timeout=20", {"id": "D", "url": f"http://127.0.0.1:{port}"})
     )

@@ -1,4 +1,4 @@
-"""Four masters: one may die or stop, and of two halves none goes on (V16-V25, D15)."""
+"""Four masters: one may die or stop, and of two halves none goes on."""
 
 from __future__ import annotations
 

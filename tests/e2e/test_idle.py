@@ -1,4 +1,4 @@
-"""A member that dies while nobody says anything (V19, D11)."""
+"""A member that dies while nobody says anything."""
 
 from __future__ import annotations
 

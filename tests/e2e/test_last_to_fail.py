@@ -1,6 +1,6 @@
 """All nodes failed, one after the other: who comes back alone, and whom it waits for.
 
-Requirements V46, V47, V49, D15; protocol P12, P13, P17, P21.
+Protocol P12, P13, P17, P21.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def test_one_of_three_waits_for_another(tmp_path: Path, at_once: bool) -> None:
 
 
 def test_who_went_on_alone_may_start_alone(tmp_path: Path) -> None:
-    """B excluded A with the witness's vote, and that is durable: it waits for nobody (V49)."""
+    """B excluded A with the witness's vote, and that is durable: it waits for nobody."""
     with running(Cluster(tmp_path, "ABW", settings=QUICK, witnesses="W")) as cluster:
         a, b, witness = cluster.nodes.values()
         a.kill()

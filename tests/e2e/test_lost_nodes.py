@@ -1,6 +1,6 @@
 """Clients whose node is killed, evicted or cut off: one call, one outcome, one effect.
 
-Requirements V16-V25 (a submit is followed to another node), protocol P13, P25b.
+A submit is followed to another node (protocol P13, P25b).
 """
 
 from __future__ import annotations

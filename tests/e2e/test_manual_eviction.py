@@ -1,4 +1,4 @@
-"""`eviction = manual`: who is out is decided outside, by a person or a monitor (T52, G23)."""
+"""`eviction = manual`: who is out is decided outside, by a person or a monitor."""
 
 from __future__ import annotations
 

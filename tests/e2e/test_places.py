@@ -1,6 +1,6 @@
 """Precedence, votes and addresses, changed by an operator: they take effect, and they last.
 
-Requirements V16 (duty in list order), D20 (promote and demote), B43; protocol P13, P17.
+Protocol P13, P17.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Places and processes that change while clients commit everywhere: nothing is lost or doubled.
 
-Requirements V16–V25, D20, B42; protocol P13, P17, P18, P20, P21.
+Protocol P13, P17, P18, P20, P21.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A node of another history gives way: `sparktxlog peer quarantine` (protocol P23, P28, D17)."""
+"""A node of another history gives way: `sparktxlog peer quarantine` (protocol P23, P28)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A node without a quorum: what it takes and refuses, and what clients make of it (D4, B19)."""
+"""A node without a quorum: what it takes and refuses, and what clients make of it."""
 
 from __future__ import annotations
 

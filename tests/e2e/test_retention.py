@@ -1,4 +1,4 @@
-"""The log of real nodes stops growing, also when they are killed in the middle (G45–G47, D14)."""
+"""The log of real nodes stops growing, also when they are killed in the middle."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """A node that was away fetches what it missed and nothing else, also if it is killed meanwhile.
 
-Requirements V31–V40, V44 (an interrupted recovery resumes), V51 (only missing transactions move);
-protocol P21.
+Protocol P21.
 """
 
 from __future__ import annotations

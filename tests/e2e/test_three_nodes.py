@@ -1,4 +1,4 @@
-"""Three real processes on loopback: agreement, kills, cuts, strangers (requirements G01–G47)."""
+"""Three real processes on loopback: agreement, kills, cuts, strangers."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_singles_and_runs_of_all_sites_get_one_order(cluster: Cluster) -> None:
         assert published["position"] == position
         segments = call(f"{node.url}/v1/worker/segments?after=0&wait=1")["segments"]
         assert segments[-1]["to_hash"] == node.status()["chain_hash"]
-        # G33: a post stays far below 1 kB per run, whatever the runs hold.
+        # A post stays far below 1 kB per run, whatever the runs hold.
         assert all(peer["post_bytes_max"] < 16_384 for peer in node.status()["peers"])
     queues = [call(f"{node.url}/v1/queue?after=0&limit=1000") for node in nodes]
     assert [e["digest"] for e in queues[0]] == [e["digest"] for e in queues[1]]

@@ -1,4 +1,4 @@
-"""Real nodes with an address each at two switches: either may fail, and it is seen (V59, V62).
+"""Real nodes with an address each at two switches: either may fail, and it is seen.
 
 Nobody is evicted meanwhile, and commits go on at all nodes; where connections break, though the
 nodes are ready to go on without a member after two seconds.

@@ -1,7 +1,7 @@
 """Clients that wait at a node which is evicted or wedged: UNKNOWN with the id, then the outcome.
 
 They are told that the outcome is open (not definite), with the transaction's id, and any node tells
-it later; the client library goes on elsewhere with the same id.  Protocol §4, P14, P20, P25b.
+it later; the client library goes on elsewhere with the same id.  Protocol P14, P20, P25b.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A witness that gets its place at run time: it votes, also after a restart of all, without data.
 
-Requirements V20–V25, B12, B43, D6 of two sites; protocol P12, P21; docs/two-sites.md.
+Protocol P12, P21; docs/two-sites.md.
 """
 
 from __future__ import annotations

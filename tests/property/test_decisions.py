@@ -1,4 +1,4 @@
-"""Whatever goes in, a decision keeps the rules that protect data (R13, R20, R23, D8)."""
+"""Whatever goes in, a decision keeps the rules that protect data."""
 
 from __future__ import annotations
 

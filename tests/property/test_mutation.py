@@ -34,7 +34,7 @@ _QUICK = (
     "evicted-works",
 )
 
-#: Which mutation of the table is which of the 31 of the design (protocol §8).
+#: Which mutation of the table is which of the 31 of the design.
 _OF_THE_DESIGN = {
     "stamps-wedged": "stamping while wedged",
     "acquires-wedged": "acquiring or adding while wedged",

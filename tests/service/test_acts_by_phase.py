@@ -1,6 +1,6 @@
 """What each act meets in each phase of a node, and that it always states where it stands.
 
-Requirements B41 (one position in every state), B42 (operations by state); docs/epochs.md, "Phases".
+See docs/epochs.md, "Phases".
 A node is IDLE between two actions of its core only: on to JOINING at once.
 """
 

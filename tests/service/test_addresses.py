@@ -1,4 +1,4 @@
-"""Addresses that no link uses, between nodes behind real servers (V59, V62)."""
+"""Addresses that no link uses, between nodes behind real servers."""
 
 from __future__ import annotations
 

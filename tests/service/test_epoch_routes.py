@@ -88,7 +88,7 @@ def test_a_peer_is_reached_at_its_second_address(tmp_path: Path) -> None:
             a = nodes["A"]
             link = a.parts.links["B"]
             url = link.url
-            # The first address leads nowhere, as when a switch fails (V59).
+            # The first address leads nowhere, as when a switch fails.
             link.move(("http://127.0.0.1:1", url))
             link.url = "http://127.0.0.1:1"
             link.greet_again()
@@ -227,7 +227,7 @@ def test_force_is_refused_while_another_voter_is_linked(tmp_path: Path) -> None:
 
 
 def test_a_paused_node_takes_no_transactions_and_does_all_the_rest(tmp_path: Path) -> None:
-    """B41, B42: over a restart, too; a client that knows several nodes submits elsewhere."""
+    """Over a restart, too; a client that knows several nodes submits elsewhere."""
 
     async def pause(node: RunningNode, paused: bool) -> None:
         where = node.node.config.master_url + "/v1/settings"

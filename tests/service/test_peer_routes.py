@@ -1,4 +1,4 @@
-"""What peers may and may not say (G33, G34, G39–G44, row 21 of the reliability scorecard)."""
+"""What peers may and may not say."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def test_replayed_stale_and_forged_messages(tmp_path: Path) -> None:
 
 
 def test_who_pushes_another_ones_runs_is_refused(tmp_path: Path) -> None:
-    """B18: a node replicates what was written at it; nobody makes it, or does it in its name."""
+    """A node replicates what was written at it; nobody makes it, or does it in its name."""
 
     async def main() -> None:
         async with cluster(tmp_path, "ABC", idle_round_min=30, idle_round_max=30) as nodes:

@@ -1,4 +1,4 @@
-"""Leases, chunks and tickets between real nodes on loopback (R06–R10, R25, B20–B23)."""
+"""Leases, chunks and tickets between real nodes on loopback."""
 
 from __future__ import annotations
 
@@ -330,7 +330,7 @@ def test_who_is_further_back_than_the_id_window_is_behind_and_not_diverged(tmp_p
 
 
 def test_a_copy_goes_to_the_address_that_is_in_use(tmp_path: Path) -> None:
-    """V59: the donor names its first address, which may be the one that fails."""
+    """The donor names its first address, which may be the one that fails."""
 
     async def main() -> None:
         async with cluster(tmp_path, "AB", **SETTINGS) as nodes:
@@ -451,7 +451,7 @@ def _as_a_target_does(grant: Grant) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("compressed", [True, False])
 def test_donor_and_target_understand_each_other(tmp_path: Path, compressed: bool) -> None:
-    """R26: without compression the bytes on the wire are those of the files."""
+    """Without compression the bytes on the wire are those of the files."""
     settings = SETTINGS | {"replication.compression": compressed}
 
     async def main() -> None:

@@ -18,7 +18,7 @@ _HOUR_US = 3_600 * 1_000_000
 def test_what_is_older_than_its_limit_expires(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, set_h: int | None, hours: int
 ) -> None:
-    """G46: 168 hours by default."""
+    """168 hours by default."""
     wall_us = parts.wall_us
 
     async def main() -> None:

@@ -1,4 +1,4 @@
-"""Links that are slow, and links that are silent: only the latter are given up (P3a, G39)."""
+"""Links that are slow, and links that are silent: only the latter are given up (P3a)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Staged files between nodes: prefetch, late stamping, resumption, damaged copies (P1a, G34)."""
+"""Staged files between nodes: prefetch, late stamping, resumption, damaged copies (P1a)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The invariants of the sync protocol, each a named class, checked after every step (§7).
+"""The invariants of the sync protocol, each a named class, checked after every step.
 
 `Invariants(cluster)` watches a cluster; `check()` raises `InvariantViolation` with the invariant's
 name and the story.  `check_healed()` is for the end, after `Cluster.heal()`.
@@ -196,7 +196,7 @@ class Patient(Invariant):
 
 
 class SameAsRule(Invariant):
-    """D24: each ADD is what the seed's rule says, recomputed from scratch."""
+    """Each ADD is what the seed's rule says, recomputed from scratch."""
 
     def __init__(self, cluster: Cluster) -> None:
         super().__init__(cluster)

@@ -1,7 +1,7 @@
-"""The rule of the seed, written down without any cleverness, to compare the core with (D24).
+"""The rule of the seed, written down without any cleverness, to compare the core with.
 
 One `ReferenceMaster` sees what a node sees and works out, from scratch each time, the longest
-common prefix of all masters' queues cut at the least counter (requirement G14).  With q = all the
+common prefix of all masters' queues cut at the least counter.  With q = all the
 core's ADD must be exactly that; with a smaller quorum that prefix must be a prefix of the ADD.
 """
 

@@ -480,7 +480,7 @@ class TxLog:
         return self.snapshot(at_least=at_least).table(name)
 
     def snapshot(self, position: int | None = None, at_least: AtLeast = None) -> Snapshot:
-        """Return all tables at one position: whole transactions only (architecture §6).
+        """Return all tables at one position: whole transactions only.
 
         Args:
             position: End of a batch that this site's worker applied; default: the newest.

@@ -1,4 +1,4 @@
-"""What the Spark jobs of a replica share: arguments, exit codes (architecture §7), JSON line."""
+"""What the Spark jobs of a replica share: arguments, exit codes, JSON line."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def build_session(
         MissingDependencyError: Spark did not start, for want of Java, of Delta's JARs or of
             such a master (definite).
 
-    **Source:** facts measured in docs/decisions; architecture §7.
+    **Source:** facts measured in docs/decisions.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if master is not None and master.startswith("local"):

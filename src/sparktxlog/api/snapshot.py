@@ -1,4 +1,4 @@
-"""The tables of a replica at one position: whole transactions only (architecture §6)."""
+"""The tables of a replica at one position: whole transactions only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where two sites began to differ: bisection over the positions that both reported (S2a, G37).
+"""Where two sites began to differ: bisection over the positions that both reported (S2a).
 
 Sites report at batch ends, and batches differ, so only positions that both reported can be
 compared.  Signatures are sums: a wrong row stays in all later ones, until the table is copied

@@ -40,9 +40,9 @@ class Cause(str, Enum):
     HASH = "hash"
     #: The worker itself says that a table stands still.
     ADMITTED = "admitted"
-    #: Right history, no complaint of the worker, and yet other content than most sites (R20).
+    #: Right history, no complaint of the worker, and yet other content than most sites.
     SIGNATURE = "signature"
-    #: A recount found other rows than the worker reported (S2b, R20).
+    #: A recount found other rows than the worker reported (S2b).
     RECOUNT = "recount"
     #: KNOWN, but other content than another replica, and no majority says who is right.
     CONTESTED = "contested"

@@ -1,4 +1,4 @@
-"""Which replicas a copy may come from, best first (R07)."""
+"""Which replicas a copy may come from, best first."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Candidate:
     verdict: ReplicaVerdict
     #: Applied position, ≥ 0.
     position: int
-    #: Its worker was heard lately (G38).
+    #: Its worker was heard lately.
     alive: bool
     #: This node reaches its node now.
     linked: bool

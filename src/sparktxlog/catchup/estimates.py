@@ -3,7 +3,7 @@
 Both paces are values: learning returns a new one, and bytes of one survive a restart.  They keep
 the last measurements themselves, not sums, and use medians, so one odd measurement moves little
 and old ones are forgotten.  A guess stays apart from what was learned: a parameter that changes at
-run time (R18) replaces the guess only.
+run time replaces the guess only.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayPace:
-    """What is known about the speed of one replica's replays (R12).
+    """What is known about the speed of one replica's replays.
 
     Keyed work and the rest are corrected apart: a worker that only ever appended says nothing
     about what a MERGE into its tables will cost.
@@ -151,7 +151,7 @@ def _kept(measured: tuple[float, ...], ratio: float) -> tuple[float, ...]:
 
 # -- copy ------------------------------------------------------------------------------------------
 
-#: Default of `NetSpeedBitsPerSec`, bits a second (R15).
+#: Default of `NetSpeedBitsPerSec`, bits a second.
 NET_SPEED_BITS_PER_SEC = 104_857_600
 #: Smaller transfers tell what a copy costs beside its bytes, larger ones how fast bytes come.
 SPEED_FROM_BYTES = 16 * 1024 * 1024
@@ -159,7 +159,7 @@ SPEED_FROM_BYTES = 16 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferPace:
-    """What is known about the speed of copies, by donor (R15, D9).
+    """What is known about the speed of copies, by donor.
 
     Sizes are plain bytes really transferred, what was found at the target left out.  A copy is
     taken apart: while bytes come, compression and disks inside, and what comes besides: starts of
@@ -219,7 +219,7 @@ class TransferPace:
         return replace(self, transfers={**self.transfers, donor: kept})
 
     def configured(self, net_speed_bits_per_sec: int) -> TransferPace:
-        """Return the pace under another configured speed; what was learned stays (R18)."""
+        """Return the pace under another configured speed; what was learned stays."""
         return replace(self, net_speed_bits_per_sec=net_speed_bits_per_sec)
 
     def describe(self, size_bytes: int, donor: str = "") -> Estimate:

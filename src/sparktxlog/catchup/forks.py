@@ -1,4 +1,4 @@
-"""Where two queues of one log part: bisection over chain hashes (protocol S1, P28, D17).
+"""Where two queues of one log part: bisection over chain hashes (protocol S1, P28).
 
 A chain hash covers everything before it.  So two queues are equal up to a run end of both exactly
 if the hashes there are equal, and what is equal is a prefix: its end is found by halving, with at

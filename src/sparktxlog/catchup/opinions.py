@@ -1,4 +1,4 @@
-"""Who is right where sites say different things of one position: most of them (S3, G37).
+"""Who is right where sites say different things of one position: most of them (S3).
 
 An **opinion** is what a site reported its tables' signatures to be at a position.  The newest one
 of each site and position is kept, whatever order they came in, so whoever is heard first has no

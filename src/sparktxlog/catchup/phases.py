@@ -1,4 +1,4 @@
-"""Phases of a replica's way back, and all transitions between them (B26–B35, B40, D5)."""
+"""Phases of a replica's way back, and all transitions between them."""
 
 from __future__ import annotations
 
@@ -39,22 +39,22 @@ class Move(str, Enum):
 
 #: All transitions there are.
 TRANSITIONS: dict[tuple[Phase, Move], Phase] = {
-    (Phase.BASIC, Move.GAP): Phase.REQUEST,  # B28
-    (Phase.BASIC, Move.BEYOND_REPLAY): Phase.LOAD,  # D5
+    (Phase.BASIC, Move.GAP): Phase.REQUEST,
+    (Phase.BASIC, Move.BEYOND_REPLAY): Phase.LOAD,
     (Phase.BASIC, Move.COPY_TOLD): Phase.LOAD,
     (Phase.BASIC, Move.STOP_TOLD): Phase.IDLE,
-    (Phase.BASIC, Move.REFUSED): Phase.IDLE,  # D5, B40
-    (Phase.BASIC, Move.SPENT): Phase.IDLE,  # B40
-    (Phase.REQUEST, Move.FILLED): Phase.BASIC,  # B29
-    (Phase.REQUEST, Move.BEYOND_REPLAY): Phase.LOAD,  # B30
+    (Phase.BASIC, Move.REFUSED): Phase.IDLE,
+    (Phase.BASIC, Move.SPENT): Phase.IDLE,
+    (Phase.REQUEST, Move.FILLED): Phase.BASIC,
+    (Phase.REQUEST, Move.BEYOND_REPLAY): Phase.LOAD,
     (Phase.REQUEST, Move.COPY_TOLD): Phase.LOAD,
     (Phase.REQUEST, Move.STOP_TOLD): Phase.IDLE,
-    (Phase.REQUEST, Move.REFUSED): Phase.IDLE,  # D5, B40
-    (Phase.REQUEST, Move.SPENT): Phase.IDLE,  # B40
-    (Phase.LOAD, Move.LOADED): Phase.BASIC,  # B35
-    (Phase.LOAD, Move.REFUSED): Phase.IDLE,  # B32
+    (Phase.REQUEST, Move.REFUSED): Phase.IDLE,
+    (Phase.REQUEST, Move.SPENT): Phase.IDLE,
+    (Phase.LOAD, Move.LOADED): Phase.BASIC,
+    (Phase.LOAD, Move.REFUSED): Phase.IDLE,
     (Phase.LOAD, Move.STOP_TOLD): Phase.IDLE,
-    (Phase.LOAD, Move.SPENT): Phase.IDLE,  # B34, B40
+    (Phase.LOAD, Move.SPENT): Phase.IDLE,
     (Phase.IDLE, Move.COPY_TOLD): Phase.LOAD,
     (Phase.IDLE, Move.RESUMED): Phase.BASIC,
     (Phase.IDLE, Move.RESUMED_UNFINISHED): Phase.LOAD,

@@ -1,13 +1,13 @@
-"""Replay, copy or stop: the choice for one replica, with its reasons in numbers (R12–R23, D8).
+"""Replay, copy or stop: the choice for one replica, with its reasons in numbers.
 
     verdict, cause  →  nothing to do | a copy is needed | replay and copy compete | stop
 
 - KNOWN and EMPTY replay what they miss, unless a copy is much faster (`prefers_copy`) or the log
   does not reach back to them.
-- DIVERGED, and a worker that calls its replica irreparable, need a copy (R06, R19, R20).
+- DIVERGED, and a worker that calls its replica irreparable, need a copy.
 - Where replicas differ and nobody can say who is right, none is a donor: what can replays.
 - AHEAD and FOREIGN are never overwritten unless somebody asks for it: they stop.
-- Without a donor nothing is copied; a replay goes on where it can (R23, D8).
+- Without a donor nothing is copied; a replay goes on where it can.
 
 The messages are those of the sources; `log_lines` returns them in the order they are to be logged.
 """
@@ -49,19 +49,19 @@ class PlanInput:
     workload: Workload | None
     #: Nodes to copy from, best first (`choose_donors`).
     donors: tuple[str, ...] = ()
-    #: Donor → plain bytes the target lacks of it; None or no entry = it could not say (R23).
+    #: Donor → plain bytes the target lacks of it; None or no entry = it could not say.
     missing_bytes: Mapping[str, int | None] = field(default_factory=dict)
     replay_pace: ReplayPace = field(default_factory=ReplayPace)
     transfer_pace: TransferPace = field(default_factory=TransferPace)
-    #: `FullReplicationTimeFactor`, ratio (R16).
+    #: `FullReplicationTimeFactor`, ratio.
     full_replication_time_factor: float = 1.3
-    #: `MinTimeToConsiderFullReplicationS`, seconds (R17).
+    #: `MinTimeToConsiderFullReplicationS`, seconds.
     min_time_to_consider_full_replication_s: float = 600.0
-    #: At least one other replica holds something (R21).
+    #: At least one other replica holds something.
     others_not_empty: bool = False
     #: Nodes that nobody can say of whether they are right: a copy must name the one that is.
     contested: tuple[str, ...] = ()
-    #: No other replica is healthy: a copy would stop reads or writes (D8).
+    #: No other replica is healthy: a copy would stop reads or writes.
     last_healthy: bool = False
     #: Somebody asked for a copy whatever the estimates say.
     asked_for: bool = False
@@ -70,7 +70,7 @@ class PlanInput:
 def prefers_copy(
     incremental_s: float, replication_s: float, *, factor: float, minimum_s: float
 ) -> bool:
-    """Tell whether a copy is so much faster that it is worth it; both strict (R13, R14)."""
+    """Tell whether a copy is so much faster that it is worth it; both strict."""
     return incremental_s > replication_s * factor and incremental_s > minimum_s
 
 
@@ -109,7 +109,7 @@ def decide(known: PlanInput) -> Decision:
     comparison, report = known.comparison, known.report
     plan = first_plan(comparison)
     if comparison.verdict is ReplicaVerdict.DIVERGED:
-        # Both rest on what the worker reported as a success, and was none (R20).
+        # Both rest on what the worker reported as a success, and was none.
         lied = comparison.cause in (Cause.SIGNATURE, Cause.RECOUNT)
         forced = lied and not report.irreparable
         return _needed(known, OUT_OF_SYNC_FORCED if forced else OUT_OF_SYNC, comparison.reason)
@@ -132,7 +132,7 @@ def decide(known: PlanInput) -> Decision:
 
 
 def log_lines(decision: Decision) -> tuple[str, ...]:
-    """Return what is to be logged of a decision, in order; why comes before a catch up (R22)."""
+    """Return what is to be logged of a decision, in order; why comes before a catch up."""
     if decision.message == CATCH_UP:
         return decision.reason, decision.message
     return (decision.message,) if decision.message else ()
@@ -206,7 +206,7 @@ def no_donor(contested: Sequence[str]) -> str:
 
 
 def _complaint(known: PlanInput) -> str:
-    """Return the message about donors that could not be asked (R23)."""
+    """Return the message about donors that could not be asked."""
     return "" if known.last_healthy or _nobody_has_anything(known) else NO_SIZE
 
 

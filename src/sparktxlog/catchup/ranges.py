@@ -1,4 +1,4 @@
-"""Received pieces of the log that wait to be applied: sorted, disjoint, bounded (B26)."""
+"""Received pieces of the log that wait to be applied: sorted, disjoint, bounded."""
 
 from __future__ import annotations
 

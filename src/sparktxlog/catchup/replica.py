@@ -1,15 +1,15 @@
-"""One replica's way back to the present, as a machine: events and time in, actions out (B26–B35).
+"""One replica's way back to the present, as a machine: events and time in, actions out.
 
     BASIC    applies what continues its position
     REQUEST  asks for what is missing before the head of the queue
     LOAD     backs up, asks for a grant, fetches chunks, restarts at the snapshot's position
     IDLE     stands still, with a reason, until a master is declared or an operator resumes it
 
-D5 decides between them: what the log does not hold any more, and what would fail again, needs a
-copy; what failed on the way is tried again with growing pauses, and then the replica goes idle.
+What the log does not hold any more, and what would fail again, needs a copy; what failed on the
+way is tried again with growing pauses, and then the replica goes idle.
 What neither of them would change, a wrong token or a full disk, makes it idle at once.
-Every remote task has a deadline that signs of life push on (V64), so nothing waits for ever.
-At any time `position` states what the tables hold (B41).
+Every remote task has a deadline that signs of life push on, so nothing waits for ever.
+At any time `position` states what the tables hold.
 """
 
 from __future__ import annotations
@@ -68,10 +68,10 @@ class ReplicaMachine:
 
     Args:
         position: Applied position at start, ≥ 0.
-        retries: Attempts after a first transport error (D5).
+        retries: Attempts after a first transport error.
         pause_s: Pause before the first of them; doubles.
-        silence_s: A remote task without a sign of life for so long has failed (V64).
-        loads: Fresh requests for a grant in one LOAD, after chunks that failed (B34).
+        silence_s: A remote task without a sign of life for so long has failed.
+        loads: Fresh requests for a grant in one LOAD, after chunks that failed.
         streams: Chunks fetched at once.
         queue_limit: Ranges that wait at most.
 
@@ -100,7 +100,7 @@ class ReplicaMachine:
         self.position = position
         #: Why it stands still; empty unless IDLE.
         self.reason = ""
-        #: Newest master declared (B37).
+        #: Newest master declared.
         self.master = ""
         self._queue = RangeQueue(queue_limit)
         #: Furthest position ever received: the log reaches at least so far.
@@ -234,7 +234,7 @@ class ReplicaMachine:
                 return self._retry(reason, now_s)
 
     def _retry(self, reason: str, now_s: float) -> list[ReplicaAction]:
-        """Pause before the next attempt at the same, or go idle after the last one (D5)."""
+        """Pause before the next attempt at the same, or go idle after the last one."""
         self._failures += 1
         if self._failures > self._retries:
             tries = f"{self._failures} attempts failed"
@@ -243,7 +243,7 @@ class ReplicaMachine:
         return []
 
     def _repeat(self, fault: Fault, reason: str, now_s: float) -> list[ReplicaAction]:
-        """Begin again with the request for a grant (B34), later if the way is broken."""
+        """Begin again with the request for a grant, later if the way is broken."""
         self._repeats += 1
         if self._repeats > self._loads:
             tries = f"{self._repeats} copies failed"

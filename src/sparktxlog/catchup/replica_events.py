@@ -13,7 +13,7 @@ from sparktxlog.catchup.planner import Plan
 
 
 class Fault(str, Enum):
-    """Why something failed, as far as it decides what comes next (D5)."""
+    """Why something failed, as far as it decides what comes next."""
 
     #: Silence, a broken link, a busy donor: the same may work later.
     TRANSPORT = "transport"
@@ -53,7 +53,7 @@ class BackedUp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadOffered:
-    """A donor granted a copy (B10)."""
+    """A donor granted a copy."""
 
     ticket: int
     #: Position of the snapshot, a run end.
@@ -88,7 +88,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptAlive:
-    """The other side still works on a ticket (V64)."""
+    """The other side still works on a ticket."""
 
     ticket: int
 
@@ -103,7 +103,7 @@ class PlanTold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MasterDeclared:
-    """This node is the master from now on (B32, B40)."""
+    """This node is the master from now on."""
 
     node_id: str
 
@@ -157,7 +157,7 @@ class RequestRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackUp:
-    """Keep the replica's old files (B31); ends with `BackedUp` or `Failed`."""
+    """Keep the replica's old files; ends with `BackedUp` or `Failed`."""
 
     ticket: int
 
@@ -187,7 +187,7 @@ class Restart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoIdle:
-    """Say that the replica stands still, and why (B32, B40)."""
+    """Say that the replica stands still, and why."""
 
     reason: str
 

@@ -233,7 +233,7 @@ def restore(
 def _source(lake: Path | None, config: Path | None, url: str) -> tuple[str, Path, bool]:
     """Return site, lake and whether to compress, from the first source that is named.
 
-    A node that serves the named lake tells both as well; without one files are compressed (R25).
+    A node that serves the named lake tells both as well; without one files are compressed.
     """
     if config is not None:
         from sparktxlog.config import load_config

@@ -24,7 +24,7 @@ from sparktxlog.errors import (
 
 
 class ExitCode(IntEnum):
-    """How a command ended (architecture §7)."""
+    """How a command ended."""
 
     IN_SYNC = 0
     ERROR = 1

@@ -1,4 +1,4 @@
-"""Command `peer quarantine`: a stopped node of another history gives way (protocol P28, D17)."""
+"""Command `peer quarantine`: a stopped node of another history gives way (protocol P28)."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def awaited_text(waiting: Mapping[str, Any]) -> str:
 
 
 def restricted_text(found: Mapping[str, Any]) -> str:
-    """Return what a node can do without a quorum, and whom it waits for, in one sentence (D4)."""
+    """Return what a node can do without a quorum, and whom it waits for, in one sentence."""
     levels = found.get("levels") or ["accepted"]
     return (
         f"restricted: too few nodes answer, it waits for {', '.join(found['waits_for'])}, for "

@@ -38,9 +38,9 @@ class Envelope:
 
     post: Post | None = None
     reports: tuple[WorkerReport, ...] = ()
-    #: Whom the sender is linked to (V61).
+    #: Whom the sender is linked to.
     hears: tuple[str, ...] = ()
-    #: Which addresses of peers with several answer the sender (V62); None = nothing new.
+    #: Which addresses of peers with several answer the sender; None = nothing new.
     addresses: FoundAddresses | None = None
 
 
@@ -54,7 +54,7 @@ class PostAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hello:
-    """How nodes greet each other (G39–G42, G44); the answer has the same form."""
+    """How nodes greet each other; the answer has the same form."""
 
     node_id: str
     url: str

@@ -6,7 +6,7 @@
     checking  what must fit together, and the errors
 
 Names and defaults of the sources (GraphDB-style `node-id`, `master-url`, `peer.<n>.id`,
-`NetSpeedBitsPerSec` …) are kept; requirements G39–G47.
+`NetSpeedBitsPerSec` …) are kept.
 """
 
 from __future__ import annotations

@@ -14,10 +14,10 @@ from sparktxlog.model.values import split_urls
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
-    """A configured peer; only these are talked to (G44)."""
+    """A configured peer; only these are talked to."""
 
     id: NodeId
-    #: Its address, or several, separated by commas and tried in turn (V59).
+    #: Its address, or several, separated by commas and tried in turn.
     url: str
     #: Votes in epoch decisions.
     weight: int = 1

@@ -23,7 +23,7 @@ from sparktxlog.errors import ConfigError
 #: Lets a node speak no later wire version than this, as an older release; for tests of upgrades.
 WIRE_VERSION = "SPARKTXLOG_WIRE_VERSION"
 _MAX_FILE_BYTES = 1 << 20
-#: Keys of the sources that mean nothing any more (R11): told once, without effect.
+#: Keys of the sources that mean nothing any more: told once, without effect.
 _DROPPED_KEYS = ("IncrementalUpdateLimit",)
 
 _log = logging.getLogger("sparktxlog.config")

@@ -1,4 +1,4 @@
-"""The target's side of a copy, up to "all files are staged and verified" (R06–R10, B32–B35).
+"""The target's side of a copy, up to "all files are staged and verified".
 
     tasks       values: what is fetched, a picklable plan of a part of it, what came of it
     workspace   the directory of a copy below the lake, its journals; survives kill -9

@@ -5,7 +5,7 @@ buffer; a compressed chunk takes one buffer more.  Nothing a donor says makes th
 than two chunks.
 
 A donor that says nothing for `silence_s` is given up, although its socket looks fine; one that
-trickles is given up by `overdue`, which somebody else must look at (V64).
+trickles is given up by `overdue`, which somebody else must look at.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Fetching files until all are staged: whole, proved, durable (R09, B33, B35, V44, V64)."""
+"""Fetching files until all are staged: whole, proved, durable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Leases kept alive in the background, and given back (V53).
+"""Leases kept alive in the background, and given back.
 
 Each request to a donor renews its lease; between requests, while Spark works or other donors
 serve, a `LeaseKeeper` does.

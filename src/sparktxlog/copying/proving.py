@@ -1,4 +1,4 @@
-"""Whole files: compared with the first donor's digest, brought to the disk, named (B35).
+"""Whole files: compared with the first donor's digest, brought to the disk, named.
 
 One thread hands files on in groups, so that digests are asked for together and the disk gets
 several files at once.

@@ -1,4 +1,4 @@
-"""What of the wanted files is in the workspace already, after whatever broke off (V44).
+"""What of the wanted files is in the workspace already, after whatever broke off.
 
 Staged files were proved before they got their name; they are compared with the donor's digest
 anew only if it is another lease's.  Of other files, the chunks that a journal names are hashed.

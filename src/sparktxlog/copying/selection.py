@@ -1,4 +1,4 @@
-"""What has to travel: wanted files less those that the target's own table has already (V51, R25).
+"""What has to travel: wanted files less those that the target's own table has already.
 
 Files of equal path and size are candidates; equal tree digests prove them.  They are staged by a
 hard link, and no byte of them travels.

@@ -1,4 +1,4 @@
-"""What donor, target and their nodes tell each other about a copy of a replica (R06–R10, B10, B21).
+"""What donor, target and their nodes tell each other about a copy of a replica.
 
 A *donor* pins the files of its replica under a *lease* and offers them as a `Grant`; the *target*
 fetches what it lacks in chunks, straight from the donor, with the lease's token.  Both nodes only
@@ -59,7 +59,7 @@ class Grant:
     chain_hash: str
     #: Size of all chunks but a file's last.
     chunk_bytes: int
-    #: `zstd` or `none`; equal on all members (R25).
+    #: `zstd` or `none`; equal on all members.
     compression: str
     #: Seconds after which an unused lease is given up; each request renews it.
     lease_s: float
@@ -68,7 +68,7 @@ class Grant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaSize:
-    """What a donor's replica would cost to copy: its live files (R15, R23)."""
+    """What a donor's replica would cost to copy: its live files."""
 
     node_id: str
     position: int
@@ -100,14 +100,14 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """The planner's choice for one replica, as a value (R12)."""
+    """The planner's choice for one replica, as a value."""
 
     worker_id: str
     #: up-to-date, replay, copy or stop.
     plan: str
     #: Why, in words, with the numbers compared.
     reason: str
-    #: Log message of the sources that belongs to it (R19–R23), empty for none.
+    #: Log message of the sources that belongs to it, empty for none.
     message: str = ""
     replay: Estimate | None = None
     copy: Estimate | None = None

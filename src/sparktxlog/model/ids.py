@@ -8,7 +8,7 @@ from typing import NewType
 
 from sparktxlog.errors import InvalidNameError
 
-#: Unique name of a master across all sites (requirement G39).
+#: Unique name of a master across all sites.
 NodeId = NewType("NodeId", str)
 #: 16 bytes of a UUID, given at submit; names the staged files and makes a repeated submit one.
 TransactionId = NewType("TransactionId", bytes)

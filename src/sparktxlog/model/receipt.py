@@ -1,4 +1,4 @@
-"""Receipts: what a client is told about its transaction or run (protocol §4)."""
+"""Receipts: what a client is told about its transaction or run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import Enum
 
 
 class Level(str, Enum):
-    """How far a transaction got, in rising order; see protocol §4 for what each survives."""
+    """How far a transaction got, in rising order."""
 
     ACCEPTED = "accepted"
     ACQUIRED = "acquired"

@@ -23,7 +23,7 @@ class TableState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayCost:
-    """What a worker applied last and how long it took: what estimates of replays learn from (R12).
+    """What a worker applied last and how long it took: what estimates of replays learn from.
 
     All counts are of the same piece of work, one batch or several in a row.
     """
@@ -42,7 +42,7 @@ class ReplayCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerReport:
-    """State of a replica after a batch, or a heartbeat with the state unchanged (B25, G38)."""
+    """State of a replica after a batch, or a heartbeat with the state unchanged."""
 
     worker_id: str
     #: Node (site) whose replica this is.
@@ -60,7 +60,7 @@ class WorkerReport:
     reported_at: int = 0
     #: What the newest batch cost; None = nothing was measured since the last report.
     pace: ReplayCost | None = None
-    #: Why the worker cannot repair its replica by itself, empty = it can (R19).
+    #: Why the worker cannot repair its replica by itself, empty = it can.
     irreparable: str = ""
     #: Node, position and copy that the replica came from last, `B@1200/3f0c…`; empty = none.
     copied_from: str = ""

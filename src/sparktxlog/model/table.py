@@ -31,7 +31,7 @@ class TableDefinition:
     keys: tuple[str, ...] = ()
     partition_by: tuple[str, ...] = ()
     deletion_vectors: bool = False
-    #: Transactions that touch the table are synchronous (protocol P25a).
+    #: Transactions that touch the table are synchronous.
     is_sync: bool = False
     schema_version: int = 1
 

@@ -2,7 +2,7 @@
 
 The executor works the actions off as one first-in-first-out stream: every `Persist…` is durable
 (fsynced) before any action behind it is carried out.  So whatever a message or an answer to a
-client says was made durable before it leaves ("persist before you speak", protocol §3); the
+client says was made durable before it leaves ("persist before you speak"); the
 executor may make many `Persist…` actions durable with one fsync.
 """
 

@@ -1,4 +1,4 @@
-"""ADD: which run comes next in the synchronized queue (protocol P7, §2).
+"""ADD: which run comes next in the synchronized queue (protocol P7).
 
 The longest common prefix of all masters' queues, cut at the least counter, is the longest prefix
 of the agreed order that everybody acquired.  So the heads of the per-origin streams are merged by

@@ -77,7 +77,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """Asks whether the receiver is there, and tells whom the sender suspects (P13, V18, V21)."""
+    """Asks whether the receiver is there, and tells whom the sender suspects (P13)."""
 
     lineage: str
     epoch: int
@@ -96,7 +96,7 @@ class ProbeAnswer:
     sender: NodeId
     incarnation: int
     number: int
-    #: Nodes that the sender heard itself a short while ago (V61).
+    #: Nodes that the sender heard itself a short while ago.
     hears: tuple[NodeId, ...] = ()
 
 

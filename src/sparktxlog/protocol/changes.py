@@ -1,4 +1,4 @@
-"""Changes that an operator asked for: roster, quorum, void runs (G43, B12; protocol P11, P32).
+"""Changes that an operator asked for: roster, quorum, void runs (protocol P11, P32).
 
 The decision that changes the quorum is one of the epoch before: its answers are counted by the rule
 that was in force there, so they have whatever was acquired (P12).

@@ -83,7 +83,7 @@ class FilesLost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkChanged:
-    """The connection to a peer came up or broke (D11)."""
+    """The connection to a peer came up or broke."""
 
     peer: NodeId
     up: bool
@@ -118,7 +118,7 @@ class EpochMessageReceived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeRequested:
-    """An operator wants another roster, another quorum, or a run to be void (G43, B12, P32).
+    """An operator wants another roster, another quorum, or a run to be void (P32).
 
     Places are added, removed, reweighted, reordered.
     """

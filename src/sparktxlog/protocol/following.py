@@ -1,4 +1,4 @@
-"""A node that is behind asks the members for their queue, and to be admitted (P9, P21, V31–V40).
+"""A node that is behind asks the members for their queue, and to be admitted (P9, P21).
 
 It asks one node at a time for the tail, goes on at once when a part of it was appended, and turns
 to another node when nothing comes.  While nothing changes it asks ever more seldom.

@@ -15,7 +15,7 @@ from sparktxlog.protocol.view import View
 _PUSHED_US = 1_000_000
 #: It is admitted when all that was not pushed to it is in its queue, and that ends so short a time
 #: ago: then it holds what the final queue may ask for, and answers soon.  The members stand still
-#: meanwhile (V36, V41).
+#: meanwhile.
 _NEAR_US = 100_000
 #: One that never gets so near is admitted when it has asked for so many times the patience, came
 #: nearer within such a time, and lacks at most so many transactions: it cannot keep up, and

@@ -9,7 +9,7 @@ Whatever must be kept, sent or told is returned as an action.
 
 The returned actions are one first-in-first-out stream.  All `Persist…` of a batch stand before
 everything else in it, so the executor can make a batch durable with one fsync, and the core counts
-a persist as done as soon as it is returned: what leaves the node is always behind it (protocol §3).
+a persist as done as soon as it is returned: what leaves the node is always behind it.
 
 `Ordering` is the normal operation within one epoch, `Succession` the way from one epoch to the
 next.  This module holds them together, and takes a decided view into force.
@@ -100,7 +100,7 @@ class Master:
 
     After calling: hand `next_deadline()` to a timer; the first one is due at once.
 
-    **Source:** protocol P1–P23, P25b, P25c, C1–C3, S1.
+    **Source:** protocol P1–P23, P25b, P25c, C1, C3, S1.
     """
 
     #: Normal operation within one epoch.
@@ -333,7 +333,7 @@ class Master:
         )
 
     def _awaited_admission(self) -> tuple[Awaited, ...]:
-        """Return whom a node waits for that is about to join: anyone of the members (V46)."""
+        """Return whom a node waits for that is about to join: anyone of the members."""
         if self._phase is not Phase.JOINING:
             return ()
         return tuple(

@@ -1,4 +1,4 @@
-"""What masters say to each other.  Headers and counters only: payloads travel separately (G33)."""
+"""What masters say to each other.  Headers and counters only: payloads travel separately."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ class Ordering:
         #: Own transactions told as acquired up to this sequence number.
         self._told_acquired = self._own.watermark
         self._added_at = now
-        #: Position at the last round, and rounds since that added nothing (G22).
+        #: Position at the last round, and rounds since that added nothing.
         self._round_position = queue.position
         self._empty_rounds = 0
         self._clock_warned = False

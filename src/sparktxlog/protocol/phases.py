@@ -1,4 +1,4 @@
-"""Phases of a master and the ways between them (protocol §3, table of states)."""
+"""Phases of a master and the ways between them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Phase(StrEnum):
     SUSPECT = "SUSPECT"
     #: Promised a ballot: stamps, acquires and adds nothing until the epoch is decided.
     WEDGED = "WEDGED"
-    #: Evicted: reads only; on to JOINING at once.  An operator's pause is no phase (B12, B42).
+    #: Evicted: reads only; on to JOINING at once.  An operator's pause is no phase.
     IDLE = "IDLE"
     #: A contradiction was found: reads only, until an operator has dealt with it.
     FAULT = "FAULT"

@@ -43,7 +43,7 @@ class MasterConfig:
     idle_round_max_us: int = 60_000_000
     #: Unanswered work (posts, fetches, announcements) is repeated after this.
     retry_us: int = 500_000
-    #: A silent peer counts as awaited by name after this (shown, never acted upon: G21, G22).
+    #: A silent peer counts as awaited by name after this (shown, never acted upon).
     silent_after_us: int = 10_000_000
     #: Bounds (P3b).
     max_run: int = LONGEST_RUN

@@ -1,4 +1,4 @@
-"""When a change begins that can wait, as nobody is missing: at a moment of rest (P13, V36, V41).
+"""When a change begins that can wait, as nobody is missing: at a moment of rest (P13).
 
 All members stand still for it.  What a client sent just before would have to be flushed while they
 do, and what waits for the disk in front of the question delays that.  So it is asked when all known

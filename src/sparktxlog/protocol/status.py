@@ -28,7 +28,7 @@ class AwaitReason(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Awaited:
-    """A member that is waited for, and why (V46)."""
+    """A member that is waited for, and why."""
 
     peer: NodeId
     why: AwaitReason
@@ -82,7 +82,7 @@ class MasterStatus:
     unstamped_runs: int
     #: Posts since the start.
     round: int
-    #: Rounds in a row that added nothing while transactions waited (G22).
+    #: Rounds in a row that added nothing while transactions waited.
     empty_rounds: int
     busy: bool
     waiting_for: tuple[Awaited, ...]
@@ -93,7 +93,7 @@ class MasterStatus:
     halted: str = ""
     phase: Phase = Phase.NORMAL
     lineage: str = ""
-    #: Members of the epoch in precedence order; the first one is on duty (V16).
+    #: Members of the epoch in precedence order; the first one is on duty.
     members: tuple[NodeId, ...] = ()
     roster: tuple[Seat, ...] = ()
     #: Acquisition quorum of the epoch.

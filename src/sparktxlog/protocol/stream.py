@@ -1,4 +1,4 @@
-"""The order in which actions are carried out: nothing is said before it is durable (§3, P1b, P18).
+"""The order in which actions are carried out: nothing is said before it is durable (P1b, P18).
 
 One first-in-first-out stream.  What stands before the first action that must be durable is carried
 out at once; from there on everything that has gathered becomes one batch: all of it that must be

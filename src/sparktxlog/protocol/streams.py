@@ -1,4 +1,4 @@
-"""Per-origin incoming streams: the stream form of the incoming queue (protocol §2, P1b, P4, P5).
+"""Per-origin incoming streams: the stream form of the incoming queue (protocol P1b, P4, P5).
 
 A stream holds the runs of one origin beyond its watermark in the synchronized queue, whole and
 gapless by sequence number.  Three numbers describe it, and only ever grow:

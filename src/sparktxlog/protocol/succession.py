@@ -331,7 +331,7 @@ class Succession:
         return self.admission.requested(request, host.base, host.base_ts, host.stamp, now)
 
     def _on_probe(self, probe: Probe, now: int) -> None:
-        # A complaint: this node tries the suspects itself (V18, V21).
+        # A complaint: this node tries the suspects itself.
         self.suspicion.complaint(probe.suspects, now)
         hears = self.suspicion.hears(now)
         self.letters.send(probe.sender, self.letters.probe_answer(probe.number, hears))

@@ -1,4 +1,4 @@
-"""Who is missing, and whether something may be done about it (protocol P13; V18–V21, D11).
+"""Who is missing, and whether something may be done about it (protocol P13).
 
 A member is *suspected* as soon as its link broke, as soon as another node complains of it whom this
 node does not hear either, or when an answer that it owes is late; it is *overdue* once it was also
@@ -155,7 +155,7 @@ class Suspicion:
 
     def complaint(self, nodes: Iterable[str], now: int) -> None:
         """Note that another node misses these: they owe an answer, and are suspected at once
-        unless this node heard them a short while ago (V18).
+        unless this node heard them a short while ago.
         """
         self.expect(nodes, now)
         heard = self.hears(now)
@@ -186,7 +186,7 @@ class Suspicion:
         self._lacking = set(heard)
 
     def link(self, node: str, *, up: bool, now: int) -> None:
-        """Note that the connection to a node came up or broke (D11)."""
+        """Note that the connection to a node came up or broke."""
         self._watched[node].link(up=up, now=now)
 
     def answered(self, node: str, number: int, hears: Iterable[str], now: int) -> None:
@@ -221,7 +221,7 @@ class Suspicion:
         return tuple(node for node in members if node in found)
 
     def overdue(self, members: Iterable[NodeId], now: int) -> frozenset[NodeId]:
-        """Return the suspects that were tried long enough, others' word considered (V21, V61)."""
+        """Return the suspects that were tried long enough, others' word considered."""
         found = set()
         for node, watched, since in self._missed(members):
             suspected = now >= self._suspect_at(watched, since)

@@ -1,4 +1,4 @@
-"""Requests for the queue behind a position, until there is something to send (P9, V38)."""
+"""Requests for the queue behind a position, until there is something to send (P9)."""
 
 from __future__ import annotations
 

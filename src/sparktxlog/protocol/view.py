@@ -33,7 +33,7 @@ class Seat:
     """A configured place of the cluster."""
 
     node_id: NodeId
-    #: Where its peers reach it: comma separated addresses, tried in turn (V59).
+    #: Where its peers reach it: comma separated addresses, tried in turn.
     url: str = ""
     #: Votes in epoch decisions; 0 = none (P12).
     weight: int = 1
@@ -67,7 +67,7 @@ class View:
 
     lineage: str
     epoch: int
-    #: All places, in precedence order: the first member is the master on duty (V16).
+    #: All places, in precedence order: the first member is the master on duty.
     roster: tuple[Seat, ...]
     #: Node ids of the members, in precedence order.
     members: tuple[NodeId, ...]
@@ -173,7 +173,7 @@ def is_rule(text: str) -> bool:
 
 
 def quorum_of(rule: str, members: int) -> int:
-    """Return the acquisition quorum that a rule gives for so many members (protocol §9)."""
+    """Return the acquisition quorum that a rule gives for so many members."""
     if rule == "default":
         rule = "all" if members <= 2 else "majority"
     if rule == "all":

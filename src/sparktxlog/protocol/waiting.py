@@ -1,4 +1,4 @@
-"""Who is awaited, and why: names behind an empty round (G21, G22; shown, never acted upon)."""
+"""Who is awaited, and why: names behind an empty round (shown, never acted upon)."""
 
 from __future__ import annotations
 

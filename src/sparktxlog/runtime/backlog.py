@@ -1,4 +1,4 @@
-"""What a replica still has to replay, counted from the published segments (R12).
+"""What a replica still has to replay, counted from the published segments.
 
 Segments are read in pages and forgotten, so a backlog of any length takes no memory.  The sum is
 kept for each worker and goes on where it ended when more is published, so asking again is cheap;

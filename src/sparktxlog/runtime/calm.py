@@ -1,4 +1,4 @@
-"""When a node asks to be admitted: at a moment of rest (protocol P21, V36).
+"""When a node asks to be admitted: at a moment of rest (protocol P21).
 
 All members stand still for an admission until the node has answered twice.  While its publisher
 works through what was missed it answers late, so it does not ask then; not for ever, since on a

@@ -1,4 +1,4 @@
-"""Copies at the target's own node: it finds donors and hands their leases on (R06, R07, R09).
+"""Copies at the target's own node: it finds donors and hands their leases on.
 
 The node arranges a copy and carries none of it: the worker that gets the ticket fetches straight
 from the donors.  What a donor offers is compared with this node's own log before it is handed
@@ -159,7 +159,7 @@ class Copies:
         except BaseException:
             await self._give_back(link, grant)
             raise
-        # The donor names its first address; the one in use leads there for sure (V59).
+        # The donor names its first address; the one in use leads there for sure.
         return replace(grant, url=link.url)
 
     async def _check(self, grant: Grant, donor: str, urls: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""The donor's side of a copy: leases on the own replica, and chunks of its files (R06–R10, D7).
+"""The donor's side of a copy: leases on the own replica, and chunks of its files.
 
 A lease pins all files of the replica's tables at its newest KNOWN report, by hard links (see
 `storage.pins`); so the replica stays online and writable while it is copied, and nothing that

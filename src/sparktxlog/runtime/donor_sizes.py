@@ -23,7 +23,7 @@ _log = structlog.get_logger("sparktxlog.planning")
 #: What a donor said about its size is good for so many seconds, that it could not say for fewer.
 SIZES_S = 10.0
 FAILURES_S = 1.0
-#: Longest wait of a decision for donors' sizes, seconds; who is slower cannot say now (R23).
+#: Longest wait of a decision for donors' sizes, seconds; who is slower cannot say now.
 ASK_S = 5.0
 
 

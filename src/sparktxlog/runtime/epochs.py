@@ -123,12 +123,12 @@ class Epochs:
             future.set_result(told)
 
     def on_hears(self, node_id: str, hears: Iterable[str]) -> None:
-        """Note whom a peer says it is linked to (V61)."""
+        """Note whom a peer says it is linked to."""
         self._hears[node_id] = (self._now(), frozenset(hears))
         self.restriction.look()
 
     def on_addresses(self, node_id: str, found: Found) -> None:
-        """Note which addresses a peer says that answer it (V62)."""
+        """Note which addresses a peer says that answer it."""
         self._addresses.note(node_id, found, self._now())
 
     def on_post(self, post: Post) -> None:
@@ -333,10 +333,10 @@ class Epochs:
         return tuple(sorted(self._links_up()))
 
     def reachability(self) -> dict[str, Any]:
-        """Return who is linked to whom, as far as known here, and where that differs (V61).
+        """Return who is linked to whom, as far as known here, and where that differs.
 
         `addresses` says the same of each address of nodes that have several: which observer's
-        checks it answers (V62).
+        checks it answers.
         """
         now, places = self._now(), [str(seat.node_id) for seat in self._master.view.roster]
         hears = {
@@ -384,7 +384,7 @@ def differences(config: NodeConfig, view: View) -> list[str]:
 
 
 def first_reason(phase: Phase, view: View, node_id: NodeId) -> str:
-    """Return why a node starts in its phase: of that one the core tells nothing (V46, D15)."""
+    """Return why a node starts in its phase: of that one the core tells nothing."""
     if phase is Phase.JOINING:
         members = ", ".join(member for member in view.members if member != node_id)
         return f"no member of epoch {view.epoch} at the start: waits for {members} to admit it"
@@ -394,6 +394,6 @@ def first_reason(phase: Phase, view: View, node_id: NodeId) -> str:
 
 
 def duty_master(view: View, suspects: Iterable[str]) -> str | None:
-    """Return the master on duty: the first member that is not missed (V16–V18)."""
+    """Return the master on duty: the first member that is not missed."""
     missing = set(suspects)
     return next((str(member) for member in view.members if member not in missing), None)

@@ -1,6 +1,6 @@
 """The executor: works the core's actions off in order, grouping what must be durable.
 
-The order is that of `protocol/stream.py` ("persist before you speak", protocol §3): the writes of a
+The order is that of `protocol/stream.py` ("persist before you speak"): the writes of a
 batch are made durable together, with one fsync in the single writer thread, and while the disk
 works the next batch gathers (group commit, protocol P1b).
 

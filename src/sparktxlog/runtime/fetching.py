@@ -1,4 +1,4 @@
-"""Getting payloads of peers' runs: manifest and inline rows first, then staged files (G34).
+"""Getting payloads of peers' runs: manifest and inline rows first, then staged files.
 
 Runs beside the rounds and never holds them up.  Several runs and several files of a run move in
 parallel, each bounded; what a broken link left of a file is resumed.  Everything is verified

@@ -1,4 +1,4 @@
-"""Writing runs that a node gives up to `log/quarantine`, with all they consist of (P28, D17).
+"""Writing runs that a node gives up to `log/quarantine`, with all they consist of (P28).
 
 Two acts do so: `peer quarantine`, on a stopped node, with everything behind the last common
 position (`quarantine`); and a node whose history nobody can compare any more, with what the

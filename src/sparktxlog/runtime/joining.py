@@ -1,4 +1,4 @@
-"""How a node without a log gets into a cluster that has one (protocol P21, requirements G43).
+"""How a node without a log gets into a cluster that has one (protocol P21).
 
 A fresh node, new or with a lost disk, is told by the first peer that it greets which lineage it has
 to join, and under which incarnation.  It keeps that and starts anew, as a node that is no member

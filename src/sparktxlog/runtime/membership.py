@@ -1,8 +1,8 @@
-"""Who is talked to: links and places follow the configuration, then the view in force (G43, G44).
+"""Who is talked to: links and places follow the configuration, then the view in force.
 
 Until an epoch is decided the places are those of the configuration; afterwards those of the newest
 view, whatever the configuration says.  A node that gets a place gets a link; one that loses its
-place is a stranger from then on, its requests are refused and nobody contacts it any more (V23).
+place is a stranger from then on, its requests are refused and nobody contacts it any more.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def places_of(config: NodeConfig, seats: Iterable[Seat]) -> dict[str, Place]:
     """Return the places of all other nodes.
 
     Addresses that only this node's configuration has are kept where it names the same node: they
-    are its own second way to it (V59).
+    are its own second way to it.
     """
     found = {}
     for seat in seats:

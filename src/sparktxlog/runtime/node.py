@@ -101,7 +101,7 @@ class Node:
 
         Raises:
             CommitStateUnknownError: It was not ordered in time (not definite).
-            NoQuorumError: It could not be, for too few nodes answer (definite, D4).
+            NoQuorumError: It could not be, for too few nodes answer (definite).
             BusyError, DiskFullError, CommitRejectedError: Nothing happened (definite).
         """
         self._check_submit(level, copies)
@@ -253,7 +253,7 @@ class Node:
             raise BusyError("the node is stopping", hint="Submit again when it is back.")
 
     def _check_quorum(self, level: Level) -> None:
-        """Refuse what nobody has seen yet and cannot be ordered now (D4)."""
+        """Refuse what nobody has seen yet and cannot be ordered now."""
         self._parts.epochs.restriction.check(level, self.config.suspect_timeout)
 
     async def _known(
@@ -640,7 +640,7 @@ class Node:
     # -- settings ----------------------------------------------------------------------------------
 
     def settings(self) -> dict[str, Any]:
-        """Return the settings that can be changed at run time: value and origin (R18)."""
+        """Return the settings that can be changed at run time: value and origin."""
         return self._parts.settings.show()
 
     async def change_settings(self, changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -652,7 +652,7 @@ class Node:
         return await self._parts.settings.change(changes, self._parts.executor.write)
 
     async def maintain(self) -> Maintenance:
-        """Shorten the log now, as its limits ask (G45–G47); return what was done.
+        """Shorten the log now, as its limits ask; return what was done.
 
         Raises:
             BusyError: The node is stopping (definite).

@@ -1,4 +1,4 @@
-"""Where a node's queue parts from that of a node that goes on (protocol S1, P28, D17).
+"""Where a node's queue parts from that of a node that goes on (protocol S1, P28).
 
 The other node is asked over its client API, and every question is small: whether it goes on and
 under which lineage, single runs for their chain hashes, single transactions for whether it has

@@ -114,7 +114,7 @@ class Parts:
         """Judge a report of this site's worker and pass it on to the peers."""
         self.planning.learn_replay(report.pace)
         answer = self._judge(report, self.clock.now())
-        # Unchanged ones travel as well, so that all sites see who is alive (G38).
+        # Unchanged ones travel as well, so that all sites see who is alive.
         self._pass_on(report.worker_id)
         return answer
 
@@ -345,7 +345,7 @@ class Parts:
         ]  # fmt: skip
 
     def log_bytes(self) -> int:
-        """Return the bytes of the log: front, its Delta tables and the payload store (G47)."""
+        """Return the bytes of the log: front, its Delta tables and the payload store."""
         pruning = self.publisher.pruning
         return self.front.size_bytes() if pruning is None else pruning.log_bytes()
 

@@ -1,6 +1,6 @@
 """The side of a node that its peers see: who may speak, what they say, what they may fetch.
 
-Before anything else the sender must be a configured peer (G44) and its request signed, new and
+Before anything else the sender must be a configured peer and its request signed, new and
 meant for this start (see `transport.signing`).  What is refused changes nothing.
 """
 
@@ -123,7 +123,7 @@ class Peering:
     # -- admission ---------------------------------------------------------------------------------
 
     def check_known(self, headers: Mapping[str, str]) -> None:
-        """Let configured peers pass before anything of the request is read (G44).
+        """Let configured peers pass before anything of the request is read.
 
         Raises:
             ForbiddenPeerError: A stranger (definite).
@@ -273,7 +273,7 @@ class Peering:
         return found
 
     async def watch(self) -> None:
-        """Return after a while: the peer watches whether its connection stands that long (V19).
+        """Return after a while: the peer watches whether its connection stands that long.
 
         Raises:
             BusyError: The node stops (definite).

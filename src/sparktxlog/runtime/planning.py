@@ -5,7 +5,7 @@
 
 A report's answer never waits for a peer.  Sizes are asked of donors only where the rule can need
 them, all at once, and are good for some seconds; what the target already holds costs nothing.
-The sources' messages (R19–R23) are logged verbatim, once per change.
+The sources' messages are logged verbatim, once per change.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Planning:
     Args:
         node_id: This node.
         max_donors: Donors of one copy at most.
-        dead_after_us: Silence after which a worker counts as dead (G38).
+        dead_after_us: Silence after which a worker counts as dead.
         replicas: What workers reported.
         settings: The parameters in force.
         backlog: Counts what a replay consists of.

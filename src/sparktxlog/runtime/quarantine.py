@@ -1,4 +1,4 @@
-"""A node of another history gives way: what only it has is kept, then it joins anew (P28, D17).
+"""A node of another history gives way: what only it has is kept, then it joins anew (P28).
 
 After `force` (P23) a stopped node may hold transactions that the log which goes on does not have.
 It cannot follow with them, and nothing of them is ever truncated silently.  In this order, each

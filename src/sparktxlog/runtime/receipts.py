@@ -1,4 +1,4 @@
-"""Receipts: who waits for which transaction to reach which level (protocol §4).
+"""Receipts: who waits for which transaction to reach which level.
 
 A `Submission` follows one own run from submit until it is ordered; then only those who wait for
 replicas keep it.  Nothing here is kept per transaction of a larger run.
@@ -121,7 +121,7 @@ class Receipts:
     """All submissions that are not ordered yet, and all who wait.
 
     Args:
-        applied: Returns the position that `copies` replicas have applied (protocol §4).
+        applied: Returns the position that `copies` replicas have applied.
         on_busy: Called when the first own run sets out, and when the last one is ordered, or was
             not although the acquisition quorum has held it for ORDERING_S: then a member is away.
     """

@@ -1,4 +1,4 @@
-"""Replicas: what workers reported, who is alive, and whose tables are equal (S2a, S3, P24, G38).
+"""Replicas: what workers reported, who is alive, and whose tables are equal (S2a, S3, P24).
 
 Reports of the own site come from its worker, those of other sites with their nodes' posts.  Each
 is judged by the log (`comparison`), and by what the other sites say of the positions that it
@@ -91,7 +91,7 @@ class Replicas:
     Args:
         node_id: This node.
         lineage: This log.
-        dead_after_us: Silence after which a worker counts as dead (G38).
+        dead_after_us: Silence after which a worker counts as dead.
         ends: Returns where the log stands.
         hash_at: Returns the chain hash at a run end, None if there is none; ExpiredError = not
             known any more.

@@ -1,4 +1,4 @@
-"""Whether a node can order: not if a member is away and the others cannot decide (D4, B19).
+"""Whether a node can order: not if a member is away and the others cannot decide.
 
 Such a node waits: it goes on by itself when others return.  Until then it takes what shall be kept
 (level `accepted`), and answers reads.  What shall be ordered is refused, definitely, once this has

@@ -1,4 +1,4 @@
-"""How much of the log is kept: decisions only, no clock and no disk (G45–G47, D14, D25, C4).
+"""How much of the log is kept: decisions only, no clock and no disk (C4).
 
 Three limits shorten the log from its oldest end, always at the end of a segment, which is a run
 end.  None of them goes beyond what every peer holds in its own queue and this node has published.

@@ -1,4 +1,4 @@
-"""Settings that can be changed while the node runs; the front keeps them over a restart (R18).
+"""Settings that can be changed while the node runs; the front keeps them over a restart.
 
 A value set at run time beats command line, environment and file, until it is taken back: setting
 it to null returns to what the configuration says.
@@ -18,8 +18,8 @@ from sparktxlog.storage.interfaces import PutValue, Write
 
 _log = structlog.get_logger("sparktxlog.settings")
 
-#: Keys that can be set at run time: the planner's three (R15–R17), how much log is kept, and
-#: whether the node takes transactions (B42).
+#: Keys that can be set at run time: the planner's three, how much log is kept, and
+#: whether the node takes transactions.
 RUN_TIME_KEYS = (
     "NetSpeedBitsPerSec",
     "FullReplicationTimeFactor",
@@ -63,17 +63,17 @@ class RunTimeSettings:
 
     @property
     def net_speed_bits_per_s(self) -> int:
-        """Speed assumed between sites, bit/s (R15)."""
+        """Speed assumed between sites, bit/s."""
         return int(self.value("NetSpeedBitsPerSec"))
 
     @property
     def full_replication_time_factor(self) -> float:
-        """How many times longer a replay must take before a copy is chosen (R16)."""
+        """How many times longer a replay must take before a copy is chosen."""
         return float(self.value("FullReplicationTimeFactor"))
 
     @property
     def min_time_to_consider_s(self) -> float:
-        """Replays estimated up to so many seconds are never replaced by a copy (R17)."""
+        """Replays estimated up to so many seconds are never replaced by a copy."""
         return float(self.value("MinTimeToConsiderFullReplicationS"))
 
     @property
@@ -93,7 +93,7 @@ class RunTimeSettings:
 
     @property
     def paused(self) -> bool:
-        """Whether the node takes no transactions (B42)."""
+        """Whether the node takes no transactions."""
         return bool(self.value("paused"))
 
     def show(self) -> dict[str, dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Turns of chunks: copies yield to this node's own transactions (R10).
+"""Turns of chunks: copies yield to this node's own transactions.
 
 A chunk is served in a *turn*: from reading its file until the connection has taken its last byte.
 While own transactions are on their way, after a turn of t seconds the next one waits until they are

@@ -1,4 +1,4 @@
-"""Routes below `/replica/v1`: what the holder of a lease reads of this node's replica (R09).
+"""Routes below `/replica/v1`: what the holder of a lease reads of this node's replica.
 
 The token of the lease is the only key: it opens the files that were pinned for it, by the names
 that the grant lists, and nothing else.  Reading, hashing and compressing happen in threads; large

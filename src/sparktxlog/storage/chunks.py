@@ -1,4 +1,4 @@
-"""Chunks of pinned files: read, hashed, compressed where a sample says that it pays (R24, B22).
+"""Chunks of pinned files: read, hashed, compressed where a sample says that it pays.
 
 A file's digest is a tree: SHA-256 over the concatenated SHA-256 of its chunks.  A chunk is hashed
 once: what it was then is what later copies and the tree are told, so that bytes which went bad on
@@ -83,7 +83,7 @@ class ChunkReader:
 
     Args:
         chunk_bytes: Size of all chunks but a file's last.
-        compress: False = chunks always travel as they are (R26).
+        compress: False = chunks always travel as they are.
         max_digests: Chunk digests kept in memory.
     """
 

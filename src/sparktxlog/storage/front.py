@@ -1,4 +1,4 @@
-"""The front: durable state of the protocol in one SQLite file (protocol §3).
+"""The front: durable state of the protocol in one SQLite file.
 
 Rules of the room: one INSERT per run, never one per transaction; one SQLite transaction and one
 fsync per `write`; what is in memory changes only after the transaction was kept.  The writing

@@ -1,6 +1,6 @@
 """What the front does when the log is shortened: expired positions, their files, a smaller file.
 
-Shortening takes two writes, so that a kill between them loses no track of files (protocol §5):
+Shortening takes two writes, so that a kill between them loses no track of files:
 
     ExpireLog    one transaction: `kept_after` moves; from then on readers get ExpiredError, and
                  the segments behind it stay, out of reach, as the list of files to remove

@@ -1,4 +1,4 @@
-"""Live files of a Delta table at one version: what a copy has to fetch at least (R15, R23)."""
+"""Live files of a Delta table at one version: what a copy has to fetch at least."""
 
 from __future__ import annotations
 

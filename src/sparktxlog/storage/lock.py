@@ -1,4 +1,4 @@
-"""One process per directory (requirement V05): an advisory lock that dies with its owner."""
+"""One process per directory: an advisory lock that dies with its owner."""
 
 from __future__ import annotations
 

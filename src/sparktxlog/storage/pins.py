@@ -1,4 +1,4 @@
-"""Pins: the files of a replica held as hard links while they are copied (V53, V55).
+"""Pins: the files of a replica held as hard links while they are copied.
 
     lake/_sparktxlog/leases/<lease_id>/<table>/…   the table's directory, file by file
 
@@ -9,7 +9,7 @@ Pins cost directory entries, and the space of what is deleted meanwhile.  They o
 
 A link shares its file with the original: who writes *into* a file, as Spark does with
 `_delta_log/_last_checkpoint`, changes the pinned one too.  Whoever reads a pin compares it with
-its listing therefore (B22).
+its listing therefore.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`log/quarantine`: transactions that a node gave up to follow another history (protocol P28, D17).
+"""`log/quarantine`: transactions that a node gave up to follow another history (protocol P28).
 
     quarantine/<id>/payloads/inline/<first>-<last>/…    their inline rows, as published ones are
     quarantine/<id>/payloads/<transaction id>/…         their staged files, linked

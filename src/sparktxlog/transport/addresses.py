@@ -1,4 +1,4 @@
-"""Which addresses of a peer answer, beside the one in use (V59, V62).
+"""Which addresses of a peer answer, beside the one in use.
 
 A peer with several addresses is talked to at one of them; that another one leads nowhere would show
 only when it is needed.  So each address that is not in use is greeted now and then, as links greet:

@@ -1,4 +1,4 @@
-"""How nodes greet each other: who may talk at all (requirements G39–G42, G44, D23).
+"""How nodes greet each other: who may talk at all.
 
 Greeting compares node id and URL with the places that this node knows, the lineage, the settings
 that must be equal everywhere, the wire version, and the *instance*: a UUID made with the data
@@ -126,7 +126,7 @@ class Greeter:
         )  # fmt: skip
 
     def known(self, node_id: str) -> bool:
-        """Return whether a node id has a place (G44)."""
+        """Return whether a node id has a place."""
         return node_id in self._places
 
     def is_joiner(self, node_id: str) -> bool:
@@ -287,18 +287,18 @@ class Greeter:
         if hello.node_id == own.node_id and hello.instance != own.instance:
             raise self._refusal(
                 hello, f"two nodes with one id: {own.node_id!r} is this node's own",
-                "Give each node its own node-id (G39).",
+                "Give each node its own node-id.",
             )  # fmt: skip
         if hello.node_id != expected or expected not in self._places:
             raise self._refusal(
                 hello, f"node {hello.node_id!r} answers where {expected!r} is configured",
-                "Compare peer.<n>.id with the peer's node-id (G41).",
+                "Compare peer.<n>.id with the peer's node-id.",
             )  # fmt: skip
         url, urls = hello.url.rstrip("/"), self._places[expected].urls
         self._common[expected] = self._choose(hello, expected)
         for what, theirs, ours, hint in (
             ("URL", url, url if url in urls else ",".join(urls),
-             "Compare peer.<n>.url with the peer's master-url (G42)."),
+             "Compare peer.<n>.url with the peer's master-url."),
             ("configuration", hello.config_hash, own.config_hash,
              f"{_SHARED} must be the same on all members."),
         ):  # fmt: skip

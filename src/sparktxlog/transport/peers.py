@@ -3,11 +3,11 @@
 A link never blocks the core: posts replace older ones that still wait, pushes beyond a bound are
 dropped (the peer then fetches, P3a), tails and announcements are repeated by the core.  While a
 peer cannot be reached the link greets it again and again, so a healed network is noticed within
-about a second; each change is told through `on_link` (D11).  One request is always left open by the
-peer, so that a dead one is noticed at once also while nothing is said (V19).  A peer with several
-addresses is greeted at one after the other (V59), those found dead by `transport.addresses` last.
+about a second; each change is told through `on_link`.  One request is always left open by the
+peer, so that a dead one is noticed at once also while nothing is said.  A peer with several
+addresses is greeted at one after the other, those found dead by `transport.addresses` last.
 Parts of epoch decisions do not wait for the answers to pushes; to a peer that cannot be reached
-they are dropped, but a probe of it makes the link try once more at once (V21).  While the link is
+they are dropped, but a probe of it makes the link try once more at once.  While the link is
 up, a probe that names the peer as suspected makes it look whether the peer answers at another
 address and not at the one in use.
 """
@@ -150,7 +150,7 @@ class PeerLink:
         self._post_ready.set()
 
     def tell_addresses(self, found: wire.FoundAddresses) -> None:
-        """Tell which addresses of peers answer with the next post, or alone (V62)."""
+        """Tell which addresses of peers answer with the next post, or alone."""
         self._outbox.addresses = found
         self._post_ready.set()
 
@@ -172,7 +172,7 @@ class PeerLink:
         """Send a part of an epoch decision; dropped if the link is down or congested.
 
         A probe to a peer that cannot be reached makes the link try it now: if it answers, the
-        link comes up, and that is a sign of life (V21).  So it is if the peer is suspected, and
+        link comes up, and that is a sign of life.  So it is if the peer is suspected, and
         answers at another address than the one in use: the link goes on there.
         """
         if isinstance(message, Probe):
@@ -233,7 +233,7 @@ class PeerLink:
         return self.up and url == self.url
 
     def note_address(self, url: str, answers: bool) -> bool:
-        """Note what a check of an address found (V62); return whether that is news.
+        """Note what a check of an address found; return whether that is news.
 
         That an address answers is no news before it was found not to.
         """
@@ -362,7 +362,7 @@ class PeerLink:
             self._doubting = asyncio.create_task(self._look_elsewhere())
 
     async def _look_elsewhere(self) -> None:
-        """Greet the peer here and elsewhere at once; go on there if it answers only there (V59).
+        """Greet the peer here and elsewhere at once; go on there if it answers only there.
 
         A slow link answers late everywhere, and a dead peer nowhere: then nothing changes.
         """
@@ -407,7 +407,7 @@ class PeerLink:
         if self.up:
             self.up = False
             if not isinstance(error, UnauthorizedError) and any(self._answers.values()):
-                self._turn_to_next()  # to greet at a silent address costs as long again (V59)
+                self._turn_to_next()  # to greet at a silent address costs as long again
             self._outbox.drop()
             self._on_link(self.node_id, False)
 
@@ -417,7 +417,7 @@ class PeerLink:
             self._went_down(error)
 
     async def _watching(self) -> None:
-        """Have the peer leave a request open: if that breaks, so has the link (V19)."""
+        """Have the peer leave a request open: if that breaks, so has the link."""
         while True:
             await self._greeted.wait()
             ups, until = self.ups, time.monotonic() + WATCH_S

@@ -336,7 +336,7 @@ class Applier:
         return self._replica.range_of(tail)
 
     def give_up(self, reason: str) -> None:
-        """Tell the node that a batch fails again and again: only a copy helps (D5, R19)."""
+        """Tell the node that a batch fails again and again: only a copy helps."""
         self._reporter.report(self.state, irreparable=reason)
 
     def open_copy(self) -> ReplicaCopy:

@@ -1,4 +1,4 @@
-"""The old files of a replica, kept before a copy replaces them (B31).
+"""The old files of a replica, kept before a copy replaces them.
 
 Hard links cost nothing and keep a file whatever happens to its name; Delta never writes into a
 file it has finished.  On another file system the files are copied.

@@ -1,4 +1,4 @@
-"""A replica brought back by copying a donor's files: from the grant to a KNOWN state (R06–R10).
+"""A replica brought back by copying a donor's files: from the grant to a KNOWN state.
 
     journal → back up → ticket → staging of all tables → quarantine → swap
             → state → report (must be KNOWN) → transfer record
@@ -143,7 +143,7 @@ class ReplicaCopy:
     # --- before the swap ----------------------------------------------------------------------
 
     def back_up(self) -> None:
-        """Keep the old files where a backup directory is configured (B31).
+        """Keep the old files where a backup directory is configured.
 
         Raises:
             ApplyError: They cannot be kept: there will be no copy (definite).
@@ -152,7 +152,7 @@ class ReplicaCopy:
             back_up(self._lake, Path(self._info.backup_dir), self._copy_id, self.state.tables)
 
     def request(self) -> int:
-        """Have donors pin a snapshot (B10); return the number of its tables.
+        """Have donors pin a snapshot; return the number of its tables.
 
         Raises:
             ApplyError: Nobody lends, or the snapshot is of no use here (definite).

@@ -1,4 +1,4 @@
-"""The log cut at the end of a run, so that a replica stops there: image + log to a position (V65).
+"""The log cut at the end of a run, so that a replica stops there: image + log to a position.
 
 Published segments hold several runs.  A segment that goes on behind the wanted position is cut: its
 effects up to there remain, those that go across it keep only their rows before it (`plan_batch`).

@@ -1,4 +1,4 @@
-"""Files of a copy fetched from donors, by the driver's threads or by Spark's executors (R09).
+"""Files of a copy fetched from donors, by the driver's threads or by Spark's executors.
 
 Both leave whole, verified, durable files in the workspace; executors only take chunks off the
 driver's hands, and what they could not fetch it fetches itself.

@@ -1,4 +1,4 @@
-"""A following worker comes back by itself: what heals is waited for, all else ends it (B32, B40).
+"""A following worker comes back by itself: what heals is waited for, all else ends it.
 
     report ──► replay or copy ──► go on ──► report …
        ▲  └──► stop               failed
@@ -46,7 +46,7 @@ _logger = logging.getLogger(__name__)
 POLL_S = 5.0
 #: Seconds before an absent node is asked again.
 RETRY_S = 1.0
-#: Seconds before a replica that stands still is reported anew (B32).
+#: Seconds before a replica that stands still is reported anew.
 IDLE_S = 30.0
 
 

@@ -75,7 +75,7 @@ class ImageTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Image:
-    """A replica at one position (V65): with the log behind it, every later state."""
+    """A replica at one position: with the log behind it, every later state."""
 
     name: str
     #: Wall clock, microseconds since 1970 UTC.

@@ -1,4 +1,4 @@
-"""Backing up a replica: its newest whole batch becomes an image (V65, V66, V70).
+"""Backing up a replica: its newest whole batch becomes an image.
 
     state.json → position, chain hash, table versions → files of these versions → store → manifest
 

@@ -1,4 +1,4 @@
-"""What a copy or a repair would make disappear, kept for whoever wrote it (protocol P28, D17).
+"""What a copy or a repair would make disappear, kept for whoever wrote it (protocol P28).
 
     lake/_sparktxlog/quarantine/<table>-<copy id>        rows that the donor's version lacks, Delta
     lake/_sparktxlog/quarantine/<table>-<copy id>.files  the whole old directory of a table

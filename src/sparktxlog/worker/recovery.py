@@ -1,11 +1,11 @@
-"""Carries out what a replica's machine orders: batches, missing ranges, a copy (B26–B35, D5).
+"""Carries out what a replica's machine orders: batches, missing ranges, a copy.
 
 The machine decides what comes next, how often something is tried again and after which pause; here
 its actions are done one after the other, and what came of them is told to it.  What it calls a
 chunk is a table here: smaller parts are repeated by the transfer itself.
 
 A batch that cannot be applied is tried once more; if it fails again, the worker tells its node that
-it cannot repair itself, and the replica is copied (D5, G37).  Only what the log does not hold any
+it cannot repair itself, and the replica is copied.  Only what the log does not hold any
 more, and what would fail again, leads there: a refused token, an answer that cannot be read and a
 full disk are told and change nothing.
 """
@@ -86,7 +86,7 @@ class DrivenReplica(Protocol):
         """
 
     def give_up(self, reason: str) -> None:
-        """Tell the node that the worker cannot repair the replica by itself (R19)."""
+        """Tell the node that the worker cannot repair the replica by itself."""
 
     def open_copy(self) -> ReplicaCopy:
         """Begin a copy, or go on with the one begun."""
@@ -233,7 +233,7 @@ class ReplicaDriver:
 
 
 def fault_of(error: TxLogError) -> Fault:
-    """Return how the machine is to take an error of the own node or of the own disk (D5)."""
+    """Return how the machine is to take an error of the own node or of the own disk."""
     if isinstance(error, (UnauthorizedError, ProtocolError, CommitRejectedError, NotFoundError)):
         return Fault.TRANSPORT if error.retryable else Fault.REFUSED
     if isinstance(error, DiskFullError):
@@ -244,7 +244,7 @@ def fault_of(error: TxLogError) -> Fault:
 
 
 def _fault_of_copy(action: ReplicaAction, error: TxLogError) -> Fault:
-    """As `fault_of`; what a donor refuses, another one or another lease may give (B34)."""
+    """As `fault_of`; what a donor refuses, another one or another lease may give."""
     fault = fault_of(error)
     of_donor = isinstance(action, (FetchChunk, Restart)) and not isinstance(error, DiskFullError)
     return Fault.UNAVAILABLE if fault is Fault.REFUSED and of_donor else fault

@@ -1,4 +1,4 @@
-"""Catch-ups by replay, told to the node when they are over: estimate against actual (R12).
+"""Catch-ups by replay, told to the node when they are over: estimate against actual.
 
 A replay counts as a catch-up if the oldest transaction that the replica lacks was ordered more than
 `BEHIND_S` seconds ago.  Batches of a worker that keeps up never were; they tell their cost with

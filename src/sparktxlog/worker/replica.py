@@ -198,7 +198,7 @@ class Replica:
 
 
 def cost_of(batch: Batch, seconds: float) -> ReplayCost:
-    """Return what a batch consisted of, for the node's estimates (R12)."""
+    """Return what a batch consisted of, for the node's estimates."""
     stages = [stage for plan in batch.tables.values() for stage in plan.stages]
 
     def size_of(pieces: Iterable[Piece]) -> int:

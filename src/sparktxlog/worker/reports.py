@@ -1,4 +1,4 @@
-"""Reports to the node: after each batch, and as a heartbeat while following (B25, G38)."""
+"""Reports to the node: after each batch, and as a heartbeat while following."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Reporter:
 
         Args:
             pace: What the batch before it cost.
-            irreparable: Why the worker cannot go on by itself (R19).
+            irreparable: Why the worker cannot go on by itself.
 
         Raises:
             TransportError: The node did not take it; it is kept for the next time.
@@ -162,7 +162,7 @@ class Reporter:
 
 
 class Heartbeat:
-    """A thread that beats while the context is open; the only one that sends by itself (B02)."""
+    """A thread that beats while the context is open; the only one that sends by itself."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Restoring a replica from an image; the log behind the image then brings it to any position (V65).
+"""Restoring a replica from an image; the log behind the image then brings it to any position.
 
 A restored replica is a new worker: it reports the image's position and chain hash, its node finds
 both in its queue (KNOWN), and the worker replays the rest.  While files are written, the marker

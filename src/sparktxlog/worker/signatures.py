@@ -1,4 +1,4 @@
-"""Content signatures of tables as Spark expressions (protocol S2, S2c, S5).
+"""Content signatures of tables as Spark expressions (protocol S2, S2c).
 
 A row's hash in a lane is `xxhash64` over the lane's salt and, for each column, a pair: the
 column's name unless the value is NULL, and the value in a canonical form.  `xxhash64` skips

@@ -69,7 +69,7 @@ class NodeInfo:
     #: Last ordered position, and last published one.
     position: int = 0
     published: int = 0
-    #: Where old files are kept before a copy replaces them (B31), None = nowhere.
+    #: Where old files are kept before a copy replaces them, None = nowhere.
     backup_dir: str | None = None
     #: Seconds between reports.
     worker_heartbeat: float = 5.0

@@ -103,7 +103,7 @@ class Staging:
         The first call looks at all tables.
 
         Raises:
-            TransportError, StorageError: The donor failed; ask for a ticket anew (B34).
+            TransportError, StorageError: The donor failed; ask for a ticket anew.
             DiskFullError: The tables do not fit together; nothing of their data was fetched.
             ApplyError: The table cannot be copied by its files (definite).
         """

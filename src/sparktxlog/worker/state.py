@@ -1,8 +1,8 @@
-"""A replica's own durable state, in `lake/_sparktxlog/`: one process at a time (V05).
+"""A replica's own durable state, in `lake/_sparktxlog/`: one process at a time.
 
     lock            held as long as the worker runs, and lock.driver as long as its JVM does
     state.json      applied position, chain hash, tables, and the batch or copy that is under way
-    snapshots.jsonl one line for each batch: position → {table: version} (architecture §6)
+    snapshots.jsonl one line for each batch: position → {table: version}
 
 A batch is journaled in `state.json` before its first commit, so that after a crash it is done
 again with the same end, and its end is recorded after its last commit was fsynced.
@@ -104,7 +104,7 @@ class PendingCopy:
     copy_id: str
     #: Wall clock, microseconds since 1970 UTC.
     started_at: int
-    #: Somebody asked for it (R20 aside, no plan of the node stands behind it).
+    #: Somebody asked for it; no plan of the node stands behind it.
     forced: bool = False
     #: Whom somebody named as the donor, empty = nobody was named.
     donor: str = ""

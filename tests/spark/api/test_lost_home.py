@@ -1,4 +1,4 @@
-"""A session that knows several nodes goes on when its home is lost, the data source too (V16)."""
+"""A session that knows several nodes goes on when its home is lost, the data source too."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def test_a_site_is_copied_from_another_by_threads_and_by_executors(
     (copy,) = outcome.copies
     assert (outcome.verdict, copy.donor, copy.tables) == ("KNOWN", "A", {"t": "rename"})
     assert rows(spark, cluster, "B") == rows(spark, cluster, "A") and copy.wire_bytes > 0
-    # The storage is lost; executors fetch it anew (V52).
+    # The storage is lost; executors fetch it anew.
     shutil.rmtree(lake_of(cluster, "B"))
     again = work(spark, cluster, "B", copies=forced, open_fetcher=executor_fetcher(spark, 2))
     assert again.verdict == "KNOWN" and again.copies[0].wire_bytes > 0

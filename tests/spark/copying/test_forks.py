@@ -1,4 +1,4 @@
-"""A replica that holds what the log gave up is copied: from fork to equal replicas (P28, D17)."""
+"""A replica that holds what the log gave up is copied: from fork to equal replicas (P28)."""
 
 from __future__ import annotations
 

@@ -235,7 +235,7 @@ def test_a_lost_lake_is_brought_back_by_catch_up(sites: Sites, run_job: RunJob) 
 def test_writers_go_on_while_a_replica_is_copied_and_replays(
     sites: Sites, run_command: RunCommand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """R05: both sites commit all the time, and no commit fails."""
+    """Both sites commit all the time, and no commit fails."""
     copied, fetch = sites.apply_at_a(), DonorFetcher.fetch
     shutil.rmtree(sites.lake("B"), ignore_errors=True)
     with SteadyLoad(sites.cluster, pause_s=0.1, timeout_s=60) as load:

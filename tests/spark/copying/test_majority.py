@@ -1,6 +1,6 @@
 """Three sites, and one of them is wrong: the majority is never blamed, whoever was heard first.
 
-Real nodes, real Spark.  B loses an update and reports success (G37, R20).  Each test begins with
+Real nodes, real Spark.  B loses an update and reports success.  Each test begins with
 all replicas KNOWN at the end of the log and equal, and leaves them so.
 """
 
@@ -219,7 +219,7 @@ def test_two_sites_that_differ_are_told_apart_by_a_recount(
     run_step = TableSteps.run_step
 
     def lie(self: TableSteps, batch: Any, step: Any, progress: Any, *rest: Any) -> None:
-        """Do the step, and report another signature (R20)."""
+        """Do the step, and report another signature."""
         run_step(self, batch, step, progress, *rest)
         progress.signature += TableSignature(rows=0, lane0=1, lane1=1)
         monkeypatch.setattr(TableSteps, "run_step", run_step)

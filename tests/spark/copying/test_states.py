@@ -187,7 +187,7 @@ def test_empty_is_copied_and_the_last_healthy_replica_is_not(sites: Sites) -> No
         sites.await_plan(sites.b, "copy")
         assert sites.b.replica("B")["verdict"] == "EMPTY"
         sites.a.hear("B", 0)
-        # Now A has the only healthy replica: nothing may replace it (D8).
+        # Now A has the only healthy replica: nothing may replace it.
         with pytest.raises(ApplyError, match="it is the last healthy replica"):
             sites.work(sites.a, copies=CopyOptions(forced=True))
         outcome = sites.work(sites.b, copies=CopyOptions())
@@ -225,7 +225,7 @@ def test_a_lost_update_of_two_sites_waits_for_whoever_knows_which_is_right(
         monkeypatch.setattr(TableSteps, "run_step", run_step)
 
     monkeypatch.setattr(TableSteps, "run_step", lose)
-    # Found at the next signature; a third site would tell (test_majority), two cannot (G37).
+    # Found at the next signature; a third site would tell (test_majority), two cannot.
     outcome = sites.work(sites.b, copies=CopyOptions())
     assert (len(lost), outcome.verdict, outcome.copies) == (1, "KNOWN", ())
     for node in (sites.a, sites.b):
@@ -335,7 +335,7 @@ def test_foreign_is_refused_and_only_replaced_when_asked_for(sites: Sites, tmp_p
         other.commit(TABLE)
         other.commit(append(4711))
         with sites.eager(other):
-            # Nobody has anything: no copy and no message (R21).
+            # Nobody has anything: no copy and no message.
             outcome = sites.work(other, at_least=2)
         assert (outcome.verdict, outcome.position) == ("KNOWN", 2)
         assert "Replicating" not in other.log_text()
@@ -372,7 +372,7 @@ def test_ahead_of_a_restored_node_stops_until_the_node_has_caught_up(
     wait_until(lambda: not b.status()["peers"][0]["linked"], what="B misses A")
     with pytest.raises(ApplyError, match="a copy was asked for; no copy: no healthy donor"):
         sites.work(b, copies=CopyOptions(forced=True))
-    # Nobody can say how much a copy would be: the log is replayed (R23).
+    # Nobody can say how much a copy would be: the log is replayed.
     with sites.eager(b):
         sites.await_plan(b, "replay", NO_SIZE)
         replayed = sites.work(b, copies=CopyOptions())

@@ -1,4 +1,4 @@
-"""Faults of one site are found at the next signature (G37); an image and the log bring it back."""
+"""Faults of one site are found at the next signature; an image and the log bring it back."""
 
 from __future__ import annotations
 

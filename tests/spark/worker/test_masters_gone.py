@@ -1,4 +1,4 @@
-"""All masters are gone: what workers applied is read as before, the log itself is not (V20)."""
+"""All masters are gone: what workers applied is read as before, the log itself is not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A reader beside a worker sees whole transactions, whatever the worker is at (V01, V02)."""
+"""A reader beside a worker sees whole transactions, whatever the worker is at."""
 
 from __future__ import annotations
 

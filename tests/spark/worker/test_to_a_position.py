@@ -1,4 +1,4 @@
-"""Image and log to one position (V65), and images whose rows are counted, by the command line."""
+"""Image and log to one position, and images whose rows are counted, by the command line."""
 
 from __future__ import annotations
 

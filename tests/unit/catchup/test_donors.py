@@ -1,4 +1,4 @@
-"""Who may lend its replica (R07)."""
+"""Who may lend its replica."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The choice between replay, copy and stop, row by row of the requirements."""
+"""The choice between replay, copy and stop, case by case."""
 
 from __future__ import annotations
 
@@ -74,17 +74,17 @@ def competing(incremental_s: float, replication_s: int, **more: Any) -> PlanInpu
     )
 
 
-# -- R12–R17: replay and copy compete --------------------------------------------------------------
+# -- replay and copy compete -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("incremental_s", "replication_s", "factor", "minimum_s", "copies"),
     [
-        (780, 600, 1.3, 600, False),  # R16: equality is a replay
+        (780, 600, 1.3, 600, False),  # Equality is a replay
         (781, 600, 1.3, 600, True),
-        (600, 1, 1.3, 600, False),  # R17: equality is a replay
+        (600, 1, 1.3, 600, False),  # Equality is a replay
         (601, 1, 1.3, 600, True),
-        (2, 1, 1.3, 600, False),  # R14: a second gained does not count
+        (2, 1, 1.3, 600, False),  # A second gained does not count
         (2, 1, 1.3, 0, True),
         (1.3, 1, 1.3, 0, False),
         (700, 10_000, 1.3, 600, False),  # slow network
@@ -132,7 +132,7 @@ def test_up_to_date_needs_nothing() -> None:
     assert (decision.plan, decision.message, decision.copy) == ("up-to-date", "", None)
 
 
-# -- R03–R06, R19, R20: unknown states -------------------------------------------------------------
+# -- unknown states --------------------------------------------------------------------------------
 
 LOG = LogView(lineage="l", position=150, published=150, chain_hash=HASH)
 OTHERS = Dissent(
@@ -199,7 +199,7 @@ def test_ahead_and_foreign_are_never_overwritten_by_themselves(verdict: str, cau
     assert decide(known(verdict, cause, asked_for=True)).plan == "copy"
 
 
-# -- R21: empty replicas ---------------------------------------------------------------------------
+# -- empty replicas --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ def test_an_empty_replica(more: dict[str, Any], plan: str, message: str) -> None
     assert (decision.plan, decision.message) == (plan, message)
 
 
-# -- R23, D8: nobody to copy from ------------------------------------------------------------------
+# -- nobody to copy from ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

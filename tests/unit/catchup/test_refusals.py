@@ -1,4 +1,4 @@
-"""What neither replay nor copy would change: the machine stands still at once (D5, B40)."""
+"""What neither replay nor copy would change: the machine stands still at once."""
 
 from __future__ import annotations
 

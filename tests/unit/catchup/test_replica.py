@@ -1,4 +1,4 @@
-"""The machine of a replica, phase by phase (B26–B35, B40, B41, D5, V64)."""
+"""The machine of a replica, phase by phase."""
 
 from __future__ import annotations
 

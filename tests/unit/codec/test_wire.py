@@ -1,4 +1,4 @@
-"""Messages as bytes: round trips, sizes (G33), and bytes that are none."""
+"""Messages as bytes: round trips, sizes, and bytes that are none."""
 
 from __future__ import annotations
 

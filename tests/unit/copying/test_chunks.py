@@ -105,7 +105,7 @@ def trickle(donor: StandInDonor) -> Iterator[Grant]:
 
 
 def test_a_donor_that_trickles_is_overdue(trickle: Grant, monkeypatch: pytest.MonkeyPatch) -> None:
-    """V64: a byte now and then keeps the socket alive, and not the donor."""
+    """A byte now and then keeps the socket alive, and not the donor."""
     monkeypatch.setattr("sparktxlog.copying.chunks.SLOWEST_BYTES_PER_S", 1 << 20)
     link = DonorLink(trickle, silence_s=0.3)
     failed: list[TransportError] = []

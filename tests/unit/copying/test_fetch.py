@@ -1,4 +1,4 @@
-"""Whole copies, faults of donors, several donors (R09, R26, B22, B33–B35, V44, V64)."""
+"""Whole copies, faults of donors, several donors."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_whole_copy(donor: StandInDonor, workspace: CopyWorkspace) -> None:
 
 @pytest.mark.parametrize("compression", ["none", "zstd"])
 def test_bytes_on_the_wire(new_donor: NewDonor, workspace: CopyWorkspace, compression: str) -> None:
-    """R26: without compression they are the file's bytes; with it, fewer."""
+    """Without compression they are the file's bytes; with it, fewer."""
     donor = new_donor(compression=compression)
     grant = donor.grant()
     stats = fetch_files(workspace, [grant], tasks_of(grant), streams=2)
@@ -77,7 +77,7 @@ def test_a_second_fetch_has_nothing_to_do(donor: StandInDonor, workspace: CopyWo
 def test_resume_after_a_failure_at_any_chunk(
     donor: StandInDonor, tmp_path: Path, workspace: CopyWorkspace
 ) -> None:
-    """V44: only what was under way travels twice."""
+    """Only what was under way travels twice."""
     grant = donor.grant()
     streams = 2
     for number in range(0, CHUNKS, 3):
@@ -152,7 +152,7 @@ def test_a_fault_that_stays(
 
 
 def test_a_silent_donor_is_given_up(donor: StandInDonor, workspace: CopyWorkspace) -> None:
-    """V64: the socket looks fine."""
+    """The socket looks fine."""
     donor.fault = _at(("big.parquet", 2 * CHUNK), "hang")
     grant = donor.grant()
     began = time.monotonic()
@@ -279,7 +279,7 @@ def test_a_donor_with_other_chunks_does_not_help(
 def test_a_frozen_donor_costs_its_silence_only(
     new_donor: NewDonor, workspace: CopyWorkspace
 ) -> None:
-    """V64: the second donor takes over what the first one was asked for."""
+    """The second donor takes over what the first one was asked for."""
     donors = new_donor(), new_donor("B")
     _when_matched(donors, lambda path, offset: "hang" if len(donors[0].chunks) >= 3 else "")
     grants = [donor.grant() for donor in donors]

@@ -1,4 +1,4 @@
-"""SIGKILL of a process that fetches, wherever it stands (V44)."""
+"""SIGKILL of a process that fetches, wherever it stands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What travels and what is here; room on the disk (V51, B22)."""
+"""What travels and what is here; room on the disk."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_files_that_only_look_alike_are_fetched(
 
 
 def test_no_table_of_its_own(donor: StandInDonor, workspace: CopyWorkspace) -> None:
-    """V52: the directory was deleted."""
+    """The directory was deleted."""
     grant = donor.grant()
     selection = select_files(workspace, grant, grant.tables[0], FILES, workspace.lake / "t")
     assert len(selection.fetch) == len(FILES)

@@ -1,4 +1,4 @@
-"""The workspace of a copy: names, journals, adoption, cleanup (V44, V52)."""
+"""The workspace of a copy: names, journals, adoption, cleanup."""
 
 from __future__ import annotations
 

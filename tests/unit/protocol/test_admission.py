@@ -1,4 +1,4 @@
-"""Who is near enough to be admitted, and how a joiner gets there (P9, P21, V36, V38, V41)."""
+"""Who is near enough to be admitted, and how a joiner gets there (P9, P21)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Changes of the roster that do not happen: why, and that nothing of them stays (P11, P23, G43)."""
+"""Changes of the roster that do not happen: why, and that nothing of them stays (P11, P23)."""
 
 from __future__ import annotations
 

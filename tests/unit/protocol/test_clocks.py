@@ -1,4 +1,4 @@
-"""A clock that differs from the others' warns, and far away stops submits (C3; V45, D12)."""
+"""A clock that differs from the others' warns, and far away stops submits (C3)."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_a_minute_is_the_limit(off_us: int, taken: bool) -> None:
 
 
 def test_a_skewed_node_goes_on_ordering_what_others_took() -> None:
-    """Order never depends on clocks (D12)."""
+    """Order never depends on clocks."""
     skewed = Skewed()
     skewed.posts(61 * SECOND_US)
     node = skewed.node

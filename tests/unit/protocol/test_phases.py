@@ -1,4 +1,4 @@
-"""The table of phases: what events take which way, and that there is no other one (protocol §3)."""
+"""The table of phases: what events take which way, and that there is no other one."""
 
 from __future__ import annotations
 

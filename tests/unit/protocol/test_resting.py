@@ -1,4 +1,4 @@
-"""A change that can wait begins at a moment of rest, and does not wait for ever (P13, V36, V41)."""
+"""A change that can wait begins at a moment of rest, and does not wait for ever (P13)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the dead had told a client stays, whoever goes on (T54, T57; P12, P15, P16)."""
+"""What the dead had told a client stays, whoever goes on (P12, P15, P16)."""
 
 from __future__ import annotations
 

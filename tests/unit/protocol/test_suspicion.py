@@ -1,4 +1,4 @@
-"""Who is missed, and who starts the ballot that leaves it out (P13; V18, V21, V61, D11, T52)."""
+"""Who is missed, and who starts the ballot that leaves it out (P13)."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def test_a_member_that_answers_is_no_suspect_any_more(sign: str) -> None:
 
 
 def test_a_complaint_is_looked_into() -> None:
-    """Of one whom this node just heard nothing is believed; any other is tried at once (V18)."""
+    """Of one whom this node just heard nothing is believed; any other is tried at once."""
     watched = Watched({"b": ()})
     watched.complain("c")
     assert watched.phase() is Phase.NORMAL
@@ -213,7 +213,7 @@ def test_a_complaint_is_looked_into() -> None:
 def test_how_long_a_suspect_is_tried(
     link_down: bool, heard_by: tuple[str, ...], after_us: int
 ) -> None:
-    """A link that stands, or another node that hears it, speaks for the suspect (V21, V61)."""
+    """A link that stands, or another node that hears it, speaks for the suspect."""
     watched = Watched({"b": ("a", *heard_by)})
     if link_down:
         watched.link("c", up=False)
@@ -287,7 +287,7 @@ def test_a_running_ballot_is_left_its_time() -> None:
 
 
 def test_an_operator_who_decides_is_waited_for() -> None:
-    """`eviction = manual`: the members only say for whom they wait (T52)."""
+    """`eviction = manual`: the members only say for whom they wait."""
     watched = missing_link({"b": ()}, "c", auto_evict=False)
     assert not sent(watched.until(60 * TIMEOUT_US), Prepare)
     assert watched.phase() is Phase.SUSPECT

@@ -1,4 +1,4 @@
-"""A node asks to be admitted when it is at rest, and does not wait for ever (P21, V36)."""
+"""A node asks to be admitted when it is at rest, and does not wait for ever (P21)."""
 
 from __future__ import annotations
 

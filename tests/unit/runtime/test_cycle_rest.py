@@ -1,4 +1,4 @@
-"""The cycle tells the core of moments of rest that it waits for (protocol P13, V36)."""
+"""The cycle tells the core of moments of rest that it waits for (protocol P13)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What a node says of its part in the epoch, from its start on (V46, D15), and to whom.
+"""What a node says of its part in the epoch, from its start on, and to whom.
 
-Clients that wait at a node which lost its part learn that the outcome is open (protocol §4).
+Clients that wait at a node which lost its part learn that the outcome is open.
 """
 
 from __future__ import annotations

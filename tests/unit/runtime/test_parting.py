@@ -1,4 +1,4 @@
-"""Where two queues part, what is pruned at either side, and who is not followed (P28, D17)."""
+"""Where two queues part, what is pruned at either side, and who is not followed (P28)."""
 
 from __future__ import annotations
 

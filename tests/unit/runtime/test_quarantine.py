@@ -1,4 +1,4 @@
-"""A stopped node gives way: what is kept, and kills between any two steps (P28, D17)."""
+"""A stopped node gives way: what is kept, and kills between any two steps (P28)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The matrix of addresses from the nodes' reports (V59, V62)."""
+"""The matrix of addresses from the nodes' reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Receipts: levels, waiting, timeouts, refusals, replicas (protocol §4)."""
+"""Receipts: levels, waiting, timeouts, refusals, replicas."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A node that hears no quorum keeps what is `accepted`, and refuses the rest in time (D4, B19)."""
+"""A node that hears no quorum keeps what is `accepted`, and refuses the rest in time."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_a_node_that_starts_alone_says_so_though_nobody_was_ever_heard() -> None
         # With q = 1 the node alone has acquired what it accepted.
         (Site("BC", rule="1"), "B", "C", ["accepted", "acquired"]),
         (Site("BCDE"), "B", "CDE", ["accepted"]),
-        # The only member needs nobody, as long as nothing is to be decided (V49).
+        # The only member needs nobody, as long as nothing is to be decided.
         (Site("BW", members="A"), "", None, None),
         (Site("BW", members="A", wedged=True), "", "BW", ["accepted"]),
         (Site("BCD", members="AB"), "B", None, None),

@@ -1,4 +1,4 @@
-"""Which limits shorten the log, and who holds it back (G45–G47, D14, D25, C4)."""
+"""Which limits shorten the log, and who holds it back (C4)."""
 
 from __future__ import annotations
 

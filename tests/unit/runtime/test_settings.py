@@ -1,4 +1,4 @@
-"""Settings at run time: checked, all or none, durable before they are in force (R18)."""
+"""Settings at run time: checked, all or none, durable before they are in force."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Chunks: their digests, the tree over them, compression by sample, and changed files (B22)."""
+"""Chunks: their digests, the tree over them, compression by sample, and changed files."""
 
 from __future__ import annotations
 

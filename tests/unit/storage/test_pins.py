@@ -1,4 +1,4 @@
-"""Pins: the bytes stay whatever becomes of the names (V53), and nothing else is pinned."""
+"""Pins: the bytes stay whatever becomes of the names, and nothing else is pinned."""
 
 from __future__ import annotations
 

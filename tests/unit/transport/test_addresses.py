@@ -1,4 +1,4 @@
-"""Checks of addresses (V62): which, what counts as an answer, and that they disturb nothing."""
+"""Checks of addresses: which, what counts as an answer, and that they disturb nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Greetings: G39–G42, G44 and two nodes under one id."""
+"""Greetings: who is refused, and two nodes under one id."""
 
 from __future__ import annotations
 

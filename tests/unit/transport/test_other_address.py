@@ -1,4 +1,4 @@
-"""A link with a suspected peer goes on at another address if the peer answers only there (V59)."""
+"""A link with a suspected peer goes on at another address if the peer answers only there."""
 
 from __future__ import annotations
 

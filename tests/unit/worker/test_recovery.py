@@ -1,4 +1,4 @@
-"""The machine's orders carried out: batches, gaps, failures, and a copy as the way out (D5)."""
+"""The machine's orders carried out: batches, gaps, failures, and a copy as the way out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records of catch-ups by replay: which count, with which estimate, and how they end (R12)."""
+"""Records of catch-ups by replay: which count, with which estimate, and how they end."""
 
 from __future__ import annotations
 

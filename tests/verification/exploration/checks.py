@@ -1,4 +1,4 @@
-"""Invariants over all nodes of one state (protocol §7); those of one step are in `nodes`."""
+"""Invariants over all nodes of one state; those of one step are in `nodes`."""
 
 from __future__ import annotations
 

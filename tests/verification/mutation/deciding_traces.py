@@ -93,7 +93,7 @@ def a_short_silence_evicts_nobody(core: type[Master]) -> None:
 
 
 def a_complaint_is_looked_into(core: type[Master]) -> None:
-    """P13, V18: who is complained of is suspected and tried at once, unless it was just heard."""
+    """P13: who is complained of is suspected and tried at once, unless it was just heard."""
     node = Lone(core, suspect_us=4 * SECOND_US)
 
     def complain() -> list[Action]:

@@ -461,7 +461,7 @@ MUTANTS: tuple[Mutant, ...] = (
 )  # fmt: skip
 BY_NAME = {mutant.name: mutant for mutant in MUTANTS}
 RULES = (*(f"P{number}" for number in range(1, 24)), "P29", "P30", "P31", "P32")
-#: Protocol §8: six mutations of the design that are harmless.  Of those, `queue-volatile` is found
+#: Six mutations of the design that are harmless.  Of those, `queue-volatile` is found
 #: in this core: a promise states its queue as the base of the final one, and a decided base that
 #: everybody forgot can be fetched from nobody.  `claims-beyond-gap` is, since pushes leave gaps;
 #: `ballot-counter-volatile` is: an own first ballot, number 1, may be used again for another value.

@@ -1,4 +1,4 @@
-"""Invariants that whole nodes must keep, seen from their disks, wires and clients (protocol §7).
+"""Invariants that whole nodes must keep, seen from their disks, wires and clients.
 
 I1, I2 one queue, sorted by position without gaps, linked by hashes, of which each disk holds a
 prefix, before and after each start; I5 one decision an epoch; I7 what was told as ordered stays;

@@ -27,7 +27,7 @@ from tests.verification.simulation.run import HOUR_US, run_seed
 
 #: From so many seeds on every mark must show.
 _ENOUGH_FOR_MARKS = 200
-#: Each seed counts only with so much in it (protocol §8).
+#: Each seed counts only with so much in it.
 _LEAST_TRANSACTIONS, _LEAST_EPOCHS = 1_000, 3
 
 

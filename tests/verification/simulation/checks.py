@@ -1,7 +1,4 @@
-"""Invariants of the protocol, asserted at every step of a simulated history (protocol §7).
-
-I9 and I10 concern several logs and conditional transactions, which this core does not have.
-"""
+"""Invariants of the protocol, asserted at every step of a simulated history."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of each transaction: recomputed from its id and tables, beside the cores (P25).
+"""What becomes of each transaction: recomputed from its id and tables, beside the cores (P25b).
 
 A client whose node is lost or silent commits the same ids elsewhere, so one id may be ordered more
 than once, in epochs of their own and long after each other.  Only the first takes effect, and only
