@@ -31,7 +31,7 @@ from tests.node_processes import (
 
 from sparktxlog import Client
 from sparktxlog.model.operation import OP_COLUMN, POSITION_COLUMN
-from sparktxlog.runtime.joining import JoinOrder, keep_order
+from sparktxlog.runtime.membership.joining import JoinOrder, keep_order
 from sparktxlog.storage.front import SqliteFront
 
 pytestmark = [pytest.mark.e2e, pytest.mark.faults]

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.runtime.test_replicas import report
+from tests.unit.runtime.fleet.test_replicas import report
 
 from sparktxlog.catchup.donors import Candidate, choose_donors
 from sparktxlog.model.report import ReplicaVerdict, WorkerReport
-from sparktxlog.runtime.replicas import LogEnds, Replicas
+from sparktxlog.runtime.fleet.replicas import LogEnds, Replicas
 
 END = 60
 GOOD, BAD = 1, 2

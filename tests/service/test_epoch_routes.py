@@ -25,8 +25,8 @@ from sparktxlog.model.receipt import Level
 from sparktxlog.protocol.balloting import Accepted, JoinRequest, Probe
 from sparktxlog.protocol.messages import MergeBase
 from sparktxlog.protocol.view import Ballot, Seat
-from sparktxlog.runtime.founding import core_config
-from sparktxlog.runtime.joining import JoinOrder
+from sparktxlog.runtime.membership.founding import core_config
+from sparktxlog.runtime.membership.joining import JoinOrder
 from sparktxlog.runtime.running import RunningNode
 from sparktxlog.runtime.settings import RunTimeSettings
 

@@ -22,7 +22,7 @@ from sparktxlog.config import NodeConfig
 from sparktxlog.errors import CorruptLogError, FrontLostError, NotMemberError
 from sparktxlog.model.receipt import Level
 from sparktxlog.protocol.phases import Phase
-from sparktxlog.runtime.joining import StartAgainError
+from sparktxlog.runtime.membership.joining import StartAgainError
 from sparktxlog.runtime.running import RunningNode
 from sparktxlog.runtime.wiring import build_node
 from sparktxlog.storage.front import FRONT_NAME as FRONT

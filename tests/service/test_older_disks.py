@@ -21,7 +21,7 @@ from sparktxlog.model.receipt import Level
 from sparktxlog.protocol.messages import MergeBase
 from sparktxlog.protocol.phases import Phase
 from sparktxlog.protocol.view import Seat, View
-from sparktxlog.runtime.joining import JoinOrder, StartAgainError, keep_order
+from sparktxlog.runtime.membership.joining import JoinOrder, StartAgainError, keep_order
 from sparktxlog.runtime.running import RunningNode
 from sparktxlog.storage.front import SqliteFront
 from sparktxlog.storage.interfaces import PutView

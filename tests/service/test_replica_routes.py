@@ -48,7 +48,7 @@ from sparktxlog.model.copying import (
 )
 from sparktxlog.model.operation import OperationKind
 from sparktxlog.model.receipt import Level
-from sparktxlog.runtime import publisher
+from sparktxlog.runtime.log import publisher
 from sparktxlog.runtime.running import RunningNode
 from sparktxlog.worker.reports import Reporter
 from sparktxlog.worker.source import HttpLogSource
@@ -271,7 +271,7 @@ async def _no_lease(worker_id: str, *, named: bool) -> Grant:
 def test_what_does_not_fit_the_own_log_is_refused_and_given_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], text: str
 ) -> None:
-    monkeypatch.setattr("sparktxlog.runtime.copies._REACH_S", 0.05)
+    monkeypatch.setattr("sparktxlog.runtime.donors.copy_orders._REACH_S", 0.05)
 
     async def main() -> None:
         async with cluster(tmp_path, "AB", **SETTINGS) as nodes:

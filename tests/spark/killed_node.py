@@ -14,7 +14,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from sparktxlog.cli import serve
-from sparktxlog.runtime import fetching, publisher
+from sparktxlog.runtime.commit import fetching
+from sparktxlog.runtime.log import publisher
 from sparktxlog.storage.front import SqliteFront
 from sparktxlog.storage.interfaces import MarkPublished, PutRun
 from sparktxlog.storage.payloads import LocalPayloadStore

@@ -15,7 +15,7 @@ from sparktxlog.cli.output import print_json
 from sparktxlog.errors import TransportError
 
 if TYPE_CHECKING:
-    from sparktxlog.runtime.quarantine import GaveWay
+    from sparktxlog.runtime.giving_way.quarantine import GaveWay
 
 
 def quarantine(
@@ -41,7 +41,7 @@ def quarantine(
     They go to the Delta table log/quarantine, with their rows and ids; nothing is deleted.
     """
     from sparktxlog.config import load_config
-    from sparktxlog.runtime.quarantine import quarantine_node
+    from sparktxlog.runtime.giving_way.quarantine import quarantine_node
 
     checked = load_config(config)
     api = NodeApi(follow, token=os.environ.get(TOKEN_VARIABLE) or checked.client_token)

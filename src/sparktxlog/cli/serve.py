@@ -43,8 +43,8 @@ def run_node(config: NodeConfig) -> int:
     """
     import uvloop
 
+    from sparktxlog.runtime.log.memory import bound_memory
     from sparktxlog.runtime.logs import set_up_logs
-    from sparktxlog.runtime.memory import bound_memory
 
     check_directories(config)
     set_up_logs(config.node_id, config.log_level, config.log_format)
@@ -99,7 +99,7 @@ async def _run(config: NodeConfig, listener: socket.socket) -> None:
 
 async def _run_once(running: RunningNode, listener: socket.socket) -> bool:
     """Run a node until it stops; return whether it has to start anew, on another state."""
-    from sparktxlog.runtime.joining import StartAgainError
+    from sparktxlog.runtime.membership.joining import StartAgainError
     from sparktxlog.service.app import build_app
     from sparktxlog.service.listener import Server, client_places
 

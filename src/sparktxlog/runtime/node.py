@@ -40,12 +40,12 @@ from sparktxlog.model.report import Recount, WorkerReport
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.protocol.versions import ACCEPTANCE
 from sparktxlog.runtime.clock import wall_us
-from sparktxlog.runtime.epochs import Epochs, duty_master
+from sparktxlog.runtime.commit.receipts import check_copies, make_receipt
+from sparktxlog.runtime.commit.voiding import Voiding
+from sparktxlog.runtime.fleet.transfers import RunningCopy, check_transfer
+from sparktxlog.runtime.log.pruning import Maintenance
+from sparktxlog.runtime.membership.epochs import Epochs, duty_master
 from sparktxlog.runtime.parts import Parts
-from sparktxlog.runtime.pruning import Maintenance
-from sparktxlog.runtime.receipts import check_copies, make_receipt
-from sparktxlog.runtime.transfers import RunningCopy, check_transfer
-from sparktxlog.runtime.voiding import Voiding
 from sparktxlog.runtime.worker_token import worker_token_file
 from sparktxlog.storage.interfaces import OlderIdsFound, PayloadStore, Segment, StoredEntry
 

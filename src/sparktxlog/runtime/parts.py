@@ -19,28 +19,28 @@ from sparktxlog.protocol.phases import Phase
 from sparktxlog.protocol.status import MasterStatus, PeerStatus
 from sparktxlog.protocol.versions import OLDEST, deciders
 from sparktxlog.runtime.clock import Clock, wall_us
-from sparktxlog.runtime.copies import Copies
-from sparktxlog.runtime.cycle import Cycle
-from sparktxlog.runtime.damage import Damage
-from sparktxlog.runtime.donor import Donor
-from sparktxlog.runtime.epochs import Epochs
-from sparktxlog.runtime.executor import AsideWrite, Executor
-from sparktxlog.runtime.fetching import Fetcher
-from sparktxlog.runtime.forgetting import forgettable
-from sparktxlog.runtime.founding import newest_version
-from sparktxlog.runtime.holdings import Holdings
-from sparktxlog.runtime.joining import Joining
-from sparktxlog.runtime.membership import Membership
+from sparktxlog.runtime.commit.cycle import Cycle
+from sparktxlog.runtime.commit.damage import Damage
+from sparktxlog.runtime.commit.executor import AsideWrite, Executor
+from sparktxlog.runtime.commit.fetching import Fetcher
+from sparktxlog.runtime.commit.holdings import Holdings
+from sparktxlog.runtime.commit.receipts import Receipts
+from sparktxlog.runtime.commit.voiding import Voiding
+from sparktxlog.runtime.donors.copy_orders import Copies
+from sparktxlog.runtime.donors.donor import Donor
+from sparktxlog.runtime.fleet.planning import Planning
+from sparktxlog.runtime.fleet.replicas import Replicas
+from sparktxlog.runtime.fleet.transfers import Transfers
+from sparktxlog.runtime.log.forgetting import forgettable
+from sparktxlog.runtime.log.publisher import Publisher
+from sparktxlog.runtime.log.retention import Holders, Limits, RetentionView
+from sparktxlog.runtime.membership.epochs import Epochs
+from sparktxlog.runtime.membership.founding import newest_version
+from sparktxlog.runtime.membership.joining import Joining
+from sparktxlog.runtime.membership.members import Membership
 from sparktxlog.runtime.metrics import Metrics
-from sparktxlog.runtime.planning import Planning
 from sparktxlog.runtime.progress import Progress
-from sparktxlog.runtime.publisher import Publisher
-from sparktxlog.runtime.receipts import Receipts
-from sparktxlog.runtime.replicas import Replicas
-from sparktxlog.runtime.retention import Holders, Limits, RetentionView
 from sparktxlog.runtime.settings import RunTimeSettings
-from sparktxlog.runtime.transfers import Transfers
-from sparktxlog.runtime.voiding import Voiding
 from sparktxlog.storage.interfaces import ForgetPayloads, Front, PayloadStore, Write
 from sparktxlog.supervision import Supervisor
 from sparktxlog.transport.greeting import Greeter

@@ -51,9 +51,9 @@ from sparktxlog.protocol.events import (
     TailReceived,
 )
 from sparktxlog.protocol.messages import Announcement, Tail
-from sparktxlog.runtime.fetching import check_run, staged_files
+from sparktxlog.runtime.commit.fetching import check_run, staged_files
+from sparktxlog.runtime.membership.queue_snapshots import SnapshotGiver
 from sparktxlog.runtime.parts import Parts
-from sparktxlog.runtime.snapshots import SnapshotGiver
 from sparktxlog.transport import signing
 from sparktxlog.transport.peers import WATCH_S
 from sparktxlog.transport.run_requests import MAX_RUNS

@@ -22,48 +22,48 @@ from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.messages import RunHeader
 from sparktxlog.protocol.phases import Phase
 from sparktxlog.protocol.view import View
-from sparktxlog.runtime.ancestry import Ancestry
-from sparktxlog.runtime.backlog import Backlog
-from sparktxlog.runtime.calm import Calm
 from sparktxlog.runtime.clock import Clock
-from sparktxlog.runtime.copies import Copies
-from sparktxlog.runtime.cycle import Cycle
-from sparktxlog.runtime.damage import Damage
-from sparktxlog.runtime.delivery import Delivery
-from sparktxlog.runtime.donor import Donor
-from sparktxlog.runtime.donor_sizes import DonorSizes
-from sparktxlog.runtime.epoch_history import EpochHistory
-from sparktxlog.runtime.epochs import Epochs
-from sparktxlog.runtime.executor import AsideWrite, Executor
-from sparktxlog.runtime.fetching import Fetcher
-from sparktxlog.runtime.founding import check_version, core_config, found, with_lineage
-from sparktxlog.runtime.holdings import Holdings, OwnRun
-from sparktxlog.runtime.joining import Joining, join_order
-from sparktxlog.runtime.membership import Membership, places_of
-from sparktxlog.runtime.metrics import Metrics
-from sparktxlog.runtime.parts import Parts
-from sparktxlog.runtime.planning import Planning
-from sparktxlog.runtime.progress import Progress
-from sparktxlog.runtime.pruning import Pruning
-from sparktxlog.runtime.publisher import Publisher
-from sparktxlog.runtime.receipts import Receipts
-from sparktxlog.runtime.remains import find_remains, front_lost
-from sparktxlog.runtime.replicas import LogEnds, Replicas
-from sparktxlog.runtime.retention import Holders, RetentionView
-from sparktxlog.runtime.running import RunningNode
-from sparktxlog.runtime.settings import RunTimeSettings
-from sparktxlog.runtime.snapshots import SnapshotTaker
-from sparktxlog.runtime.standings import (
+from sparktxlog.runtime.commit.cycle import Cycle
+from sparktxlog.runtime.commit.damage import Damage
+from sparktxlog.runtime.commit.delivery import Delivery
+from sparktxlog.runtime.commit.executor import AsideWrite, Executor
+from sparktxlog.runtime.commit.fetching import Fetcher
+from sparktxlog.runtime.commit.holdings import Holdings, OwnRun
+from sparktxlog.runtime.commit.receipts import Receipts
+from sparktxlog.runtime.commit.voiding import Voiding
+from sparktxlog.runtime.donors.copy_orders import Copies
+from sparktxlog.runtime.donors.copy_throttle import Turns
+from sparktxlog.runtime.donors.donor import Donor
+from sparktxlog.runtime.donors.donor_sizes import DonorSizes
+from sparktxlog.runtime.fleet.backlog import Backlog
+from sparktxlog.runtime.fleet.planning import Planning
+from sparktxlog.runtime.fleet.replicas import LogEnds, Replicas
+from sparktxlog.runtime.fleet.transfers import Transfers
+from sparktxlog.runtime.giving_way.leftover_log import find_remains, front_lost
+from sparktxlog.runtime.giving_way.unverified_history import Keeper
+from sparktxlog.runtime.log.epoch_history import EpochHistory
+from sparktxlog.runtime.log.pruning import Pruning
+from sparktxlog.runtime.log.publisher import Publisher
+from sparktxlog.runtime.log.retention import Holders, RetentionView
+from sparktxlog.runtime.membership.ancestry import Ancestry
+from sparktxlog.runtime.membership.epochs import Epochs
+from sparktxlog.runtime.membership.founding import check_version, core_config, found, with_lineage
+from sparktxlog.runtime.membership.joining import Joining, join_order
+from sparktxlog.runtime.membership.members import Membership, places_of
+from sparktxlog.runtime.membership.queue_snapshots import SnapshotTaker
+from sparktxlog.runtime.membership.quiet_moment import Calm
+from sparktxlog.runtime.membership.standings import (
     INSTANCE,
     PEER_INSTANCE,
     begin_as_another,
     count_start,
     kept_standings,
 )
-from sparktxlog.runtime.transfers import Transfers
-from sparktxlog.runtime.turns import Turns
-from sparktxlog.runtime.uncompared import Keeper
-from sparktxlog.runtime.voiding import Voiding
+from sparktxlog.runtime.metrics import Metrics
+from sparktxlog.runtime.parts import Parts
+from sparktxlog.runtime.progress import Progress
+from sparktxlog.runtime.running import RunningNode
+from sparktxlog.runtime.settings import RunTimeSettings
 from sparktxlog.storage.front import PRIVATE, SqliteFront
 from sparktxlog.storage.interfaces import Front, FrontState, PutValue, Write
 from sparktxlog.storage.payloads import LocalPayloadStore

@@ -54,8 +54,8 @@ from sparktxlog.model.ids import transaction_id_from_text, transaction_id_to_tex
 from sparktxlog.model.operation import ROW_KINDS, TX_COLUMN, OperationKind, RunManifest
 from sparktxlog.model.receipt import Level, Receipt
 from sparktxlog.model.report import WorkerReport
+from sparktxlog.runtime.commit.staging import verify_staged
 from sparktxlog.runtime.node import Node
-from sparktxlog.runtime.staging import verify_staged
 from sparktxlog.service.bodies import Bodies, check_parts, check_unfolding
 from sparktxlog.service.catchup import catch_up_handlers
 from sparktxlog.service.epochs import epoch_handlers

@@ -26,7 +26,7 @@ from sparktxlog.errors import (
 )
 from sparktxlog.model.operation import StagedFile
 from sparktxlog.protocol.messages import Announcement, Tail
-from sparktxlog.runtime.donor import Donor
+from sparktxlog.runtime.donors.donor import Donor
 from sparktxlog.runtime.peering import Peering
 from sparktxlog.service.listener import HEAD_S
 from sparktxlog.service.problems import problem_response

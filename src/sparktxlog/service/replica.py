@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 
 from sparktxlog.errors import InvalidRequestError, OversizeError
 from sparktxlog.model.copying import CHUNK_CODEC_HEADER, CHUNK_DIGEST_HEADER
-from sparktxlog.runtime.donor import Donor
+from sparktxlog.runtime.donors.donor import Donor
 from sparktxlog.service.auth import bearer_token
 from sparktxlog.service.problems import guarded, json_response
 

@@ -7,8 +7,8 @@ import asyncio
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.messages import QueueEntry, RunHeader
 from sparktxlog.runtime.clock import Clock
+from sparktxlog.runtime.log.publisher import bounded
 from sparktxlog.runtime.progress import Progress
-from sparktxlog.runtime.publisher import bounded
 from sparktxlog.storage.interfaces import StoredEntry
 
 

@@ -25,7 +25,7 @@ from sparktxlog.protocol.chain import chain_hash
 from sparktxlog.protocol.messages import QueueEntry
 from sparktxlog.protocol.phases import Phase
 from sparktxlog.protocol.view import Seat, View, same_decision
-from sparktxlog.runtime.fetching import staged_files
+from sparktxlog.runtime.commit.fetching import staged_files
 from sparktxlog.storage.interfaces import (
     AppendQueue,
     DropAnnouncement,

@@ -10,7 +10,7 @@ from tests.verification.nodes.network import Weather
 from tests.verification.nodes.operator import Operator
 
 from sparktxlog.protocol.master import first_view
-from sparktxlog.runtime.founding import core_config
+from sparktxlog.runtime.membership.founding import core_config
 
 if TYPE_CHECKING:
     from tests.verification.nodes.node import SimulatedNode

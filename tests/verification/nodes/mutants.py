@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from sparktxlog.runtime import wiring
-from sparktxlog.runtime.epochs import Edit, Epochs
-from sparktxlog.runtime.executor import AsideWrite, Executor
+from sparktxlog.runtime.commit.executor import AsideWrite, Executor
+from sparktxlog.runtime.membership.epochs import Edit, Epochs
 from sparktxlog.storage import front
 from sparktxlog.storage.front_schema import open_front
 

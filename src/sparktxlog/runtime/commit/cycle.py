@@ -1,0 +1,341 @@
+"""The cycle: the one task that owns the core.
+
+It drains everything that waits, hands it to the core in one call, and appends the core's actions
+to the executor's stream.  While a write is in flight further cycles go on, so work pipelines.
+Single transactions gather until the writer is free and then become one run (group commit, P1b).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import structlog
+
+from sparktxlog.codec.assembly import assemble_run
+from sparktxlog.codec.payload import digest_of, encode_payload, split_payload
+from sparktxlog.codec.transactions import PreparedTransaction
+from sparktxlog.errors import BusyError, TxLogError
+from sparktxlog.model.operation import Acceptance, RunFacts, RunManifest
+from sparktxlog.protocol.actions import Action, Alarm, PersistForeignRun
+from sparktxlog.protocol.events import Event, PayloadArrived, Rested, RunSubmitted, Tick
+from sparktxlog.protocol.master import Master
+from sparktxlog.protocol.view import View
+from sparktxlog.runtime.clock import Clock, wall_us
+from sparktxlog.runtime.commit.executor import Executor
+from sparktxlog.runtime.commit.holdings import Holdings, OwnRun
+from sparktxlog.runtime.commit.receipts import Receipts, Submission
+from sparktxlog.storage.interfaces import OlderIdsFound
+
+_log = structlog.get_logger("sparktxlog.cycle")
+
+#: Events that wait for the core; beyond it submits are refused and messages dropped.
+_MAX_EVENTS = 16_384
+
+
+@dataclass(slots=True, eq=False)
+class _Single:
+    """A transaction that waits to become part of a run."""
+
+    transaction: PreparedTransaction
+    #: What was found of its id; None = no manifest says so (P31).
+    acceptance: Acceptance | None
+    size_bytes: int
+    alone: bool
+    opened: asyncio.Future[tuple[Submission, int]]
+
+
+class Cycle:
+    """Feeds the core and passes on what it wants done.
+
+    Args:
+        master: The core; nobody else calls its `handle_all`.
+        executor: Carries the actions out.
+        holdings: Keeps submitted payloads until they are durable.
+        receipts: Follows the submits.
+        clock: The time by which the core waits, and the wall clock.
+        run_limit: Most transactions, and bytes, of a run assembled here.
+        first_ticket: Greater than every ticket of recovered announcements.
+        on_fatal: Called with the alarm after which the core takes no more part (P10, P28).
+        is_busy: Returns whether something beside the cycle and the executor delays answers.
+        on_view: Called when a newly decided view is durable and what it caused was sent.
+    """
+
+    def __init__(
+        self,
+        *,
+        master: Master,
+        executor: Executor,
+        holdings: Holdings,
+        receipts: Receipts,
+        clock: Clock,
+        run_limit: tuple[int, int],
+        id_window: int,
+        first_ticket: int,
+        on_fatal: Callable[[Alarm], None],
+        is_busy: Callable[[], bool] = lambda: False,
+        on_view: Callable[[View], None] = lambda view: None,
+    ) -> None:
+        self._master = master
+        self._executor = executor
+        self._holdings = holdings
+        self._receipts = receipts
+        self._clock = clock
+        self._run_limit = run_limit
+        self._id_window = id_window
+        self._ticket = first_ticket
+        self._on_fatal = on_fatal
+        self._is_busy = is_busy
+        self._on_view = on_view
+        self._view = master.view
+        self._events: deque[Event] = deque()
+        self._singles: deque[_Single] = deque()
+        self._waiting: dict[bytes, _Single] = {}
+        self._wake = asyncio.Event()
+        self._alarm: asyncio.TimerHandle | None = None
+        #: Set when the core takes no more part; reads go on.
+        self.halted: Alarm | None = None
+
+    # -- input -------------------------------------------------------------------------------------
+
+    def tell(self, event: Event) -> bool:
+        """Queue an event for the core; False if the queue is full and it was dropped."""
+        if len(self._events) >= _MAX_EVENTS:
+            return False
+        self.tell_always(event)
+        return True
+
+    def tell_always(self, event: Event) -> None:
+        """Queue an event that the core counts on and whose number it bounds itself."""
+        self._events.append(event)
+        self._wake.set()
+
+    def accept_run(
+        self, manifest: RunManifest, payload: bytes, acceptance: Acceptance | None
+    ) -> Submission:
+        """Hand a client's run to the core, with what is known of its ids.
+
+        Raises:
+            BusyError: The core's queue is full (definite).
+        """
+        manifest = replace(manifest, acceptance=acceptance)
+        payload = encode_payload(manifest, split_payload(payload)[1])
+        return self._submit_run(manifest, payload, singles=False)
+
+    def acceptance(self, ids: bytes, older: OlderIdsFound) -> Acceptance | None:
+        """Return what memory and files know of the ids; both must meet.
+
+        Args:
+            older: What was found of them beyond the core's memory.
+
+        Raises:
+            BusyError: Memory moved on too far (definite).
+        """
+        known = self._master.acceptance(ids)
+        if known is None:
+            return None
+        if older.end < known.position - self._id_window:
+            raise BusyError("ids of old transactions are still being filed", hint="Try again soon.")
+        if not older.found:
+            return known
+        repeats = dict(known.repeats) | {index: at for index, (at, _) in older.found.items()}
+        return replace(known, repeats=tuple(sorted(repeats.items())))
+
+    def _submit_run(self, manifest: RunManifest, payload: bytes, *, singles: bool) -> Submission:
+        if len(self._events) >= _MAX_EVENTS:
+            raise BusyError("too many events wait for the core", hint="Try again soon.")
+        self._ticket += 1
+        ticket, digest = self._ticket, digest_of(payload)
+        self._holdings.put_own(
+            ticket, OwnRun(digest=digest, payload=payload, session=manifest.session)
+        )
+        submission = self._receipts.open(ticket, manifest.ids, singles=singles)
+        self.tell(
+            RunSubmitted(
+                ticket=ticket,
+                digest=digest,
+                size_bytes=len(payload),
+                staged_bytes=manifest.staged_bytes,
+                facts=RunFacts.of(manifest),
+                session=manifest.session,
+            )
+        )
+        return submission
+
+    async def submit_single(
+        self, transaction: PreparedTransaction, acceptance: Acceptance | None
+    ) -> tuple[Submission, int]:
+        """Let a transaction become part of the next run; return the run and its index there.
+
+        Args:
+            acceptance: What was found of its id.
+
+        Raises:
+            BusyError: Too many transactions wait (definite).
+        """
+        single = self._waiting.get(transaction.transaction_id)
+        if single is None:
+            if len(self._singles) >= _MAX_EVENTS:
+                raise BusyError("too many transactions wait", hint="Try again soon.")
+            single = self._queue_single(transaction, acceptance)
+        return await asyncio.shield(single.opened)
+
+    def _queue_single(
+        self, transaction: PreparedTransaction, acceptance: Acceptance | None
+    ) -> _Single:
+        operations = transaction.operations
+        single = _Single(
+            transaction=transaction,
+            acceptance=acceptance,
+            size_bytes=sum(o.rows.nbytes for o in operations if o.rows is not None),
+            alone=transaction.session is not None or any(o.files for o in operations),
+            opened=asyncio.get_running_loop().create_future(),
+        )
+        self._singles.append(single)
+        self._waiting[transaction.transaction_id] = single
+        self._wake.set()
+        return single
+
+    def writer_is_free(self) -> None:
+        """Wake the cycle: what gathered meanwhile may become a run now."""
+        if self._singles:
+            self._wake.set()
+
+    def look_for_rest(self) -> None:
+        """Wake the cycle if the core waits for a moment of rest, and this may be one."""
+        if self._master.wants_rest and self._is_at_rest():
+            self._wake.set()
+
+    def _is_at_rest(self) -> bool:
+        executor = self._executor
+        return not (self._singles or executor.writing or executor.depth or self._is_busy())
+
+    # -- the task ----------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Work until cancelled.
+
+        Raises:
+            InvariantViolation: A bug or a damaged disk; the node must stop.
+        """
+        self._wake.set()
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            if self.halted is not None:
+                self._events.clear()
+                continue
+            if self._singles and not self._executor.writing:
+                self._assemble()
+            self._turn()
+
+    def _turn(self) -> None:
+        now = self._clock.now()
+        deadline = self._master.next_deadline()
+        if deadline is not None and deadline <= now:
+            self._events.append(Tick())
+        if self._master.wants_rest and self._is_at_rest():
+            self._events.append(Rested())
+        if self._events:
+            events = list(self._events)
+            self._events.clear()
+            actions = self._master.handle_all(events, now, self._clock.wall())
+            self._sort_arrived(events, actions)
+            self._executor.put(actions)
+            if self._master.view is not self._view:
+                self._enter(self._master.view)
+            for action in actions:
+                if isinstance(action, Alarm):
+                    self.raise_alarm(action)
+        self._set_timer()
+        self.look_for_rest()
+
+    def _enter(self, view: View) -> None:
+        """Let the shell follow a new view, behind the actions that came with it."""
+        self._view = view
+        self._executor.write_then((), lambda: self._on_view(view))
+
+    def _set_timer(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        deadline = self._master.next_deadline()
+        if deadline is not None:
+            delay = self._clock.seconds_until(deadline)
+            self._alarm = asyncio.get_running_loop().call_later(delay, self._wake.set)
+
+    def _sort_arrived(self, events: Sequence[Event], actions: Sequence[Action]) -> None:
+        """Keep the payloads the core asks for; let those go that it has, or never wants."""
+        for action in actions:
+            if isinstance(action, PersistForeignRun):
+                self._holdings.foreign_wanted(action.header)
+        for event in events:
+            if isinstance(event, PayloadArrived):
+                self._holdings.foreign_refused(event.header)
+
+    def raise_alarm(self, alarm: Alarm) -> None:
+        """Tell an alarm; after a fatal one the node takes no more part."""
+        (_log.critical if alarm.fatal else _log.warning)("alarm", code=alarm.code, text=alarm.text)
+        if alarm.fatal:
+            self.halt(alarm)
+
+    def halt(self, alarm: Alarm) -> None:
+        """Take no more part in the protocol; what is durable stays readable."""
+        if self.halted is None:
+            self.halted = alarm
+            self._on_fatal(alarm)
+
+    # -- group commit ------------------------------------------------------------------------------
+
+    def _assemble(self) -> None:
+        """Make runs of everything that waits; those of their own kind stay alone."""
+        while self._singles:
+            group = [self._singles.popleft()]
+            size = group[0].size_bytes
+            most, most_bytes = self._run_limit
+            while not group[0].alone and self._singles and len(group) < most:
+                following = self._singles[0]
+                size += following.size_bytes
+                if following.alone or size > most_bytes:
+                    break
+                group.append(self._singles.popleft())
+            self._open(group)
+
+    def _open(self, group: list[_Single]) -> None:
+        for single in group:
+            del self._waiting[single.transaction.transaction_id]
+        try:
+            manifest, payload = assemble_run(
+                [single.transaction for single in group],
+                wall_us(),
+                acceptance=_together([single.acceptance for single in group]),
+            )
+            submission = self._submit_run(manifest, payload, singles=True)
+        except TxLogError as error:
+            for single in group:
+                if not single.opened.done():
+                    single.opened.set_exception(error)
+            return
+        for index, single in enumerate(group):
+            if not single.opened.done():
+                single.opened.set_result((submission, index))
+
+    def fail_waiting(self, error: TxLogError) -> None:
+        """Refuse what waits to become a run; nothing of it happened."""
+        while self._singles:
+            single = self._singles.popleft()
+            del self._waiting[single.transaction.transaction_id]
+            if not single.opened.done():
+                single.opened.set_exception(error)
+
+
+def _together(found: Sequence[Acceptance | None]) -> Acceptance | None:
+    """Return what is known of the ids of a run, each of which was looked up at its own time."""
+    known = [one for one in found if one is not None]
+    if len(known) < len(found):
+        return None
+    oldest = min(known, key=lambda one: one.position)
+    repeats = ((index, at) for index, one in enumerate(known) for _, at in one.repeats)
+    return replace(oldest, repeats=tuple(repeats))

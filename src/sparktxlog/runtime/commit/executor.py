@@ -1,0 +1,280 @@
+"""The executor: works the core's actions off in order, grouping what must be durable.
+
+The order is that of `protocol/stream.py` ("persist before you speak"): the writes of a
+batch are made durable together, with one fsync in the single writer thread, and while the disk
+works the next batch gathers (group commit, protocol P1b).
+
+A full disk stops the stream without losing anything: the batch is tried again until it fits.
+Any other failure of the storage leaves its state unknown: the node must stop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from time import perf_counter
+
+import structlog
+
+from sparktxlog.codec.payload import void_payload
+from sparktxlog.errors import DiskFullError, TxLogError
+from sparktxlog.model.ids import NodeId
+from sparktxlog.protocol.actions import (
+    Action,
+    PersistAnnouncement,
+    PersistBallot,
+    PersistForeignRun,
+    PersistOwnRun,
+    PersistQueue,
+    PersistReservation,
+    PersistRestamp,
+    PersistStanding,
+    PersistView,
+    PersistVoid,
+    PersistWithdrawal,
+)
+from sparktxlog.protocol.stream import MAX_BATCH, ActionStream
+from sparktxlog.runtime.clock import wall_us
+from sparktxlog.runtime.commit.holdings import Holdings
+from sparktxlog.runtime.membership.standings import keep_standing
+from sparktxlog.storage.interfaces import (
+    AppendQueue,
+    DropAnnouncement,
+    Front,
+    PutAnnouncement,
+    PutBallot,
+    PutReservation,
+    PutRestamp,
+    PutRun,
+    PutView,
+    Write,
+)
+from sparktxlog.supervision import foreseen
+
+_log = structlog.get_logger("sparktxlog.executor")
+
+_RETRY_S = 1.0
+
+
+@dataclass(slots=True, kw_only=True)
+class AsideWrite:
+    """Something of the shell to be made durable in its place in the stream."""
+
+    writes: Sequence[Write]
+    #: Set when durable; None = nobody waits.
+    done: asyncio.Future[None] | None = None
+
+
+class Executor:
+    """Carries actions out in order.
+
+    Args:
+        front: The durable state; only this executor's thread writes to it.
+        holdings: Where the payloads of persisted runs come from.
+        deliver: Carries out one action that is no `Persist…`, given the wall clock of its batch;
+            must not block.
+        wrote: Called after each batch with the seconds it took; the writer is free again.
+        node_id: This node: its own runs outlive the end of an epoch.
+        max_batch: Most items that are written together.
+        on_rest: Called when nothing waits any more.
+    """
+
+    def __init__(
+        self,
+        front: Front,
+        holdings: Holdings,
+        deliver: Callable[[Action, int], None],
+        wrote: Callable[[float], None],
+        *,
+        node_id: NodeId,
+        max_batch: int = MAX_BATCH,
+        on_rest: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._front = front
+        self._holdings = holdings
+        self._deliver = deliver
+        self._wrote = wrote
+        self._on_rest = on_rest
+        self._node_id = node_id
+        self._stream: ActionStream[Action | AsideWrite] = ActionStream(
+            durable=(AsideWrite,), max_batch=max_batch
+        )
+        self._ready = asyncio.Event()
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="front-writer")
+        #: The batch being worked on.
+        self._batch: list[Action | AsideWrite] = []
+        #: What ended `run`; no write is possible any more.
+        self._failed: TxLogError | None = None
+        #: True: a batch is on its way to the disk.
+        self.writing = False
+        #: True: the disk was full at the last attempt; submits are refused meanwhile.
+        self.disk_full = False
+
+    def put(self, items: Iterable[Action | AsideWrite]) -> None:
+        """Queue actions behind all earlier ones."""
+        self._stream.put(items)
+        self._ready.set()
+
+    def write(self, writes: Sequence[Write]) -> asyncio.Future[None]:
+        """Make the shell's own writes durable; the future is set when they are."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self._failed is not None:
+            done.set_exception(self._failed)
+        else:
+            self.put([AsideWrite(writes=writes, done=done)])
+        return done
+
+    def write_then(self, writes: Sequence[Write], then: Callable[[], None]) -> None:
+        """Make the shell's own writes durable, then call; never, if they fail."""
+        self.write(writes).add_done_callback(
+            lambda done: None if done.cancelled() or done.exception() else then()
+        )
+
+    @property
+    def depth(self) -> int:
+        """Number of items that wait."""
+        return len(self._stream)
+
+    async def run(self) -> None:
+        """Work until cancelled.
+
+        Raises:
+            StorageError: The state of the front is unknown; the node must stop (not definite).
+            InvariantViolation: The core asked for what is not there; the node must stop.
+            InternalError: Nobody foresaw it; what was carried out is not known (not definite).
+        """
+        try:
+            while True:
+                await self._ready.wait()
+                self._ready.clear()
+                while self._stream:
+                    self._carry_out_leading()
+                    await self._work_batch()
+                self._on_rest()
+        except Exception as error:
+            known = foreseen(error)
+            self._fail(known)
+            raise known from error
+
+    def _fail(self, error: TxLogError) -> None:
+        """Let nobody wait for a write that never comes."""
+        self._failed = error
+        for item in (*self._batch, *self._stream):
+            if isinstance(item, AsideWrite) and item.done is not None and not item.done.done():
+                item.done.set_exception(error)
+        self._stream.clear()
+
+    def close(self) -> None:
+        """Wait for the write in flight and stop the thread."""
+        self._thread.shutdown(wait=True)
+
+    def _carry_out_leading(self) -> None:
+        at = wall_us()
+        for item in self._stream.leading():
+            assert not isinstance(item, AsideWrite), "those must be durable"
+            self._deliver(item, at)
+
+    async def _work_batch(self) -> None:
+        batch = self._batch = self._stream.take()
+        if not batch:
+            return
+        at = wall_us()
+        writes: list[Write] = []
+        for item in batch:
+            if isinstance(item, AsideWrite):
+                writes.extend(item.writes)
+            elif self._stream.must_be_durable(item):
+                writes.append(self._to_write(item, at))
+        self.writing = True
+        started = perf_counter()
+        try:
+            await self._write(writes)
+        finally:
+            self.writing = False
+        for item in batch:
+            self._finish(item, at)
+        self._wrote(perf_counter() - started)
+
+    async def _write(self, writes: Sequence[Write]) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                await loop.run_in_executor(self._thread, self._front.write, writes)
+            except DiskFullError as error:
+                if not self.disk_full:
+                    _log.error("disk full, waiting for room", error=str(error))
+                self.disk_full = True
+                await asyncio.sleep(_RETRY_S)
+            else:
+                if self.disk_full:
+                    _log.info("the disk has room again")
+                self.disk_full = False
+                return
+
+    def _finish(self, item: Action | AsideWrite, at: int) -> None:
+        match item:
+            case AsideWrite():
+                if item.done is not None and not item.done.done():
+                    item.done.set_result(None)
+            case PersistOwnRun():
+                self._holdings.own_persisted(item.ticket)
+            case PersistForeignRun():
+                self._holdings.foreign_persisted(item.header)
+            case PersistAnnouncement():
+                self._holdings.announced(item.ticket)
+            case (
+                PersistWithdrawal() | PersistReservation() | PersistQueue() | PersistBallot()
+                | PersistView()
+                | PersistVoid()
+                | PersistRestamp()
+                | PersistStanding()
+            ):  # fmt: skip
+                pass
+            case _:
+                self._deliver(item, at)
+
+    def _to_write(self, action: Action, at: int) -> Write:
+        match action:
+            case PersistOwnRun():
+                run = self._holdings.own(action.ticket)
+                payload = run.payload or self._holdings.find(run.digest)
+                if payload is None:
+                    payload = self._front.read_announced(run.digest)
+                assert payload is not None, "an announced run is in the front"
+                return PutRun(header=action.header, payload=payload)
+            case PersistForeignRun():
+                payload = self._holdings.foreign(action.header)
+                return PutRun(header=action.header, payload=payload)
+            case PersistReservation():
+                return PutReservation(counter=action.counter)
+            case PersistAnnouncement():
+                run = self._holdings.own(action.ticket)
+                assert run.payload is not None, "a run is announced once"
+                return PutAnnouncement(
+                    ticket=action.ticket,
+                    digest=action.digest,
+                    payload=run.payload,
+                    session=run.session,
+                )
+            case PersistWithdrawal():
+                return DropAnnouncement(
+                    digest=action.digest, code=action.code, text=action.text, at=at
+                )
+            case PersistQueue():
+                return AppendQueue(entries=action.entries, ordered_at=at, tables=action.tables)
+            case PersistBallot():
+                return PutBallot(state=action.state)
+            case PersistView():
+                return PutView(
+                    view=action.view, node_id=self._node_id, incarnation=action.incarnation
+                )
+            case PersistVoid():
+                payload = void_payload(action.voided)
+                return PutRun(header=action.voided.header, payload=payload)
+            case PersistRestamp():
+                return PutRestamp(header=action.header)
+            case PersistStanding():
+                return keep_standing(action.node, action.standing)
+        raise AssertionError(f"{type(action).__name__} is nothing to persist")

@@ -1,0 +1,257 @@
+"""Getting payloads of peers' runs: manifest and inline rows first, then staged files.
+
+Runs beside the rounds and never holds them up.  Several runs and several files of a run move in
+parallel, each bounded; what a broken link left of a file is resumed.  Everything is verified
+against the digest that came with the header before the core hears of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import Any, TypeVar
+
+import structlog
+
+from sparktxlog.codec.payload import verify_payload
+from sparktxlog.errors import (
+    ManifestMismatchError,
+    NotFoundError,
+    StorageError,
+    TransportError,
+    TxLogError,
+)
+from sparktxlog.model.operation import RunFacts, RunManifest, StagedFile
+from sparktxlog.protocol.events import Event, FetchFailed, FilesHeld, PayloadArrived
+from sparktxlog.protocol.messages import Announcement, RunHeader
+from sparktxlog.runtime.commit.damage import Damage
+from sparktxlog.runtime.commit.holdings import Holdings
+from sparktxlog.storage.interfaces import PayloadStore
+from sparktxlog.transport.peers import PeerLink
+from sparktxlog.transport.run_requests import SMALL_BYTES
+from sparktxlog.transport.signing import StaleSessionError
+
+_log = structlog.get_logger("sparktxlog.fetching")
+
+#: Large runs, and staged files, that move at once.
+_PARALLEL_RUNS = 16
+_PARALLEL_FILES = 4
+#: A file is tried so often at one source before the next source gets its turn.
+_ATTEMPTS = 2
+#: Containers up to this size are verified on the event loop, larger ones in a thread.
+_SMALL_BYTES = 32 << 10
+#: What a node answers that has not got the data, or not whole.
+_NO_DATA = frozenset(
+    {NotFoundError.http_status, ManifestMismatchError.http_status, StorageError.http_status}
+)
+_Wanted = RunHeader | Announcement
+_T = TypeVar("_T")
+_Turns = AbstractAsyncContextManager[None]
+#: Small runs need no turn: they travel together.
+_AT_ONCE: _Turns = nullcontext()
+
+
+def staged_files(manifest: RunManifest) -> list[StagedFile]:
+    """Return the staged files of a run."""
+    return [file for block in manifest.blocks for file in block.files]
+
+
+def check_run(header: RunHeader, payload: bytes) -> RunManifest:
+    """Verify a container against the header that announced it.
+
+    Raises:
+        ManifestMismatchError: Digest, count or size differ (definite).
+    """
+    manifest = verify_payload(payload, header.digest)
+    if manifest.n != header.n or len(payload) != header.size_bytes:
+        raise ManifestMismatchError(
+            f"run {header.origin}/{header.seq} is not what its header says", n=manifest.n
+        )
+    if manifest.staged_bytes != header.staged_bytes:
+        raise ManifestMismatchError(
+            f"run {header.origin}/{header.seq} names {manifest.staged_bytes} staged bytes, its "
+            f"header {header.staged_bytes}"
+        )
+    return manifest
+
+
+class Fetcher:
+    """Carries out `FetchPayload` and `PrefetchFiles`.
+
+    Args:
+        links: Peers by node id.
+        payloads: Where staged files go.
+        holdings: Where containers wait for the core.
+        tell: Puts an event into the core's queue.
+        missed: Called with a run that no source holds (any more): all were asked, and said so.
+        damage: Learns of runs whose data nobody can give.
+    """
+
+    def __init__(
+        self,
+        links: Mapping[str, PeerLink],
+        payloads: PayloadStore,
+        holdings: Holdings,
+        tell: Callable[[Event], None],
+        missed: Callable[[RunHeader], None] = lambda header: None,
+        damage: Damage | None = None,
+    ) -> None:
+        self._links = links
+        self._payloads = payloads
+        self._holdings = holdings
+        self._tell = tell
+        self._missed = missed
+        self._damage = damage or Damage()
+        self._threads = ThreadPoolExecutor(
+            max_workers=_PARALLEL_FILES, thread_name_prefix="fetching"
+        )
+        self._turns: _Turns = asyncio.Semaphore(_PARALLEL_RUNS)
+        #: By what is done and the digest: a prefetched run may be fetched meanwhile.
+        self._tasks: dict[tuple[str, bytes], asyncio.Task[None]] = {}
+
+    def fetch(self, header: RunHeader, sources: Iterable[str]) -> None:
+        """Get a run's payload and files; `PayloadArrived` or `FetchFailed` follows."""
+        turns = _AT_ONCE
+        if header.size_bytes > SMALL_BYTES or header.staged_bytes:
+            turns = self._turns
+        self._start("fetch", header, self._fetch(header, tuple(sources)), turns)
+
+    def prefetch(self, announcement: Announcement) -> None:
+        """Get manifest and files of an unstamped run; `FilesHeld` or `FetchFailed` follows."""
+        self._start("prefetch", announcement, self._prefetch(announcement), self._turns)
+
+    async def close(self) -> None:
+        """Stop all transfers; what came is kept for resumption."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def _start(
+        self, kind: str, run: _Wanted, work: Coroutine[Any, Any, None], turns: _Turns
+    ) -> None:
+        key = (kind, run.digest)
+        if key in self._tasks:
+            work.close()
+            return
+        task = asyncio.create_task(self._guarded(run, work, turns))
+        self._tasks[key] = task
+        task.add_done_callback(lambda _: self._tasks.pop(key, None))
+        # One that is cancelled before its turn never began.
+        task.add_done_callback(lambda _: work.close())
+
+    async def _guarded(self, run: _Wanted, work: Coroutine[Any, Any, None], turns: _Turns) -> None:
+        try:
+            async with turns:
+                await work
+            self._damage.arrived(run.digest)
+        except TxLogError as error:
+            _log.info("fetch failed", run=run.digest.hex()[:12], reason=str(error))
+            if isinstance(run, Announcement) and _is_missing(error):
+                self._damage.arrived(run.digest)  # its origin announces it no more
+            elif not _is_of_the_link(error):
+                self._damage.failed(run, str(error))
+            self._tell(FetchFailed(digest=run.digest, reason=str(error)))
+        except Exception as error:  # noqa: BLE001
+            # A mistake of ours must not leave the core waiting for an answer for ever.
+            _log.exception("fetch failed unexpectedly", run=run.digest.hex()[:12])
+            self._tell(FetchFailed(digest=run.digest, reason=repr(error)))
+
+    async def _fetch(self, header: RunHeader, sources: tuple[str, ...]) -> None:
+        failures: list[TxLogError] = []
+        for source in sources:
+            link = self._links.get(source)
+            if link is None:
+                continue
+            try:
+                payload = self._holdings.find(header.digest) or await link.get_run(header)
+                manifest = await self._check(header, payload)
+                await self._get_files(link, manifest)
+            except TxLogError as error:
+                failures.append(error)
+                continue
+            if not self._holdings.put_foreign(header, payload):
+                raise TransportError("too many payloads wait for the core")
+            self._tell(PayloadArrived(header=header, facts=RunFacts.of(manifest)))
+            return
+        if not failures:
+            raise TransportError("there is no source to fetch from")
+        if all(map(_is_missing, failures)):
+            self._missed(header)
+        # One that could not be asked may have it.
+        raise next(filter(_is_of_the_link, failures), failures[-1])
+
+    async def _prefetch(self, announcement: Announcement) -> None:
+        link = self._links.get(announcement.origin)
+        if link is None:
+            raise TransportError(f"no link to {announcement.origin!r}")
+        digest = announcement.digest
+        # After a failure the origin is asked whether it still announces the run.
+        known = None if self._damage.concerns(digest) else self._holdings.find(digest)
+        payload = known or await link.get_announced(digest)
+        manifest = await self._in_thread(verify_payload, payload, digest)
+        self._holdings.cache(digest, payload)
+        await self._get_files(link, manifest)
+        self._tell(FilesHeld(digest=digest))
+
+    async def _check(self, header: RunHeader, payload: bytes) -> RunManifest:
+        if len(payload) <= _SMALL_BYTES:
+            return check_run(header, payload)
+        return await self._in_thread(check_run, header, payload)
+
+    async def _in_thread(self, work: Callable[..., _T], *args: object) -> _T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work, *args)
+
+    async def _get_files(self, link: PeerLink, manifest: RunManifest) -> None:
+        files = staged_files(manifest)
+        if not files:
+            return
+        transfers = [asyncio.ensure_future(self._get_file(link, file)) for file in files]
+        try:
+            await asyncio.gather(*transfers)
+        finally:
+            for transfer in transfers:
+                transfer.cancel()
+
+    async def _get_file(self, link: PeerLink, file: StagedFile) -> None:
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                await self._in_thread(self._receive, link, file)
+            except StaleSessionError:
+                link.greet_again()
+            except (TransportError, ManifestMismatchError):
+                if attempt == _ATTEMPTS:
+                    raise
+            else:
+                return
+        raise TransportError(f"file {file.path!r} could not be fetched from {link.node_id}")
+
+    def _receive(self, link: PeerLink, file: StagedFile) -> None:
+        """Fetch one file, in a thread; a no-op if it is here and whole."""
+        if self._payloads.has(file):
+            try:
+                self._payloads.verify(file)
+            except ManifestMismatchError:
+                _log.warning("damaged file is fetched again", path=file.path)
+            else:
+                return
+        offset = self._payloads.received_bytes(file)
+        # All bytes may be here and unverified: the node died before it put the file in place.
+        rest = link.stream(file, offset) if offset < file.size_bytes else ()
+        self._payloads.receive(file, rest, offset)
+
+
+def _is_missing(error: TxLogError) -> bool:
+    """Return whether a node said that it has not got what was asked for."""
+    return error.fields.get("status") == NotFoundError.http_status
+
+
+def _is_of_the_link(error: TxLogError) -> bool:
+    """Return whether a fetch failed on its way: the data may be good."""
+    return isinstance(error, TransportError) and error.fields.get("status") not in _NO_DATA

@@ -1,0 +1,1 @@
+"""Copies of a replica: leases, chunks, and which donors a site asks."""

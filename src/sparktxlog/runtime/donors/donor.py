@@ -1,0 +1,377 @@
+"""The donor's side of a copy: leases on the own replica, and chunks of its files.
+
+A lease pins all files of the replica's tables at its newest KNOWN report, by hard links (see
+`storage.pins`); so the replica stays online and writable while it is copied, and nothing that
+happens to it reaches the copy.  Whoever holds the lease's token may read these files and no
+others.  An unused lease expires; its pins go with it.
+
+Leases live in memory only: after a restart of this node their pins are removed, their holders are
+told that the lease is gone, and ask for a new one.  What they have fetched stays good.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import structlog
+
+from sparktxlog.config import NodeConfig
+from sparktxlog.errors import (
+    BusyError,
+    CorruptLogError,
+    NotFoundError,
+    StorageError,
+)
+from sparktxlog.model.copying import Grant, OfferedTable, ReplicaSize
+from sparktxlog.model.report import ReplicaVerdict, WorkerReport
+from sparktxlog.model.table import TableDefinition
+from sparktxlog.runtime.donors.copy_throttle import Turn, Turns
+from sparktxlog.runtime.donors.leases import Leases, lease_gone
+from sparktxlog.runtime.fleet.replicas import Replicas
+from sparktxlog.runtime.metrics import Metrics
+from sparktxlog.storage.chunks import ZSTD, Chunk, ChunkReader
+from sparktxlog.storage.live_files import live_files
+from sparktxlog.storage.pins import OWN_DIRECTORY, PinnedFile, Pins
+
+_log = structlog.get_logger("sparktxlog.donor")
+
+#: Leases at once; each holds a list of all files of the replica.
+MAX_LEASES = 32
+_THREADS = 4
+#: How much the threads that read, hash and compress stand behind the node itself (at most to 19).
+_NICER = 10
+#: Sizes of table versions remembered.
+_MAX_SIZES = 1_000
+
+
+class OwnState(msgspec.Struct):
+    """What of the worker's `state.json` tells whether a report is of the lake that is there."""
+
+    worker_id: str
+    position: int = 0
+
+
+class Donor:
+    """Grants leases on this node's replica and serves its files; belongs to the event loop.
+
+    **After calling** the constructor: `start`, and `close` in the end.
+
+    Args:
+        config: The node's settings.
+        replicas: Knows the own replica's reports.
+        catalog: Returns the tables at this node's position.
+        metrics: Counts what is served.
+        turns: When chunks are served.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        *,
+        config: NodeConfig,
+        replicas: Replicas,
+        catalog: Callable[[], Mapping[str, TableDefinition]],
+        metrics: Metrics,
+        turns: Turns,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._config = config
+        self._replicas = replicas
+        self._catalog = catalog
+        self._metrics = metrics
+        self._turns = turns
+        self._pins = Pins(config.lake_dir)
+        self._chunks = ChunkReader(
+            config.replication_chunk_bytes, compress=config.replication_compression
+        )
+        self._leases = Leases(clock=clock, on_end=self._ended, on_count=metrics.donor_leases.set)
+        self._granting = 0
+        self._sizes: dict[tuple[str, int], list[tuple[str, int]]] = {}
+        self._threads = ThreadPoolExecutor(
+            max_workers=_THREADS, thread_name_prefix="donor", initializer=_step_back
+        )
+
+    async def start(self) -> None:
+        """Remove the pins of leases that a former start of this node granted."""
+        stale = await self._run(self._pins.release_others)
+        if stale:
+            _log.info("pins of a former start removed", leases=len(stale))
+
+    async def close(self) -> None:
+        """Give up all leases."""
+        self._leases.close()
+        await self._run(self._pins.release_others)
+        await asyncio.to_thread(self._threads.shutdown)
+
+    def _run(self, work: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
+        return asyncio.get_running_loop().run_in_executor(self._threads, work, *args)
+
+    # -- leases ------------------------------------------------------------------------------------
+
+    async def grant(self, worker_id: str, *, named: bool = False) -> Grant:
+        """Pin the replica as its newest report says it is, and grant a lease on it.
+
+        No file's content is read.  The caller compares position and chain hash with its own log.
+
+        Args:
+            worker_id: The worker that copies, for the log.
+            named: Somebody says that this replica is right, though another one differs.
+
+        Raises:
+            NotFoundError: There is no replica here, or not one that is KNOWN (definite).
+            BusyError: MAX_LEASES leases are out; they expire (definite).
+            StorageError: The files cannot be pinned; nothing stays pinned.
+        """
+        self._leases.expire()
+        if len(self._leases) + self._granting >= MAX_LEASES:
+            raise BusyError(
+                f"node {self._config.node_id!r} has granted {MAX_LEASES} leases",
+                hint="Copy from another site, or later.",
+                limit=MAX_LEASES,
+            )
+        self._granting += 1
+        try:
+            grant, pinned = await self._pinned_grant(named)
+        finally:
+            self._granting -= 1
+        self._leases.add(grant, pinned)
+        _log.info(
+            "lease granted", lease=grant.lease_id, worker=worker_id, position=grant.position,
+            tables=len(grant.tables), files=sum(len(table.files) for table in grant.tables),
+        )  # fmt: skip
+        return grant
+
+    async def _pinned_grant(self, named: bool) -> tuple[Grant, dict[str, tuple[PinnedFile, ...]]]:
+        config = self._config
+        report = await self._report(named)
+        lease_id = secrets.token_hex(16)
+        pinned: dict[str, tuple[PinnedFile, ...]] = await self._run(
+            self._pins.pin, lease_id, list(report.tables)
+        )
+        try:
+            tables: tuple[OfferedTable, ...] = await self._run(
+                _offers, report, pinned, dict(self._catalog())
+            )
+        except (NotFoundError, StorageError):
+            await self._run(self._pins.release, lease_id)
+            raise
+        grant = Grant(
+            lease_id=lease_id,
+            token=secrets.token_urlsafe(32),
+            node_id=config.node_id,
+            url=config.master_url,
+            lineage=config.lineage,
+            epoch=report.epoch,
+            position=report.position,
+            chain_hash=report.chain_hash,
+            chunk_bytes=config.replication_chunk_bytes,
+            compression=ZSTD if config.replication_compression else "none",
+            lease_s=config.replication_lease,
+            tables=tables,
+        )
+        return grant, pinned
+
+    async def _report(self, named: bool) -> WorkerReport:
+        """Return the report that tells what the lake holds; NotFoundError if it may be no donor."""
+        node_id = self._config.node_id
+        own: OwnState | None = await self._run(read_replica_state, self._config.lake_dir)
+        # A lake that was made anew has another worker: older reports say nothing of it.
+        newest = self._replicas.own(None if own is None else own.worker_id)
+        if newest is None or newest.report.position == 0:
+            raise NotFoundError(
+                f"node {node_id!r} has no applied replica", hint="Copy from another site."
+            )
+        report = newest.report
+        if newest.comparison.verdict is not ReplicaVerdict.KNOWN:
+            raise NotFoundError(
+                f"the replica of {node_id!r} is {newest.comparison.verdict.value}: "
+                f"{newest.comparison.reason}",
+                hint="Copy from another site.",
+            )
+        if newest.contested and not named:
+            raise NotFoundError(
+                f"the replica of {node_id!r} may be wrong: {newest.comparison.reason}",
+                hint="Copy from another site, or name this one if it is right (--donor).",
+            )
+        if own is not None and own.position < report.position:
+            raise NotFoundError(
+                f"the replica of {node_id!r} stands at position {own.position}, its last report "
+                f"says {report.position}",
+                hint="Wait until its worker has reported again.",
+            )
+        return report
+
+    def lease(self, lease_id: str, token: str) -> Grant:
+        """Return the grant of a lease and renew it.
+
+        Raises:
+            LeaseGoneError: Released, expired, or of a former start (definite).
+            UnauthorizedError: Not the lease's token (definite).
+        """
+        return self._leases.find(lease_id, token).grant
+
+    def release(self, lease_id: str, token: str) -> None:
+        """End a lease; its pins are removed in the background.  Errors as `lease`."""
+        self._leases.find(lease_id, token)
+        self._leases.end(lease_id, "released")
+
+    def expire(self) -> list[str]:
+        """Give up the leases whose time is over; return them."""
+        return self._leases.expire()
+
+    def _ended(self, lease_id: str) -> None:
+        self._threads.submit(self._unpin, lease_id)
+
+    def _unpin(self, lease_id: str) -> None:
+        if not self._pins.release(lease_id):
+            _log.warning("pins remain until the next start", lease=lease_id)
+
+    # -- files -------------------------------------------------------------------------------------
+
+    async def turn(self, lease_id: str, token: str) -> Turn:
+        """Wait until a chunk may be served under a lease.
+
+        **After calling**: `end` the turn when the chunk has left.
+
+        Raises:
+            LeaseGoneError, UnauthorizedError: As `lease`.
+            DonorYieldsError: Transactions go first; the target is to ask again (definite).
+        """
+        with self._leases.using(lease_id, token):
+            return await self._turns.take()
+
+    async def chunk(
+        self, lease_id: str, token: str, table: str, path: str, offset: int, length: int
+    ) -> Chunk:
+        """Return a chunk of a pinned file.
+
+        Args:
+            offset: A multiple of the grant's chunk size, below the file's size.
+            length: Bytes, 1 to the chunk size; fewer come at the file's end.
+
+        Raises:
+            LeaseGoneError, UnauthorizedError: As `lease`.
+            UnknownTableError, NotFoundError, InvalidRequestError: No such chunk (definite).
+            FileChangedError: The file is not what was pinned (definite).
+        """
+        with self._leases.using(lease_id, token) as lease:
+            file = lease.file(table, path)
+            chunk: Chunk = await self._run(self._chunks.read, file, offset, length)
+        metrics = self._metrics
+        metrics.donor_chunks.inc()
+        metrics.donor_plain_bytes.inc(chunk.plain_bytes)
+        metrics.donor_sent_bytes.inc(len(chunk.data))
+        return chunk
+
+    async def digests(
+        self, lease_id: str, token: str, files: Sequence[tuple[str, str]]
+    ) -> list[str]:
+        """Return digests of pinned files, given as (table, path), in their order.
+
+        Errors as `chunk`.
+        """
+        with self._leases.using(lease_id, token) as lease:
+            wanted = [lease.file(table, path) for table, path in files]
+            found: list[str] = await self._run(self._digests_of, lease_id, wanted)
+        return found
+
+    def _digests_of(self, lease_id: str, files: Sequence[PinnedFile]) -> list[str]:
+        digests = []
+        for file in files:
+            if lease_id not in self._leases:  # the node stops, or the lease was released
+                raise lease_gone()
+            digests.append(self._chunks.file_digest(file))
+        return digests
+
+    async def size(self) -> ReplicaSize:
+        """Return the live files of the replica: what a copy of it costs.
+
+        Raises:
+            NotFoundError: No replica that is KNOWN (definite).
+            StorageError: Its tables cannot be read.
+        """
+        # Also of one that others differ from: somebody may name it as the donor.
+        report = await self._report(named=True)
+        files = {}
+        for table, state in sorted(report.tables.items()):
+            key = (table, state.version)
+            if key not in self._sizes:
+                directory = self._config.lake_dir / table
+                self._sizes[key] = await self._run(live_files, directory, state.version)
+                while len(self._sizes) > _MAX_SIZES:
+                    del self._sizes[next(iter(self._sizes))]
+            files[table] = self._sizes[key]
+        return ReplicaSize(node_id=self._config.node_id, position=report.position, files=files)
+
+
+def _offers(
+    report: WorkerReport,
+    pinned: Mapping[str, tuple[PinnedFile, ...]],
+    catalog: Mapping[str, TableDefinition],
+) -> tuple[OfferedTable, ...]:
+    return tuple(
+        _offer(report, table, files, catalog.get(table)) for table, files in sorted(pinned.items())
+    )
+
+
+def _offer(
+    report: WorkerReport,
+    table: str,
+    files: tuple[PinnedFile, ...],
+    definition: TableDefinition | None,
+) -> OfferedTable:
+    state = report.tables[table]
+    if definition is None or definition.fingerprint() != state.schema:
+        raise NotFoundError(
+            f"table {table!r} of the replica is not the one of the catalog",
+            table=table,
+            schema=state.schema,
+        )
+    commit = f"_delta_log/{state.version:020d}."
+    if not any(file.path.startswith(commit) for file in files):
+        raise StorageError(
+            f"table {table!r}: the log of version {state.version} is not there any more",
+            hint="Wait until the site's worker has reported again.",
+            table=table,
+            version=state.version,
+        )
+    return OfferedTable(
+        definition=definition,
+        version=state.version,
+        signature=state.signature,
+        files=tuple(file.offered() for file in files),
+    )
+
+
+def _step_back() -> None:
+    """Let the protocol's thread go first: a copy takes what the node does not need."""
+    if sys.platform == "linux":  # elsewhere priorities belong to whole processes
+        own = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), min(own + _NICER, 19))
+
+
+def read_replica_state(lake: Path) -> OwnState | None:
+    """Return where the replica in a lake stands, None if there is none.
+
+    Raises:
+        CorruptLogError: Its state cannot be read.
+    """
+    path = lake / OWN_DIRECTORY / "state.json"
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=OwnState)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.MsgspecError) as error:
+        raise CorruptLogError(
+            f"the replica's state {path} cannot be read: {error}", path=str(path)
+        ) from error

@@ -1,0 +1,1 @@
+"""The replicas of all sites: reports, recounts, plans, catch-ups."""

@@ -1,0 +1,405 @@
+"""The planner at work: collects what `catchup.planner` decides on, and tells what it decided.
+
+    report ──► comparison (verdict) ─┬─► enough by itself: up to date, stop, nothing to weigh
+                                     └─► question in the background ──► plan of the next report
+
+A report's answer never waits for a peer.  Sizes are asked of donors only where the rule can need
+them, all at once, and are good for some seconds; what the target already holds costs nothing.
+The sources' messages are logged verbatim, once per change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from time import monotonic
+from typing import Any
+
+import msgspec
+import structlog
+
+from sparktxlog.catchup.comparison import Comparison
+from sparktxlog.catchup.donors import Candidate, choose_donors
+from sparktxlog.catchup.estimates import ReplayPace, TransferPace, Workload
+from sparktxlog.catchup.planner import (
+    CATCH_UP,
+    NO_SIZE,
+    OUT_OF_SYNC,
+    OUT_OF_SYNC_FORCED,
+    Plan,
+    PlanInput,
+    decide,
+    first_plan,
+    log_lines,
+    no_donor,
+    wants_sizes,
+)
+from sparktxlog.errors import NotFoundError, TxLogError
+from sparktxlog.model.copying import CatchUpKind, Decision, Transfer
+from sparktxlog.model.report import ReplayCost, ReplicaVerdict, WorkerReport
+from sparktxlog.runtime.donors.donor_sizes import DonorLink, DonorSizes
+from sparktxlog.runtime.fleet.backlog import Backlog
+from sparktxlog.runtime.fleet.replicas import LogEnds, Replicas, ReplicaState
+from sparktxlog.runtime.settings import RunTimeSettings
+from sparktxlog.storage.interfaces import PutValue, Write
+
+_log = structlog.get_logger("sparktxlog.planning")
+
+#: A decision for an unchanged verdict is taken again after so many seconds.
+DECISION_S = 30.0
+#: Least pause between two background questions: seconds, and times the last one's duration.
+_PAUSE_S = 1.0
+_PAUSE_FACTOR = 20.0
+_MAX_COUNT = 1 << 62
+_REPLAY_PACE = "pace:replay"
+_TRANSFER_PACE = "pace:transfer"
+#: Messages that call for attention; the others are ordinary work.
+_WARNINGS = (OUT_OF_SYNC, OUT_OF_SYNC_FORCED, NO_SIZE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Held:
+    """A decision with what it was taken for."""
+
+    kind: tuple[str, ...]
+    #: Nodes that could be copied from.
+    donors: frozenset[str]
+    decision: Decision
+    #: Steady clock when it was ready, and the seconds it took, both s.
+    at: float
+    took_s: float
+
+
+class Planning:
+    """Decides for the workers of this site; belongs to the event loop.
+
+    Args:
+        node_id: This node.
+        max_donors: Donors of one copy at most.
+        dead_after_us: Silence after which a worker counts as dead.
+        replicas: What workers reported.
+        settings: The parameters in force.
+        backlog: Counts what a replay consists of.
+        links: Ways to the peers by node id.
+        sizes: What donors would have to send.
+        ends: Returns where the log stands.
+        now: Returns the log time, microseconds.
+        put: Makes writes durable some time.
+        run_blocking: Runs a blocking function in a thread.
+        saved: Values of the front at start.
+        clock: Steady clock, s.
+    """
+
+    def __init__(
+        self,
+        *,
+        node_id: str,
+        max_donors: int,
+        dead_after_us: int,
+        replicas: Replicas,
+        settings: RunTimeSettings,
+        backlog: Backlog,
+        links: Mapping[str, DonorLink],
+        sizes: DonorSizes,
+        ends: Callable[[], LogEnds],
+        now: Callable[[], int],
+        put: Callable[[Sequence[Write]], None],
+        run_blocking: Callable[..., asyncio.Future[Any]],
+        saved: Mapping[str, bytes],
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        self._node_id = node_id
+        self._max_donors = max_donors
+        self._dead_after_us = dead_after_us
+        self._replicas = replicas
+        self._settings = settings
+        self._backlog = backlog
+        self._links = links
+        self._sizes = sizes
+        self._ends = ends
+        self._now = now
+        self._put = put
+        self._run_blocking = run_blocking
+        self._clock = clock
+        self.replay_pace = _restored(ReplayPace, saved.get(_REPLAY_PACE))
+        self.transfer_pace = _restored(TransferPace, saved.get(_TRANSFER_PACE))
+        self._held: dict[str, _Held] = {}
+        #: Worker → message, plan and verdict that were logged last.
+        self._told: dict[str, tuple[str, ...]] = {}
+        self._asking: dict[str, asyncio.Task[None]] = {}
+        #: One decision at a time: they share caches and the donors' patience.
+        self._busy = asyncio.Lock()
+
+    # -- reports -----------------------------------------------------------------------------------
+
+    def answer(self, report: WorkerReport, comparison: Comparison) -> dict[str, str]:
+        """Return what a worker of this site is told after its report, without waiting.
+
+        A plan that needs weighing is asked for in the background; until it is there the worker
+        goes by the verdict alone: it replays, or stops and asks again.
+        """
+        plan, reason = first_plan(comparison), comparison.reason
+        if plan in (Plan.UP_TO_DATE, Plan.STOP) and not report.irreparable:
+            self._forget(report.worker_id)
+        else:
+            held = self._held.get(report.worker_id)
+            donors = self._donors(report, comparison)
+            if held is not None and not _still_holds(held, report, comparison, donors):
+                held = None
+            self._ask_again(report.worker_id, held)
+            if held is not None:
+                plan, reason = Plan(held.decision.plan), held.decision.reason
+            elif plan is Plan.COPY and not donors:
+                obstacle = no_donor(self._contested())
+                plan, reason = Plan.STOP, f"{reason}; no copy: {obstacle}"
+        return {"verdict": comparison.verdict.value, "plan": plan.value, "reason": reason}
+
+    def _forget(self, worker_id: str) -> None:
+        self._held.pop(worker_id, None)
+        self._told.pop(worker_id, None)
+
+    def _ask_again(self, worker_id: str, held: _Held | None) -> None:
+        if worker_id in self._asking:
+            return
+        if held is not None:
+            # Replays move on, and a donor that could not be asked may be back.
+            weighed = held.decision.plan != Plan.REPLAY.value and held.decision.message != NO_SIZE
+            pause_s = max(_PAUSE_S, _PAUSE_FACTOR * held.took_s, DECISION_S if weighed else 0.0)
+            if self._clock() - held.at < pause_s:
+                return
+        task = asyncio.get_running_loop().create_task(
+            self._decide_aside(worker_id), name=f"plan {worker_id}"
+        )
+        self._asking[worker_id] = task
+        task.add_done_callback(lambda _: self._asking.pop(worker_id, None))
+
+    async def _decide_aside(self, worker_id: str) -> None:
+        try:
+            await self.decide(worker_id)
+        except TxLogError as error:
+            _log.error("no plan", worker=worker_id, error=str(error))
+
+    async def close(self) -> None:
+        """End the questions under way."""
+        tasks = list(self._asking.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._sizes.close()
+
+    # -- decisions ---------------------------------------------------------------------------------
+
+    async def decide(
+        self, worker_id: str, forced: bool = False, donor: str = ""
+    ) -> tuple[Decision, list[str]]:
+        """Return the decision for a worker of this site and the nodes to copy from, best first.
+
+        Args:
+            worker_id: Whose replica.
+            forced: Somebody asks for a copy whatever the estimates say.
+            donor: The only node to copy from, though others may differ from it; empty = any.
+
+        Raises:
+            NotFoundError: No such worker of this site has reported (definite).
+        """
+        async with self._busy:
+            began = self._clock()
+            state = self._state(worker_id)
+            decision, donors = await self._weigh(state, forced, donor)
+            if not forced and not donor:
+                self._held[worker_id] = _Held(
+                    kind=_kind(state.report, state.comparison),
+                    donors=frozenset(donors),
+                    decision=decision,
+                    at=self._clock(),
+                    took_s=self._clock() - began,
+                )
+            self._tell(decision, state.comparison)
+        return decision, donors
+
+    async def look(self, worker_id: str | None) -> Decision:
+        """Return what would be decided, for people: nothing is logged or begun.
+
+        Raises:
+            NotFoundError: No such worker of this site has reported (definite).
+        """
+        async with self._busy:
+            return (await self._weigh(self._state(worker_id), forced=False))[0]
+
+    def held_plan(self, worker_id: str) -> Decision | None:
+        """Return the latest decision taken for a worker, None if there was none to take."""
+        held = self._held.get(worker_id)
+        return None if held is None else held.decision
+
+    def _state(self, worker_id: str | None) -> ReplicaState:
+        state = self._replicas.own(worker_id)
+        if state is None:
+            who = "no worker" if worker_id is None else f"no worker {worker_id[:80]!r}"
+            raise NotFoundError(
+                f"{who} of this site has reported",
+                hint="Run a worker: sparktxlog apply, or spark-submit.sh jobs/apply.py.",
+                worker_id=worker_id,
+            )
+        return state
+
+    async def _weigh(
+        self, state: ReplicaState, forced: bool, donor: str = ""
+    ) -> tuple[Decision, list[str]]:
+        report, comparison = state.report, state.comparison
+        donors = self._donors(report, comparison, forced=forced, named=donor)
+        others = [s for s in self._replicas.states() if s.report.node_id != self._node_id]
+        known = PlanInput(
+            report=report,
+            comparison=comparison,
+            workload=await self._workload(report, comparison),
+            donors=tuple(donors),
+            contested=self._contested(),
+            replay_pace=self.replay_pace,
+            transfer_pace=self.transfer_pace.configured(self._settings.net_speed_bits_per_s),
+            full_replication_time_factor=self._settings.full_replication_time_factor,
+            min_time_to_consider_full_replication_s=self._settings.min_time_to_consider_s,
+            others_not_empty=any(
+                s.comparison.verdict is ReplicaVerdict.KNOWN and s.report.position > 0
+                for s in others
+            ),
+            last_healthy=forced
+            and comparison.verdict is ReplicaVerdict.KNOWN
+            and not any(self._is_healthy(s) for s in others),
+            asked_for=forced,
+        )
+        if wants_sizes(known):
+            known = replace(known, missing_bytes=await self._sizes.missing(donors, again=forced))
+        decision = decide(known)
+        silent = [donor for donor in donors if known.missing_bytes.get(donor) is None]
+        return decision, [donor for donor in donors if donor not in silent] + silent
+
+    def _is_healthy(self, state: ReplicaState) -> bool:
+        return state.comparison.verdict is ReplicaVerdict.KNOWN
+
+    def _donors(
+        self,
+        report: WorkerReport,
+        comparison: Comparison,
+        *,
+        forced: bool = False,
+        named: str = "",
+    ) -> list[str]:
+        candidates = []
+        for state in self._replicas.states():
+            link = self._links.get(state.report.node_id)
+            if link is None:
+                continue
+            heard = state.heard_at and self._now() - state.heard_at <= self._dead_after_us
+            candidates.append(
+                Candidate(
+                    node_id=state.report.node_id,
+                    worker_id=state.report.worker_id,
+                    verdict=state.comparison.verdict,
+                    position=state.report.position,
+                    alive=bool(heard),
+                    linked=link.up,
+                    round_trip_s=link.round_trip_s or 0.0,
+                    contested=state.contested,
+                )
+            )
+        # What is diverged, foreign or broken is worth nothing, however far it got.
+        sound = comparison.verdict is ReplicaVerdict.KNOWN and not report.irreparable
+        least = report.position if sound and not forced else 0
+        return choose_donors(self._node_id, least, candidates, self._max_donors, named)
+
+    def _contested(self) -> tuple[str, ...]:
+        """Return the other sites that differ and may be right."""
+        return tuple(
+            state.report.node_id
+            for state in self._replicas.states()
+            if state.contested and state.report.node_id != self._node_id
+        )
+
+    async def _workload(self, report: WorkerReport, comparison: Comparison) -> Workload | None:
+        if comparison.verdict not in (ReplicaVerdict.KNOWN, ReplicaVerdict.EMPTY):
+            return None
+        published = self._ends().published
+        if report.position >= published:
+            return Workload()
+        found: Workload | None = await self._run_blocking(
+            self._backlog.measure, report.worker_id, report.position, published
+        )
+        return found
+
+    # -- messages ----------------------------------------------------------------------------------
+
+    def _tell(self, decision: Decision, comparison: Comparison) -> None:
+        """Log the messages that belong to a decision, if they have not been logged for it yet."""
+        lines = log_lines(decision)
+        told = (decision.message, decision.plan, comparison.verdict.value)
+        if not lines:
+            self._told.pop(decision.worker_id, None)
+            return
+        if self._told.get(decision.worker_id) == told:
+            return
+        self._told[decision.worker_id] = told
+        details: dict[str, Any] = {"worker": decision.worker_id, "plan": decision.plan}
+        if decision.donor:
+            details["donor"] = decision.donor
+        for estimate in (decision.replay, decision.copy):
+            if estimate is not None:
+                details[f"estimated_{estimate.kind.value}_s"] = round(estimate.seconds, 3)
+        warns = decision.message in _WARNINGS
+        for line in lines:
+            if line == decision.message and decision.message != CATCH_UP:
+                details["reason"] = decision.reason
+            (_log.warning if warns else _log.info)(line, **details)
+
+    # -- learning ----------------------------------------------------------------------------------
+
+    def learn_transfer(self, transfer: Transfer) -> None:
+        """Take in the end of a catch-up: its speed, and that old decisions are void."""
+        self._forget(transfer.worker_id)
+        self._sizes.forget()
+        if transfer.kind is not CatchUpKind.COPY or transfer.outcome != "done":
+            return
+        fetched = transfer.size_bytes - transfer.reused_bytes
+        donor = transfer.donors[0] if transfer.donors else ""
+        pace = self.transfer_pace.learn(fetched, transfer.actual_s, donor, fetch_s=transfer.fetch_s)
+        if pace != self.transfer_pace:
+            self.transfer_pace = pace
+            self._put([PutValue(name=_TRANSFER_PACE, value=pace.to_bytes())])
+
+    def learn_replay(self, cost: ReplayCost | None) -> None:
+        """Take in what a worker's last batches cost; None and nonsense change nothing."""
+        counts = () if cost is None else (
+            cost.batches, cost.merges, cost.transactions, cost.appended_bytes, cost.merged_bytes,
+        )  # fmt: skip
+        if cost is None or not all(0 <= count < _MAX_COUNT for count in counts):
+            return
+        pace = self.replay_pace.learn(Workload.of(cost), cost.seconds)
+        if pace != self.replay_pace:
+            self.replay_pace = pace
+            self._put([PutValue(name=_REPLAY_PACE, value=pace.to_bytes())])
+
+
+def _kind(report: WorkerReport, comparison: Comparison) -> tuple[str, ...]:
+    """Return what must stay equal for a decision to hold while the replica moves on."""
+    return (
+        comparison.verdict.value, comparison.cause.value, report.irreparable, report.copied_from,
+    )  # fmt: skip
+
+
+def _still_holds(
+    held: _Held, report: WorkerReport, comparison: Comparison, donors: Sequence[str]
+) -> bool:
+    if held.kind != _kind(report, comparison) or held.donors != frozenset(donors):
+        return False
+    # A replica that made up half of its backlog was copied, or replays faster than expected.
+    return 2 * comparison.behind >= held.decision.behind
+
+
+def _restored(kind: Any, value: bytes | None) -> Any:
+    if not value:
+        return kind()
+    try:
+        return kind.from_bytes(value)
+    except msgspec.MsgspecError as error:
+        _log.warning("a saved pace cannot be read, learning anew", why=str(error))
+        return kind()

@@ -1,0 +1,538 @@
+"""Replicas: what workers reported, who is alive, and whose tables are equal (S2a, S3, P24).
+
+Reports of the own site come from its worker, those of other sites with their nodes' posts.  Each
+is judged by the log (`comparison`), and by what the other sites say of the positions that it
+reported (`opinions`): whoever was heard first has no more weight.  So a report may turn the
+verdict on another replica, and `turned` tells of it.
+
+The own replica's batches are kept, bounded, as snapshots: position → table versions.  After a
+restart they are this site's opinions and nothing more; others repeat theirs.  What convicted the
+own replica last is kept with it, so that a restart clears nobody.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Any
+
+import msgspec
+import structlog
+
+from sparktxlog.catchup.comparison import Comparison, LogView, compare, judge, recordable
+from sparktxlog.catchup.opinions import Dissent, Opinion, Opinions
+from sparktxlog.errors import DivergedError, ExpiredError
+from sparktxlog.model.report import Recount, ReplicaVerdict, WorkerReport
+from sparktxlog.runtime.fleet.recounts import Recounts
+from sparktxlog.storage.interfaces import PutValue, Write
+
+_log = structlog.get_logger("sparktxlog.replicas")
+
+#: Batches of the own replica kept for snapshots, and positions with opinions.
+HISTORY = 1_000
+#: Log time for which replicas differ before they are recounted, microseconds: a third site may
+#: settle it meanwhile, and a full scan is dear.
+RECOUNT_AFTER_US = 10_000_000
+_PREFIX = "batch:"
+_OWN = "report:own"
+_EVIDENCE = "opinions:own"
+#: Own worker that follows, and so owes reports after a restart of this node too.
+_FOLLOWS = "follows:own"
+
+
+@dataclass(slots=True, kw_only=True)
+class ReplicaState:
+    """The newest report of one worker and what it says."""
+
+    #: With what recounts found, as it is judged and passed on.
+    report: WorkerReport
+    #: As it came from the worker.
+    told: WorkerReport
+    #: By the log and by other sites' opinions.
+    comparison: Comparison
+    #: Log time when the report came in, microseconds; 0 = before this start.
+    heard_at: int
+    #: By the log alone.
+    base: Comparison
+    #: Where a majority says that it is wrong.
+    conviction: Dissent | None = None
+    #: Log time since when it differs from another one undecided, microseconds.
+    contested_at: int = 0
+
+    @property
+    def contested(self) -> bool:
+        """Whether it differs from another one, and nobody can say who is right."""
+        return self.comparison.contest is not None
+
+
+@dataclass(slots=True, kw_only=True)
+class Turned:
+    """What became of other replicas by the reports taken in since it was asked last."""
+
+    states: list[ReplicaState] = field(default_factory=list)
+    #: To be kept of them.
+    writes: list[Write] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogEnds:
+    """Where this node's log stands at the moment of a comparison."""
+
+    position: int
+    published: int
+    kept_after: int = 0
+
+
+class Replicas:
+    """All replicas known here.
+
+    Args:
+        node_id: This node.
+        lineage: This log.
+        dead_after_us: Silence after which a worker counts as dead.
+        ends: Returns where the log stands.
+        hash_at: Returns the chain hash at a run end, None if there is none; ExpiredError = not
+            known any more.
+        saved: Values of the front at start.
+        takes_part: Tells whether a site still belongs to the cluster.
+        hears: Tells whether this node hears another site now: of one that it does not, it cannot
+            say that its worker is silent.
+    """
+
+    def __init__(
+        self,
+        *,
+        node_id: str,
+        lineage: str,
+        dead_after_us: int,
+        ends: Callable[[], LogEnds],
+        hash_at: Callable[[int], bytes | None],
+        saved: Mapping[str, bytes],
+        takes_part: Callable[[str], bool] = lambda _: True,
+        hears: Callable[[str], bool] = lambda _: True,
+    ) -> None:
+        self._node_id = node_id
+        self._lineage = lineage
+        self._dead_after_us = dead_after_us
+        self._ends = ends
+        self._hash_at = hash_at
+        self._states: dict[str, ReplicaState] = {}
+        self._takes_part = takes_part
+        self._hears = hears
+        #: Log time of the first look for silent workers; what was heard before counts from there.
+        self._watched_since = 0
+        #: Own workers that were told of as silent.
+        self._silent: set[str] = set()
+        self._opinions = Opinions(HISTORY, self._pinned)
+        self._recounts = Recounts(saved)
+        self._turned = Turned()
+        #: What the own replica was convicted by last, as it is kept.
+        self._evidence: list[Opinion] = []
+        #: Newest log time heard of, microseconds.
+        self._now = 0
+        #: Position → the own replica's report there, ascending.
+        self._batches: OrderedDict[int, WorkerReport] = OrderedDict()
+        self._slot = 0
+        self._restore(saved)
+
+    def _restore(self, saved: Mapping[str, bytes]) -> None:
+        if evidence := saved.get(_EVIDENCE):
+            self._evidence = msgspec.msgpack.decode(evidence, type=list[Opinion])
+            for opinion in self._evidence:
+                self._opinions.add(opinion)
+        found = []
+        for name, value in saved.items():
+            if name.startswith(_PREFIX):
+                slot = int(name.removeprefix(_PREFIX))
+                found.append((msgspec.msgpack.decode(value, type=WorkerReport), slot))
+        newest = msgspec.msgpack.decode(saved[_OWN], type=WorkerReport) if _OWN in saved else None
+        # Of two at one position the later one counts: a lake may have been made anew.
+        for report, slot in sorted(found, key=lambda i: (i[0].position, i[0].reported_at)):
+            if newest is not None and _same_tables(report, newest):
+                self._batches[report.position] = report
+            self._record(report)
+            self._slot = (slot + 1) % HISTORY
+        if newest is not None:
+            follows = saved.get(_FOLLOWS) == newest.worker_id.encode()
+            newest = replace(newest, follows=follows, error="")
+            report = self._recounts.amend(newest)
+            base = self._compare(report)
+            self._states[report.worker_id] = ReplicaState(
+                report=report, told=newest, comparison=base, base=base, heard_at=0
+            )
+            self._judge_all(report.worker_id)
+
+    # -- reports -----------------------------------------------------------------------------------
+
+    def accept(self, report: WorkerReport, now: int) -> tuple[Comparison, bool, list[Write]]:
+        """Judge a report; return the verdict, whether its state is new, and what to keep of it.
+
+        **After calling**: what it made of other replicas is in `turned`.
+        """
+        own, told = report.node_id == self._node_id, report
+        if own:
+            report = self._recounts.amend(report)
+        self._now = max(self._now, now)
+        known = self._states.get(report.worker_id)
+        changed = known is None or known.report.position != report.position or (
+            (known.report.tables, known.report.lineage, known.report.copied_from)
+            != (report.tables, report.lineage, report.copied_from)
+        )  # fmt: skip
+        base = self._compare(report)
+        if base.verdict is ReplicaVerdict.KNOWN:
+            self._record(report)
+        self._drop_former(report)
+        state = self._states[report.worker_id] = ReplicaState(
+            report=report, told=told, comparison=base, base=base, heard_at=now
+        )
+        if known is not None:
+            # What is told of it as new is new against what was told before.
+            state.comparison, state.contested_at = known.comparison, known.contested_at
+        self._judge_all(report.worker_id)
+        comparison = state.comparison
+        # The same state may be judged anew: what was AHEAD of this node is KNOWN later.
+        changed = changed or known is None or not _same_verdict(known.comparison, comparison)
+        self._tell(state, known)
+        writes: list[Write] = []
+        if changed and own and comparison.verdict is ReplicaVerdict.KNOWN:
+            writes = self._keep_batch(report)
+        if own and report.follows != (known is not None and known.report.follows):
+            value = report.worker_id.encode() if report.follows else b""
+            writes.append(PutValue(name=_FOLLOWS, value=value))
+        return comparison, changed, writes
+
+    def turned(self) -> Turned:
+        """Return the other replicas whose verdict was turned since this was asked last."""
+        turned, self._turned = self._turned, Turned()
+        # One may have turned twice, or be gone with its worker.
+        workers = dict.fromkeys(state.report.worker_id for state in turned.states)
+        turned.states = [self._states[name] for name in workers if name in self._states]
+        return turned
+
+    def take_recount(self, recount: Recount) -> list[Write]:
+        """Take in what a full scan of this site's replica found; return what to keep of it.
+
+        **After calling**: have the replica's newest report judged anew, by `accept`.
+        """
+        wrong = sorted(name for name, table in recount.tables.items() if not table.sound)
+        (_log.error if wrong else _log.info)(
+            "recount", worker=recount.worker_id, position=recount.position,
+            tables=sorted(recount.tables), wrong=wrong,
+        )  # fmt: skip
+        return self._recounts.take(recount)
+
+    def recount_due(self, worker_id: str) -> list[str]:
+        """Return tables that an own worker is to recount, as others have them otherwise (S3)."""
+        state = self._states.get(worker_id)
+        contest = None if state is None else state.comparison.contest
+        if state is None or contest is None or self._now - state.contested_at < RECOUNT_AFTER_US:
+            return []
+        return self._recounts.uncounted(state.report, contest.tables, contest.position)
+
+    def _judge_all(self, accepted: str = "") -> None:
+        """Judge all replicas anew by what all sites say; note whose verdict that turns."""
+        sound: dict[str, str] = {}
+        for state in self._states.values():
+            site, until = state.report.node_id, state.report.position
+            state.conviction = self._opinions.conviction(site, _replica(state.report), until)
+            usable = state.base.verdict in (ReplicaVerdict.KNOWN, ReplicaVerdict.AHEAD)
+            if usable and state.conviction is None and self._belongs(site):
+                sound[site] = _replica(state.report)
+        for worker_id, state in self._states.items():
+            before, site = state.comparison, state.report.node_id
+            contest = None
+            replica, until = _replica(state.report), state.report.position
+            if sound.get(site) == replica:
+                contest = self._opinions.contest(site, replica, until, sound)
+            state.comparison = judge(state.base, state.conviction, contest)
+            if not state.contested or before.contest is None:
+                state.contested_at = self._now
+            if worker_id != accepted and not _same_verdict(before, state.comparison):
+                self._note_turned(state, before)
+            if site == self._node_id and state.conviction is not None:
+                self._turned.writes += self._keep_evidence(state.conviction.position)
+
+    def _note_turned(self, state: ReplicaState, before: Comparison) -> None:
+        self._turned.states.append(state)
+        self._tell(state, replace(state, comparison=before))
+        if state.report.node_id != self._node_id or before.verdict is state.comparison.verdict:
+            return
+        if state.comparison.verdict is ReplicaVerdict.KNOWN:
+            self._turned.writes += self._keep_batch(state.report)
+
+    def _keep_evidence(self, position: int) -> list[Write]:
+        """Keep what sites said of the position that convicts the own replica: once for each."""
+        evidence = self._opinions.at(position)
+        if evidence == self._evidence:
+            return []
+        self._evidence = evidence
+        return [PutValue(name=_EVIDENCE, value=msgspec.msgpack.encode(evidence))]
+
+    def _belongs(self, site: str) -> bool:
+        return site == self._node_id or self._takes_part(site)
+
+    def _pinned(self) -> set[int]:
+        """Return positions that verdicts rest on: without their opinions they would turn."""
+        found = [state.conviction for state in self._states.values()]
+        found += [state.comparison.contest for state in self._states.values()]
+        return {dissent.position for dissent in found if dissent is not None}
+
+    def _drop_former(self, report: WorkerReport) -> None:
+        """Forget workers of the same site before this one: a site has one replica."""
+        for worker_id, state in list(self._states.items()):
+            if state.report.node_id == report.node_id and worker_id != report.worker_id:
+                del self._states[worker_id]
+
+    def _keep_batch(self, report: WorkerReport) -> list[Write]:
+        for position, batch in list(self._batches.items())[::-1]:
+            if _same_tables(batch, report) and position < report.position:
+                break
+            # Of a lake that is gone, or of tables that a copy replaced: versions mean others now.
+            del self._batches[position]
+        self._batches[report.position] = report
+        while len(self._batches) > HISTORY:
+            self._batches.popitem(last=False)
+        value = msgspec.msgpack.encode(report)
+        slot, self._slot = self._slot, (self._slot + 1) % HISTORY
+        return [
+            PutValue(name=f"{_PREFIX}{slot}", value=value),
+            PutValue(name=_OWN, value=value),
+        ]
+
+    def _record(self, report: WorkerReport) -> None:
+        signatures = recordable(report)
+        if signatures is not None:
+            donor, copied_at = _origin(report.copied_from)
+            self._opinions.add(
+                Opinion(
+                    site=report.node_id, replica=_replica(report), position=report.position,
+                    chain_hash=report.chain_hash, signatures=signatures, donor=donor,
+                    copied_at=copied_at,
+                )
+            )  # fmt: skip
+
+    def _compare(self, report: WorkerReport) -> Comparison:
+        ends = self._ends()
+        chain_hash, known = None, True
+        if report.position <= ends.position:
+            try:
+                chain_hash = self._hash_at(report.position)
+            except ExpiredError:
+                known = False
+        return compare(
+            report,
+            LogView(
+                lineage=self._lineage,
+                position=ends.position,
+                published=ends.published,
+                kept_after=ends.kept_after,
+                chain_hash=None if chain_hash is None else chain_hash.hex(),
+                hash_known=known,
+                recounted=self._recounts.wrong(report),
+            ),
+        )
+
+    @staticmethod
+    def _tell(state: ReplicaState, known: ReplicaState | None) -> None:
+        report, comparison = state.report, state.comparison
+        if known is not None and _same_verdict(known.comparison, comparison):
+            return
+        bad = comparison.verdict in (ReplicaVerdict.DIVERGED, ReplicaVerdict.FOREIGN)
+        (_log.error if bad else _log.warning if state.contested else _log.info)(
+            "replica", worker=report.worker_id, site=report.node_id, position=report.position,
+            verdict=comparison.verdict.value, reason=comparison.reason,
+        )  # fmt: skip
+
+    def overtaken(self) -> list[tuple[WorkerReport, int]]:
+        """Return reports, and when they came, that were AHEAD and the queue has reached since."""
+        position = self._ends().position
+        return [
+            (state.told, state.heard_at)
+            for state in self._states.values()
+            if state.comparison.verdict is ReplicaVerdict.AHEAD
+            and state.report.position <= position
+        ]
+
+    # -- questions ---------------------------------------------------------------------------------
+
+    def applied(self, copies: int) -> int:
+        """Return the position that the own replica (1) or any `copies` equal sites applied.
+
+        Replicas that differ count together up to where they were equal last.
+        """
+        best: dict[str, int] = {}
+        for state in self._states.values():
+            if state.comparison.verdict is ReplicaVerdict.KNOWN:
+                site, contest = state.report.node_id, state.comparison.contest
+                position = state.report.position
+                if copies > 1 and contest is not None:
+                    position = contest.equal_to
+                best[site] = max(best.get(site, 0), position)
+        if copies <= 1:
+            return best.get(self._node_id, 0)
+        positions = sorted(best.values(), reverse=True)
+        return positions[copies - 1] if len(positions) >= copies else 0
+
+    def states(self) -> list[ReplicaState]:
+        """Return the newest state of each worker, by site and worker."""
+        return sorted(self._states.values(), key=lambda s: (s.report.node_id, s.report.worker_id))
+
+    def own(self, worker_id: str | None = None) -> ReplicaState | None:
+        """Return the state of a worker of this site, by default the one heard last."""
+        own = [
+            state
+            for state in self.states()
+            if state.report.node_id == self._node_id and worker_id in (None, state.report.worker_id)
+        ]
+        return max(own, key=lambda state: state.heard_at, default=None)
+
+    def state(self, worker_id: str) -> ReplicaState:
+        """Return the newest state of a worker that has reported."""
+        return self._states[worker_id]
+
+    def latest_own(self, now: int) -> list[WorkerReport]:
+        """Return the newest report of this site's worker, with its age, for a peer that is new."""
+        own = self.own()
+        if own is None:
+            return []
+        return [replace(own.report, age_us=now - own.heard_at if own.heard_at else -1)]
+
+    def history(self, after: int, limit: int) -> list[WorkerReport]:
+        """Return the own replica's known states behind a position, ascending, at most `limit`."""
+        found = (batch for position, batch in self._batches.items() if position > after)
+        return list(islice(found, limit))
+
+    def snapshot(self, position: int | None) -> WorkerReport | None:
+        """Return the own replica's report at a position, or its newest one."""
+        if position is not None:
+            return self._batches.get(position)
+        return next(reversed(self._batches.values()), None)
+
+    def refuse_diverged(self) -> None:
+        """Refuse what would show an own replica that is not what the log makes of it.
+
+        Raises:
+            DivergedError: With the version that somebody else wrote, and who (definite).
+        """
+        own = self.own()
+        if own is None or own.comparison.verdict is not ReplicaVerdict.DIVERGED:
+            return
+        wrong = sorted(name for name, table in own.report.tables.items() if table.diverged)
+        repair = f"Give it back what the log says: sparktxlog repair {wrong[0]}" if wrong else ""
+        raise DivergedError(
+            f"this site's replica is DIVERGED: {own.comparison.reason}",
+            hint=repair or "What to do about it: sparktxlog plan",
+            tables=wrong,
+            position=own.report.position,
+        )
+
+    def newly_silent(self, now: int) -> list[WorkerReport]:
+        """Look for own workers that went silent since the last look; log them, and their return.
+
+        Returns:
+            The last reports of those that did.
+        """
+        self._watched_since = self._watched_since or now
+        found = {
+            state.report.worker_id: state
+            for state in self._states.values()
+            if state.report.node_id == self._node_id and self._is_silent(state, now)
+        }
+        new = [found[worker_id] for worker_id in sorted(found.keys() - self._silent)]
+        for worker_id in sorted(self._silent - found.keys()):
+            _log.info("worker heard again", worker=worker_id, site=self._node_id)
+        self._silent = set(found)
+        for state in new:
+            _log.error(
+                "worker silent", worker=state.report.worker_id, site=self._node_id,
+                position=state.report.position, silent_for_s=self._silence_us(state, now) / 1e6,
+                last_error=state.report.error,
+            )  # fmt: skip
+        return [state.report for state in new]
+
+    def warnings(self, now: int) -> list[dict[str, str]]:
+        """Return what is wrong with workers, for status."""
+        found = []
+        for state in self.states():
+            report = state.report
+            name = f"worker {report.worker_id} of site {report.node_id}"
+            if self._is_silent(state, now):
+                silence_s = self._silence_us(state, now) / 1e6
+                said = f"{name} is silent for {silence_s:,.1f} s, and did not end"
+                if report.error:
+                    said += f"; its last error: {report.error}"
+                found.append({"code": "worker-silent", "text": said})
+            elif report.error:
+                found.append({"code": "worker-error", "text": f"{name}: {report.error}"})
+        return found
+
+    def _is_silent(self, state: ReplicaState, now: int) -> bool:
+        """Return whether a worker that goes on reporting does not."""
+        if not state.report.follows or not self._hears(state.report.node_id):
+            return False
+        return self._silence_us(state, now) > self._dead_after_us
+
+    def _silence_us(self, state: ReplicaState, now: int) -> int:
+        """Return how long nothing was heard of a worker; before a start, since it is watched."""
+        return now - (state.heard_at or self._watched_since or now)
+
+    def status(self, now: int, *, tables: bool = False) -> list[dict[str, Any]]:
+        """Return one line per replica for status; with its tables if they are asked for."""
+        lines = []
+        for state in self.states():
+            report, comparison = state.report, state.comparison
+            age_us = now - state.heard_at if state.heard_at else None
+            lines.append(
+                {
+                    "worker_id": report.worker_id,
+                    "node_id": report.node_id,
+                    "position": report.position,
+                    "chain_hash": report.chain_hash,
+                    "verdict": comparison.verdict.value,
+                    "reason": comparison.reason,
+                    "contested": state.contested,
+                    "age_s": None if age_us is None else round(age_us / 1e6, 3),
+                    "alive": age_us is not None and age_us <= self._dead_after_us,
+                    "silent": self._is_silent(state, now),
+                    "error": report.error,
+                    "engine": report.engine,
+                    "table_count": len(report.tables),
+                    **({"tables": _tables_of(report)} if tables else {}),
+                }
+            )
+        return lines
+
+
+def _tables_of(report: WorkerReport) -> dict[str, dict[str, Any]]:
+    return {
+        name: {
+            "version": table.version,
+            "signature": table.signature.to_text(),
+            "schema": table.schema,
+            "diverged": table.diverged,
+        }
+        for name, table in sorted(report.tables.items())
+    }
+
+
+def _replica(report: WorkerReport) -> str:
+    """Name the tables that a report speaks of: those of a copy, or of a new lake, are others."""
+    return f"{report.worker_id} {report.copied_from}"
+
+
+def _origin(copied_from: str) -> tuple[str, int]:
+    """Return site and position that a replica was copied from; ("", 0) = it never was."""
+    donor, _, rest = copied_from.rpartition("@")
+    position = rest.partition("/")[0]
+    return (donor, int(position)) if donor and position.isdecimal() else ("", 0)
+
+
+def _same_verdict(one: Comparison, other: Comparison) -> bool:
+    return (one.verdict, one.contest is None) == (other.verdict, other.contest is None)
+
+
+def _same_tables(one: WorkerReport, other: WorkerReport) -> bool:
+    """Tell whether two reports of a site speak of the same Delta tables, version by version."""
+    return (one.worker_id, one.copied_from) == (other.worker_id, other.copied_from)

@@ -1,0 +1,296 @@
+"""A node of another history gives way: what only it has is kept, then it joins anew (P28).
+
+After `force` (P23) a stopped node may hold transactions that the log which goes on does not have.
+It cannot follow with them, and nothing of them is ever truncated silently.  In this order, each
+step durable before the next, and all of it harmless when done again after a kill:
+
+1. the last common position is found by chain hashes (`catchup.forks`), from the client API of a
+   node that goes on: O(log n) small questions;
+2. everything behind it goes to the Delta table `log/quarantine`, with its rows, and with what was
+   accepted and never ordered (`storage.quarantine`);
+3. the queue's Delta table, and tables set aside earlier, move to `quarantine/<id>`;
+4. the front gives its place to an empty one that only holds the order to join under the next
+   incarnation: the node starts as one that lost its disk, and founds no log of its own meanwhile.
+
+A node that does not differ, and promised timestamps so far ahead that no member can use them (C3),
+takes the same way when asked to: under its next incarnation nothing of that counts.
+
+Nothing is deleted.  The front that is kept holds every payload as it was.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sparktxlog.config import NodeConfig
+from sparktxlog.errors import (
+    LocalProtocolError,
+    NotFoundError,
+)
+from sparktxlog.protocol.master import first_view
+from sparktxlog.runtime.giving_way.fork_search import (
+    ClientApi,
+    Followed,
+    Parting,
+    part,
+    surviving_runs,
+)
+from sparktxlog.runtime.giving_way.giving_up import (
+    Export,
+    act_id,
+    given_up,
+    lineage_of,
+    ordered_runs,
+    waiting_runs,
+)
+from sparktxlog.runtime.membership.founding import core_config, with_lineage
+from sparktxlog.runtime.membership.joining import JoinOrder, join_order, keep_order
+from sparktxlog.storage.durability import free_name, storage_error, sync_directory, sync_parents
+from sparktxlog.storage.front import FRONT_NAME, SqliteFront
+from sparktxlog.storage.interfaces import FrontState, StoredEntry
+from sparktxlog.storage.payloads import LocalPayloadStore
+from sparktxlog.storage.quarantine import QUARANTINE_NAME, GivenUp, Quarantine
+from sparktxlog.storage.queue_table import ASIDE, QUEUE_NAME
+from sparktxlog.storage.waiting import run_key
+
+_GOES_ON = ("NORMAL", "SUSPECT", "WEDGED")
+_NEXT = "next"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GaveWay:
+    """What was done."""
+
+    quarantine_id: str
+    node_id: str
+    #: Node that is followed, and the lineage and incarnation under which this one joins.
+    followed: str
+    lineage: str
+    incarnation: int
+    #: The queues are equal up to here.
+    common: int
+    #: False: they may be equal further, but nobody keeps enough to tell.
+    exact: bool
+    #: Transactions that were kept: ordered here, accepted here, acquired from others.
+    ordered: int
+    accepted: int
+    acquired: int
+    #: Those of them that the followed queue has as well, and those that lack something.
+    surviving: int
+    incomplete: int
+    #: Positions behind `common` that this front had pruned: they are in no table.
+    pruned: int
+    #: Delta table of what was kept, and where front, queue table and files are.
+    table: Path
+    directory: Path
+    #: Whether the followed log has a place for this node.
+    has_place: bool
+
+
+def quarantine_node(
+    config: NodeConfig,
+    api: ClientApi,
+    tell: Callable[[str], None] = lambda text: None,
+    *,
+    rejoin: bool = False,
+) -> GaveWay:
+    """Keep what only this stopped node has, and let it join the asked node's log anew.
+
+    Args:
+        config: Of the node that gives way.
+        api: Of a node that goes on.
+        tell: Called with what is being done.
+        rejoin: Also where the queue here is the beginning of the other's: what the node promised
+            is of no use to anybody (C3), and only a new incarnation is free of it.
+
+    Raises:
+        LockedError: The node runs (definite).
+        NotFoundError: It has no front (definite).
+        CorruptLogError: The front cannot be read (definite).
+        TransportError: The other node cannot be reached, or refuses the token (definite).
+        LocalProtocolError: The queues do not part, or the other node is none to follow (definite).
+        StorageError: Do it again: what was done stays done, and nothing is kept twice.
+    """
+    if config.is_witness:
+        raise LocalProtocolError(
+            f"{config.node_id} is a witness: it has no queue that could differ",
+            hint="A witness without a front is admitted again: move its data-dir away.",
+        )
+    if not (config.data_dir / FRONT_NAME).is_file():
+        raise NotFoundError(
+            f"{config.data_dir} holds no {FRONT_NAME}: no node ran there",
+            hint="Check data-dir in the configuration.",
+            directory=str(config.data_dir),
+        )
+    front = SqliteFront(config.data_dir, id_window=config.id_window)
+    try:
+        return _Act(config, front, api, tell, rejoin=rejoin).run()
+    finally:
+        front.close()
+
+
+class _Act:
+    """One act of quarantine, under the lock of the data directory."""
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        front: SqliteFront,
+        api: ClientApi,
+        tell: Callable[[str], None],
+        *,
+        rejoin: bool,
+    ) -> None:
+        self._rejoin = rejoin
+        self._front = front
+        self._api = api
+        self._tell = tell
+        self._state: FrontState = front.load(config.id_window)
+        order = join_order(self._state.values)
+        self._config = with_lineage(config, self._state.core.view, order, self._state.values)
+        self._view = self._state.core.view or first_view(
+            core_config(self._config, order=order, incarnation=self._state.incarnation)
+        )
+        self._end = self._state.core.base.position
+
+    def run(self) -> GaveWay:
+        """Do all steps."""
+        state, config = self._state, self._config
+        keeps = self._end or state.core.incoming or state.core.announcements
+        if not (keeps or (self._rejoin and state.core.reserved)):
+            raise LocalProtocolError(
+                f"node {config.node_id} keeps nothing of the log: there is nothing to quarantine",
+                hint="Start it: it joins by itself.",
+            )
+        followed = self._followed()
+        self._tell(f"comparing chain hashes with {followed.node_id}")
+        parting = part(self._front, self._end, followed)
+        ordered = list(ordered_runs(self._front, max(parting.common, parting.floor), self._end))
+        self._check_differs(followed, parting, ordered)
+        waiting = list(
+            waiting_runs(state.core, config.node_id, state.incarnation, self._view.epoch)
+        )
+        left = [*ordered, *waiting]
+        surviving = surviving_runs(followed, left)
+        runs = given_up(
+            left, self._end, config.node_id, self._view,
+            lambda stored: run_key(stored.entry.header) in surviving,
+        )  # fmt: skip
+        quarantine_id = act_id(state, waiting)
+        directory = config.data_dir / QUARANTINE_NAME / quarantine_id
+        quarantine = self._export(quarantine_id, runs)
+        incomplete = quarantine.incomplete()
+        order = self._order(followed)
+        self._tell("setting the front aside")
+        self._set_aside(directory, order)
+        counts = {why: _transactions(runs, why) for why in ("ordered", "accepted", "acquired")}
+        return GaveWay(
+            quarantine_id=quarantine_id,
+            node_id=config.node_id,
+            followed=followed.node_id,
+            lineage=order.lineage,
+            incarnation=order.incarnation,
+            common=parting.common,
+            exact=parting.exact,
+            ordered=counts["ordered"],
+            accepted=counts["accepted"],
+            acquired=counts["acquired"],
+            surviving=sum(run.stored.entry.header.n for run in runs if run.survives),
+            incomplete=incomplete,
+            pruned=max(0, parting.floor - parting.common),
+            table=quarantine.path,
+            directory=directory,
+            has_place=config.node_id in followed.seats,
+        )
+
+    # -- who is followed, and from where -----------------------------------------------------------
+
+    def _followed(self) -> Followed:
+        found, config = Followed(self._api), self._config
+        refusal = ""
+        if found.node_id == config.node_id:
+            refusal = "that is this node itself"
+        elif config.lineage not in found.logs:
+            refusal = f"node {found.node_id} is of another log, {min(found.logs)!r}"
+        elif found.halted or found.phase not in _GOES_ON:
+            refusal = f"node {found.node_id} is {found.phase}: it does not go on itself"
+        if refusal:
+            raise LocalProtocolError(
+                f"{self._api.url} cannot be followed: {refusal}",
+                hint="Name the client API of a member of the side that goes on.",
+                url=self._api.url,
+            )
+        return found
+
+    def _check_differs(
+        self, followed: Followed, parting: Parting, ordered: Sequence[StoredEntry]
+    ) -> None:
+        """Refuse where the node only has to be started, or the other one is the one behind."""
+        view = self._view
+        if not (ordered or self._rejoin) and followed.can_be_followed(view):
+            raise LocalProtocolError(
+                f"nothing to quarantine: the queue here ends at {self._end:,} and is the beginning "
+                f"of {followed.node_id}'s",
+                hint="Start the node: it follows, and stamps anew what it accepted. If the others "
+                "do not admit it because its clock was far ahead: add --rejoin.",
+                common=parting.common,
+            )
+        if ordered and not parting.proven and followed.end <= self._end:
+            # What may still follow its end there is of its epoch or a later one of its lineage.
+            epoch = ordered[0 if parting.exact else -1].entry.header.epoch
+            if lineage_of(self._view, epoch) == followed.lineage and epoch >= followed.epoch:
+                raise LocalProtocolError(
+                    f"nothing to quarantine: {followed.node_id} is behind, its queue ends at "
+                    f"{followed.end:,}, the one here at {self._end:,}",
+                    hint="Start the node: the other one follows.",
+                    common=parting.common,
+                )
+
+    # -- keeping it --------------------------------------------------------------------------------
+
+    def _export(self, quarantine_id: str, runs: Sequence[GivenUp]) -> Quarantine:
+        config = self._config
+        export = Export(
+            self._front, LocalPayloadStore(config.payload_dir), config.data_dir,
+            self._state.core.tables, self._tell,
+        )  # fmt: skip
+        return export.write(quarantine_id, runs)
+
+    # -- giving way --------------------------------------------------------------------------------
+
+    def _order(self, followed: Followed) -> JoinOrder:
+        seat = followed.seats.get(self._config.node_id, 0)
+        incarnation = max(seat, self._state.incarnation) + 1
+        return JoinOrder(
+            lineage=followed.lineage, incarnation=incarnation, log=self._config.lineage
+        )
+
+    def _set_aside(self, directory: Path, order: JoinOrder) -> None:
+        data_dir = self._config.data_dir
+        prepared = directory / _NEXT
+        try:
+            sync_parents([prepared], data_dir)
+            # Under the names of a later life they would pass for what that one set aside.
+            for old in (data_dir / "log" / QUEUE_NAME, data_dir / ASIDE):
+                if old.exists():
+                    old.rename(free_name(directory / old.name))
+                    sync_directory(old.parent)
+            sync_directory(directory)
+            if prepared.exists():
+                shutil.rmtree(prepared)
+        except OSError as error:
+            raise storage_error(error, directory) from error
+        fresh = SqliteFront(prepared, id_window=self._config.id_window)
+        try:
+            fresh.write([keep_order(order)])
+        finally:
+            fresh.close()
+        self._front.replace_by(prepared / FRONT_NAME, directory / FRONT_NAME)
+        shutil.rmtree(prepared, ignore_errors=True)
+
+
+def _transactions(runs: Sequence[GivenUp], why: str) -> int:
+    return sum(run.stored.entry.header.n for run in runs if run.why == why)

@@ -1,0 +1,147 @@
+"""What a node keeps when it takes over a snapshot that nobody can compare its history with (P28).
+
+It is so far behind that no position is known to both any more (`ancestry`).  Most likely its queue
+is the beginning of the peer's, and it only has to go on; it does.  But nobody can say so, and
+therefore nothing that the snapshot would drop goes: what was acquired from others, own transactions
+under numbers that the snapshot has already, and what was ordered and not published yet are written
+to `log/quarantine` before.  Own ones behind these numbers stay in the front and are ordered anew.
+What was published stays where it is set aside (`queue_table.set_aside`).
+
+The node says so in its log, and in its status for as long as it has this front.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import msgspec
+
+from sparktxlog.config import NodeConfig
+from sparktxlog.protocol.messages import RunHeader
+from sparktxlog.protocol.view import View
+from sparktxlog.runtime.giving_way.giving_up import (
+    Export,
+    act_id,
+    given_up,
+    ordered_runs,
+    waiting_runs,
+)
+from sparktxlog.storage.interfaces import Front, FrontSnapshot, FrontState, PutValue, StoredEntry
+from sparktxlog.storage.payloads import LocalPayloadStore
+from sparktxlog.storage.quarantine import GivenUp
+
+_NAME = "uncompared"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Uncompared:
+    """A history that could not be compared when a snapshot replaced it."""
+
+    #: End of the queue that was replaced, and where the snapshot's lies.
+    position: int
+    snapshot_position: int
+    #: Node that gave the snapshot.
+    peer: str
+    #: Wall clock, microseconds since 1970 UTC.
+    at: int
+    #: The act in `log/quarantine`, empty if there was nothing to keep.
+    quarantine_id: str = ""
+    #: Transactions kept there.
+    kept: int = 0
+
+
+def uncompared(values: Mapping[str, bytes]) -> Uncompared | None:
+    """Return what is kept of the last such snapshot, None if there was none."""
+    value = values.get(_NAME)
+    return None if value is None else msgspec.msgpack.decode(value, type=Uncompared)
+
+
+def keep_uncompared(found: Uncompared) -> PutValue:
+    """Return the write that makes it durable."""
+    return PutValue(name=_NAME, value=msgspec.msgpack.encode(found))
+
+
+class Keeper:
+    """Keeps what a snapshot would drop of this node's front, as it was at start.
+
+    Args:
+        view: The newest that this node knew.
+    """
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        front: Front,
+        payloads: LocalPayloadStore,
+        state: FrontState,
+        view: View,
+    ) -> None:
+        self._config = config
+        self._front = front
+        self._payloads = payloads
+        self._state = state
+        self._view = view
+
+    def keep(self, snapshot: FrontSnapshot, incarnation: int, peer: str, at: int) -> Uncompared:
+        """Write to `log/quarantine` what goes, fsynced; blocks.  Done again it adds nothing.
+
+        Args:
+            incarnation: Under which this node goes on.
+            peer: Node that gave the snapshot.
+            at: Wall clock, microseconds since 1970 UTC.
+
+        Raises:
+            CorruptLogError: The front lacks a run of its queue.
+            StorageError: Do it again: nothing was dropped.
+        """
+        runs = self._runs(snapshot, incarnation)
+        quarantine_id = ""
+        if runs:
+            quarantine_id = act_id(self._state, [run.stored for run in runs])
+            export = Export(
+                self._front, self._payloads, self._config.data_dir, self._state.core.tables
+            )
+            export.write(quarantine_id, runs)
+        return Uncompared(
+            position=self._state.core.base.position,
+            snapshot_position=snapshot.position,
+            peer=peer,
+            at=at,
+            quarantine_id=quarantine_id,
+            kept=sum(run.stored.entry.header.n for run in runs),
+        )
+
+    def _runs(self, snapshot: FrontSnapshot, incarnation: int) -> list[GivenUp]:
+        core, own = self._state.core, self._config.node_id
+        watermark = snapshot.watermarks.get(own, 0)
+        end = core.base.position
+        runs = [
+            # The end of the queue that no table holds for certain.
+            *ordered_runs(self._front, self._state.published, end),
+            *waiting_runs(
+                core, own, self._state.incarnation, self._view.epoch,
+                lambda header: not _stays(header, own, incarnation, watermark),
+            ),
+        ]  # fmt: skip
+        known = _known_ids(snapshot, runs)
+        return given_up(runs, end, own, self._view, lambda stored: stored.ids[:16] in known)
+
+
+def _stays(header: RunHeader, own: str, incarnation: int, watermark: int) -> bool:
+    """Return whether a waiting run outlives the snapshot (`ResetFront`)."""
+    if not header.seq:
+        return True
+    return (header.origin, header.incarnation) == (own, incarnation) and header.seq > watermark
+
+
+def _known_ids(snapshot: FrontSnapshot, runs: Sequence[StoredEntry]) -> set[bytes]:
+    """Return which of the runs' first ids are among the last positions of the snapshot."""
+    wanted = {stored.ids[:16] for stored in runs}
+    end = () if snapshot.last is None else ((0, snapshot.last.ids),)
+    pieces = chain(snapshot.recent_ids, end) if wanted else ()
+    return {
+        found for _, ids in pieces for at in range(0, len(ids), 16)
+        if (found := ids[at : at + 16]) in wanted
+    }  # fmt: skip

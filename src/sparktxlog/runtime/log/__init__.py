@@ -1,0 +1,1 @@
+"""The published log: writing it, shortening it, the history of its epochs."""

@@ -1,0 +1,399 @@
+"""The epochs of a node as people and clients see them: phase, changes, `force`, who hears whom.
+
+What an operator asks becomes an event of the core, and its answer ends the wait.  Nothing is
+decided here: a refusal carries the core's reason (definite), a missing answer is UNKNOWN.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import uuid
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import structlog
+
+from sparktxlog.config import NodeConfig
+from sparktxlog.errors import CommitStateUnknownError, InvalidRequestError, LocalProtocolError
+from sparktxlog.model.ids import NodeId
+from sparktxlog.protocol.actions import TellChange, TellPhase
+from sparktxlog.protocol.events import ChangeRequested, Event, ForceRequested
+from sparktxlog.protocol.master import Master
+from sparktxlog.protocol.messages import Post
+from sparktxlog.protocol.phases import Phase
+from sparktxlog.protocol.view import Seat, View, Voided, decision_digest
+from sparktxlog.runtime.commit.receipts import Receipts
+from sparktxlog.runtime.log.epoch_history import EpochHistory, view_of
+from sparktxlog.runtime.membership.reachability import (
+    HEARD_US,
+    AddressReports,
+    Found,
+    differing_addresses,
+)
+from sparktxlog.runtime.membership.restriction import Restriction
+from sparktxlog.runtime.membership.unseen_transactions import Losses
+
+_log = structlog.get_logger("sparktxlog.epochs")
+
+#: Phases in which what clients wait for may never come from here.
+_DETACHED = (Phase.IDLE, Phase.JOINING, Phase.FAULT)
+_TAKING_PART = (Phase.NORMAL, Phase.SUSPECT, Phase.WEDGED, Phase.WITNESS)
+
+Edit = Callable[[tuple[Seat, ...]], tuple[Seat, ...]]
+
+
+class Epochs:
+    """Follows the core's phases and carries operators' wishes to it.
+
+    Args:
+        master: The core, for reading.
+        cluster: Name of the cluster: the beginning of a forced lineage.
+        node_id: This node.
+        receipts: Who waits for transactions.
+        tell: Puts an event into the core's queue.
+        links_up: Returns the nodes that this one is linked to.
+        is_joiner: Returns whether one of them only wants to join: it has no vote.
+        addresses: Returns which of several addresses of a peer answer this node.
+        now: Log clock, microseconds.
+        history: Told of each epoch that comes into force.
+        halted: Returns why this node takes no more part; empty = it does.
+        config: Settings, of which a decided view may be another one.
+    """
+
+    def __init__(
+        self,
+        *,
+        master: Master,
+        cluster: str,
+        node_id: NodeId,
+        receipts: Receipts,
+        tell: Callable[[Event], None],
+        links_up: Callable[[], Iterable[str]],
+        addresses: Callable[[], Found],
+        now: Callable[[], int],
+        history: EpochHistory,
+        halted: Callable[[], str] = str,
+        is_joiner: Callable[[str], bool] = lambda node_id: False,
+        config: NodeConfig | None = None,
+    ) -> None:
+        self._config = config
+        self._master = master
+        self._cluster = cluster
+        self._node_id = node_id
+        self._receipts = receipts
+        self._tell = tell
+        self._links_up = links_up
+        self._own_addresses = addresses
+        self._now = now
+        self.history = history
+        self._halted = halted
+        self._losses = Losses(master)
+        self._tickets = itertools.count(1)
+        self._waiting: dict[int, asyncio.Future[TellChange]] = {}
+        #: Node → (when it said so, whom it is linked to).
+        self._hears: dict[str, tuple[int, frozenset[str]]] = {}
+        self._addresses = AddressReports()
+        #: Why the phase is what it is.
+        self.reason = first_reason(master.phase, master.view, node_id)
+        self._is_joiner = is_joiner
+        self.restriction = Restriction(master, node_id, self._voices, now)
+
+    # -- what the core tells -----------------------------------------------------------------------
+
+    def on_phase(self, told: TellPhase) -> None:
+        """Log the node's new part; clients that wait learn when it is none."""
+        self.reason = told.reason
+        self.restriction.look()
+        if told.phase is not Phase.IDLE:  # JOINING follows at once
+            self.history.take_up(told.view, told.phase)
+        level = _log.info if told.phase in (Phase.NORMAL, Phase.WITNESS) else _log.warning
+        level(
+            "phase", phase=told.phase.value, epoch=told.view.epoch, lineage=told.view.lineage,
+            members=list(told.view.members), reason=told.reason,
+        )  # fmt: skip
+        if told.phase in _DETACHED:
+            self._receipts.detach(f"this node is {told.phase.value}: {told.reason}")
+
+    def on_change(self, told: TellChange) -> None:
+        """Answer who waits for a change."""
+        _log.warning("change of places", epoch=told.epoch, reason=told.text)
+        future = self._waiting.pop(told.ticket, None)
+        if future is not None and not future.done():
+            future.set_result(told)
+
+    def on_hears(self, node_id: str, hears: Iterable[str]) -> None:
+        """Note whom a peer says it is linked to."""
+        self._hears[node_id] = (self._now(), frozenset(hears))
+        self.restriction.look()
+
+    def on_addresses(self, node_id: str, found: Found) -> None:
+        """Note which addresses a peer says that answer it."""
+        self._addresses.note(node_id, found, self._now())
+
+    def on_post(self, post: Post) -> None:
+        """Note how many transactions a member says that it has."""
+        self._losses.on_post(post, self._now())
+
+    # -- what operators ask ------------------------------------------------------------------------
+
+    async def change(self, edit: Edit, timeout: float) -> dict[str, Any]:
+        """Propose another roster and return the view that has it.
+
+        Raises:
+            LocalProtocolError: The core refused, with its reason (definite).
+            CommitStateUnknownError: Not decided in time; it may still be (not definite).
+        """
+        roster = edit(self._master.view.roster)
+        ticket = next(self._tickets)
+        return await self._ask(ticket, ChangeRequested(ticket=ticket, roster=roster), timeout)
+
+    async def set_quorum(self, rule: str, timeout: float) -> dict[str, Any]:
+        """Propose another acquisition quorum and return the view that has it; errors as `change`.
+
+        Args:
+            rule: See `View.quorum_rule`.
+            timeout: Seconds to wait for the decision.
+        """
+        ticket, roster = next(self._tickets), self._master.view.roster
+        event = ChangeRequested(ticket=ticket, roster=roster, quorum_rule=rule)
+        return await self._ask(ticket, event, timeout)
+
+    async def void(self, voided: Voided, timeout: float) -> dict[str, Any]:
+        """Propose that a run takes no effect (P32) and return the view; errors as `change`."""
+        ticket, roster = next(self._tickets), self._master.view.roster
+        event = ChangeRequested(ticket=ticket, roster=roster, void=voided)
+        return await self._ask(ticket, event, timeout)
+
+    async def force(
+        self, confirmation: str, timeout: float, *, though_linked: bool = False
+    ) -> dict[str, Any]:
+        """Let this node go on alone (P23); return the view, and what may be lost.
+
+        Args:
+            confirmation: What `force_text` says.
+            timeout: Seconds to wait for it.
+            though_linked: The operator says that linked voters do not count either.
+
+        Raises:
+            InvalidRequestError: The confirmation is not `force_text` (definite).
+            LocalProtocolError: Another voter is linked (definite); else as `change`.
+            CommitStateUnknownError: As `change`.
+        """
+        if confirmation.strip() != self.force_text():
+            raise InvalidRequestError(
+                "the confirmation is not this node's id and its current epoch",
+                hint=f"If all other nodes are dead for certain, confirm with "
+                f"{self.force_text()!r}: with any of them alive the log forks.",
+                expected=self.force_text(),
+            )
+        linked = self.linked_voters()
+        if linked and not though_linked:
+            raise LocalProtocolError(
+                f"nothing was changed: {', '.join(linked)} is linked and may vote: it is not dead",
+                hint="Remove a dead node with `sparktxlog peer remove`; the linked ones decide it. "
+                "If they shall be left behind all the same, add --though-linked.",
+                linked=linked,
+            )
+        shown, ticket = self._losses.shown(), next(self._tickets)
+        lineage = f"{self._cluster}-{uuid.uuid4().hex[:12]}"
+        event = ForceRequested(ticket=ticket, lineage=lineage)
+        view = await self._ask(ticket, event, timeout)
+        return view | {"may_be_lost": self._losses.of(shown, self._now())}
+
+    def force_text(self) -> str:
+        """Return what an operator types to confirm `force`."""
+        return f"{self._node_id} {self._master.view.epoch}"
+
+    def linked_voters(self) -> list[str]:
+        """Return the other nodes with a vote that this one is linked to, in precedence order."""
+        up = set(self._voices())
+        return [
+            str(seat.node_id)
+            for seat in self._master.view.roster
+            if seat.weight and seat.node_id in up and seat.node_id != self._node_id
+        ]
+
+    def _voices(self) -> list[str]:
+        """Return the linked nodes whose votes and promises count."""
+        return [node for node in self._links_up() if not self._is_joiner(node)]
+
+    async def _ask(self, ticket: int, event: Event, timeout: float) -> dict[str, Any]:
+        halted = self._halted()
+        if halted:  # the core is not asked any more
+            raise LocalProtocolError(
+                f"nothing was changed: this node takes no more part: {halted}",
+                hint="Ask a node that goes on; see `sparktxlog status`.",
+            )
+        future: asyncio.Future[TellChange] = asyncio.get_running_loop().create_future()
+        self._waiting[ticket] = future
+        self._tell(event)
+        try:
+            async with asyncio.timeout(timeout):
+                told = await future
+        except TimeoutError:
+            raise CommitStateUnknownError(
+                f"the change was not decided in {timeout:g} s",
+                hint="It may still be: look at GET /v1/epochs before asking again.",
+            ) from None
+        finally:
+            self._waiting.pop(ticket, None)
+        if told.epoch is None:
+            raise LocalProtocolError(
+                f"nothing was changed: {told.text}", hint="See `sparktxlog peer list`."
+            )
+        return self.view()
+
+    def losses(self) -> list[dict[str, Any]]:
+        """Return per other member what it showed last, and what of it `force` would leave."""
+        return self._losses.of(self._losses.shown(), self._now())
+
+    # -- what is shown -----------------------------------------------------------------------------
+
+    def warnings(self) -> list[dict[str, str]]:
+        """Return what an operator should change, each with a code and a sentence."""
+        view = self._master.view
+        found = []
+        voters = [seat.node_id for seat in view.roster if seat.weight]
+        if len(view.roster) > 1 and len(voters) == 1:
+            others = ", ".join(seat.node_id for seat in view.roster if not seat.weight)
+            text = (
+                f"{voters[0]} alone has all votes, as `peer force` leaves it: without it {others} "
+                "cannot go on.  Give votes back with `sparktxlog peer set NODE --weight 1`."
+            )
+            found.append({"code": "sole-voter", "text": text})
+        if self._config is not None:
+            found += [{"code": "not-in-force", "text": t} for t in differences(self._config, view)]
+        return found
+
+    def decision(self, lineage: str, epoch: int) -> str:
+        """Return the digest of the decision on an epoch, empty = configured or not known here."""
+        view = self._master.view
+        if epoch <= 1:
+            return ""
+        if (view.lineage, view.epoch) == (lineage, epoch):
+            return decision_digest(view)
+        record = self.history.find(lineage, epoch)
+        return "" if record is None else decision_digest(view_of(record))
+
+    def shown(self, lineage: str, epoch: int) -> tuple[str, int, str]:
+        """Return what a greeting shows: decision, end of the queue, and the chain hash there.
+
+        Args:
+            lineage, epoch: What the greeting names.  The core may be in a later epoch already,
+                which is told of only once it is durable.
+        """
+        base = self._master.base
+        return self.decision(lineage, epoch), base.position, base.chain_hash.hex()
+
+    def takes_part(self) -> tuple[bool, str]:
+        """Return whether this node has a part in its epoch, and which one (readiness)."""
+        master, reason = self._master, self.reason
+        phase, view = master.phase, master.view
+        takes_part = phase in _TAKING_PART
+        if phase is Phase.WITNESS and not view.is_current(self._node_id, master.incarnation):
+            takes_part = False
+            reason = f"votes once the members have admitted it under {master.incarnation}"
+        text = f"{phase.value} in epoch {view.epoch}"
+        return takes_part, f"{text}: {reason}" if reason else text
+
+    def view(self) -> dict[str, Any]:
+        """Return the current view for people."""
+        status, view = self._master.status(), self._master.view
+        return {
+            "phase": status.phase.value,
+            "phase_reason": self.reason,
+            "lineage": view.lineage,
+            "ancestors": [{"lineage": name, "epoch": epoch} for name, epoch in view.ancestors],
+            "epoch": view.epoch,
+            "members": list(view.members),
+            "quorum": view.quorum,
+            "quorum_rule": view.quorum_rule,
+            "suspects": list(status.suspects),
+            "restricted": self.restriction.shown(),
+            "duty": duty_master(view, status.suspects),
+            "roster": [
+                {
+                    "id": seat.node_id,
+                    "url": seat.url,
+                    "weight": seat.weight,
+                    "witness": seat.witness,
+                    "incarnation": seat.incarnation,
+                    "member": seat.node_id in view.members,
+                }
+                for seat in view.roster
+            ],
+            "begins_after": {
+                "position": view.end.position, "chain_hash": view.end.chain_hash.hex()
+            },
+        }  # fmt: skip
+
+    def linked_nodes(self) -> tuple[str, ...]:
+        """Return the nodes this one is linked to, for its peers' matrices."""
+        return tuple(sorted(self._links_up()))
+
+    def reachability(self) -> dict[str, Any]:
+        """Return who is linked to whom, as far as known here, and where that differs.
+
+        `addresses` says the same of each address of nodes that have several: which observer's
+        checks it answers.
+        """
+        now, places = self._now(), [str(seat.node_id) for seat in self._master.view.roster]
+        hears = {
+            node: set(found) for node, (at, found) in self._hears.items() if now - at <= HEARD_US
+        }
+        hears[str(self._node_id)] = set(self._links_up())
+        matrix = {
+            observer: {other: other in hears[observer] for other in places if other != observer}
+            for observer in places
+            if observer in hears
+        }
+        differing = sorted(
+            other
+            for other in places
+            if len({row[other] for row in matrix.values() if other in row}) > 1
+        )
+        own = self._own_addresses()
+        addresses = self._addresses.matrix(str(self._node_id), own, places, now)
+        return {
+            "linked": matrix,
+            "differing": differing,
+            "addresses": addresses,
+            "differing_addresses": differing_addresses(addresses),
+        }
+
+
+def differences(config: NodeConfig, view: View) -> list[str]:
+    """Return where a decided view is not what the configuration says, a sentence for each."""
+    found = []
+    if config.quorum_rule != view.quorum_rule:
+        found.append(
+            f"acquisition-quorum is {config.quorum_rule} in the configuration, {view.quorum_rule} "
+            f"is in force: change that with `sparktxlog peer set-quorum {config.quorum_rule}`, or "
+            "the configuration."
+        )
+    for place in config.places:
+        seat = view.seat(place.id)
+        if seat is not None and seat.weight != place.weight:
+            found.append(
+                f"the weight of {place.id} is {place.weight} in the configuration, {seat.weight} "
+                f"is in force: change that with `sparktxlog peer set {place.id} --weight "
+                f"{place.weight}`, or the configuration."
+            )
+    return found
+
+
+def first_reason(phase: Phase, view: View, node_id: NodeId) -> str:
+    """Return why a node starts in its phase: of that one the core tells nothing."""
+    if phase is Phase.JOINING:
+        members = ", ".join(member for member in view.members if member != node_id)
+        return f"no member of epoch {view.epoch} at the start: waits for {members} to admit it"
+    if phase is Phase.WEDGED:
+        return f"promised a ballot before the start: what follows epoch {view.epoch} is open"
+    return ""
+
+
+def duty_master(view: View, suspects: Iterable[str]) -> str | None:
+    """Return the master on duty: the first member that is not missed."""
+    missing = set(suspects)
+    return next((str(member) for member in view.members if member not in missing), None)

@@ -1,0 +1,144 @@
+"""How a node begins: the core's settings, from the configuration or as one that joins."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+
+from sparktxlog.config import NodeConfig
+from sparktxlog.errors import NewerReleaseError
+from sparktxlog.protocol.recovery import MasterConfig, RecoveredState
+from sparktxlog.protocol.versions import NEWEST, OLDEST
+from sparktxlog.protocol.view import Seat, View
+from sparktxlog.runtime.membership.joining import JoinOrder, join_order
+from sparktxlog.runtime.membership.standings import INSTANCE
+from sparktxlog.storage.interfaces import PutValue
+
+#: Name of the log, given when it was founded.
+_LINEAGE = "lineage"
+#: Wire version in force when it was founded; logs that have none are older.
+_VERSION = "founding-version"
+_US = 1_000_000
+
+
+def configured_seats(config: NodeConfig) -> tuple[Seat, ...]:
+    """Return the roster that the configuration describes, in precedence order."""
+    return tuple(
+        Seat(node_id=place.id, url=place.url, weight=place.weight, witness=place.witness)
+        for place in config.places
+    )
+
+
+def core_config(
+    config: NodeConfig,
+    *,
+    order: JoinOrder | None = None,
+    incarnation: int = 1,
+    values: Mapping[str, bytes] = MappingProxyType({}),
+) -> MasterConfig:
+    """Return the core's settings.
+
+    Args:
+        order: What a node was told that joins: it is no member of the log's first epoch, nor of
+            any other one until it is admitted.
+        incarnation: Of this node.
+        values: Kept by the front: the wire version in force when the log was founded (`found`).
+    """
+    members, version = config.members, int(values.get(_VERSION, OLDEST))
+    if order is not None:
+        incarnation = max(incarnation, order.incarnation)
+        members = tuple(member for member in members if member != config.node_id)
+        version = OLDEST
+    return MasterConfig(
+        node_id=config.node_id,
+        members=members,
+        quorum=min(config.acquisition_quorum, max(1, len(members))),
+        lineage=config.lineage if order is None else order.lineage,
+        epoch=1 if order is None else 0,
+        incarnation=incarnation,
+        suspect_timeout_us=int(config.suspect_timeout * _US),
+        start_timeout_us=int(config.start_timeout * _US),
+        auto_evict=config.eviction == "auto",
+        quorum_rule=config.quorum_rule,
+        roster=configured_seats(config),
+        # A witness keeps no queue whose ids could be repeated.
+        id_window=1 if config.is_witness else config.id_window,
+        id_window_us=int(config.id_window_time * _US),
+        push_limit_bytes=config.run_limit_bytes,
+        inline_limit_bytes=config.inline_limit,
+        stage_timeout_us=int(config.stage_timeout * _US),
+        idle_round_min_us=int(config.idle_round_min * _US),
+        idle_round_max_us=int(config.idle_round_max * _US),
+        max_run=config.run_limit_transactions,
+        max_incoming_bytes=config.incoming_limit_bytes,
+        newest=newest_version(config),
+        version=version,
+    )
+
+
+def found(config: NodeConfig, values: Mapping[str, bytes]) -> list[PutValue]:
+    """Return what is kept of the log's beginning, if this is the first start: version and name.
+
+    The log works by this release's wire version from its first epoch on; nodes of an older release
+    cannot found it with this one (P31).
+
+    A log that one node begins would have the name of any other that a node of this id began, and a
+    worker could not tell them apart.  The name of one that several nodes begin together follows
+    from the cluster's name and its members, so that all have it before they ever met.  Old logs
+    keep theirs.
+    """
+    if INSTANCE in values or join_order(values) is not None:
+        return []
+    writes = [PutValue(name=_VERSION, value=str(newest_version(config)).encode())]
+    if not config.peers:
+        name = f"{config.cluster}-{uuid.uuid4().hex[:12]}"
+        writes.append(PutValue(name=_LINEAGE, value=name.encode()))
+    return writes
+
+
+def newest_version(config: NodeConfig) -> int:
+    """Return the newest wire version that this node speaks."""
+    return config.wire_version or NEWEST
+
+
+def check_version(config: NodeConfig, core: RecoveredState, directory: Path) -> None:
+    """Check that this release knows all that the log on this disk works by (P31).
+
+    Raises:
+        NewerReleaseError: A newer release raised the log's version (definite).
+    """
+    newest, version = newest_version(config), OLDEST if core.view is None else core.view.version
+    if core.ballot is not None and core.ballot.accepted is not None:
+        version = max(version, core.ballot.accepted.view.version)
+    if version > newest:
+        raise NewerReleaseError(
+            f"{directory}: the log works by wire version {version}, this release speaks {OLDEST} "
+            f"to {newest}",
+            hint="Start the newer release: the log's version never goes back.",
+            path=str(directory),
+        )
+
+
+def with_lineage(
+    config: NodeConfig,
+    view: View | None,
+    order: JoinOrder | None,
+    values: Mapping[str, bytes] = MappingProxyType({}),
+) -> NodeConfig:
+    """Return the settings with the name of the log, where it does not follow from them any more.
+
+    Workers and tables know a log by its first lineage for ever: what `force` makes of it continues
+    the same positions and hashes.
+
+    Args:
+        values: Kept by the front: the name that the log got when it was founded (`found`).
+    """
+    if view is not None:
+        return replace(config, log_lineage=view.ancestors[0][0] if view.ancestors else view.lineage)
+    if order is not None:
+        return replace(config, log_lineage=order.log or order.lineage)
+    founded = values.get(_LINEAGE, b"").decode()
+    return replace(config, log_lineage=founded) if founded else config

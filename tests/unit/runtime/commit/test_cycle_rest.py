@@ -1,0 +1,64 @@
+"""The cycle tells the core of moments of rest that it waits for (protocol P13)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from sparktxlog.protocol.actions import Action
+from sparktxlog.protocol.events import Event, Rested
+from sparktxlog.runtime.commit.cycle import Cycle
+
+
+class WaitingCore:
+    """A core that waits for a moment of rest, until it is told of one."""
+
+    def __init__(self) -> None:
+        self.wants_rest = True
+        self.view = None
+        self.events: list[Event] = []
+
+    def next_deadline(self) -> int | None:
+        return None
+
+    def handle_all(self, events: Sequence[Event], now: int, wall: int) -> list[Action]:
+        self.events += events
+        self.wants_rest = not any(isinstance(event, Rested) for event in events)
+        return []
+
+
+def cycle_of(core: WaitingCore, executor: object, is_busy: Callable[[], bool]) -> Cycle:
+    parts = {name: cast(Any, None) for name in ("holdings", "receipts")}
+    return Cycle(
+        master=cast(Any, core), executor=cast(Any, executor), **parts,
+        clock=cast(Any, SimpleNamespace(now=lambda: 0, wall=lambda: 0)), run_limit=(1, 1),
+        id_window=1, first_ticket=1, on_fatal=lambda alarm: None, is_busy=is_busy,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("hindrance", ["writing", "depth", "publisher"])
+def test_the_core_is_told_once_nothing_hinders(hindrance: str) -> None:
+    async def main() -> None:
+        core, busy = WaitingCore(), {hindrance: True}
+        executor = SimpleNamespace(
+            writing=hindrance == "writing", depth=int(hindrance == "depth"), put=lambda items: None
+        )
+        cycle = cycle_of(core, executor, lambda: "publisher" in busy)
+        task = asyncio.create_task(cycle.run())
+        for _ in range(5):
+            cycle.look_for_rest()
+            await asyncio.sleep(0)
+        assert core.events == []
+        busy.clear()
+        executor.writing, executor.depth = False, 0
+        for _ in range(5):
+            cycle.look_for_rest()
+            await asyncio.sleep(0)
+        assert core.events == [Rested()]
+        task.cancel()
+
+    asyncio.run(main())

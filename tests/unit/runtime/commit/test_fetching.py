@@ -1,0 +1,165 @@
+"""Transfers of staged files that a kill interrupted, and faults nobody foresaw."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from tests.storage_samples import parquet_bytes, staged_of
+
+from sparktxlog.codec.payload import digest_of, encode_payload
+from sparktxlog.errors import PeerTimeoutError, TransportError
+from sparktxlog.model.ids import NodeId
+from sparktxlog.model.operation import Block, OperationKind, RunManifest, StagedFile
+from sparktxlog.protocol.events import Event, FetchFailed, FilesHeld, PayloadArrived
+from sparktxlog.protocol.messages import Announcement, RunHeader
+from sparktxlog.runtime.commit.fetching import Fetcher
+from sparktxlog.runtime.commit.holdings import Holdings
+from sparktxlog.storage.payloads import LocalPayloadStore
+from sparktxlog.transport.peers import PeerLink
+
+CONTENT = parquet_bytes()
+FILE = staged_of("0a0a/orders/part-0.parquet", CONTENT)
+
+
+class Origin:
+    """A peer that serves one run and its file."""
+
+    node_id = "B"
+
+    def __init__(self, payload: bytes, failure: Exception | None = None) -> None:
+        self.payload, self.failure = payload, failure
+        self.offsets: list[int] = []
+
+    async def get_announced(self, digest: bytes) -> bytes:
+        if self.failure is not None:
+            raise self.failure
+        return self.payload
+
+    def stream(self, file: StagedFile, offset: int) -> Iterator[bytes]:
+        if offset >= len(CONTENT):
+            raise TransportError("answered 416")  # as a real peer does
+        self.offsets.append(offset)
+        yield CONTENT[offset:]
+
+
+def staged_run() -> bytes:
+    block = Block(table="orders", kind=OperationKind.APPEND, txs=(0,), files=(FILE,))
+    manifest = RunManifest(n=1, ids=bytes(16), submitted_at=1, blocks=(block,))
+    return encode_payload(manifest, [])
+
+
+def prefetch(store: LocalPayloadStore, origin: Origin) -> Event:
+    """Prefetch the run; return what the core is told."""
+
+    async def main() -> Event:
+        told: asyncio.Queue[Event] = asyncio.Queue()
+        fetcher = Fetcher(
+            cast(Any, {"B": cast(PeerLink, origin)}), store,
+            Holdings(foreign_limit_bytes=1 << 20, cache_limit_bytes=1 << 20), told.put_nowait,
+        )  # fmt: skip
+        fetcher.prefetch(
+            Announcement(
+                lineage="l", epoch=1, origin=NodeId("B"), digest=digest_of(origin.payload),
+                size_bytes=len(origin.payload), staged_bytes=FILE.size_bytes,
+            )
+        )  # fmt: skip
+        try:
+            return await asyncio.wait_for(told.get(), 10)
+        finally:
+            await fetcher.close()
+
+    return asyncio.run(main())
+
+
+def broken_off(store: LocalPayloadStore, file: StagedFile, content: bytes) -> None:
+    """Leave what a node leaves that dies after it received `content`."""
+
+    def chunks() -> Iterator[bytes]:
+        yield content
+        raise TransportError("the node dies here")
+
+    with pytest.raises(TransportError):
+        store.receive(file, chunks())
+
+
+@pytest.mark.parametrize("held", [0, 7, len(CONTENT)])
+def test_a_broken_off_transfer_goes_on_where_it_stood(tmp_path: Path, held: int) -> None:
+    store = LocalPayloadStore(tmp_path)
+    broken_off(store, FILE, CONTENT[:held])
+    origin = Origin(staged_run())
+    assert isinstance(prefetch(store, origin), FilesHeld)
+    assert origin.offsets == ([] if held == len(CONTENT) else [held])
+    store.verify(FILE)
+
+
+def test_a_whole_but_torn_transfer_is_fetched_again(tmp_path: Path) -> None:
+    store = LocalPayloadStore(tmp_path)
+    broken_off(store, FILE, bytes(len(CONTENT)))
+    origin = Origin(staged_run())
+    assert isinstance(prefetch(store, origin), FilesHeld)
+    assert origin.offsets == [0]
+    store.verify(FILE)
+
+
+def test_a_fault_nobody_foresaw_is_told_too(tmp_path: Path) -> None:
+    told = prefetch(LocalPayloadStore(tmp_path), Origin(staged_run(), RuntimeError("a mistake")))
+    assert isinstance(told, FetchFailed)
+    assert "a mistake" in told.reason
+
+
+class Source:
+    """A peer that answers a question for a run with a failure, or with the run."""
+
+    def __init__(self, node_id: str, answer: Exception | bytes) -> None:
+        self.node_id, self.answer = node_id, answer
+
+    async def get_run(self, header: RunHeader) -> bytes:
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+PLAIN = encode_payload(RunManifest(n=1, ids=bytes(16), submitted_at=1, blocks=()), [])
+GONE = TransportError("not held there", status=404)
+SILENT = PeerTimeoutError("no answer")
+
+
+@pytest.mark.parametrize(
+    ("answers", "is_missed"),
+    [
+        ([GONE, GONE], True),
+        ([GONE, SILENT], False),
+        ([SILENT, GONE], False),
+        ([TransportError("busy", status=503), GONE], False),
+        ([GONE, PLAIN], False),
+        ([], False),
+    ],
+)
+def test_a_run_is_missed_when_all_sources_say_that_they_have_it_not(
+    tmp_path: Path, answers: list[Exception | bytes], is_missed: bool
+) -> None:
+    header = RunHeader(
+        epoch=1, ts=1, origin=NodeId("B"), incarnation=1, seq=1, n=1, digest=digest_of(PLAIN),
+        size_bytes=len(PLAIN),
+    )  # fmt: skip
+
+    async def main() -> list[RunHeader]:
+        missed: list[RunHeader] = []
+        told: asyncio.Queue[Event] = asyncio.Queue()
+        sources = {str(n): Source(str(n), answer) for n, answer in enumerate(answers)}
+        fetcher = Fetcher(
+            cast(Any, sources), LocalPayloadStore(tmp_path),
+            Holdings(foreign_limit_bytes=1 << 20, cache_limit_bytes=1 << 20), told.put_nowait,
+            missed.append,
+        )  # fmt: skip
+        fetcher.fetch(header, [*sources, "no link to it"])
+        event = await asyncio.wait_for(told.get(), 10)
+        assert isinstance(event, PayloadArrived if PLAIN in answers else FetchFailed)
+        await fetcher.close()
+        return missed
+
+    assert asyncio.run(main()) == [header] * is_missed

@@ -1,0 +1,403 @@
+"""The donor: who may be one, leases and their end, chunks and digests under a lease."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from tests.replica_lakes import (
+    DEFINITION,
+    SIGNATURE,
+    append_rows,
+    contents,
+    report_of,
+    tree_digest,
+    write_state,
+)
+
+from sparktxlog.config import load_config
+from sparktxlog.errors import (
+    BusyError,
+    CorruptLogError,
+    LeaseGoneError,
+    NotFoundError,
+    StorageError,
+    TxLogError,
+    UnauthorizedError,
+    UnknownTableError,
+)
+from sparktxlog.model.report import WorkerReport
+from sparktxlog.model.table import TableDefinition
+from sparktxlog.runtime.donors.copy_throttle import Turns
+from sparktxlog.runtime.donors.donor import MAX_LEASES, Donor, _step_back
+from sparktxlog.runtime.fleet.replicas import LogEnds, Replicas
+from sparktxlog.runtime.metrics import Metrics
+from sparktxlog.storage.chunks import Chunk, ChunkReader
+from sparktxlog.storage.pins import PinnedFile
+
+CHUNK = 65_536
+
+
+class World:
+    """A donor with a lake of one table, and a clock that stands still."""
+
+    def __init__(self, directory: Path, **settings: Any) -> None:
+        values = {
+            "node-id": "A", "master-url": "http://127.0.0.1:7070", "data-dir": str(directory),
+            "replication.chunk-bytes": CHUNK, "replication.lease": 60,
+        } | settings  # fmt: skip
+        self.config = load_config(None, values, {})
+        self.lake = self.config.lake_dir
+        self.now = 1_000.0
+        self.tables: dict[str, TableDefinition] = {"t": DEFINITION}
+        self.metrics = Metrics()
+        self.replicas = Replicas(
+            node_id="A", lineage=self.config.lineage, dead_after_us=1,
+            ends=lambda: LogEnds(position=100, published=100),
+            hash_at=lambda position: bytes([position] * 32), saved={},
+        )  # fmt: skip
+        self.donor = Donor(
+            config=self.config, replicas=self.replicas, catalog=lambda: self.tables,
+            metrics=self.metrics, turns=Turns(0.1), clock=lambda: self.now,
+        )  # fmt: skip
+        self.version = append_rows(self.lake / "t", 10_000, seed=1)
+
+    def report(self, position: int = 10, worker: str = "w", version: int | None = None) -> None:
+        """Take in a report of the own replica."""
+        self.take(self.report_at(position, worker, version))
+
+    def report_at(
+        self, position: int, worker: str = "w", version: int | None = None
+    ) -> WorkerReport:
+        status = {"node_id": "A", "lineage": self.config.lineage, "epoch": 1,
+                  "position": position, "chain_hash": bytes([position] * 32).hex()}  # fmt: skip
+        return report_of(status, self.version if version is None else version, worker)
+
+    def take(self, report: WorkerReport) -> None:
+        self.replicas.accept(report, int(self.now * 1e6))
+
+    def leases(self) -> list[str]:
+        """Return the leases on disk."""
+        root = self.lake / "_sparktxlog" / "leases"
+        return sorted(path.name for path in root.iterdir()) if root.exists() else []
+
+    def metric(self, name: str) -> float:
+        return self.metrics.registry.get_sample_value(f"sparktxlog_donor_{name}") or 0.0
+
+
+@asynccontextmanager
+async def world(directory: Path, **settings: Any) -> AsyncIterator[World]:
+    found = World(directory, **settings)
+    await found.donor.start()
+    try:
+        yield found
+    finally:
+        await found.donor.close()
+        assert found.leases() == []
+
+
+async def unpinned(here: World, count: int) -> None:
+    """Wait until so many leases are left on disk."""
+    async with asyncio.timeout(10):
+        while len(here.leases()) != count:
+            await asyncio.sleep(0.01)
+
+
+def test_a_grant_says_what_the_newest_report_says(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with world(tmp_path) as here:
+            here.report(5, version=0)
+            here.report(10)
+            write_state(here.lake, "w", 12)
+            grant = await here.donor.grant("w of B")
+            assert (grant.position, grant.chain_hash) == (10, bytes([10] * 32).hex())
+            assert (grant.node_id, grant.url) == ("A", "http://127.0.0.1:7070")
+            assert (grant.lineage, grant.epoch) == (here.config.lineage, 1)
+            assert (grant.chunk_bytes, grant.compression, grant.lease_s) == (CHUNK, "zstd", 60)
+            assert len(grant.token) >= 43
+            (table,) = grant.tables
+            assert (table.definition, table.version, table.signature) == (
+                DEFINITION, here.version, SIGNATURE,
+            )  # fmt: skip
+            assert [file.path for file in table.files] == sorted(contents(here.lake / "t"))
+            other = await here.donor.grant("w of C")
+            assert len({grant.token, other.token, grant.lease_id, other.lease_id}) == 4
+            assert here.metric("leases") == 2
+
+    asyncio.run(main())
+
+
+def _diverged(here: World) -> None:
+    here.report(10)
+    table = replace(here.report_at(10).tables["t"], diverged="foreign commit")
+    here.take(replace(here.report_at(10), tables={"t": table}))
+
+
+def _behind_its_report(here: World) -> None:
+    here.report(10)
+    write_state(here.lake, "w", 9)
+
+
+def _made_anew(here: World) -> None:
+    here.report(10)
+    write_state(here.lake, "another", 50)
+
+
+def _other_table(here: World) -> None:
+    here.report(10)
+    here.tables = {}
+
+
+def _version_gone(here: World) -> None:
+    here.report(10, version=7)
+
+
+def _state_torn(here: World) -> None:
+    here.report(10)
+    write_state(here.lake, "w", 10)
+    (here.lake / "_sparktxlog" / "state.json").write_text('{"worker')
+
+
+@pytest.mark.parametrize(
+    ("arrange", "kind", "text"),
+    [
+        (lambda here: None, NotFoundError, "no applied replica"),
+        (lambda here: here.take(here.report_at(0)), NotFoundError, "no applied replica"),
+        (_diverged, NotFoundError, "DIVERGED: table 't': foreign commit"),
+        (lambda here: here.report(101), NotFoundError, "AHEAD"),
+        (_behind_its_report, NotFoundError, "stands at position 9"),
+        (_made_anew, NotFoundError, "no applied replica"),
+        (_other_table, NotFoundError, "not the one of the catalog"),
+        (_version_gone, StorageError, "the log of version 7"),
+        (_state_torn, CorruptLogError, "cannot be read"),
+    ],
+)
+def test_who_is_no_donor_says_why_and_pins_nothing(
+    tmp_path: Path, arrange: Callable[[World], None], kind: type[TxLogError], text: str
+) -> None:
+    async def main() -> None:
+        async with world(tmp_path) as here:
+            arrange(here)
+            with pytest.raises(kind, match=text):
+                await here.donor.grant("w")
+            assert here.leases() == []
+
+    asyncio.run(main())
+
+
+def test_a_lease_lives_as_long_as_it_is_used(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with world(tmp_path) as here:
+            here.report()
+            used, unused = await here.donor.grant("w"), await here.donor.grant("w")
+            for _ in range(3):
+                here.now += 40
+                here.donor.lease(used.lease_id, used.token)
+            await unpinned(here, 1)
+            assert here.leases() == [used.lease_id]
+            with pytest.raises(LeaseGoneError) as caught:
+                here.donor.lease(unused.lease_id, unused.token)
+            assert (caught.value.http_status, caught.value.definite) == (410, True)
+            here.donor.release(used.lease_id, used.token)
+            await unpinned(here, 0)
+            with pytest.raises(LeaseGoneError):
+                here.donor.release(used.lease_id, used.token)
+            assert here.metric("leases") == 0
+
+    asyncio.run(main())
+
+
+def test_nobody_needs_to_ask_for_a_lease_to_expire(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with world(tmp_path, **{"replication.lease": 1}) as here:
+            here.report()
+            await here.donor.grant("w")
+            here.now += 2  # the timer fires a second from now and finds it over
+            await unpinned(here, 0)
+
+    asyncio.run(main())
+
+
+def test_wrong_tokens_open_nothing_and_renew_nothing(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with world(tmp_path) as here:
+            here.report()
+            grant, other = await here.donor.grant("w"), await here.donor.grant("w")
+            here.now += 59
+            for token in ("", "x", other.token, grant.token + "x", "ü"):
+                with pytest.raises(UnauthorizedError):
+                    here.donor.lease(grant.lease_id, token)
+                with pytest.raises(UnauthorizedError):
+                    await here.donor.chunk(grant.lease_id, token, "t", "x", 0, 1)
+            here.now += 2
+            assert here.donor.expire() == [grant.lease_id, other.lease_id]
+
+    asyncio.run(main())
+
+
+def test_too_many_leases_are_refused_as_busy(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with world(tmp_path) as here:
+            here.report()
+            grants = [here.donor.grant("w") for _ in range(MAX_LEASES + 5)]
+            answers = await asyncio.gather(*grants, return_exceptions=True)
+            refused = [answer for answer in answers if isinstance(answer, BusyError)]
+            assert len(refused) == 5
+            assert refused[0].retryable
+            assert len(here.leases()) == MAX_LEASES
+            here.now += 61
+            await here.donor.grant("w")
+
+    asyncio.run(main())
+
+
+def test_pins_of_a_former_start_are_removed(tmp_path: Path) -> None:
+    async def main() -> None:
+        left = tmp_path / "lake" / "_sparktxlog" / "leases" / "old" / "t"
+        left.mkdir(parents=True)
+        (left / "f").write_bytes(b"x")
+        async with world(tmp_path) as here:
+            assert here.leases() == []
+
+    asyncio.run(main())
+
+
+def test_the_copy_is_the_pinned_state_while_the_replica_goes_on(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with world(tmp_path) as here:
+            here.report()
+            before = contents(here.lake / "t")
+            grant = await here.donor.grant("w")
+            append_rows(here.lake / "t", 10, seed=2)
+            table = DeltaTable(here.lake / "t")
+            table.delete()
+            table.vacuum(0, dry_run=False, enforce_retention_duration=False)
+            key = (grant.lease_id, grant.token)
+            got = {}
+            for file in grant.tables[0].files:
+                chunks = [
+                    await here.donor.chunk(*key, "t", file.path, at, CHUNK)
+                    for at in range(0, file.size_bytes, CHUNK)
+                ]
+                assert {chunk.codec for chunk in chunks} <= {"zstd", "identity"}
+                got[file.path] = sum(chunk.plain_bytes for chunk in chunks)
+            assert got == {path: len(data) for path, data in before.items()}
+            names = [("t", path) for path in before]
+            digests = await here.donor.digests(*key, names)
+            assert digests == [tree_digest(data, CHUNK) for data in before.values()]
+            assert here.metric("plain_bytes_total") == sum(map(len, before.values()))
+            assert 0 < here.metric("sent_bytes_total") <= here.metric("plain_bytes_total")
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("table", "path", "kind"),
+    [
+        ("u", "x", UnknownTableError),
+        ("..", "x", UnknownTableError),
+        ("t", "../_sparktxlog/state.json", NotFoundError),
+        ("t", "/etc/passwd", NotFoundError),
+        ("t", "_delta_log/../_delta_log/00000000000000000000.json", NotFoundError),
+        ("t", "", NotFoundError),
+    ],
+)
+def test_only_listed_files_can_be_named(
+    tmp_path: Path, table: str, path: str, kind: type[TxLogError]
+) -> None:
+    async def main() -> None:
+        async with world(tmp_path) as here:
+            here.report()
+            grant = await here.donor.grant("w")
+            write_state(here.lake, "w", 10)
+            key = (grant.lease_id, grant.token)
+            with pytest.raises(kind) as caught:
+                await here.donor.chunk(*key, table, path, 0, 1)
+            assert caught.value.fields["value"] == (path if kind is NotFoundError else table)
+            with pytest.raises(kind):
+                await here.donor.digests(*key, [(table, path)])
+
+    asyncio.run(main())
+
+
+def test_the_size_is_that_of_the_live_files(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with world(tmp_path) as here:
+            with pytest.raises(NotFoundError):
+                await here.donor.size()
+            DeltaTable(here.lake / "t").delete()
+            here.version = append_rows(here.lake / "t", 7, seed=3)
+            here.report()
+            size = await here.donor.size()
+            ((path, size_bytes),) = size.files["t"]
+            assert (here.lake / "t" / path).stat().st_size == size_bytes == size.size_bytes
+            assert (size.node_id, size.position) == ("A", 10)
+
+    asyncio.run(main())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have no priorities of their own")
+def test_copies_give_way_to_the_protocol(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with world(tmp_path) as here:
+            own = os.getpriority(os.PRIO_PROCESS, 0)
+            assert await here.donor._run(os.getpriority, os.PRIO_PROCESS, 0) >= min(own + 1, 19)
+            assert os.getpriority(os.PRIO_PROCESS, 0) == own
+
+    asyncio.run(main())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have no priorities of their own")
+@pytest.mark.parametrize(("before", "after"), [(3, 13), (10, 19)])
+def test_copies_give_way_at_whatever_priority_the_node_has(before: int, after: int) -> None:
+    found = []
+
+    def work() -> None:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), before)
+        _step_back()
+        found.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert found == [after]
+
+
+def test_a_lease_in_use_does_not_expire(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    began, go_on = threading.Event(), threading.Event()
+    read = ChunkReader.read
+
+    def slowly(reader: ChunkReader, file: PinnedFile, offset: int, length: int) -> Chunk:
+        began.set()
+        assert go_on.wait(10)
+        return read(reader, file, offset, length)
+
+    monkeypatch.setattr(ChunkReader, "read", slowly)
+
+    async def main() -> None:
+        async with world(tmp_path) as here:
+            here.report()
+            grant = await here.donor.grant("w")
+            assert grant.token not in repr(grant)
+            key = (grant.lease_id, grant.token)
+            path = grant.tables[0].files[0].path
+            task = asyncio.create_task(here.donor.chunk(*key, "t", path, 0, 1))
+            await asyncio.to_thread(began.wait, 10)
+            here.now += 1_000
+            assert here.donor.expire() == []
+            go_on.set()
+            assert (await task).plain_bytes == 1
+            here.now += 59  # renewed at its end
+            assert here.donor.lease(*key) == grant
+            assert here.donor.expire() == []
+
+    asyncio.run(main())

@@ -1,0 +1,333 @@
+"""A stopped node gives way: what is kept, and kills between any two steps (P28)."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from tests.parted_queues import LOG, Node, OtherNode, append_run, parted, rows_of
+from tests.storage_samples import (
+    ORDERS,
+    ids_in,
+    inline_block,
+    parquet_bytes,
+    run_of,
+    staged_of,
+)
+
+from sparktxlog.errors import (
+    LocalProtocolError,
+)
+from sparktxlog.model.operation import Block, OperationKind
+from sparktxlog.protocol.messages import Rejection
+from sparktxlog.runtime.giving_way import giving_up
+from sparktxlog.runtime.giving_way import quarantine as acting
+from sparktxlog.runtime.giving_way.quarantine import quarantine_node
+from sparktxlog.runtime.membership.joining import JoinOrder, join_order
+from sparktxlog.storage import front_swap
+from sparktxlog.storage.front import SqliteFront
+from sparktxlog.storage.interfaces import (
+    ExpireLog,
+    ForgetPayloads,
+    PutAnnouncement,
+    PutReservation,
+    PutRun,
+)
+from sparktxlog.storage.quarantine import Quarantine
+from sparktxlog.storage.queue_table import QueueTable
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> tuple[Node, OtherNode]:
+    """B, and A, which went on without it."""
+    return parted(tmp_path)
+
+
+@pytest.fixture
+def node(pair: tuple[Node, OtherNode]) -> Node:
+    """B."""
+    return pair[0]
+
+
+@pytest.fixture
+def other(pair: tuple[Node, OtherNode]) -> OtherNode:
+    """A."""
+    return pair[1]
+
+
+def test_everything_behind_the_last_common_position_is_kept(node: Node, other: OtherNode) -> None:
+    lost = [append_run(4, 2), append_run(6)]
+    node.order(lost, rejections={0: (Rejection(index=1, code="unknown-table", text="gone"),)})
+    waits = append_run(7, ts=90)
+    foreign = append_run(7, 2, origin="C", ts=80)
+    announced = append_run(1_000)
+    node.write(
+        waits, foreign,
+        PutAnnouncement(ticket=1, digest=announced.header.digest, payload=announced.payload),
+    )  # fmt: skip
+    other.hold(lost[0])
+    told: list[str] = []
+    done = quarantine_node(node.config, other, told.append)
+    assert (done.common, done.exact, done.followed, done.has_place) == (6, True, "A", True)
+    assert (done.ordered, done.accepted, done.acquired) == (3, 2, 2)
+    assert (done.surviving, done.incomplete, done.pruned) == (2, 0, 0)
+    assert (done.lineage, done.incarnation) == ("forced", 2)
+    assert told[-2:] == ["kept 7 of 7 transactions", "setting the front aside"]
+    rows = node.kept()
+    assert [row["position"] for row in rows] == [7, 8, 9, 10, 11, 12, 13]
+    assert [row["why"] for row in rows] == [
+        *["ordered"] * 3, "acquired", "acquired", "accepted", "accepted",
+    ]  # fmt: skip
+    assert [row["outcome"] for row in rows] == ["committed", "rejected", "committed", *[None] * 4]
+    assert [row["sequence"] for row in rows] == [4, 5, 6, 7, 8, 7, None]
+    assert [row["survives"] for row in rows] == [True, True, *[False] * 5]
+    # What was rejected has no rows; all others have theirs.
+    assert [rows_of(row) for row in rows] == [[4], [], [6], [7], [8], [7], [1_000]]
+    assert rows_of(rows[0], "amount") == [Decimal(4)]
+    assert [row["transaction_id"] for row in rows[:2]] == [
+        str(uuid.UUID(bytes=ids_in(lost[0])[16 * i : 16 * i + 16])) for i in (0, 1)
+    ]
+    assert {row["lineage"] for row in rows} == {LOG}
+    assert {row["quarantine_id"] for row in rows} == {done.quarantine_id}
+    assert rows[0]["chain_hash"] == node.entries[3].chain_hash.hex()
+    assert rows[3]["chain_hash"] is None
+    assert rows[-1]["epoch"] is None
+    assert rows[0]["operations"][0] | {"bytes": 0} == {
+        "op": 0, "table": "orders", "kind": "append", "rows": 1, "bytes": 0, "files": None,
+        "predicate": None,
+    }  # fmt: skip
+
+
+def test_the_node_starts_as_one_that_joins(node: Node, other: OtherNode) -> None:
+    node.order([append_run(4)])
+    node.publish()
+    (node.data_dir / "set-aside" / "synchronized_queue-1").mkdir(parents=True)
+    done = quarantine_node(node.config, other)
+    fresh = SqliteFront(node.data_dir)
+    state = fresh.load(1_000)
+    fresh.close()
+    assert (state.core.base.position, state.core.view, "instance" in state.values) == (
+        0, None, False,
+    )  # fmt: skip
+    assert join_order(state.values) == JoinOrder(lineage="forced", incarnation=2, log=LOG)
+    # Nothing was deleted: the old front still has the queue, its table and older ones are beside.
+    old = SqliteFront(done.directory)
+    assert old.load(1_000).core.base.position == 7
+    assert old.read_payload("B", 1, 4) == append_run(4).payload
+    old.close()
+    assert QueueTable(done.directory, LOG).position == 7
+    assert (done.directory / "set-aside" / "synchronized_queue-1").is_dir()
+    assert not (node.data_dir / "log" / "synchronized_queue").exists()
+    assert not (node.data_dir / "set-aside").exists()
+    with pytest.raises(LocalProtocolError, match="keeps nothing"):
+        quarantine_node(node.config, other)
+
+
+def test_a_node_that_promised_too_much_joins_anew(node: Node, other: OtherNode) -> None:
+    """Its queue is the beginning of the other's, and nobody can use its timestamps (C3)."""
+    year_ahead = 1 << 51
+    waits = append_run(7, ts=year_ahead)
+    node.write(waits, PutReservation(counter=year_ahead + 1_000_000))
+    with pytest.raises(LocalProtocolError, match="nothing to quarantine") as caught:
+        quarantine_node(node.config, other)
+    assert "--rejoin" in str(caught.value)
+    done = quarantine_node(node.config, other, rejoin=True)
+    assert (done.common, done.ordered, done.accepted, done.incarnation) == (6, 0, 1, 2)
+    assert [row["sequence"] for row in node.kept()] == [7]
+    state = SqliteFront(node.data_dir).load(1_000)
+    assert (state.core.reserved, list(state.core.incoming)) == (0, [])
+    assert join_order(state.values) == JoinOrder(lineage="forced", incarnation=2, log=LOG)
+
+
+def test_a_node_that_only_promised_joins_anew_too(node: Node, other: OtherNode) -> None:
+    for front in node.data_dir.glob("front.sqlite*"):
+        front.unlink()
+    with pytest.raises(LocalProtocolError, match="keeps nothing"):
+        node.write(PutReservation(counter=0))
+        quarantine_node(node.config, other, rejoin=True)
+    node.write(PutReservation(counter=1 << 51))
+    done = quarantine_node(node.config, other, rejoin=True)
+    assert (done.ordered, done.accepted, done.acquired, done.incarnation) == (0, 0, 0, 2)
+
+
+def staged_run(seq: int, path: str, content: bytes, **options: Any) -> PutRun:
+    """A run of one transaction that appends a staged file."""
+    file = staged_of(path, content, **options)
+    table = "cities" if file.partition else "orders"
+    return run_of(
+        seq=seq, origin="B",
+        blocks=[Block(table=table, kind=OperationKind.APPEND, txs=(0,), files=(file,))],
+    )  # fmt: skip
+
+
+def test_staged_files_stay_when_the_payload_store_forgets_them(
+    node: Node, other: OtherNode
+) -> None:
+    content = parquet_bytes()
+    for name in ("a", "b"):
+        node.payloads.write_file(f"{name}/orders/1.parquet", content)
+    node.order(
+        [
+            staged_run(4, "a/orders/1.parquet", content),
+            staged_run(5, "b/orders/1.parquet", content, partition={"land": "NO"}),
+            staged_run(6, "gone/orders/1.parquet", content),
+        ]
+    )
+    done = quarantine_node(node.config, other)
+    assert done.incomplete == 1
+    rows = node.kept()
+    for row in rows[:2]:
+        (name,) = row["operations"][0]["files"]
+        Path(node.payloads.path(name)).unlink()
+        assert (Path(row["files_root"]) / name).read_bytes() == content
+    assert [row["remark"] for row in rows] == [
+        None, None, "files that are gone: gone/orders/1.parquet",
+    ]  # fmt: skip
+    assert [row["partitions"] for row in rows] == [
+        None, '{"b/orders/1.parquet":{"land":"NO"}}', None,
+    ]  # fmt: skip
+
+
+def city_run(seq: int) -> PutRun:
+    """A run that adds a row to a partitioned table."""
+    rows = pa.table({"id": pa.array([seq], pa.int64()), "land": ["NO"]})
+    block, section = inline_block("cities", OperationKind.APPEND, rows, 0, tx=[0])
+    return run_of(seq=seq, origin="B", blocks=[block], sections=[section])
+
+
+def test_rows_of_partitioned_tables_are_whole(node: Node, other: OtherNode) -> None:
+    node.order([city_run(4)])
+    quarantine_node(node.config, other)
+    (row,) = node.kept()
+    assert rows_of(row, "land") == ["NO"]
+    assert row["partitions"] is None
+
+
+def test_what_is_forgotten_is_taken_from_what_was_published(node: Node, other: OtherNode) -> None:
+    created = replace(ORDERS, name="more")
+    block = Block(
+        table="more", kind=OperationKind.CREATE_TABLE, txs=(0,), definition=created
+    )  # fmt: skip
+    node.order([append_run(4, 2), city_run(6), run_of(seq=7, origin="B", blocks=[block])])
+    node.publish()
+    node.write(ForgetPayloads(position=10))
+    node.order([append_run(8)])
+    done = quarantine_node(node.config, other)
+    rows = node.kept()
+    assert [rows_of(row) for row in rows] == [[4], [5], [6], [], [8]]
+    assert json.loads(rows[2]["partitions"]) == {rows[2]["inline"][0]: {"land": "NO"}}
+    assert json.loads(rows[3]["creates"])[0]["name"] == "more"
+    assert done.incomplete == 0
+
+
+def test_what_is_nowhere_any_more_keeps_header_and_id(node: Node, other: OtherNode) -> None:
+    node.order([append_run(4, 2)])
+    node.publish()
+    node.write(ForgetPayloads(position=8), ExpireLog(
+        position=8, chain_hash=node.entries[-1].chain_hash
+    ))  # fmt: skip
+    (node.data_dir / "log" / "synchronized_queue").rename(node.data_dir / "elsewhere")
+    done = quarantine_node(node.config, other)
+    assert (done.ordered, done.incomplete) == (2, 2)
+    rows = node.kept()
+    assert [row["sequence"] for row in rows] == [4, 5]
+    assert {row["remark"] for row in rows} == {
+        "its payload is gone: only header and id are left"
+    }  # fmt: skip
+    assert [row["operations"] for row in rows] == [None, None]
+
+
+def test_a_damaged_payload_costs_only_its_own_rows(node: Node, other: OtherNode) -> None:
+    block, _ = inline_block(
+        "orders", OperationKind.APPEND, pa.table({"id": pa.array([5], pa.int64())}), 0, tx=[0]
+    )
+    damaged = run_of(seq=5, origin="B", blocks=[block], sections=[b"no Arrow"])
+    node.order([append_run(4), damaged, append_run(6)])
+    done = quarantine_node(node.config, other)
+    rows = node.kept()
+    assert done.incomplete == 1
+    assert [row["remark"] is None for row in rows] == [True, False, True]
+    assert [rows_of(row) for row in rows] == [[4], [], [6]]
+
+
+# -- kills -----------------------------------------------------------------------------------------
+
+
+class Killed(BaseException):
+    """The process ended here."""
+
+
+def _patch(
+    patch: pytest.MonkeyPatch, owner: Any, name: str, *, after: bool, times: int = 1
+) -> None:
+    """Kill at the n-th call of a function, before or after it did its work."""
+    original: Callable[..., Any] = getattr(owner, name)
+    left = [times]
+
+    def killing(*arguments: Any, **options: Any) -> Any:
+        left[0] -= 1
+        if left[0]:
+            return original(*arguments, **options)
+        if after:
+            original(*arguments, **options)
+        raise Killed
+
+    patch.setattr(owner, name, killing)
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize(
+    ("owner", "name", "times"),
+    [
+        (Quarantine, "append", 1),
+        (Quarantine, "append", 2),
+        (Quarantine, "incomplete", 1),
+        (Path, "rename", 1),
+        (acting, "keep_order", 1),
+        (SqliteFront, "replace_by", 1),
+        (front_swap, "link_or_copy", 1),
+        # A kept staged file and the kept front take their names by `replace` too.
+        (Path, "replace", 3),
+    ],
+)
+def test_a_kill_between_any_two_steps_keeps_everything_once(
+    node: Node,
+    other: OtherNode,
+    monkeypatch: pytest.MonkeyPatch,
+    owner: Any,
+    name: str,
+    times: int,
+    after: bool,
+) -> None:
+    monkeypatch.setattr(giving_up, "_PAGE_RUNS", 2)
+    content = parquet_bytes()
+    node.payloads.write_file("a/orders/1.parquet", content)
+    node.order([append_run(4), append_run(5, 2), staged_run(7, "a/orders/1.parquet", content)])
+    node.publish()
+    node.write(append_run(8, ts=99))
+    with monkeypatch.context() as patch:
+        _patch(patch, owner, name, after=after, times=times)
+        with pytest.raises(Killed):
+            quarantine_node(node.config, other)
+    gave_way = after and name in ("replace_by", "replace")
+    if gave_way:
+        with pytest.raises(LocalProtocolError, match="keeps nothing"):
+            quarantine_node(node.config, other)
+    else:
+        done = quarantine_node(node.config, other)
+        assert (done.ordered, done.accepted, done.incomplete) == (4, 1, 0)
+    rows = node.kept()
+    assert [row["position"] for row in rows] == [7, 8, 9, 10, 11]
+    assert [rows_of(row) for row in rows] == [[4], [5], [6], [], [8]]
+    assert len({row["quarantine_id"] for row in rows}) == 1
+    (directory,) = (node.data_dir / "quarantine").iterdir()
+    old = SqliteFront(directory)
+    assert old.load(1_000).core.base.position == 10
+    old.close()

@@ -1,0 +1,304 @@
+"""The publisher behind a snapshot: a new queue table, and never rows of the old one (P21).
+
+And the epochs that it appends: each once, whenever the process was killed.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, QueryBuilder
+from tests.storage_samples import entries_of, run_of
+
+from sparktxlog.errors import StorageError
+from sparktxlog.model.ids import NodeId
+from sparktxlog.model.operation import Block, OperationKind
+from sparktxlog.protocol.messages import QueueEntry
+from sparktxlog.protocol.phases import Phase
+from sparktxlog.protocol.view import Seat, View
+from sparktxlog.runtime.log import publisher as publisher_module
+from sparktxlog.runtime.log.epoch_history import EpochHistory
+from sparktxlog.runtime.log.publisher import Publisher
+from sparktxlog.storage.front import SqliteFront
+from sparktxlog.storage.interfaces import AppendQueue, PutRun, ResetFront, Write
+from sparktxlog.storage.memory import MemoryFront
+from sparktxlog.storage.payloads import LocalPayloadStore
+
+HERE = NodeId("z")
+
+
+class Site:
+    """The publishing side of a node; `start` stands for a start of its process."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.log = directory / "log"
+        self.front = SqliteFront(directory)
+        self.front.load(1_000)
+
+    def order(self, runs: Sequence[PutRun], entries: Sequence[QueueEntry]) -> None:
+        self.front.write([*runs, AppendQueue(entries=tuple(entries), ordered_at=1)])
+
+    def publish(self, epochs: EpochHistory | None = None) -> None:
+        """Start, publish everything, stop."""
+        state = self.front.load(1_000)
+        goal, done = state.core.base.position, Event()
+        publisher = self.publisher(
+            lambda position, seconds: done.set() if position >= goal else None, epochs
+        )
+        publisher.start(goal)
+        if goal > state.published:
+            assert done.wait(10), publisher.failure
+        publisher.stop()
+        assert publisher.failure is None
+
+    def publisher(
+        self, on_published: Callable[[int, float], None], epochs: EpochHistory | None = None
+    ) -> Publisher:
+        state = self.front.load(1_000)
+        return Publisher(
+            front=self.front,
+            payloads=LocalPayloadStore(self.directory / "payloads"),
+            log_root=self.log,
+            lineage="l",
+            tables=dict,
+            write=self.front.write,
+            interval_s=0.01,
+            signature_interval=1_000,
+            published=(state.published, state.published_version),
+            epochs=EpochHistory({}, put=self.put) if epochs is None else epochs,
+            instance="i",
+            on_published=on_published,
+        )
+
+    def reset(self, giver: SqliteFront | MemoryFront, incarnation: int | None = None) -> None:
+        """Take over a peer's snapshot and start anew."""
+        snapshot = giver.read_snapshot()
+        self.front.write([ResetFront(snapshot=snapshot, node_id=HERE, incarnation=incarnation)])
+        self.front.close()
+        self.front = SqliteFront(self.directory)
+
+    def put(self, writes: Sequence[Write], then: Callable[[], None]) -> None:
+        """Write what a node notes of itself."""
+        self.front.write(writes)
+        then()
+
+    def epochs(self, *views: View, forgets: bool = False) -> EpochHistory:
+        """Start, and take views up; with `forgets` a kill comes before the front has them."""
+        history = EpochHistory(
+            self.front.load(1_000).values,
+            put=(lambda writes, then: None) if forgets else self.put,
+        )
+        for view in views:
+            history.take_up(view, Phase.NORMAL)
+        return history
+
+    def epoch_rows(self) -> list[tuple[int, str]]:
+        found = QueryBuilder().register("e", DeltaTable(self.log / "epochs"))
+        rows = pa.table(found.execute('SELECT epoch, "left" FROM e ORDER BY epoch'))
+        return [(row["epoch"], "".join(row["left"] or "?")) for row in rows.to_pylist()]
+
+    def positions(self) -> list[int]:
+        found = QueryBuilder().register("q", DeltaTable(self.log / "synchronized_queue"))
+        rows = pa.table(found.execute("SELECT position FROM q ORDER BY position"))
+        return [int(value) for value in rows.column(0).to_pylist()]
+
+
+BLOCKS = [Block(table="orders", kind=OperationKind.APPEND, txs=(0,))]
+RUNS = [run_of(seq=1 + 2 * i, n=2, blocks=BLOCKS) for i in range(10)]
+ENTRIES = entries_of(RUNS)
+
+
+@pytest.fixture
+def giver(tmp_path: Path) -> Site:
+    """A site that published the first six runs, positions 1 to 12."""
+    site = Site(tmp_path / "giver")
+    site.order(RUNS[:6], ENTRIES[:6])
+    site.publish()
+    return site
+
+
+def test_what_nobody_foresaw_is_shown_and_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No file descriptor is left for a while: the thread outlives it."""
+    site, done = Site(tmp_path / "site"), Event()
+    site.order(RUNS[:1], ENTRIES[:1])
+    publisher = site.publisher(lambda position, seconds: done.set())
+    publish, seen = publisher_module.publish, []
+
+    def without_descriptors(*args: Any, **named: Any) -> Any:
+        if len(seen) < 3:
+            seen.append(publisher.failure)
+            raise OSError(errno.EMFILE, "too many open files")
+        return publish(*args, **named)
+
+    monkeypatch.setattr(publisher_module, "publish", without_descriptors)
+    publisher.start(2)
+    assert done.wait(10), publisher.failure
+    publisher.stop()
+    assert publisher.failure is None and site.positions() == [1, 2]
+    assert [found and "too many open files" in str(found) for found in seen] == [None, True, True]
+
+
+@pytest.mark.parametrize("held", [0, 2])
+def test_a_node_that_was_far_behind_goes_on_at_the_snapshot(
+    tmp_path: Path, giver: Site, held: int
+) -> None:
+    site = Site(tmp_path / "site")
+    site.order(RUNS[:held], ENTRIES[:held])
+    site.publish()
+    site.reset(giver.front)
+    site.publish()  # nothing yet
+    site.order(RUNS[6:8], ENTRIES[6:8])
+    site.publish()
+    site.order(RUNS[8:], ENTRIES[8:])
+    site.publish()
+    assert site.positions() == list(range(13, 21))
+    aside = site.directory / "set-aside" / "synchronized_queue-1"
+    assert aside.exists() == bool(held)
+    assert [s.last for s in site.front.read_segments(12, 9)] == [16, 20]
+    site.front.close()
+
+
+def test_a_longer_table_of_another_history_is_not_taken_for_ours(
+    tmp_path: Path, giver: Site
+) -> None:
+    other = [run_of(origin="q", seq=1 + i, n=1, blocks=BLOCKS) for i in range(30)]
+    site = Site(tmp_path / "site")
+    site.order(other, entries_of(other))
+    site.publish()
+    assert site.positions() == list(range(1, 31))
+    site.reset(giver.front, incarnation=2)
+    site.order(RUNS[6:], ENTRIES[6:])
+    site.publish()
+    assert site.positions() == list(range(13, 21))
+    # Its table is lost later: what the snapshot cut off does not come back, the rest does.
+    state = site.front.load(10)
+    assert (state.published, state.kept_after) == (20, 12)
+    (site.log / "synchronized_queue").rename(tmp_path / "lost")
+    site.publish()
+    assert site.positions() == list(range(13, 21))
+    site.front.close()
+
+
+def test_a_kill_between_commit_and_mark_repeats_nothing(tmp_path: Path, giver: Site) -> None:
+    site = Site(tmp_path / "site")
+    site.order(RUNS[:2], ENTRIES[:2])
+    site.publish()
+    site.reset(giver.front)
+    site.order(RUNS[6:8], ENTRIES[6:8])
+    state = site.front.load(1_000)
+    committed = Event()
+
+    def die(writes: Sequence[object]) -> None:
+        committed.set()
+        raise StorageError("killed")
+
+    publisher = Publisher(
+        front=site.front,
+        payloads=LocalPayloadStore(site.directory / "payloads"),
+        log_root=site.log,
+        lineage="l",
+        tables=dict,
+        write=die,
+        interval_s=0.01,
+        signature_interval=1_000,
+        published=(state.published, state.published_version),
+        epochs=EpochHistory({}, put=site.put),
+        instance="i",
+        on_published=lambda position, seconds: None,
+    )
+    publisher.start(16)
+    assert committed.wait(10)
+    publisher.stop()
+    assert site.positions() == [13, 14, 15, 16]
+    assert site.front.load(10).published_version == -1
+    site.publish()
+    assert site.positions() == [13, 14, 15, 16]
+    assert site.front.load(10).published == 16
+    site.front.close()
+
+
+def test_it_tells_when_it_rests(tmp_path: Path) -> None:
+    site = Site(tmp_path / "site")
+    site.order(RUNS[:1], ENTRIES[:1])
+    rested = Event()
+    publisher = site.publisher(lambda position, seconds: None)
+    publisher._on_rest = lambda: None if publisher.working else rested.set()
+    publisher.start(2)
+    assert rested.wait(10)
+    publisher.stop()
+    site.front.close()
+
+
+def _view(epoch: int, members: str) -> View:
+    return View(
+        lineage="l",
+        epoch=epoch,
+        roster=tuple(Seat(node_id=NodeId(name)) for name in "ABC"),
+        members=tuple(NodeId(name) for name in members),
+    )
+
+
+FIRST, SECOND = _view(1, "ABC"), _view(2, "AB")
+
+
+def test_an_epoch_is_appended_once_over_restarts(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    site.publish(site.epochs(FIRST))
+    site.publish(site.epochs(FIRST))
+    assert site.epoch_rows() == [(1, "?")]
+    site.publish(site.epochs(SECOND))
+    site.publish(site.epochs(SECOND, FIRST))
+    assert site.epoch_rows() == [(1, "?"), (2, "C")]
+    site.front.close()
+
+
+def test_epochs_that_a_kill_kept_out_of_the_table_follow_at_the_next_start(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    site.epochs(FIRST, SECOND)  # killed before the publisher came to them
+    assert not (site.log / "epochs").exists()
+    site.publish(site.epochs(SECOND))
+    assert site.epoch_rows() == [(1, "?"), (2, "C")]
+    site.front.close()
+
+
+def test_an_epoch_that_the_front_did_not_note_is_made_of_its_view(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    site.publish(site.epochs(FIRST))
+    site.epochs(SECOND, forgets=True)
+    site.publish(site.epochs(SECOND))
+    assert site.epoch_rows() == [(1, "?"), (2, "C")]
+    site.front.close()
+
+
+def test_what_a_kill_may_keep_out_of_the_front_is_not_in_the_table(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    site.publish(site.epochs(FIRST, forgets=True))
+    assert not (site.log / "epochs").exists()
+    assert site.epochs().latest(9) == []
+    history = site.epochs(FIRST)
+    assert [epoch.epoch for epoch in history.latest(9)] == [1]
+    site.publish(history)
+    assert site.epoch_rows() == [(1, "?")]
+    site.front.close()
+
+
+def test_a_held_publisher_goes_on_after_a_moment(tmp_path: Path) -> None:
+    """An epoch change that never ends must not end publishing."""
+    site, done = Site(tmp_path), Event()
+    run = run_of(n=2, blocks=BLOCKS)
+    publisher = site.publisher(lambda position, seconds: done.set())
+    publisher.start(0)
+    publisher.hold(True)
+    site.order([run], entries_of([run]))
+    publisher.ordered(run.header.n)
+    assert done.wait(10), publisher.failure
+    publisher.stop()

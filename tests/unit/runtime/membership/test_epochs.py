@@ -1,0 +1,131 @@
+"""What a node says of its part in the epoch, from its start on, and to whom.
+
+Clients that wait at a node which lost its part learn that the outcome is open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from sparktxlog.errors import CommitStateUnknownError
+from sparktxlog.model.ids import NodeId
+from sparktxlog.model.receipt import Level, Receipt
+from sparktxlog.protocol.actions import TellPhase
+from sparktxlog.protocol.balloting import BallotState
+from sparktxlog.protocol.master import Master
+from sparktxlog.protocol.phases import Phase
+from sparktxlog.protocol.recovery import MasterConfig, RecoveredState
+from sparktxlog.protocol.view import Ballot, Seat, View
+from sparktxlog.runtime.commit.receipts import Receipts
+from sparktxlog.runtime.log.epoch_history import EpochHistory
+from sparktxlog.runtime.membership.epochs import Epochs
+
+SEATS = tuple(Seat(node_id=NodeId(name), witness=name == "W") for name in "ABW")
+
+
+def view_of(epoch: int, members: str) -> View:
+    return View(
+        lineage="l", epoch=epoch, roster=SEATS, members=tuple(NodeId(name) for name in members)
+    )
+
+
+def epochs_of(
+    view: View, ballot: int = 0, own: str = "A", receipts: Receipts | None = None
+) -> Epochs:
+    """Return what a node shows that starts with a view and a promise of its front."""
+    config = MasterConfig(
+        node_id=NodeId(own), members=(NodeId("A"), NodeId("B")), quorum=2, lineage="l", roster=SEATS
+    )
+    promise = BallotState(epoch=view.epoch, promised=Ballot(number=ballot, node=NodeId("B")))
+    state = RecoveredState(view=view, ballot=promise if ballot else None)
+    nobody: Any = dict
+    receipts = Receipts(lambda copies: 0) if receipts is None else receipts
+    return Epochs(
+        master=Master(config, state, 0), cluster="c", node_id=config.node_id,
+        receipts=receipts, tell=lambda event: None, links_up=tuple,
+        addresses=nobody, now=lambda: 0, history=EpochHistory({}, put=lambda writes, then: None),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("view", "ballot", "phase", "reason"),
+    [
+        (view_of(1, "AB"), 0, "NORMAL", ""),
+        (view_of(2, "B"), 0, "JOINING",
+         "no member of epoch 2 at the start: waits for B to admit it"),
+        (view_of(3, "AB"), 1, "WEDGED",
+         "promised a ballot before the start: what follows epoch 3 is open"),
+    ],
+)  # fmt: skip
+def test_a_node_says_why_it_starts_in_its_phase(
+    view: View, ballot: int, phase: str, reason: str
+) -> None:
+    epochs = epochs_of(view, ballot)
+    shown = epochs.view()
+    assert (shown["phase"], shown["phase_reason"]) == (phase, reason)
+    taken_part, text = epochs.takes_part()
+    assert taken_part == (phase != "JOINING") and text.endswith(reason)
+    # The core tells of every phase behind it.
+    epochs.on_phase(TellPhase(phase=Phase.NORMAL, view=view, reason="epoch 4 is in force"))
+    assert epochs.view()["phase_reason"] == "epoch 4 is in force"
+
+
+def test_a_witness_has_a_part_from_its_start_on() -> None:
+    assert epochs_of(view_of(2, "B"), own="W").takes_part() == (True, "WITNESS in epoch 2")
+
+
+def test_a_witness_that_came_with_an_empty_disk_says_until_when_it_has_no_vote() -> None:
+    view = replace(view_of(2, "AB"), roster=(*SEATS[:2], replace(SEATS[2], incarnation=2)))
+    text = "WITNESS in epoch 2: votes once the members have admitted it under 1"
+    assert epochs_of(view, own="W").takes_part() == (False, text)
+
+
+ID = bytes(range(16))
+VIEW = view_of(2, "AB")
+
+
+async def told_while_waiting(phase: Phase, receipts: Receipts) -> asyncio.Task[Receipt]:
+    """Let a client wait for the order of a transaction, and tell the phase; return the wait."""
+    epochs = epochs_of(VIEW, receipts=receipts)
+    submission = receipts.open(1, ID, singles=True)
+    receipts.accepted(1, None)
+    wait = asyncio.create_task(receipts.wait(submission, 0, Level.ORDERED, 1, 60))
+    await asyncio.sleep(0)
+    epochs.on_phase(TellPhase(phase=phase, view=VIEW, reason="epoch 2 goes on"))
+    for _ in range(3):  # the future, the task that awaits it, and one more
+        await asyncio.sleep(0)
+    return wait
+
+
+@pytest.mark.parametrize("phase", [Phase.IDLE, Phase.JOINING, Phase.FAULT])
+def test_who_waits_at_a_node_without_a_part_learns_that_the_outcome_is_open(phase: Phase) -> None:
+    async def main() -> None:
+        wait = await told_while_waiting(phase, Receipts(lambda copies: 0))
+        assert wait.done()
+        with pytest.raises(CommitStateUnknownError, match=f"{phase}: epoch 2 goes on") as caught:
+            await wait
+        assert not caught.value.definite
+        assert caught.value.fields["transaction_id"] == str(uuid.UUID(bytes=ID))
+        assert caught.value.fields["reached"] == "accepted"
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("phase", [Phase.SUSPECT, Phase.WEDGED, Phase.NORMAL])
+def test_who_waits_at_a_node_that_has_a_part_waits_on(phase: Phase) -> None:
+    """Also while the next epoch is decided: most often it contains this node, and soon."""
+
+    async def main() -> None:
+        receipts = Receipts(lambda copies: 0)
+        wait = await told_while_waiting(phase, receipts)
+        assert not wait.done()
+        receipts.close(CommitStateUnknownError("the node stops"))
+        with pytest.raises(CommitStateUnknownError, match="the node stops"):
+            await wait
+
+    asyncio.run(main())

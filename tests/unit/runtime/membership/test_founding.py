@@ -1,0 +1,129 @@
+"""The name of a log: random where one node begins it, kept for ever, and told apart from others."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparktxlog.config import NodeConfig, load_config
+from sparktxlog.errors import NewerReleaseError
+from sparktxlog.protocol.messages import MergeBase
+from sparktxlog.protocol.versions import NEWEST, OLDEST
+from sparktxlog.protocol.view import View
+from sparktxlog.runtime.membership.standings import INSTANCE
+from sparktxlog.runtime.wiring import build_node
+from sparktxlog.storage.front import SqliteFront
+from sparktxlog.storage.interfaces import PutValue, PutView
+
+
+def config_of(directory: Path, **settings: Any) -> NodeConfig:
+    values = {
+        "node-id": "A", "master-url": "http://127.0.0.1:7001", "data-dir": str(directory),
+    } | settings  # fmt: skip
+    return load_config(None, values, {})
+
+
+def lineage_of(config: NodeConfig) -> str:
+    """Start a node and return the name of its log."""
+
+    async def main() -> str:
+        running = build_node(config)
+        await running.start()
+        try:
+            assert running.parts.master.view.lineage == running.parts.config.lineage
+            return running.parts.config.lineage
+        finally:
+            await running.stop()
+
+    return asyncio.run(main())
+
+
+def test_two_logs_of_nodes_with_one_id_have_two_names(tmp_path: Path) -> None:
+    """A worker at the wrong node was taken for one whose tables differ, and copied over."""
+    one, other = (lineage_of(config_of(tmp_path / name)) for name in ("one", "other"))
+    assert one != other
+    assert one.startswith("sparktxlog-")
+    assert lineage_of(config_of(tmp_path / "one")) == one
+
+
+def test_an_old_log_keeps_its_name(tmp_path: Path) -> None:
+    config = config_of(tmp_path)
+    front = SqliteFront(tmp_path)
+    front.write([PutValue(name=INSTANCE, value=b"made by an earlier release")])
+    front.close()
+    assert lineage_of(config) == config.lineage
+
+
+def test_a_decided_view_has_the_last_word(tmp_path: Path) -> None:
+    config = config_of(tmp_path)
+    first = lineage_of(config)
+    front = SqliteFront(tmp_path)
+    view = View(
+        lineage="forced", epoch=2, roster=(), members=(), end=MergeBase(), ancestors=((first, 1),)
+    )
+    front.write([PutView(view=view, node_id=config.node_id, incarnation=1)])
+    front.close()
+    running_name = asyncio.run(_name(config))
+    assert running_name == first
+
+
+async def _name(config: NodeConfig) -> str:
+    running = build_node(config)
+    await running.start()
+    try:
+        return running.parts.config.lineage
+    finally:
+        await running.stop()
+
+
+def test_nodes_that_begin_a_log_together_have_its_name_before_they_meet(tmp_path: Path) -> None:
+    peers = {
+        "cluster-secret": "a secret of the test cluster",
+        "peer.1.id": "B", "peer.1.url": "http://127.0.0.1:1",
+    }  # fmt: skip
+    config = config_of(tmp_path, **peers)
+    assert lineage_of(config) == config.lineage
+
+
+def version_of(config: NodeConfig) -> int:
+    """Start a node and return the wire version that its log works by."""
+
+    async def main() -> int:
+        running = build_node(config)
+        await running.start()
+        try:
+            return running.parts.master.view.version
+        finally:
+            await running.stop()
+
+    return asyncio.run(main())
+
+
+def test_a_new_log_works_by_the_version_of_the_release_that_founds_it(tmp_path: Path) -> None:
+    config = config_of(tmp_path)
+    assert [version_of(config), version_of(config)] == [NEWEST, NEWEST]
+
+
+def test_an_old_log_keeps_its_version_and_alone_it_is_raised_at_once(tmp_path: Path) -> None:
+    front = SqliteFront(tmp_path)
+    front.write([PutValue(name=INSTANCE, value=b"made by an earlier release")])
+    front.close()
+    older = replace(config_of(tmp_path), wire_version=OLDEST)
+    assert [version_of(older), version_of(older)] == [OLDEST, OLDEST]
+
+    async def main() -> None:
+        running = build_node(config_of(tmp_path))
+        assert running.parts.master.view.version == OLDEST
+        await running.start()
+        async with asyncio.timeout(30):
+            while running.parts.master.view.version == OLDEST:
+                await asyncio.sleep(0.01)
+        await running.stop()
+
+    asyncio.run(main())
+    with pytest.raises(NewerReleaseError, match=r"works by wire version 3, .* speaks 2 to 2"):
+        version_of(older)

@@ -1,0 +1,38 @@
+"""What a node writes before it begins under a later incarnation (P30)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.storage_samples import run_of
+from tests.verification.mutation.lone import Lone
+
+from sparktxlog.model.ids import NodeId
+from sparktxlog.protocol.master import Master
+from sparktxlog.runtime.membership.standings import begin_as_another
+from sparktxlog.storage.interfaces import PutReservation, PutView
+from sparktxlog.storage.memory import MemoryFront
+
+
+def test_own_runs_lose_their_stamps_and_the_counter_begins_anew() -> None:
+    front = MemoryFront()
+    own, foreign = run_of(origin="a"), run_of(origin="b")
+    front.write([own, foreign, PutReservation(counter=1 << 60)])
+
+    def begin(incarnation: int) -> int:
+        writes = begin_as_another("a", incarnation, front.load(16), front)
+        front.write(writes)
+        return len(writes)
+
+    assert begin(1) == 0
+    assert begin(2) == 2
+    state = front.load(16)
+    assert state.core.reserved == 0
+    assert [waiting.digest for waiting in state.core.announcements] == [own.header.digest]
+    # A kill before a view is taken up: what is done is not done twice.
+    assert begin(2) == 0
+    front.write([PutReservation(counter=5)])
+    view = replace(Lone(Master).view, epoch=2)
+    front.write([PutView(view=view, node_id=NodeId("a"), incarnation=2)])
+    assert begin(2) == 0
+    assert front.load(16).core.reserved == 5
