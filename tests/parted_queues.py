@@ -28,7 +28,7 @@ from sparktxlog.errors import (
 )
 from sparktxlog.model.operation import OP_COLUMN, POSITION_COLUMN, OperationKind
 from sparktxlog.model.table import Column, TableDefinition
-from sparktxlog.protocol.messages import QueueEntry, Rejection
+from sparktxlog.protocol.words.messages import QueueEntry, Rejection
 from sparktxlog.storage.front import SqliteFront
 from sparktxlog.storage.interfaces import (
     AppendQueue,

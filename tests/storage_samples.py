@@ -21,7 +21,7 @@ from sparktxlog.model.operation import (
     StagedFile,
 )
 from sparktxlog.model.table import Column, TableDefinition
-from sparktxlog.protocol.messages import QueueEntry, Rejection, RunHeader
+from sparktxlog.protocol.words.messages import QueueEntry, Rejection, RunHeader
 from sparktxlog.storage.interfaces import PutRun, StoredEntry
 
 ORDERS = TableDefinition(

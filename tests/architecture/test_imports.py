@@ -17,7 +17,12 @@ from tests.architecture.source_tree import (
 )
 
 #: What masters say to each other: values only.
-_EPOCHS = {"protocol.balloting", "protocol.messages", "protocol.phases", "protocol.view"}
+_EPOCHS = {
+    "protocol.words.balloting",
+    "protocol.words.messages",
+    "protocol.words.phases",
+    "protocol.words.view",
+}
 
 #: Room → rooms (or single modules) it may import.  Everybody may import `errors` and `model`.
 MAY_IMPORT: dict[str, set[str]] = {
@@ -29,7 +34,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "protocol": set(),
     "catchup": set(),
     "codec": _EPOCHS,
-    "storage": {"codec", "protocol.recovery"} | _EPOCHS,
+    "storage": {"codec", "protocol.words.recovery"} | _EPOCHS,
     "transport": {"codec", "config", "supervision"} | _EPOCHS,
     "runtime": {
         "config", "protocol", "catchup", "codec", "storage", "supervision", "transport",
@@ -116,7 +121,7 @@ def test_every_room_has_rules() -> None:
     [
         ("protocol", "import time", "must not import time"),
         ("protocol", "from sparktxlog.storage import interfaces", "may not import"),
-        ("codec", "from sparktxlog.protocol import events", "may not import"),
+        ("codec", "from sparktxlog.protocol.words import events", "may not import"),
         ("service", "import pyspark.sql", "must not import pyspark.sql"),
         ("runtime", "def f():\n    from tests.verification import cluster", "must not import"),
     ],

@@ -9,7 +9,7 @@ import pytest
 from tests.storage_samples import ORDERS, entries_of, ids_in, ids_of, run_of
 
 from sparktxlog.errors import ExpiredError, InvariantViolation
-from sparktxlog.protocol.messages import MergeBase, Rejection
+from sparktxlog.protocol.words.messages import MergeBase, Rejection
 from sparktxlog.storage.front import SqliteFront
 from sparktxlog.storage.interfaces import (
     AppendQueue,

@@ -15,11 +15,11 @@ from sparktxlog.codec.payload import read_manifest, void_payload, voided_run
 from sparktxlog.errors import ExpiredError, InvariantViolation
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import Block, OperationKind, StagedFile
-from sparktxlog.protocol.balloting import BallotState, Decide, Vote
 from sparktxlog.protocol.master import Master
-from sparktxlog.protocol.messages import MergeBase, QueueEntry, RunHeader
-from sparktxlog.protocol.recovery import MasterConfig, RecoveredState
-from sparktxlog.protocol.view import Ballot, Seat, View
+from sparktxlog.protocol.words.balloting import BallotState, Decide, Vote
+from sparktxlog.protocol.words.messages import MergeBase, QueueEntry, RunHeader
+from sparktxlog.protocol.words.recovery import MasterConfig, RecoveredState
+from sparktxlog.protocol.words.view import Ballot, Seat, View
 from sparktxlog.storage.front import SqliteFront
 from sparktxlog.storage.interfaces import (
     AppendQueue,

@@ -14,7 +14,7 @@ from sparktxlog.errors import ExpiredError, InvariantViolation
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import Block, OperationKind, StagedFile
 from sparktxlog.protocol.master import Master
-from sparktxlog.protocol.recovery import MasterConfig
+from sparktxlog.protocol.words.recovery import MasterConfig
 from sparktxlog.storage.front import SqliteFront
 from sparktxlog.storage.interfaces import (
     AppendQueue,

@@ -13,7 +13,7 @@ from tests.node_processes import Cluster, HttpProblem, NodeProcess, append, runn
 from tests.steady_load import SteadyLoad
 
 from sparktxlog.config.sources import WIRE_VERSION
-from sparktxlog.protocol.versions import NEWEST, OLDEST
+from sparktxlog.protocol.words.versions import NEWEST, OLDEST
 
 pytestmark = [pytest.mark.e2e, pytest.mark.faults]
 

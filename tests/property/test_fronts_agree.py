@@ -13,10 +13,10 @@ from tests.storage_samples import entries_of, ids_in, ids_of, run_of
 
 from sparktxlog.errors import InvariantViolation, TxLogError
 from sparktxlog.model.ids import NodeId
-from sparktxlog.protocol.balloting import BallotState
-from sparktxlog.protocol.messages import QueueEntry
-from sparktxlog.protocol.recovery import NoOlderIds
-from sparktxlog.protocol.view import Ballot, Seat, View
+from sparktxlog.protocol.words.balloting import BallotState
+from sparktxlog.protocol.words.messages import QueueEntry
+from sparktxlog.protocol.words.recovery import NoOlderIds
+from sparktxlog.protocol.words.view import Ballot, Seat, View
 from sparktxlog.storage.front import SqliteFront
 from sparktxlog.storage.interfaces import (
     AppendQueue,

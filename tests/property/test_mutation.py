@@ -19,9 +19,9 @@ from tests.verification.mutation.table import (
     missing_rules,
 )
 
-from sparktxlog.protocol.actions import Action
-from sparktxlog.protocol.events import Event
 from sparktxlog.protocol.master import Master
+from sparktxlog.protocol.words.actions import Action
+from sparktxlog.protocol.words.events import Event
 
 #: Found by the first few seeds of the simulation.
 _QUICK = (

@@ -12,7 +12,7 @@ from tests.verification.mutation.table import MUTANTS
 from tests.verification.strategies import run_schedule
 
 from sparktxlog.errors import InvariantViolation
-from sparktxlog.protocol.actions import Action, PersistQueue, SendPost
+from sparktxlog.protocol.words.actions import Action, PersistQueue, SendPost
 
 #: Seeds of schedules that once failed; kept for ever.
 KNOWN_SEEDS = (3, 19, 72, 104, 111, 127)

@@ -14,10 +14,10 @@ from tests.verification.simulation.world import World
 from sparktxlog.errors import InvariantViolation
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import Acceptance, RunFacts
-from sparktxlog.protocol.actions import PersistQueue
-from sparktxlog.protocol.chain import chain_hash
 from sparktxlog.protocol.master import Master
-from sparktxlog.protocol.messages import QueueEntry, Rejection, RunHeader
+from sparktxlog.protocol.words.actions import PersistQueue
+from sparktxlog.protocol.words.chain import chain_hash
+from sparktxlog.protocol.words.messages import QueueEntry, Rejection, RunHeader
 
 #: CI runs `make sim SEEDS=500` beside the tests.
 SEEDS = 12

@@ -19,8 +19,8 @@ from tests.node_processes import TABLE, append
 from tests.service.local_nodes import cluster, config_of, serving, until
 
 from sparktxlog.config import NodeConfig
-from sparktxlog.protocol.actions import Alarm
-from sparktxlog.protocol.balloting import Accept, EpochMessage
+from sparktxlog.protocol.words.actions import Alarm
+from sparktxlog.protocol.words.balloting import Accept, EpochMessage
 from sparktxlog.runtime.running import RunningNode
 from sparktxlog.transport.peers import PeerLink
 

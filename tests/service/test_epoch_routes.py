@@ -22,9 +22,9 @@ from sparktxlog.errors import (
 )
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.receipt import Level
-from sparktxlog.protocol.balloting import Accepted, JoinRequest, Probe
-from sparktxlog.protocol.messages import MergeBase
-from sparktxlog.protocol.view import Ballot, Seat
+from sparktxlog.protocol.words.balloting import Accepted, JoinRequest, Probe
+from sparktxlog.protocol.words.messages import MergeBase
+from sparktxlog.protocol.words.view import Ballot, Seat
 from sparktxlog.runtime.membership.founding import core_config
 from sparktxlog.runtime.membership.joining import JoinOrder
 from sparktxlog.runtime.running import RunningNode

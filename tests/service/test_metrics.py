@@ -25,8 +25,8 @@ from sparktxlog.cli.demo.relay import RelayNetwork
 from sparktxlog.codec.transactions import PreparedOperation, PreparedTransaction
 from sparktxlog.model.operation import OperationKind
 from sparktxlog.model.receipt import Level
-from sparktxlog.protocol.actions import Alarm
-from sparktxlog.protocol.phases import Phase
+from sparktxlog.protocol.words.actions import Alarm
+from sparktxlog.protocol.words.phases import Phase
 from sparktxlog.runtime.running import RunningNode
 
 Samples = dict[str, dict[tuple[tuple[str, str], ...], float]]

@@ -18,9 +18,9 @@ from sparktxlog.config import NodeConfig
 from sparktxlog.errors import NotMemberError
 from sparktxlog.model.ids import NodeId, transaction_id_from_text
 from sparktxlog.model.receipt import Level
-from sparktxlog.protocol.messages import MergeBase
-from sparktxlog.protocol.phases import Phase
-from sparktxlog.protocol.view import Seat, View
+from sparktxlog.protocol.words.messages import MergeBase
+from sparktxlog.protocol.words.phases import Phase
+from sparktxlog.protocol.words.view import Seat, View
 from sparktxlog.runtime.membership.joining import JoinOrder, StartAgainError, keep_order
 from sparktxlog.runtime.running import RunningNode
 from sparktxlog.storage.front import SqliteFront

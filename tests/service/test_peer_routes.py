@@ -22,7 +22,7 @@ from sparktxlog.errors import ExpiredError, TransportError
 from sparktxlog.model.operation import OperationKind
 from sparktxlog.model.receipt import Level
 from sparktxlog.model.table import Column, TableDefinition
-from sparktxlog.protocol.messages import MergeBase, Post
+from sparktxlog.protocol.words.messages import MergeBase, Post
 from sparktxlog.runtime.running import RunningNode
 from sparktxlog.service import peer as peer_routes
 from sparktxlog.storage.interfaces import PutRun

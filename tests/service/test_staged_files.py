@@ -25,7 +25,7 @@ from sparktxlog.errors import (
 from sparktxlog.model.operation import OperationKind, StagedFile
 from sparktxlog.model.receipt import Level
 from sparktxlog.model.table import Column, TableDefinition
-from sparktxlog.protocol.messages import RunHeader
+from sparktxlog.protocol.words.messages import RunHeader
 from sparktxlog.runtime.running import RunningNode
 
 DEFINITION = TableDefinition(name="t", columns=(Column(name="id", type="bigint"),))

@@ -17,7 +17,8 @@ from tests.verification.recovered import QueuedIds, announced, in_window, queue_
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import RunFacts
 from sparktxlog.model.table import TableDefinition
-from sparktxlog.protocol.actions import (
+from sparktxlog.protocol.master import Master
+from sparktxlog.protocol.words.actions import (
     Action,
     Alarm,
     FetchPayload,
@@ -38,8 +39,8 @@ from sparktxlog.protocol.actions import (
     SendPush,
     SendTail,
 )
-from sparktxlog.protocol.balloting import BallotState
-from sparktxlog.protocol.events import (
+from sparktxlog.protocol.words.balloting import BallotState
+from sparktxlog.protocol.words.events import (
     AnnouncementReceived,
     EpochMessageReceived,
     Event,
@@ -53,14 +54,13 @@ from sparktxlog.protocol.events import (
     TailReceived,
     Tick,
 )
-from sparktxlog.protocol.master import Master
-from sparktxlog.protocol.messages import Announcement, QueueEntry, RunHeader, Tail
-from sparktxlog.protocol.recovery import (
+from sparktxlog.protocol.words.messages import Announcement, QueueEntry, RunHeader, Tail
+from sparktxlog.protocol.words.recovery import (
     MasterConfig,
     RecoveredRun,
     RecoveredState,
 )
-from sparktxlog.protocol.view import View
+from sparktxlog.protocol.words.view import View
 
 #: Entries of one simulated tail message.
 TAIL_LIMIT = 5

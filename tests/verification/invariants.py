@@ -12,10 +12,16 @@ from tests.verification.cluster import Cluster
 from tests.verification.reference import ReferenceMaster
 
 from sparktxlog.errors import InvariantViolation
-from sparktxlog.protocol.actions import Action, SendPost, TellAccepted, TellAcquired, TellOrdered
-from sparktxlog.protocol.chain import GENESIS_HASH, chain_hash
-from sparktxlog.protocol.events import Event
-from sparktxlog.protocol.messages import QueueEntry, RunHeader
+from sparktxlog.protocol.words.actions import (
+    Action,
+    SendPost,
+    TellAccepted,
+    TellAcquired,
+    TellOrdered,
+)
+from sparktxlog.protocol.words.chain import GENESIS_HASH, chain_hash
+from sparktxlog.protocol.words.events import Event
+from sparktxlog.protocol.words.messages import QueueEntry, RunHeader
 
 
 class Invariant:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from sparktxlog.protocol.events import RunSubmitted
-from sparktxlog.protocol.messages import MergeBase, QueueEntry, RunHeader
-from sparktxlog.protocol.recovery import RecoveredAnnouncement
+from sparktxlog.protocol.words.events import RunSubmitted
+from sparktxlog.protocol.words.messages import MergeBase, QueueEntry, RunHeader
+from sparktxlog.protocol.words.recovery import RecoveredAnnouncement
 
 #: Order key in front of every run.
 _NO_KEY = (0, 0, "", 0)

@@ -11,10 +11,10 @@ from collections.abc import Collection, Sequence
 
 from sparktxlog.model.operation import RunFacts
 from sparktxlog.model.table import TableDefinition
-from sparktxlog.protocol.actions import Action, PersistForeignRun, PersistOwnRun, PersistQueue
-from sparktxlog.protocol.events import Event, PayloadArrived, PostReceived, TailReceived
-from sparktxlog.protocol.messages import RunHeader
-from sparktxlog.protocol.recovery import RecoveredState
+from sparktxlog.protocol.words.actions import Action, PersistForeignRun, PersistOwnRun, PersistQueue
+from sparktxlog.protocol.words.events import Event, PayloadArrived, PostReceived, TailReceived
+from sparktxlog.protocol.words.messages import RunHeader
+from sparktxlog.protocol.words.recovery import RecoveredState
 
 
 def longest_common_prefix(queues: Sequence[Sequence[RunHeader]]) -> list[RunHeader]:

@@ -34,13 +34,13 @@ from tests.verification.invariants import PrefixConsistency as Prefix
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import RunFacts, Touch
 from sparktxlog.model.table import Column, TableDefinition
-from sparktxlog.protocol.actions import Action, PersistStanding
-from sparktxlog.protocol.events import Event, PayloadArrived, PostReceived
 from sparktxlog.protocol.master import Master
-from sparktxlog.protocol.messages import Post, RunHeader
-from sparktxlog.protocol.ordering import Ordering
-from sparktxlog.protocol.posting import Snapshot
-from sparktxlog.protocol.streams import Run
+from sparktxlog.protocol.order.ordering import Ordering
+from sparktxlog.protocol.order.origin_queues import Run
+from sparktxlog.protocol.order.posting import Snapshot
+from sparktxlog.protocol.words.actions import Action, PersistStanding
+from sparktxlog.protocol.words.events import Event, PayloadArrived, PostReceived
+from sparktxlog.protocol.words.messages import Post, RunHeader
 
 _KINDS = ("post", "push", "fetch", "tail", "announcement", "prefetch", "all")
 _VIEWS = ("counter", "round", "waiting", "tables", "peers", "halted")

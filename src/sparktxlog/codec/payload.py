@@ -21,8 +21,8 @@ import msgspec
 
 from sparktxlog.errors import ManifestMismatchError
 from sparktxlog.model.operation import RunFacts, RunManifest
-from sparktxlog.protocol.messages import RunHeader
-from sparktxlog.protocol.view import Voided
+from sparktxlog.protocol.words.messages import RunHeader
+from sparktxlog.protocol.words.view import Voided
 
 MAGIC = b"TXLOG\x00\x00\x01"
 _HEAD = struct.Struct("<8sII")

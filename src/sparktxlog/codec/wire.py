@@ -21,9 +21,9 @@ import msgspec
 from sparktxlog.errors import RemoteProtocolError, UnknownKindError
 from sparktxlog.model.copying import Grant, ReplicaSize
 from sparktxlog.model.report import WorkerReport
-from sparktxlog.protocol.balloting import EpochMessage, Standing
-from sparktxlog.protocol.messages import Announcement, Post, RunHeader, Tail
-from sparktxlog.protocol.view import FIRST_VERSION
+from sparktxlog.protocol.words.balloting import EpochMessage, Standing
+from sparktxlog.protocol.words.messages import Announcement, Post, RunHeader, Tail
+from sparktxlog.protocol.words.view import FIRST_VERSION
 
 #: Of what is looked for in the front, which keeps 63 bits.
 _Number = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]

@@ -30,7 +30,18 @@ from sparktxlog.errors import (
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import Acceptance
 from sparktxlog.model.table import TableDefinition
-from sparktxlog.protocol.actions import (
+from sparktxlog.protocol.epoch.following import Following
+from sparktxlog.protocol.epoch.forcing import forced_view
+from sparktxlog.protocol.epoch.standing import Standings, check_incarnation
+from sparktxlog.protocol.epoch.succession import Succession
+from sparktxlog.protocol.epoch.voiding import Inspection
+from sparktxlog.protocol.epoch.voter import Voter
+from sparktxlog.protocol.order.counter import TimestampCounter
+from sparktxlog.protocol.order.ordering import Ordering
+from sparktxlog.protocol.order.staging import Prefetching, Staging, is_late, recovered_submit
+from sparktxlog.protocol.order.status import Awaited, AwaitReason, MasterStatus
+from sparktxlog.protocol.order.synchronized import SynchronizedQueue
+from sparktxlog.protocol.words.actions import (
     Action,
     Alarm,
     PersistReservation,
@@ -40,16 +51,15 @@ from sparktxlog.protocol.actions import (
     TellDoubt,
     TellPhase,
 )
-from sparktxlog.protocol.balloting import (
+from sparktxlog.protocol.words.balloting import (
     Decide,
     EpochMessage,
     Flush,
     MemberState,
     Standing,
 )
-from sparktxlog.protocol.counter import TimestampCounter
-from sparktxlog.protocol.deadlines import earliest
-from sparktxlog.protocol.events import (
+from sparktxlog.protocol.words.deadlines import earliest
+from sparktxlog.protocol.words.events import (
     AnnouncementReceived,
     ChangeRequested,
     Contradicted,
@@ -68,22 +78,12 @@ from sparktxlog.protocol.events import (
     TailReceived,
     Tick,
 )
-from sparktxlog.protocol.following import Following
-from sparktxlog.protocol.forcing import forced_view
-from sparktxlog.protocol.messages import MergeBase, Post, RunHeader
-from sparktxlog.protocol.ordering import Ordering
-from sparktxlog.protocol.outbox import Outbox
-from sparktxlog.protocol.phases import TAKES_SUBMITS, TRANSITIONS, Phase
-from sparktxlog.protocol.recovery import MasterConfig, RecoveredRun, RecoveredState
-from sparktxlog.protocol.staging import Prefetching, Staging, is_late, recovered_submit
-from sparktxlog.protocol.standing import Standings, check_incarnation
-from sparktxlog.protocol.status import Awaited, AwaitReason, MasterStatus
-from sparktxlog.protocol.succession import Succession
-from sparktxlog.protocol.synchronized import SynchronizedQueue
-from sparktxlog.protocol.versions import ACCEPTANCE
-from sparktxlog.protocol.view import Ballot, Seat, View
-from sparktxlog.protocol.voiding import Inspection
-from sparktxlog.protocol.voter import Voter
+from sparktxlog.protocol.words.messages import MergeBase, Post, RunHeader
+from sparktxlog.protocol.words.outbox import Outbox
+from sparktxlog.protocol.words.phases import TAKES_SUBMITS, TRANSITIONS, Phase
+from sparktxlog.protocol.words.recovery import MasterConfig, RecoveredRun, RecoveredState
+from sparktxlog.protocol.words.versions import ACCEPTANCE
+from sparktxlog.protocol.words.view import Ballot, Seat, View
 
 
 class Master:

@@ -38,7 +38,7 @@ from sparktxlog.model.operation import Acceptance, RunManifest
 from sparktxlog.model.receipt import LEVEL_RANK, Level, Receipt, ReceiptRejection
 from sparktxlog.model.report import Recount, WorkerReport
 from sparktxlog.model.table import TableDefinition
-from sparktxlog.protocol.versions import ACCEPTANCE
+from sparktxlog.protocol.words.versions import ACCEPTANCE
 from sparktxlog.runtime.clock import wall_us
 from sparktxlog.runtime.commit.receipts import check_copies, make_receipt
 from sparktxlog.runtime.commit.voiding import Voiding

@@ -15,9 +15,9 @@ from sparktxlog.config import NodeConfig
 from sparktxlog.model.copying import Decision, Transfer
 from sparktxlog.model.report import Recount, WorkerReport
 from sparktxlog.protocol.master import Master
-from sparktxlog.protocol.phases import Phase
-from sparktxlog.protocol.status import MasterStatus, PeerStatus
-from sparktxlog.protocol.versions import OLDEST, deciders
+from sparktxlog.protocol.order.status import MasterStatus, PeerStatus
+from sparktxlog.protocol.words.phases import Phase
+from sparktxlog.protocol.words.versions import OLDEST, deciders
 from sparktxlog.runtime.clock import Clock, wall_us
 from sparktxlog.runtime.commit.cycle import Cycle
 from sparktxlog.runtime.commit.damage import Damage

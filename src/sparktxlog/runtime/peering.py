@@ -30,7 +30,7 @@ from sparktxlog.errors import (
 )
 from sparktxlog.model.ids import NodeId, transaction_id_from_text
 from sparktxlog.model.operation import RunFacts, StagedFile
-from sparktxlog.protocol.balloting import (
+from sparktxlog.protocol.words.balloting import (
     EpochMessage,
     Flushed,
     JoinRequest,
@@ -38,8 +38,8 @@ from sparktxlog.protocol.balloting import (
     ProbeAnswer,
     TailRequest,
 )
-from sparktxlog.protocol.bounds import fits, post_fits
-from sparktxlog.protocol.events import (
+from sparktxlog.protocol.words.bounds import fits, post_fits
+from sparktxlog.protocol.words.events import (
     AnnouncementReceived,
     Contradicted,
     EpochMessageReceived,
@@ -50,7 +50,7 @@ from sparktxlog.protocol.events import (
     PostReceived,
     TailReceived,
 )
-from sparktxlog.protocol.messages import Announcement, Tail
+from sparktxlog.protocol.words.messages import Announcement, Tail
 from sparktxlog.runtime.commit.fetching import check_run, staged_files
 from sparktxlog.runtime.membership.queue_snapshots import SnapshotGiver
 from sparktxlog.runtime.parts import Parts

@@ -16,12 +16,12 @@ from sparktxlog.codec.wire import Hello, speaking
 from sparktxlog.config import NodeConfig
 from sparktxlog.errors import FrontLostError, OutdatedError, TxLogError
 from sparktxlog.model.ids import NodeId
-from sparktxlog.protocol.actions import Action, Alarm, TellPhase
-from sparktxlog.protocol.events import Event, LinkChanged, PayloadArrived
 from sparktxlog.protocol.master import Master
-from sparktxlog.protocol.messages import RunHeader
-from sparktxlog.protocol.phases import Phase
-from sparktxlog.protocol.view import View
+from sparktxlog.protocol.words.actions import Action, Alarm, TellPhase
+from sparktxlog.protocol.words.events import Event, LinkChanged, PayloadArrived
+from sparktxlog.protocol.words.messages import RunHeader
+from sparktxlog.protocol.words.phases import Phase
+from sparktxlog.protocol.words.view import View
 from sparktxlog.runtime.clock import Clock
 from sparktxlog.runtime.commit.cycle import Cycle
 from sparktxlog.runtime.commit.damage import Damage

@@ -17,7 +17,7 @@ from starlette.responses import Response
 from sparktxlog.errors import InvalidNameError, InvalidRequestError, LocalProtocolError
 from sparktxlog.model.ids import NodeId, check_new_name, check_node_id
 from sparktxlog.model.values import MAX_WEIGHT, read_urls
-from sparktxlog.protocol.view import Seat, is_rule
+from sparktxlog.protocol.words.view import Seat, is_rule
 from sparktxlog.runtime.node import Node
 from sparktxlog.service.problems import Handler, json_response
 from sparktxlog.service.queries import seconds, whole

@@ -25,7 +25,7 @@ from sparktxlog.errors import (
     UnknownKindError,
 )
 from sparktxlog.model.operation import StagedFile
-from sparktxlog.protocol.messages import Announcement, Tail
+from sparktxlog.protocol.words.messages import Announcement, Tail
 from sparktxlog.runtime.donors.donor import Donor
 from sparktxlog.runtime.peering import Peering
 from sparktxlog.service.listener import HEAD_S

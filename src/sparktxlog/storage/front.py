@@ -27,8 +27,8 @@ import structlog
 from sparktxlog.codec.payload import read_manifest
 from sparktxlog.errors import ExpiredError, InvariantViolation, StorageError, TxLogError
 from sparktxlog.model.operation import RunFacts
-from sparktxlog.protocol.messages import MergeBase, QueueEntry, RunHeader
-from sparktxlog.protocol.recovery import RecoveredRun, RecoveredState
+from sparktxlog.protocol.words.messages import MergeBase, QueueEntry, RunHeader
+from sparktxlog.protocol.words.recovery import RecoveredRun, RecoveredState
 from sparktxlog.storage import front_epochs, front_expiry
 from sparktxlog.storage.durability import storage_error, sync_directory
 from sparktxlog.storage.front_forgetting import Ends, forget, held_bytes_of, read_held_bytes

@@ -17,8 +17,8 @@ from dataclasses import replace
 from itertools import chain
 
 from sparktxlog.errors import ExpiredError, InvariantViolation
-from sparktxlog.protocol.messages import RunHeader
-from sparktxlog.protocol.view import View
+from sparktxlog.protocol.words.messages import RunHeader
+from sparktxlog.protocol.words.view import View
 from sparktxlog.storage.front_forgetting import Ends
 from sparktxlog.storage.front_recovery import read_recent_ids
 from sparktxlog.storage.front_schema import (

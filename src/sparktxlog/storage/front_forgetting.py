@@ -10,7 +10,7 @@ from __future__ import annotations
 import sqlite3
 from dataclasses import dataclass, replace
 
-from sparktxlog.protocol.messages import RunHeader
+from sparktxlog.protocol.words.messages import RunHeader
 from sparktxlog.storage.interfaces import ForgetPayloads
 
 #: One ForgetPayloads works off at most so much, so that no write takes long (P3b).

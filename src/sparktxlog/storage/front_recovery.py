@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from sparktxlog.codec.payload import read_manifest
 from sparktxlog.model.operation import LONGEST_RUN, RunFacts
-from sparktxlog.protocol.recovery import RecoveredAnnouncement
+from sparktxlog.protocol.words.recovery import RecoveredAnnouncement
 from sparktxlog.storage.front_schema import rejections_of
 
 

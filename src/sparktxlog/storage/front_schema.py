@@ -18,9 +18,9 @@ from sparktxlog.errors import (
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import Acceptance, RunFacts, Touch
 from sparktxlog.model.table import TableDefinition
-from sparktxlog.protocol.balloting import BallotState
-from sparktxlog.protocol.messages import QueueEntry, Rejection, RunHeader
-from sparktxlog.protocol.view import FIRST_VERSION, View
+from sparktxlog.protocol.words.balloting import BallotState
+from sparktxlog.protocol.words.messages import QueueEntry, Rejection, RunHeader
+from sparktxlog.protocol.words.view import FIRST_VERSION, View
 from sparktxlog.storage.durability import rewrite_file
 from sparktxlog.storage.interfaces import Segment, StoredEntry
 

@@ -9,10 +9,10 @@ from typing import Any, Protocol
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import StagedFile
 from sparktxlog.model.table import TableDefinition
-from sparktxlog.protocol.balloting import BallotState
-from sparktxlog.protocol.messages import QueueEntry, RunHeader
-from sparktxlog.protocol.recovery import RecoveredState
-from sparktxlog.protocol.view import View
+from sparktxlog.protocol.words.balloting import BallotState
+from sparktxlog.protocol.words.messages import QueueEntry, RunHeader
+from sparktxlog.protocol.words.recovery import RecoveredState
+from sparktxlog.protocol.words.view import View
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

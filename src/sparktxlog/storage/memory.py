@@ -25,10 +25,10 @@ from sparktxlog.errors import (
 from sparktxlog.model.ids import check_relative_path
 from sparktxlog.model.operation import RunFacts, StagedFile
 from sparktxlog.model.table import TableDefinition
-from sparktxlog.protocol.balloting import BallotState
-from sparktxlog.protocol.messages import MergeBase, QueueEntry, RunHeader
-from sparktxlog.protocol.recovery import RecoveredAnnouncement, RecoveredRun, RecoveredState
-from sparktxlog.protocol.view import View
+from sparktxlog.protocol.words.balloting import BallotState
+from sparktxlog.protocol.words.messages import MergeBase, QueueEntry, RunHeader
+from sparktxlog.protocol.words.recovery import RecoveredAnnouncement, RecoveredRun, RecoveredState
+from sparktxlog.protocol.words.view import View
 from sparktxlog.storage.front_epochs import check_own, check_restamp, check_snapshot, newer_view
 from sparktxlog.storage.front_expiry import cut_of, published_hash
 from sparktxlog.storage.front_forgetting import held_bytes_of

@@ -25,8 +25,8 @@ import structlog
 from sparktxlog.codec.wire import Hello, speaking
 from sparktxlog.config import SETTINGS
 from sparktxlog.errors import QUARANTINE_HINT, ForbiddenPeerError, WireVersionError
-from sparktxlog.protocol.balloting import Standing
-from sparktxlog.protocol.view import FIRST_VERSION
+from sparktxlog.protocol.words.balloting import Standing
+from sparktxlog.protocol.words.view import FIRST_VERSION
 
 _log = structlog.get_logger("sparktxlog.greeting")
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from sparktxlog.codec import wire
 from sparktxlog.model.report import WorkerReport
-from sparktxlog.protocol.messages import Post, RunHeader
+from sparktxlog.protocol.words.messages import Post, RunHeader
 
 #: Waiting pushes of one peer, bytes; beyond it new ones are dropped and fetched later.
 _OUTBOX_BYTES = 32 << 20

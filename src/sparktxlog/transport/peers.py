@@ -34,8 +34,8 @@ from sparktxlog.errors import (
 from sparktxlog.model.copying import Grant, ReplicaSize
 from sparktxlog.model.operation import StagedFile
 from sparktxlog.model.report import WorkerReport
-from sparktxlog.protocol.balloting import EpochMessage, Probe
-from sparktxlog.protocol.messages import Announcement, Post, RunHeader, Tail
+from sparktxlog.protocol.words.balloting import EpochMessage, Probe
+from sparktxlog.protocol.words.messages import Announcement, Post, RunHeader, Tail
 from sparktxlog.supervision import Supervisor
 from sparktxlog.transport.exchange import SILENCE_S, ask, patience
 from sparktxlog.transport.files import stream_file

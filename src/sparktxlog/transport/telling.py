@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from sparktxlog.codec import wire
-from sparktxlog.protocol.messages import RunHeader
+from sparktxlog.protocol.words.messages import RunHeader
 from sparktxlog.transport.outbox import LARGE_BYTES, Outbox
 
 #: Messages under way at once, small and large ones.

@@ -20,8 +20,8 @@ from sparktxlog.codec import wire
 from sparktxlog.codec.payload import encode_payload, read_manifest
 from sparktxlog.model.operation import Block, OperationKind, RunManifest, StagedFile
 from sparktxlog.model.table import Column, TableDefinition
-from sparktxlog.protocol.messages import QueueEntry
-from sparktxlog.protocol.versions import NEWEST, OLDEST
+from sparktxlog.protocol.words.messages import QueueEntry
+from sparktxlog.protocol.words.versions import NEWEST, OLDEST
 from sparktxlog.storage.interfaces import FrontSnapshot, StoredEntry
 from sparktxlog.storage.snapshots import decode_whole, encode_whole
 
@@ -74,7 +74,9 @@ def _reads(earlier: Any, later: Any) -> bool:
 def test_the_newest_version_is_written_as_it_always_was() -> None:
     golden = _golden(NEWEST)
     changed = sorted(name for name, data in _encoded().items() if data != golden.get(name))
-    assert not changed, "another encoding: it needs the next wire version (protocol/versions.py)"
+    assert not changed, (
+        "another encoding: it needs the next wire version (protocol/words/versions.py)"
+    )
 
 
 @pytest.mark.parametrize("version", range(OLDEST, NEWEST))

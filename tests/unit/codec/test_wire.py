@@ -14,7 +14,7 @@ from sparktxlog.model.ids import NodeId
 from sparktxlog.model.report import TableState, WorkerReport
 from sparktxlog.model.signature import TableSignature
 from sparktxlog.model.table import Column, TableDefinition
-from sparktxlog.protocol.balloting import (
+from sparktxlog.protocol.words.balloting import (
     Accept,
     Accepted,
     Decide,
@@ -31,7 +31,7 @@ from sparktxlog.protocol.balloting import (
     TailRequest,
     Vote,
 )
-from sparktxlog.protocol.messages import (
+from sparktxlog.protocol.words.messages import (
     Announcement,
     MergeBase,
     Post,
@@ -40,7 +40,7 @@ from sparktxlog.protocol.messages import (
     RunHeader,
     Tail,
 )
-from sparktxlog.protocol.view import Ballot, Seat, View
+from sparktxlog.protocol.words.view import Ballot, Seat, View
 
 HEADER = RunHeader(
     epoch=1, ts=1_795_255_315_522_579, origin=NodeId("site-a"), incarnation=1, seq=7, n=1_000,

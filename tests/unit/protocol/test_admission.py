@@ -9,8 +9,11 @@ import pytest
 from tests.verification.mutation.lone import LINEAGE, SECOND_US, Lone
 
 from sparktxlog.model.ids import NodeId
-from sparktxlog.protocol.actions import Action, SendEpochMessage, SendTail
-from sparktxlog.protocol.balloting import (
+from sparktxlog.protocol.epoch.following import Following
+from sparktxlog.protocol.epoch.joining import Admission
+from sparktxlog.protocol.master import Master
+from sparktxlog.protocol.words.actions import Action, SendEpochMessage, SendTail
+from sparktxlog.protocol.words.balloting import (
     Accept,
     Decide,
     EpochMessage,
@@ -20,13 +23,10 @@ from sparktxlog.protocol.balloting import (
     Probe,
     TailRequest,
 )
-from sparktxlog.protocol.following import Following
-from sparktxlog.protocol.joining import Admission
-from sparktxlog.protocol.master import Master
-from sparktxlog.protocol.messages import MergeBase
-from sparktxlog.protocol.phases import Phase
-from sparktxlog.protocol.recovery import MasterConfig
-from sparktxlog.protocol.view import Seat, View
+from sparktxlog.protocol.words.messages import MergeBase
+from sparktxlog.protocol.words.phases import Phase
+from sparktxlog.protocol.words.recovery import MasterConfig
+from sparktxlog.protocol.words.view import Seat, View
 
 PATIENCE_US = SECOND_US
 VIEW = View(

@@ -8,7 +8,8 @@ import pytest
 from tests.verification.mutation.lone import LINEAGE, SECOND_US, Lone
 
 from sparktxlog.model.ids import NodeId
-from sparktxlog.protocol.actions import (
+from sparktxlog.protocol.master import Master
+from sparktxlog.protocol.words.actions import (
     Action,
     Alarm,
     SendPost,
@@ -16,10 +17,9 @@ from sparktxlog.protocol.actions import (
     TellOrdered,
     TellRejected,
 )
-from sparktxlog.protocol.balloting import JoinRequest
-from sparktxlog.protocol.events import PostReceived
-from sparktxlog.protocol.master import Master
-from sparktxlog.protocol.messages import MergeBase
+from sparktxlog.protocol.words.balloting import JoinRequest
+from sparktxlog.protocol.words.events import PostReceived
+from sparktxlog.protocol.words.messages import MergeBase
 
 #: So many posts say how far a clock is away; the largest offset counts, as posts may be delayed.
 SAMPLES = 4

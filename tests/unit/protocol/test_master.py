@@ -8,7 +8,8 @@ from tests.verification.cluster import Cluster
 from sparktxlog.errors import InvariantViolation
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import RunFacts
-from sparktxlog.protocol.actions import (
+from sparktxlog.protocol.master import Master
+from sparktxlog.protocol.words.actions import (
     FetchPayload,
     PersistOwnRun,
     PersistQueue,
@@ -18,10 +19,9 @@ from sparktxlog.protocol.actions import (
     TellAcquired,
     TellOrdered,
 )
-from sparktxlog.protocol.events import PostReceived, RunSubmitted, Tick
-from sparktxlog.protocol.master import Master
-from sparktxlog.protocol.messages import RunHeader
-from sparktxlog.protocol.recovery import MasterConfig, RecoveredRun, RecoveredState
+from sparktxlog.protocol.words.events import PostReceived, RunSubmitted, Tick
+from sparktxlog.protocol.words.messages import RunHeader
+from sparktxlog.protocol.words.recovery import MasterConfig, RecoveredRun, RecoveredState
 
 
 def _config(*members: str, quorum: int | None = None) -> MasterConfig:

@@ -10,18 +10,18 @@ import pytest
 from sparktxlog.errors import InvariantViolation
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import RunFacts
-from sparktxlog.protocol.addition import head_of, holders, least_promise, may_add
-from sparktxlog.protocol.chain import chain_hash
-from sparktxlog.protocol.events import RunSubmitted
-from sparktxlog.protocol.fetching import Fetching
-from sparktxlog.protocol.messages import Announcement, MergeBase, RunHeader
-from sparktxlog.protocol.peers import Peer, distance_from_median
-from sparktxlog.protocol.posting import OwnHeaders, Rounds
-from sparktxlog.protocol.recovery import MasterConfig, RecoveredState
-from sparktxlog.protocol.staging import Prefetching, Staging
-from sparktxlog.protocol.streams import Run, Stream, same_run
-from sparktxlog.protocol.synchronized import SynchronizedQueue
-from sparktxlog.protocol.view import View
+from sparktxlog.protocol.order.addition import head_of, holders, least_promise, may_add
+from sparktxlog.protocol.order.fetching import Fetching
+from sparktxlog.protocol.order.origin_queues import Run, Stream, same_run
+from sparktxlog.protocol.order.peers import Peer, distance_from_median
+from sparktxlog.protocol.order.posting import OwnHeaders, Rounds
+from sparktxlog.protocol.order.staging import Prefetching, Staging
+from sparktxlog.protocol.order.synchronized import SynchronizedQueue
+from sparktxlog.protocol.words.chain import chain_hash
+from sparktxlog.protocol.words.events import RunSubmitted
+from sparktxlog.protocol.words.messages import Announcement, MergeBase, RunHeader
+from sparktxlog.protocol.words.recovery import MasterConfig, RecoveredState
+from sparktxlog.protocol.words.view import View
 
 FACTS = RunFacts(n=1, ids=bytes(16))
 

@@ -8,10 +8,10 @@ import pytest
 from tests.verification.cluster import Cluster
 
 from sparktxlog.model.ids import NodeId
-from sparktxlog.protocol.actions import Action, SendEpochMessage, TellAcquired, TellOrdered
-from sparktxlog.protocol.balloting import Prepare
-from sparktxlog.protocol.events import Event
-from sparktxlog.protocol.phases import Phase
+from sparktxlog.protocol.words.actions import Action, SendEpochMessage, TellAcquired, TellOrdered
+from sparktxlog.protocol.words.balloting import Prepare
+from sparktxlog.protocol.words.events import Event
+from sparktxlog.protocol.words.phases import Phase
 
 #: Node 4 has precedence, so it is the one that proposes; three of the five acquire a run.
 NODES = "45123"

@@ -13,8 +13,8 @@ from tests.verification.mutation.lone import Lone
 
 from sparktxlog.codec.wire import Envelope, encode_pushes
 from sparktxlog.errors import RemoteProtocolError
-from sparktxlog.protocol.events import Event
 from sparktxlog.protocol.master import Master
+from sparktxlog.protocol.words.events import Event
 from sparktxlog.runtime.peering import Peering
 
 NO_NUMBER = 1 << 63

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from sparktxlog.model.ids import NodeId
-from sparktxlog.protocol.messages import QueueEntry, RunHeader
+from sparktxlog.protocol.words.messages import QueueEntry, RunHeader
 from sparktxlog.runtime.clock import Clock
 from sparktxlog.runtime.log.publisher import bounded
 from sparktxlog.runtime.progress import Progress

@@ -24,8 +24,8 @@ from sparktxlog.errors import (
     NewerReleaseError,
     StorageError,
 )
-from sparktxlog.protocol.balloting import BallotState, Vote
-from sparktxlog.protocol.view import FIRST_VERSION, Ballot, View
+from sparktxlog.protocol.words.balloting import BallotState, Vote
+from sparktxlog.protocol.words.view import FIRST_VERSION, Ballot, View
 from sparktxlog.storage.durability import rewrite_file
 from sparktxlog.storage.front import FRONT_NAME, SqliteFront
 from sparktxlog.storage.interfaces import (

@@ -33,7 +33,7 @@ from sparktxlog.model.operation import (
 )
 from sparktxlog.model.signature import TableSignature
 from sparktxlog.model.table import TableDefinition
-from sparktxlog.protocol.messages import Rejection
+from sparktxlog.protocol.words.messages import Rejection
 from sparktxlog.storage.front import SqliteFront
 from sparktxlog.storage.inline_files import partition_texts
 from sparktxlog.storage.interfaces import AppendQueue, PutRun, StoredEntry

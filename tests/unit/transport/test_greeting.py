@@ -9,7 +9,7 @@ import pytest
 from sparktxlog.codec.wire import Hello, speaking
 from sparktxlog.config import SETTINGS
 from sparktxlog.errors import ForbiddenPeerError, WireVersionError
-from sparktxlog.protocol.balloting import Standing
+from sparktxlog.protocol.words.balloting import Standing
 from sparktxlog.transport.greeting import Greeter, Place
 
 A = Hello(node_id="A", url="http://a", instance="ia", boot="1", lineage="l", config_hash="c")

@@ -12,8 +12,8 @@ from sparktxlog.codec import wire
 from sparktxlog.codec.wire import Hello
 from sparktxlog.errors import PeerTimeoutError, TransportError
 from sparktxlog.model.ids import NodeId
-from sparktxlog.protocol.balloting import Probe
-from sparktxlog.protocol.messages import MergeBase, Post
+from sparktxlog.protocol.words.balloting import Probe
+from sparktxlog.protocol.words.messages import MergeBase, Post
 from sparktxlog.transport import peers as peers_module
 from sparktxlog.transport.exchange import Answer
 from sparktxlog.transport.greeting import Greeter

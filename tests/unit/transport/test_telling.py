@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 from sparktxlog.codec import wire
 from sparktxlog.model.ids import NodeId
-from sparktxlog.protocol.messages import RunHeader
+from sparktxlog.protocol.words.messages import RunHeader
 from sparktxlog.transport.outbox import Outbox
 from sparktxlog.transport.telling import Telling
 

@@ -18,26 +18,26 @@ from tests.verification.simulation.disk import SimulatedDisk
 
 from sparktxlog.errors import InvariantViolation
 from sparktxlog.model.operation import RunFacts
-from sparktxlog.protocol.changes import Changes
-from sparktxlog.protocol.collecting import Collecting
-from sparktxlog.protocol.counter import TimestampCounter, WallClock
-from sparktxlog.protocol.fetching import Fetching
-from sparktxlog.protocol.following import Following
-from sparktxlog.protocol.joining import Admission
+from sparktxlog.protocol.epoch.changes import Changes
+from sparktxlog.protocol.epoch.following import Following
+from sparktxlog.protocol.epoch.joining import Admission
+from sparktxlog.protocol.epoch.proposer import Proposer
+from sparktxlog.protocol.epoch.succession import Succession
+from sparktxlog.protocol.epoch.tails import TailRequests
+from sparktxlog.protocol.epoch.voter import Voter
 from sparktxlog.protocol.master import Master
-from sparktxlog.protocol.messages import Post
-from sparktxlog.protocol.ordering import Ordering
-from sparktxlog.protocol.outbox import Outbox
-from sparktxlog.protocol.peers import Peer
-from sparktxlog.protocol.posting import OwnHeaders, Rounds
-from sparktxlog.protocol.proposer import Proposer
-from sparktxlog.protocol.recovery import MasterConfig
-from sparktxlog.protocol.staging import Prefetching, Staging, Unstamped
-from sparktxlog.protocol.streams import Run, Stream
-from sparktxlog.protocol.succession import Succession
-from sparktxlog.protocol.synchronized import SynchronizedQueue
-from sparktxlog.protocol.tails import TailRequests
-from sparktxlog.protocol.voter import Voter
+from sparktxlog.protocol.order.collecting import Collecting
+from sparktxlog.protocol.order.counter import TimestampCounter, WallClock
+from sparktxlog.protocol.order.fetching import Fetching
+from sparktxlog.protocol.order.ordering import Ordering
+from sparktxlog.protocol.order.origin_queues import Run, Stream
+from sparktxlog.protocol.order.peers import Peer
+from sparktxlog.protocol.order.posting import OwnHeaders, Rounds
+from sparktxlog.protocol.order.staging import Prefetching, Staging, Unstamped
+from sparktxlog.protocol.order.synchronized import SynchronizedQueue
+from sparktxlog.protocol.words.messages import Post
+from sparktxlog.protocol.words.outbox import Outbox
+from sparktxlog.protocol.words.recovery import MasterConfig
 
 #: How a field counts, given its value and the node's time.
 Rule = Callable[[Any, int], Hashable]

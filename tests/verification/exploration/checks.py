@@ -8,9 +8,9 @@ from tests.verification.exploration.nodes import Facts
 from tests.verification.simulation.disk import key_of
 
 from sparktxlog.errors import InvariantViolation
-from sparktxlog.protocol.chain import chain_hash
-from sparktxlog.protocol.messages import QueueEntry
-from sparktxlog.protocol.view import View, same_decision
+from sparktxlog.protocol.words.chain import chain_hash
+from sparktxlog.protocol.words.messages import QueueEntry
+from sparktxlog.protocol.words.view import View, same_decision
 
 
 def check(nodes: Sequence[Facts], quorum: int) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sparktxlog.model.ids import NodeId
-from sparktxlog.protocol.recovery import MasterConfig
-from sparktxlog.protocol.view import Seat, quorum_of
+from sparktxlog.protocol.words.recovery import MasterConfig
+from sparktxlog.protocol.words.view import Seat, quorum_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

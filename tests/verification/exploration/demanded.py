@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from sparktxlog.protocol.epoch.proposer import Intent
+from sparktxlog.protocol.epoch.succession import Succession
 from sparktxlog.protocol.master import Master
-from sparktxlog.protocol.phases import Phase
-from sparktxlog.protocol.proposer import Intent
-from sparktxlog.protocol.succession import Succession
+from sparktxlog.protocol.words.phases import Phase
 
 #: Phases in which a node may start a ballot.
 PROPOSES = frozenset({Phase.NORMAL, Phase.SUSPECT, Phase.WEDGED})

@@ -13,9 +13,9 @@ from tests.verification.exploration.nodes import Nodes, NodeState, Sent
 from tests.verification.exploration.space import Space, State
 
 from sparktxlog.errors import InvariantViolation
-from sparktxlog.protocol.events import Event, FetchFailed, PayloadArrived, Tick
-from sparktxlog.protocol.phases import Phase
-from sparktxlog.protocol.succession import Succession
+from sparktxlog.protocol.epoch.succession import Succession
+from sparktxlog.protocol.words.events import Event, FetchFailed, PayloadArrived, Tick
+from sparktxlog.protocol.words.phases import Phase
 
 #: Time steps a cluster has to heal.
 _PATIENCE = 400

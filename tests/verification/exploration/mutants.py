@@ -10,10 +10,10 @@ from tests.verification.exploration.demanded import DemandedMaster
 from tests.verification.mutation import deciding
 from tests.verification.mutation.ordinary import ReusedCounter, Skipping, SmallerQuorum
 
-from sparktxlog.protocol import proposer
-from sparktxlog.protocol.ordering import Ordering
-from sparktxlog.protocol.view import View
-from sparktxlog.protocol.voter import Voter
+from sparktxlog.protocol.epoch import proposer
+from sparktxlog.protocol.epoch.voter import Voter
+from sparktxlog.protocol.order.ordering import Ordering
+from sparktxlog.protocol.words.view import View
 
 _Core = Callable[[], contextlib.AbstractContextManager[type[DemandedMaster]]]
 

@@ -19,7 +19,8 @@ from tests.verification.simulation.disk import RunKey, SimulatedDisk, key_of
 
 from sparktxlog.errors import InvariantViolation
 from sparktxlog.model.operation import RunFacts
-from sparktxlog.protocol.actions import (
+from sparktxlog.protocol.order.idwindow import IdWindow
+from sparktxlog.protocol.words.actions import (
     PERSISTS,
     Action,
     Alarm,
@@ -32,8 +33,8 @@ from sparktxlog.protocol.actions import (
     TellPhase,
     TellRejected,
 )
-from sparktxlog.protocol.balloting import ProbeAnswer, Standing
-from sparktxlog.protocol.events import (
+from sparktxlog.protocol.words.balloting import ProbeAnswer, Standing
+from sparktxlog.protocol.words.events import (
     EpochMessageReceived,
     Event,
     PayloadArrived,
@@ -42,11 +43,10 @@ from sparktxlog.protocol.events import (
     TailReceived,
     Tick,
 )
-from sparktxlog.protocol.idwindow import IdWindow
-from sparktxlog.protocol.messages import Post, QueueEntry, RunHeader, Tail
-from sparktxlog.protocol.phases import TAKES_SUBMITS
-from sparktxlog.protocol.recovery import MasterConfig, NoOlderIds, RecoveredState
-from sparktxlog.protocol.view import View
+from sparktxlog.protocol.words.messages import Post, QueueEntry, RunHeader, Tail
+from sparktxlog.protocol.words.phases import TAKES_SUBMITS
+from sparktxlog.protocol.words.recovery import MasterConfig, NoOlderIds, RecoveredState
+from sparktxlog.protocol.words.view import View
 
 #: Steps a node takes by itself; deliveries have the message's number, from 0 on.
 SUBMIT, TICK, CRASH, PROPOSE, HURRY = -1, -2, -3, -4, -5

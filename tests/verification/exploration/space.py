@@ -29,8 +29,8 @@ from tests.verification.exploration.nodes import (
 from tests.verification.simulation.disk import key_of
 
 from sparktxlog.errors import InvariantViolation
-from sparktxlog.protocol.events import Event, PayloadArrived, PostReceived
-from sparktxlog.protocol.messages import RunHeader
+from sparktxlog.protocol.words.events import Event, PayloadArrived, PostReceived
+from sparktxlog.protocol.words.messages import RunHeader
 
 #: (state of each node …, ballots and crashes left, messages)
 State = tuple[int, ...]

@@ -19,8 +19,8 @@ from tests.node_processes import run_payload
 from sparktxlog.codec import wire
 from sparktxlog.model.copying import Transfer
 from sparktxlog.model.report import Recount, WorkerReport
-from sparktxlog.protocol.balloting import EpochMessage
-from sparktxlog.protocol.messages import Announcement, Post, RunHeader, Tail
+from sparktxlog.protocol.words.balloting import EpochMessage
+from sparktxlog.protocol.words.messages import Announcement, Post, RunHeader, Tail
 from sparktxlog.service.access import _ROLES
 from sparktxlog.service.openapi import TRANSACTION_EXAMPLE
 

@@ -16,7 +16,8 @@ from tests.verification.mutation.lone import (
 )
 
 from sparktxlog.model.ids import NodeId
-from sparktxlog.protocol.actions import (
+from sparktxlog.protocol.master import Master
+from sparktxlog.protocol.words.actions import (
     Action,
     Alarm,
     FetchPayload,
@@ -25,7 +26,7 @@ from sparktxlog.protocol.actions import (
     TellAccepted,
     TellRejected,
 )
-from sparktxlog.protocol.balloting import (
+from sparktxlog.protocol.words.balloting import (
     Accept,
     Accepted,
     Flush,
@@ -36,11 +37,10 @@ from sparktxlog.protocol.balloting import (
     Promise,
     Vote,
 )
-from sparktxlog.protocol.events import ChangeRequested, PostReceived
-from sparktxlog.protocol.master import Master
-from sparktxlog.protocol.messages import MergeBase
-from sparktxlog.protocol.phases import Phase
-from sparktxlog.protocol.view import Ballot
+from sparktxlog.protocol.words.events import ChangeRequested, PostReceived
+from sparktxlog.protocol.words.messages import MergeBase
+from sparktxlog.protocol.words.phases import Phase
+from sparktxlog.protocol.words.view import Ballot
 
 HOUR_US = 3_600 * SECOND_US
 YEAR_US = 8_766 * HOUR_US

@@ -6,18 +6,18 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from sparktxlog.model.ids import NodeId
-from sparktxlog.protocol import bounds
-from sparktxlog.protocol.actions import PersistReservation
-from sparktxlog.protocol.balloting import EpochMessage, JoinRequest, Promise, Vote
-from sparktxlog.protocol.bounds import misfit
-from sparktxlog.protocol.counter import TimestampCounter, WallClock
+from sparktxlog.protocol.epoch.proposer import Intent, Proposer
+from sparktxlog.protocol.epoch.succession import Succession
+from sparktxlog.protocol.epoch.suspicion import Suspicion
 from sparktxlog.protocol.master import Master
-from sparktxlog.protocol.messages import RunHeader
-from sparktxlog.protocol.ordering import Ordering
-from sparktxlog.protocol.posting import Snapshot
-from sparktxlog.protocol.proposer import Intent, Proposer
-from sparktxlog.protocol.succession import Succession
-from sparktxlog.protocol.suspicion import Suspicion
+from sparktxlog.protocol.order.counter import TimestampCounter, WallClock
+from sparktxlog.protocol.order.ordering import Ordering
+from sparktxlog.protocol.order.posting import Snapshot
+from sparktxlog.protocol.words import bounds
+from sparktxlog.protocol.words.actions import PersistReservation
+from sparktxlog.protocol.words.balloting import EpochMessage, JoinRequest, Promise, Vote
+from sparktxlog.protocol.words.bounds import misfit
+from sparktxlog.protocol.words.messages import RunHeader
 
 
 class PostsLogClock(Ordering):

@@ -9,22 +9,22 @@ from typing import Any
 
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import RunFacts
-from sparktxlog.protocol.actions import Action
-from sparktxlog.protocol.balloting import BallotState, MemberState, Vote
-from sparktxlog.protocol.events import RunSubmitted
-from sparktxlog.protocol.messages import Post, RunHeader
-from sparktxlog.protocol.ordering import Ordering
-from sparktxlog.protocol.outbox import Outbox
-from sparktxlog.protocol.phases import Phase
-from sparktxlog.protocol.posting import Snapshot
-from sparktxlog.protocol.proposer import Intent, Proposer, Stage
-from sparktxlog.protocol.recovery import MasterConfig, RecoveredState
-from sparktxlog.protocol.streams import Run, Stream
-from sparktxlog.protocol.succession import Succession
-from sparktxlog.protocol.suspicion import Suspicion
-from sparktxlog.protocol.union import FinalQueue, end_of, final_queue
-from sparktxlog.protocol.view import Ballot, View
-from sparktxlog.protocol.voter import Voter
+from sparktxlog.protocol.epoch.proposer import Intent, Proposer, Stage
+from sparktxlog.protocol.epoch.succession import Succession
+from sparktxlog.protocol.epoch.suspicion import Suspicion
+from sparktxlog.protocol.epoch.union import FinalQueue, end_of, final_queue
+from sparktxlog.protocol.epoch.voter import Voter
+from sparktxlog.protocol.order.ordering import Ordering
+from sparktxlog.protocol.order.origin_queues import Run, Stream
+from sparktxlog.protocol.order.posting import Snapshot
+from sparktxlog.protocol.words.actions import Action
+from sparktxlog.protocol.words.balloting import BallotState, MemberState, Vote
+from sparktxlog.protocol.words.events import RunSubmitted
+from sparktxlog.protocol.words.messages import Post, RunHeader
+from sparktxlog.protocol.words.outbox import Outbox
+from sparktxlog.protocol.words.phases import Phase
+from sparktxlog.protocol.words.recovery import MasterConfig, RecoveredState
+from sparktxlog.protocol.words.view import Ballot, View
 
 # -- P11, P12, P13 ---------------------------------------------------------------------------------
 

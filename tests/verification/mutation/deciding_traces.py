@@ -16,7 +16,9 @@ from tests.verification.mutation.lone import (
 )
 
 from sparktxlog.model.ids import NodeId
-from sparktxlog.protocol.actions import (
+from sparktxlog.protocol.epoch.union import end_of
+from sparktxlog.protocol.master import Master
+from sparktxlog.protocol.words.actions import (
     Action,
     PersistBallot,
     PersistForeignRun,
@@ -27,7 +29,7 @@ from sparktxlog.protocol.actions import (
     SendPush,
     TellAccepted,
 )
-from sparktxlog.protocol.balloting import (
+from sparktxlog.protocol.words.balloting import (
     Accept,
     Decide,
     Flush,
@@ -38,16 +40,14 @@ from sparktxlog.protocol.balloting import (
     Refusal,
     Vote,
 )
-from sparktxlog.protocol.events import (
+from sparktxlog.protocol.words.events import (
     ChangeRequested,
     LinkChanged,
     PostReceived,
 )
-from sparktxlog.protocol.master import Master
-from sparktxlog.protocol.messages import MergeBase
-from sparktxlog.protocol.phases import Phase
-from sparktxlog.protocol.union import end_of
-from sparktxlog.protocol.view import Ballot, Seat
+from sparktxlog.protocol.words.messages import MergeBase
+from sparktxlog.protocol.words.phases import Phase
+from sparktxlog.protocol.words.view import Ballot, Seat
 
 
 def old_voters_decide(core: type[Master]) -> None:

@@ -10,23 +10,23 @@ from unittest.mock import patch
 from tests.verification.mutation.ordinary import unchecked
 
 from sparktxlog.model.ids import NodeId
-from sparktxlog.protocol.actions import PersistRestamp
-from sparktxlog.protocol.balloting import MemberState, Vote
-from sparktxlog.protocol.collecting import Collecting
-from sparktxlog.protocol.counter import TimestampCounter
-from sparktxlog.protocol.events import ForceRequested
-from sparktxlog.protocol.forcing import forced_view
+from sparktxlog.protocol.epoch.forcing import forced_view
+from sparktxlog.protocol.epoch.proposer import Proposer
+from sparktxlog.protocol.epoch.succession import Succession
+from sparktxlog.protocol.epoch.union import FinalQueue
+from sparktxlog.protocol.epoch.voter import Voter
 from sparktxlog.protocol.master import Master
-from sparktxlog.protocol.ordering import Ordering
-from sparktxlog.protocol.phases import Phase
-from sparktxlog.protocol.proposer import Proposer
-from sparktxlog.protocol.recovery import MasterConfig, RecoveredRun, RecoveredState
-from sparktxlog.protocol.stream import ActionStream
-from sparktxlog.protocol.succession import Succession
-from sparktxlog.protocol.synchronized import SynchronizedQueue
-from sparktxlog.protocol.union import FinalQueue
-from sparktxlog.protocol.view import View
-from sparktxlog.protocol.voter import Voter
+from sparktxlog.protocol.order.collecting import Collecting
+from sparktxlog.protocol.order.counter import TimestampCounter
+from sparktxlog.protocol.order.ordering import Ordering
+from sparktxlog.protocol.order.synchronized import SynchronizedQueue
+from sparktxlog.protocol.words.action_order import ActionStream
+from sparktxlog.protocol.words.actions import PersistRestamp
+from sparktxlog.protocol.words.balloting import MemberState, Vote
+from sparktxlog.protocol.words.events import ForceRequested
+from sparktxlog.protocol.words.phases import Phase
+from sparktxlog.protocol.words.recovery import MasterConfig, RecoveredRun, RecoveredState
+from sparktxlog.protocol.words.view import View
 
 # -- P14, P18 --------------------------------------------------------------------------------------
 

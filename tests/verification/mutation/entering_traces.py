@@ -19,7 +19,9 @@ from tests.verification.mutation.lone import (
 )
 
 from sparktxlog.model.ids import NodeId
-from sparktxlog.protocol.actions import (
+from sparktxlog.protocol.master import Master
+from sparktxlog.protocol.words.action_order import ActionStream
+from sparktxlog.protocol.words.actions import (
     Action,
     PersistBallot,
     PersistQueue,
@@ -30,7 +32,7 @@ from sparktxlog.protocol.actions import (
     TellChange,
     TellRejected,
 )
-from sparktxlog.protocol.balloting import (
+from sparktxlog.protocol.words.balloting import (
     Accept,
     Decide,
     Flush,
@@ -39,12 +41,10 @@ from sparktxlog.protocol.balloting import (
     Probe,
     Standing,
 )
-from sparktxlog.protocol.events import ChangeRequested, ForceRequested, Greeted
-from sparktxlog.protocol.master import Master
-from sparktxlog.protocol.messages import MergeBase
-from sparktxlog.protocol.phases import Phase
-from sparktxlog.protocol.stream import ActionStream
-from sparktxlog.protocol.view import Ballot, View
+from sparktxlog.protocol.words.events import ChangeRequested, ForceRequested, Greeted
+from sparktxlog.protocol.words.messages import MergeBase
+from sparktxlog.protocol.words.phases import Phase
+from sparktxlog.protocol.words.view import Ballot, View
 
 
 def tail_of_another_lineage_is_ignored(core: type[Master]) -> None:

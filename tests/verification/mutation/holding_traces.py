@@ -20,8 +20,10 @@ from tests.verification.mutation.lone import (
 )
 
 from sparktxlog.model.ids import NodeId
-from sparktxlog.protocol.actions import PersistForeignRun, SendEpochMessage
-from sparktxlog.protocol.balloting import (
+from sparktxlog.protocol.epoch.union import end_of
+from sparktxlog.protocol.master import Master
+from sparktxlog.protocol.words.actions import PersistForeignRun, SendEpochMessage
+from sparktxlog.protocol.words.balloting import (
     Accept,
     Decide,
     Flush,
@@ -31,12 +33,10 @@ from sparktxlog.protocol.balloting import (
     Probe,
     Promise,
 )
-from sparktxlog.protocol.events import ForceRequested
-from sparktxlog.protocol.master import Master
-from sparktxlog.protocol.messages import MergeBase, RunHeader
-from sparktxlog.protocol.phases import Phase
-from sparktxlog.protocol.union import end_of
-from sparktxlog.protocol.view import View
+from sparktxlog.protocol.words.events import ForceRequested
+from sparktxlog.protocol.words.messages import MergeBase, RunHeader
+from sparktxlog.protocol.words.phases import Phase
+from sparktxlog.protocol.words.view import View
 
 
 def _behind(node: Lone, *runs: RunHeader) -> View:

@@ -9,14 +9,15 @@ from tests.verification.simulation.disk import SimulatedDisk
 
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import RunFacts
-from sparktxlog.protocol.actions import (
+from sparktxlog.protocol.master import Master, first_view
+from sparktxlog.protocol.words.actions import (
     PERSISTS,
     Action,
     PersistQueue,
     PersistView,
     SendEpochMessage,
 )
-from sparktxlog.protocol.balloting import (
+from sparktxlog.protocol.words.balloting import (
     Accept,
     Accepted,
     Decide,
@@ -31,8 +32,8 @@ from sparktxlog.protocol.balloting import (
     Standing,
     Vote,
 )
-from sparktxlog.protocol.chain import chain_hash
-from sparktxlog.protocol.events import (
+from sparktxlog.protocol.words.chain import chain_hash
+from sparktxlog.protocol.words.events import (
     ChangeRequested,
     EpochMessageReceived,
     Event,
@@ -42,10 +43,9 @@ from sparktxlog.protocol.events import (
     TailReceived,
     Tick,
 )
-from sparktxlog.protocol.master import Master, first_view
-from sparktxlog.protocol.messages import MergeBase, Post, QueueEntry, RunHeader, Tail
-from sparktxlog.protocol.recovery import MasterConfig
-from sparktxlog.protocol.view import Ballot, Seat, View
+from sparktxlog.protocol.words.messages import MergeBase, Post, QueueEntry, RunHeader, Tail
+from sparktxlog.protocol.words.recovery import MasterConfig
+from sparktxlog.protocol.words.view import Ballot, Seat, View
 
 _Message = TypeVar("_Message")
 LINEAGE = "traced"

@@ -9,11 +9,11 @@ from enum import StrEnum
 from typing import Any
 from unittest.mock import patch
 
-from sparktxlog.protocol.actions import PERSISTS, Action
-from sparktxlog.protocol.events import Event
 from sparktxlog.protocol.master import Master
-from sparktxlog.protocol.ordering import Ordering
-from sparktxlog.protocol.recovery import MasterConfig, RecoveredState
+from sparktxlog.protocol.order.ordering import Ordering
+from sparktxlog.protocol.words.actions import PERSISTS, Action
+from sparktxlog.protocol.words.events import Event
+from sparktxlog.protocol.words.recovery import MasterConfig, RecoveredState
 
 #: A mutated core for as long as the context lasts.
 Core = Callable[[], contextlib.AbstractContextManager[type[Master]]]

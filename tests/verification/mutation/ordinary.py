@@ -11,20 +11,27 @@ from tests.verification.simulation.node import SimulatedNode
 
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import RunFacts
-from sparktxlog.protocol.addition import head_of, holders, may_add
-from sparktxlog.protocol.catalog import Catalog
-from sparktxlog.protocol.counter import TimestampCounter
-from sparktxlog.protocol.events import RunSubmitted
-from sparktxlog.protocol.fetching import Fetching
-from sparktxlog.protocol.idwindow import IdWindow
 from sparktxlog.protocol.master import Master
-from sparktxlog.protocol.messages import MergeBase, Post, QueueEntry, Rejection, RunHeader, Tail
-from sparktxlog.protocol.ordering import Ordering
-from sparktxlog.protocol.peers import Peer
-from sparktxlog.protocol.posting import Snapshot
-from sparktxlog.protocol.recovery import MasterConfig, NoOlderIds, RecoveredState
-from sparktxlog.protocol.streams import Run, Stream
-from sparktxlog.protocol.synchronized import SynchronizedQueue
+from sparktxlog.protocol.order.addition import head_of, holders, may_add
+from sparktxlog.protocol.order.catalog import Catalog
+from sparktxlog.protocol.order.counter import TimestampCounter
+from sparktxlog.protocol.order.fetching import Fetching
+from sparktxlog.protocol.order.idwindow import IdWindow
+from sparktxlog.protocol.order.ordering import Ordering
+from sparktxlog.protocol.order.origin_queues import Run, Stream
+from sparktxlog.protocol.order.peers import Peer
+from sparktxlog.protocol.order.posting import Snapshot
+from sparktxlog.protocol.order.synchronized import SynchronizedQueue
+from sparktxlog.protocol.words.events import RunSubmitted
+from sparktxlog.protocol.words.messages import (
+    MergeBase,
+    Post,
+    QueueEntry,
+    Rejection,
+    RunHeader,
+    Tail,
+)
+from sparktxlog.protocol.words.recovery import MasterConfig, NoOlderIds, RecoveredState
 
 
 class ReusedCounter(Ordering):

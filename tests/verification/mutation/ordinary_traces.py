@@ -16,7 +16,8 @@ from tests.verification.mutation.lone import (
 
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import RunFacts
-from sparktxlog.protocol.actions import (
+from sparktxlog.protocol.master import Master
+from sparktxlog.protocol.words.actions import (
     PERSISTS,
     Action,
     FetchPayload,
@@ -29,10 +30,10 @@ from sparktxlog.protocol.actions import (
     TellAccepted,
     TellRejected,
 )
-from sparktxlog.protocol.balloting import (
+from sparktxlog.protocol.words.balloting import (
     Decide,
 )
-from sparktxlog.protocol.events import (
+from sparktxlog.protocol.words.events import (
     FetchFailed,
     FilesLost,
     LinkChanged,
@@ -40,9 +41,8 @@ from sparktxlog.protocol.events import (
     RunSubmitted,
     Tick,
 )
-from sparktxlog.protocol.master import Master
-from sparktxlog.protocol.messages import Ahead
-from sparktxlog.protocol.phases import Phase
+from sparktxlog.protocol.words.messages import Ahead
+from sparktxlog.protocol.words.phases import Phase
 
 
 def everything_is_durable_first(core: type[Master]) -> None:

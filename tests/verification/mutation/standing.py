@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from sparktxlog.errors import ContradictionError, OtherQueueError
-from sparktxlog.protocol.balloting import EpochMessage, Flushed, Promise, Standing
-from sparktxlog.protocol.events import PayloadArrived, PostReceived
-from sparktxlog.protocol.joining import Admission
+from sparktxlog.protocol.epoch.joining import Admission
+from sparktxlog.protocol.epoch.proposer import Proposer
+from sparktxlog.protocol.epoch.standing import Standings, shortfall
 from sparktxlog.protocol.master import Master
-from sparktxlog.protocol.messages import Post, RunHeader
-from sparktxlog.protocol.proposer import Proposer
-from sparktxlog.protocol.standing import Standings, shortfall
-from sparktxlog.protocol.streams import Run
-from sparktxlog.protocol.view import View
+from sparktxlog.protocol.order.origin_queues import Run
+from sparktxlog.protocol.words.balloting import EpochMessage, Flushed, Promise, Standing
+from sparktxlog.protocol.words.events import PayloadArrived, PostReceived
+from sparktxlog.protocol.words.messages import Post, RunHeader
+from sparktxlog.protocol.words.view import View
 
 
 class HaltsForOthers(Master):

@@ -18,24 +18,24 @@ from tests.verification.mutation.lone import (
 
 from sparktxlog.errors import OutdatedError
 from sparktxlog.model.ids import NodeId
-from sparktxlog.protocol.actions import (
+from sparktxlog.protocol.master import Master
+from sparktxlog.protocol.words.actions import (
     Alarm,
     FetchPayload,
     PersistStanding,
     SendPost,
     TellDoubt,
 )
-from sparktxlog.protocol.balloting import Accept, Decide, Prepare, Standing, TailRequest
-from sparktxlog.protocol.events import (
+from sparktxlog.protocol.words.balloting import Accept, Decide, Prepare, Standing, TailRequest
+from sparktxlog.protocol.words.events import (
     ChangeRequested,
     FetchFailed,
     ForceRequested,
     Greeted,
     PostReceived,
 )
-from sparktxlog.protocol.master import Master
-from sparktxlog.protocol.messages import MergeBase
-from sparktxlog.protocol.phases import Phase
+from sparktxlog.protocol.words.messages import MergeBase
+from sparktxlog.protocol.words.phases import Phase
 
 _OTHER = MergeBase(chain_hash=bytes(31) + b"x")
 

@@ -23,13 +23,35 @@ from tests.verification.mutation.mutant import (
 )
 from tests.verification.simulation.node import SimulatedNode
 
-from sparktxlog.protocol import collecting, final_queue, succession
 from sparktxlog.protocol import master as mastering
-from sparktxlog.protocol import ordering as orders
-from sparktxlog.protocol import proposer as proposing
-from sparktxlog.protocol import standing as standings
-from sparktxlog.protocol import suspicion as suspecting
-from sparktxlog.protocol.actions import (
+from sparktxlog.protocol.epoch import proposer as proposing
+from sparktxlog.protocol.epoch import standing as standings
+from sparktxlog.protocol.epoch import succession
+from sparktxlog.protocol.epoch import suspicion as suspecting
+from sparktxlog.protocol.epoch.changes import Changes
+from sparktxlog.protocol.epoch.joining import Admission
+from sparktxlog.protocol.epoch.proposer import Proposer
+from sparktxlog.protocol.epoch.standing import Standings
+from sparktxlog.protocol.epoch.succession import Succession
+from sparktxlog.protocol.epoch.suspicion import Suspicion
+from sparktxlog.protocol.epoch.union import FinalQueue
+from sparktxlog.protocol.epoch.voter import Voter
+from sparktxlog.protocol.master import Master
+from sparktxlog.protocol.order import collecting, final_queue
+from sparktxlog.protocol.order import ordering as orders
+from sparktxlog.protocol.order.catalog import Catalog
+from sparktxlog.protocol.order.collecting import Collecting
+from sparktxlog.protocol.order.counter import TimestampCounter, WallClock
+from sparktxlog.protocol.order.fetching import Fetching
+from sparktxlog.protocol.order.idwindow import IdWindow
+from sparktxlog.protocol.order.ordering import Ordering
+from sparktxlog.protocol.order.origin_queues import Stream
+from sparktxlog.protocol.order.peers import Peer
+from sparktxlog.protocol.order.posting import Rounds, Snapshot
+from sparktxlog.protocol.order.staging import Staging
+from sparktxlog.protocol.order.synchronized import SynchronizedQueue
+from sparktxlog.protocol.words.action_order import ActionStream
+from sparktxlog.protocol.words.actions import (
     PersistAnnouncement,
     PersistBallot,
     PersistForeignRun,
@@ -39,31 +61,10 @@ from sparktxlog.protocol.actions import (
     PersistView,
     PersistWithdrawal,
 )
-from sparktxlog.protocol.balloting import Flushed, Promise, Standing
-from sparktxlog.protocol.catalog import Catalog
-from sparktxlog.protocol.changes import Changes
-from sparktxlog.protocol.collecting import Collecting
-from sparktxlog.protocol.counter import TimestampCounter, WallClock
-from sparktxlog.protocol.fetching import Fetching
-from sparktxlog.protocol.idwindow import IdWindow
-from sparktxlog.protocol.joining import Admission
-from sparktxlog.protocol.master import Master
-from sparktxlog.protocol.ordering import Ordering
-from sparktxlog.protocol.outbox import Outbox
-from sparktxlog.protocol.peers import Peer
-from sparktxlog.protocol.posting import Rounds, Snapshot
-from sparktxlog.protocol.proposer import Proposer
-from sparktxlog.protocol.staging import Staging
-from sparktxlog.protocol.standing import Standings
-from sparktxlog.protocol.stream import ActionStream
-from sparktxlog.protocol.streams import Stream
-from sparktxlog.protocol.succession import Succession
-from sparktxlog.protocol.suspicion import Suspicion
-from sparktxlog.protocol.synchronized import SynchronizedQueue
-from sparktxlog.protocol.union import FinalQueue
-from sparktxlog.protocol.versions import Raising
-from sparktxlog.protocol.view import View
-from sparktxlog.protocol.voter import Voter
+from sparktxlog.protocol.words.balloting import Flushed, Promise, Standing
+from sparktxlog.protocol.words.outbox import Outbox
+from sparktxlog.protocol.words.versions import Raising
+from sparktxlog.protocol.words.view import View
 
 _KILLERS = {"r": Killer.SCHEDULES, "s": Killer.SIMULATION, "t": Killer.TRACE}
 

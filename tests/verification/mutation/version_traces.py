@@ -7,12 +7,12 @@ from dataclasses import replace
 from tests.verification.mutation.lone import SECOND_US, Lone, proposing, sent, views
 
 from sparktxlog.model.ids import NodeId
-from sparktxlog.protocol.actions import Action
-from sparktxlog.protocol.balloting import Accept, Prepare, Probe
-from sparktxlog.protocol.events import LinkChanged
 from sparktxlog.protocol.master import Master
-from sparktxlog.protocol.versions import NEWEST, OLDEST
-from sparktxlog.protocol.view import Ballot
+from sparktxlog.protocol.words.actions import Action
+from sparktxlog.protocol.words.balloting import Accept, Prepare, Probe
+from sparktxlog.protocol.words.events import LinkChanged
+from sparktxlog.protocol.words.versions import NEWEST, OLDEST
+from sparktxlog.protocol.words.view import Ballot
 
 
 def _upgraded(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from sparktxlog.model.ids import NodeId
-from sparktxlog.protocol.proposer import Proposer
-from sparktxlog.protocol.versions import Raising, deciders
-from sparktxlog.protocol.view import View
+from sparktxlog.protocol.epoch.proposer import Proposer
+from sparktxlog.protocol.words.versions import Raising, deciders
+from sparktxlog.protocol.words.view import View
 
 _linked = Raising.linked
 _awaited = Proposer._awaited

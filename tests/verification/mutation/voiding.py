@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sparktxlog.model.ids import NodeId
-from sparktxlog.protocol.actions import Action, PersistVoid
-from sparktxlog.protocol.changes import Changes
-from sparktxlog.protocol.messages import RunHeader
-from sparktxlog.protocol.ordering import Ordering
-from sparktxlog.protocol.outbox import Outbox
-from sparktxlog.protocol.proposer import Proposer
-from sparktxlog.protocol.recovery import MasterConfig, RecoveredState
-from sparktxlog.protocol.succession import Succession
-from sparktxlog.protocol.union import FinalQueue
-from sparktxlog.protocol.view import View, Voided
+from sparktxlog.protocol.epoch.changes import Changes
+from sparktxlog.protocol.epoch.proposer import Proposer
+from sparktxlog.protocol.epoch.succession import Succession
+from sparktxlog.protocol.epoch.union import FinalQueue
+from sparktxlog.protocol.order.ordering import Ordering
+from sparktxlog.protocol.words.actions import Action, PersistVoid
+from sparktxlog.protocol.words.messages import RunHeader
+from sparktxlog.protocol.words.outbox import Outbox
+from sparktxlog.protocol.words.recovery import MasterConfig, RecoveredState
+from sparktxlog.protocol.words.view import View, Voided
 
 _objection = Proposer._objection
 _persist = Outbox.persist

@@ -18,7 +18,9 @@ from tests.verification.mutation.lone import (
 )
 
 from sparktxlog.model.ids import NodeId
-from sparktxlog.protocol.actions import (
+from sparktxlog.protocol.epoch.union import end_of
+from sparktxlog.protocol.master import Master
+from sparktxlog.protocol.words.actions import (
     Action,
     CheckFiles,
     FetchPayload,
@@ -26,13 +28,19 @@ from sparktxlog.protocol.actions import (
     PersistVoid,
     TellChange,
 )
-from sparktxlog.protocol.balloting import Accept, Decide, Flush, Flushed, Prepare, Probe, Promise
-from sparktxlog.protocol.events import ChangeRequested, FilesHeld, FilesLost, PayloadArrived
-from sparktxlog.protocol.master import Master
-from sparktxlog.protocol.messages import MergeBase, Rejection, RunHeader
-from sparktxlog.protocol.phases import Phase
-from sparktxlog.protocol.union import end_of
-from sparktxlog.protocol.view import Ballot, View, Voided
+from sparktxlog.protocol.words.balloting import (
+    Accept,
+    Decide,
+    Flush,
+    Flushed,
+    Prepare,
+    Probe,
+    Promise,
+)
+from sparktxlog.protocol.words.events import ChangeRequested, FilesHeld, FilesLost, PayloadArrived
+from sparktxlog.protocol.words.messages import MergeBase, Rejection, RunHeader
+from sparktxlog.protocol.words.phases import Phase
+from sparktxlog.protocol.words.view import Ballot, View, Voided
 
 
 def _staged(node: Lone, origin: str = "a") -> RunHeader:

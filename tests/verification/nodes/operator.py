@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tests.verification.nodes.clients import LostError
 
 from sparktxlog.errors import TxLogError
-from sparktxlog.protocol.view import Seat
+from sparktxlog.protocol.words.view import Seat
 
 if TYPE_CHECKING:
     from tests.verification.nodes.node import SimulatedNode

@@ -11,7 +11,7 @@ from tests.verification.simulation.outcomes import Outcomes
 from tests.verification.simulation.trace import Trace
 
 from sparktxlog.errors import InvariantViolation, PayloadStoreError
-from sparktxlog.protocol.actions import (
+from sparktxlog.protocol.words.actions import (
     Action,
     PersistAnnouncement,
     PersistOwnRun,
@@ -26,11 +26,11 @@ from sparktxlog.protocol.actions import (
     TellOrdered,
     TellRejected,
 )
-from sparktxlog.protocol.chain import chain_hash
-from sparktxlog.protocol.messages import QueueEntry, RunHeader
-from sparktxlog.protocol.phases import Phase
-from sparktxlog.protocol.versions import ACCEPTANCE, NEWEST, OLDEST
-from sparktxlog.protocol.view import View, same_decision
+from sparktxlog.protocol.words.chain import chain_hash
+from sparktxlog.protocol.words.messages import QueueEntry, RunHeader
+from sparktxlog.protocol.words.phases import Phase
+from sparktxlog.protocol.words.versions import ACCEPTANCE, NEWEST, OLDEST
+from sparktxlog.protocol.words.view import View, same_decision
 
 if TYPE_CHECKING:
     from tests.verification.simulation.node import SimulatedNode

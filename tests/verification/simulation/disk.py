@@ -9,7 +9,7 @@ from tests.verification.recovered import QueuedIds, announced, in_window, queue_
 
 from sparktxlog.model.operation import RunFacts
 from sparktxlog.model.table import TableDefinition
-from sparktxlog.protocol.actions import (
+from sparktxlog.protocol.words.actions import (
     Action,
     PersistAnnouncement,
     PersistBallot,
@@ -23,11 +23,11 @@ from sparktxlog.protocol.actions import (
     PersistVoid,
     PersistWithdrawal,
 )
-from sparktxlog.protocol.balloting import BallotState, Standing
-from sparktxlog.protocol.events import RunSubmitted
-from sparktxlog.protocol.messages import QueueEntry, RunHeader
-from sparktxlog.protocol.recovery import RecoveredRun, RecoveredState
-from sparktxlog.protocol.view import View
+from sparktxlog.protocol.words.balloting import BallotState, Standing
+from sparktxlog.protocol.words.events import RunSubmitted
+from sparktxlog.protocol.words.messages import QueueEntry, RunHeader
+from sparktxlog.protocol.words.recovery import RecoveredRun, RecoveredState
+from sparktxlog.protocol.words.view import View
 
 #: Names of disks; they are compared only.
 _instances = itertools.count(1)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from sparktxlog.protocol.actions import PERSISTS, PersistVoid
-from sparktxlog.protocol.balloting import (
+from sparktxlog.protocol.words.actions import PERSISTS, PersistVoid
+from sparktxlog.protocol.words.balloting import (
     Accept,
     EpochMessage,
     Flush,
@@ -13,8 +13,8 @@ from sparktxlog.protocol.balloting import (
     Prepare,
     Promise,
 )
-from sparktxlog.protocol.phases import Phase
-from sparktxlog.protocol.view import Ballot, View
+from sparktxlog.protocol.words.phases import Phase
+from sparktxlog.protocol.words.view import Ballot, View
 
 
 def crash_mark(kind: type, *, kept: bool) -> str:

@@ -11,7 +11,9 @@ from tests.verification.simulation.marks import crash_mark
 
 from sparktxlog.errors import OutdatedError
 from sparktxlog.model.operation import RunFacts
-from sparktxlog.protocol.actions import (
+from sparktxlog.protocol.master import Master
+from sparktxlog.protocol.words.action_order import MAX_BATCH, ActionStream
+from sparktxlog.protocol.words.actions import (
     Action,
     Alarm,
     PersistRestamp,
@@ -19,12 +21,10 @@ from sparktxlog.protocol.actions import (
     TellDoubt,
     TellPhase,
 )
-from sparktxlog.protocol.events import Event, Rested, RunSubmitted, Tick
-from sparktxlog.protocol.master import Master
-from sparktxlog.protocol.phases import Phase
-from sparktxlog.protocol.recovery import MasterConfig, OlderIds
-from sparktxlog.protocol.stream import MAX_BATCH, ActionStream
-from sparktxlog.protocol.versions import NEWEST, OLDEST
+from sparktxlog.protocol.words.events import Event, Rested, RunSubmitted, Tick
+from sparktxlog.protocol.words.phases import Phase
+from sparktxlog.protocol.words.recovery import MasterConfig, OlderIds
+from sparktxlog.protocol.words.versions import NEWEST, OLDEST
 from sparktxlog.runtime.clock import Clock
 
 if TYPE_CHECKING:

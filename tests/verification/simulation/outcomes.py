@@ -14,7 +14,7 @@ from tests.verification.simulation.marks import Marks
 
 from sparktxlog.model.operation import Acceptance, RunFacts
 from sparktxlog.protocol.master import Master
-from sparktxlog.protocol.messages import QueueEntry, RunHeader
+from sparktxlog.protocol.words.messages import QueueEntry, RunHeader
 
 _DUPLICATE, _EXPIRED, _VOIDED = "duplicate-transaction", "expired-id", "voided"
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from tests.verification.simulation.network import Weather
 
 from sparktxlog.protocol.master import first_view
-from sparktxlog.protocol.recovery import MasterConfig
-from sparktxlog.protocol.view import View
+from sparktxlog.protocol.words.recovery import MasterConfig
+from sparktxlog.protocol.words.view import View
 
 if TYPE_CHECKING:
     from tests.verification.simulation.node import SimulatedNode

@@ -13,10 +13,10 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
-from sparktxlog.protocol.balloting import Promise, Standing
-from sparktxlog.protocol.events import EpochMessageReceived, Event, PostReceived
-from sparktxlog.protocol.messages import Post
-from sparktxlog.protocol.view import Ballot
+from sparktxlog.protocol.words.balloting import Promise, Standing
+from sparktxlog.protocol.words.events import EpochMessageReceived, Event, PostReceived
+from sparktxlog.protocol.words.messages import Post
+from sparktxlog.protocol.words.view import Ballot
 
 _Change = Callable[[Random, Any], Any]
 

@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from sparktxlog.protocol.actions import (
+from sparktxlog.protocol.words.actions import (
     Action,
     Alarm,
     CheckFiles,
@@ -40,7 +40,7 @@ from sparktxlog.protocol.actions import (
     TellPhase,
     TellRejected,
 )
-from sparktxlog.protocol.balloting import (
+from sparktxlog.protocol.words.balloting import (
     Accept,
     BallotState,
     EpochMessage,
@@ -53,8 +53,8 @@ from sparktxlog.protocol.balloting import (
     TailRequest,
     epoch_of,
 )
-from sparktxlog.protocol.messages import MergeBase, Post, QueueEntry, RunHeader
-from sparktxlog.protocol.view import View
+from sparktxlog.protocol.words.messages import MergeBase, Post, QueueEntry, RunHeader
+from sparktxlog.protocol.words.view import View
 
 
 class Trace:

@@ -18,7 +18,9 @@ from sparktxlog.errors import OutdatedError
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import RunFacts, Touch
 from sparktxlog.model.table import Column, TableDefinition
-from sparktxlog.protocol.actions import (
+from sparktxlog.protocol.master import Master
+from sparktxlog.protocol.words.action_order import MAX_BATCH
+from sparktxlog.protocol.words.actions import (
     Action,
     CheckFiles,
     FetchPayload,
@@ -30,7 +32,7 @@ from sparktxlog.protocol.actions import (
     SendTail,
     TellPhase,
 )
-from sparktxlog.protocol.balloting import (
+from sparktxlog.protocol.words.balloting import (
     Accept,
     Decide,
     EpochMessage,
@@ -40,7 +42,7 @@ from sparktxlog.protocol.balloting import (
     Promise,
     Vote,
 )
-from sparktxlog.protocol.events import (
+from sparktxlog.protocol.words.events import (
     AnnouncementReceived,
     EpochMessageReceived,
     Event,
@@ -54,13 +56,11 @@ from sparktxlog.protocol.events import (
     RunSubmitted,
     TailReceived,
 )
-from sparktxlog.protocol.master import Master
-from sparktxlog.protocol.messages import RunHeader, Tail
-from sparktxlog.protocol.phases import Phase
-from sparktxlog.protocol.recovery import MasterConfig
-from sparktxlog.protocol.stream import MAX_BATCH
-from sparktxlog.protocol.versions import OLDEST
-from sparktxlog.protocol.view import Seat, View
+from sparktxlog.protocol.words.messages import RunHeader, Tail
+from sparktxlog.protocol.words.phases import Phase
+from sparktxlog.protocol.words.recovery import MasterConfig
+from sparktxlog.protocol.words.versions import OLDEST
+from sparktxlog.protocol.words.view import Seat, View
 
 #: Tables that there may be.
 _TABLES = 40

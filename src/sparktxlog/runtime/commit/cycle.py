@@ -19,10 +19,10 @@ from sparktxlog.codec.payload import digest_of, encode_payload, split_payload
 from sparktxlog.codec.transactions import PreparedTransaction
 from sparktxlog.errors import BusyError, TxLogError
 from sparktxlog.model.operation import Acceptance, RunFacts, RunManifest
-from sparktxlog.protocol.actions import Action, Alarm, PersistForeignRun
-from sparktxlog.protocol.events import Event, PayloadArrived, Rested, RunSubmitted, Tick
 from sparktxlog.protocol.master import Master
-from sparktxlog.protocol.view import View
+from sparktxlog.protocol.words.actions import Action, Alarm, PersistForeignRun
+from sparktxlog.protocol.words.events import Event, PayloadArrived, Rested, RunSubmitted, Tick
+from sparktxlog.protocol.words.view import View
 from sparktxlog.runtime.clock import Clock, wall_us
 from sparktxlog.runtime.commit.executor import Executor
 from sparktxlog.runtime.commit.holdings import Holdings, OwnRun

@@ -13,7 +13,7 @@ from typing import Any
 
 import structlog
 
-from sparktxlog.protocol.messages import Announcement, RunHeader
+from sparktxlog.protocol.words.messages import Announcement, RunHeader
 
 _log = structlog.get_logger("sparktxlog.damage")
 

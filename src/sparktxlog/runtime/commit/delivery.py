@@ -11,7 +11,7 @@ import structlog
 
 from sparktxlog.errors import QUARANTINE_HINT, ExpiredError, TxLogError
 from sparktxlog.model.ids import NodeId
-from sparktxlog.protocol.actions import (
+from sparktxlog.protocol.words.actions import (
     Action,
     Alarm,
     CheckFiles,
@@ -31,9 +31,9 @@ from sparktxlog.protocol.actions import (
     TellPhase,
     TellRejected,
 )
-from sparktxlog.protocol.balloting import JoinRequest, TailRequest
-from sparktxlog.protocol.messages import Ahead, RunHeader, Tail
-from sparktxlog.protocol.view import View
+from sparktxlog.protocol.words.balloting import JoinRequest, TailRequest
+from sparktxlog.protocol.words.messages import Ahead, RunHeader, Tail
+from sparktxlog.protocol.words.view import View
 from sparktxlog.runtime.commit.fetching import Fetcher
 from sparktxlog.runtime.commit.holdings import Holdings
 from sparktxlog.runtime.commit.receipts import Receipts

@@ -1,6 +1,6 @@
 """The executor: works the core's actions off in order, grouping what must be durable.
 
-The order is that of `protocol/stream.py` ("persist before you speak"): the writes of a
+The order is that of `protocol/words/action_order.py` ("persist before you speak"): the writes of a
 batch are made durable together, with one fsync in the single writer thread, and while the disk
 works the next batch gathers (group commit, protocol P1b).
 
@@ -21,7 +21,8 @@ import structlog
 from sparktxlog.codec.payload import void_payload
 from sparktxlog.errors import DiskFullError, TxLogError
 from sparktxlog.model.ids import NodeId
-from sparktxlog.protocol.actions import (
+from sparktxlog.protocol.words.action_order import MAX_BATCH, ActionStream
+from sparktxlog.protocol.words.actions import (
     Action,
     PersistAnnouncement,
     PersistBallot,
@@ -35,7 +36,6 @@ from sparktxlog.protocol.actions import (
     PersistVoid,
     PersistWithdrawal,
 )
-from sparktxlog.protocol.stream import MAX_BATCH, ActionStream
 from sparktxlog.runtime.clock import wall_us
 from sparktxlog.runtime.commit.holdings import Holdings
 from sparktxlog.runtime.membership.standings import keep_standing

@@ -23,7 +23,7 @@ from sparktxlog.errors import (
 )
 from sparktxlog.model.ids import transaction_id_to_text
 from sparktxlog.model.receipt import LEVEL_RANK, Level, Receipt, ReceiptRejection, RunId
-from sparktxlog.protocol.messages import QueueEntry, RunHeader
+from sparktxlog.protocol.words.messages import QueueEntry, RunHeader
 
 #: Seconds that an acquired run usually needs to be ordered; later it waits for a silent member.
 ORDERING_S = 1.0

@@ -13,10 +13,10 @@ from sparktxlog.codec.payload import read_manifest, verify_payload, voided_run
 from sparktxlog.errors import LocalProtocolError, ManifestMismatchError, NotFoundError, TxLogError
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import StagedFile
-from sparktxlog.protocol.events import Event, FilesHeld, FilesLost
 from sparktxlog.protocol.master import Master
-from sparktxlog.protocol.messages import RunHeader
-from sparktxlog.protocol.view import View
+from sparktxlog.protocol.words.events import Event, FilesHeld, FilesLost
+from sparktxlog.protocol.words.messages import RunHeader
+from sparktxlog.protocol.words.view import View
 from sparktxlog.runtime.commit.damage import Damage
 from sparktxlog.runtime.commit.fetching import staged_files
 from sparktxlog.runtime.membership.epochs import Epochs

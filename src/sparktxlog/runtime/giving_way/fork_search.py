@@ -22,7 +22,7 @@ from sparktxlog.errors import (
     RemoteProtocolError,
 )
 from sparktxlog.model.ids import transaction_id_to_text
-from sparktxlog.protocol.view import View
+from sparktxlog.protocol.words.view import View
 from sparktxlog.storage.interfaces import Front, StoredEntry
 from sparktxlog.storage.waiting import RunKey, run_key
 

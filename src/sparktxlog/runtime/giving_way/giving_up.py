@@ -18,9 +18,9 @@ from sparktxlog.codec.payload import read_manifest
 from sparktxlog.errors import CorruptLogError, ExpiredError, ManifestMismatchError
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.table import TableDefinition
-from sparktxlog.protocol.messages import QueueEntry, RunHeader
-from sparktxlog.protocol.recovery import RecoveredState
-from sparktxlog.protocol.view import View
+from sparktxlog.protocol.words.messages import QueueEntry, RunHeader
+from sparktxlog.protocol.words.recovery import RecoveredState
+from sparktxlog.protocol.words.view import View
 from sparktxlog.storage.interfaces import Front, FrontState, StoredEntry
 from sparktxlog.storage.payloads import LocalPayloadStore
 from sparktxlog.storage.quarantine import QUARANTINE_NAME, GivenUp, Quarantine, QuarantineFiles

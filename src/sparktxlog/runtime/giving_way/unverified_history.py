@@ -19,8 +19,8 @@ from itertools import chain
 import msgspec
 
 from sparktxlog.config import NodeConfig
-from sparktxlog.protocol.messages import RunHeader
-from sparktxlog.protocol.view import View
+from sparktxlog.protocol.words.messages import RunHeader
+from sparktxlog.protocol.words.view import View
 from sparktxlog.runtime.giving_way.giving_up import (
     Export,
     act_id,

@@ -20,9 +20,9 @@ import msgspec
 
 from sparktxlog.model.epoch import EpochRecord, QueueEnd, RosterSeat
 from sparktxlog.model.ids import NodeId
-from sparktxlog.protocol.messages import MergeBase
-from sparktxlog.protocol.phases import Phase
-from sparktxlog.protocol.view import Seat, View
+from sparktxlog.protocol.words.messages import MergeBase
+from sparktxlog.protocol.words.phases import Phase
+from sparktxlog.protocol.words.view import Seat, View
 from sparktxlog.runtime.clock import wall_us
 from sparktxlog.storage.interfaces import PutValue, Write
 

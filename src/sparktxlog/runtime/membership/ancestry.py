@@ -19,8 +19,8 @@ from itertools import chain
 
 from sparktxlog.errors import ExpiredError, NotFoundError, TransportError
 from sparktxlog.model.ids import transaction_id_to_text
-from sparktxlog.protocol.messages import Tail
-from sparktxlog.protocol.recovery import RecoveredState
+from sparktxlog.protocol.words.messages import Tail
+from sparktxlog.protocol.words.recovery import RecoveredState
 from sparktxlog.storage.interfaces import Front, FrontSnapshot
 from sparktxlog.transport.peers import PeerLink
 

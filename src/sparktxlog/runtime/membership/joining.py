@@ -33,8 +33,8 @@ from sparktxlog.errors import (
     TxLogError,
 )
 from sparktxlog.model.ids import NodeId
-from sparktxlog.protocol.actions import Alarm
-from sparktxlog.protocol.view import View
+from sparktxlog.protocol.words.actions import Alarm
+from sparktxlog.protocol.words.view import View
 from sparktxlog.runtime.clock import wall_us
 from sparktxlog.runtime.commit.executor import Executor
 from sparktxlog.runtime.giving_way.unverified_history import Keeper, keep_uncompared, uncompared

@@ -16,7 +16,7 @@ import structlog
 
 from sparktxlog.config import NodeConfig
 from sparktxlog.model.values import split_urls
-from sparktxlog.protocol.view import Seat, View
+from sparktxlog.protocol.words.view import Seat, View
 from sparktxlog.runtime.log.retention import Holders
 from sparktxlog.transport.addresses import AddressCheck
 from sparktxlog.transport.greeting import Greeter, Place

@@ -18,7 +18,7 @@ import structlog
 
 from sparktxlog.codec.wire import SnapshotOffer
 from sparktxlog.errors import NotFoundError, RemoteProtocolError, StorageError
-from sparktxlog.protocol.versions import PARTS
+from sparktxlog.protocol.words.versions import PARTS
 from sparktxlog.storage.interfaces import Front, FrontSnapshot
 from sparktxlog.storage.snapshots import decode_whole, encode_whole, open_snapshot, write_snapshot
 from sparktxlog.transport.peers import PeerLink

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparktxlog.model.ids import NodeId
-from sparktxlog.protocol.balloting import MemberState
 from sparktxlog.protocol.master import Master
-from sparktxlog.protocol.messages import Post, RunHeader
-from sparktxlog.protocol.view import View
+from sparktxlog.protocol.words.balloting import MemberState
+from sparktxlog.protocol.words.messages import Post, RunHeader
+from sparktxlog.protocol.words.view import View
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

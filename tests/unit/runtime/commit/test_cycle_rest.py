@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import pytest
 
-from sparktxlog.protocol.actions import Action
-from sparktxlog.protocol.events import Event, Rested
+from sparktxlog.protocol.words.actions import Action
+from sparktxlog.protocol.words.events import Event, Rested
 from sparktxlog.runtime.commit.cycle import Cycle
 
 

@@ -11,7 +11,10 @@ from tests.storage_samples import ids_in, run_of
 
 from sparktxlog.errors import StorageError
 from sparktxlog.model.ids import NodeId
-from sparktxlog.protocol.actions import (
+from sparktxlog.protocol.epoch.union import end_of
+from sparktxlog.protocol.master import Master
+from sparktxlog.protocol.words.action_order import MAX_BATCH
+from sparktxlog.protocol.words.actions import (
     Action,
     PersistBallot,
     PersistQueue,
@@ -19,15 +22,12 @@ from sparktxlog.protocol.actions import (
     PersistView,
     TellPhase,
 )
-from sparktxlog.protocol.balloting import BallotState, Decide
-from sparktxlog.protocol.events import EpochMessageReceived
-from sparktxlog.protocol.master import Master
-from sparktxlog.protocol.messages import MergeBase
-from sparktxlog.protocol.phases import Phase
-from sparktxlog.protocol.recovery import MasterConfig
-from sparktxlog.protocol.stream import MAX_BATCH
-from sparktxlog.protocol.union import end_of
-from sparktxlog.protocol.view import Ballot, Seat, View
+from sparktxlog.protocol.words.balloting import BallotState, Decide
+from sparktxlog.protocol.words.events import EpochMessageReceived
+from sparktxlog.protocol.words.messages import MergeBase
+from sparktxlog.protocol.words.phases import Phase
+from sparktxlog.protocol.words.recovery import MasterConfig
+from sparktxlog.protocol.words.view import Ballot, Seat, View
 from sparktxlog.runtime.commit.executor import Executor
 from sparktxlog.runtime.commit.holdings import Holdings
 from sparktxlog.storage.interfaces import PutBallot, PutRestamp, PutView, Write

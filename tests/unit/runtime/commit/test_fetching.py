@@ -14,8 +14,8 @@ from sparktxlog.codec.payload import digest_of, encode_payload
 from sparktxlog.errors import PeerTimeoutError, TransportError
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import Block, OperationKind, RunManifest, StagedFile
-from sparktxlog.protocol.events import Event, FetchFailed, FilesHeld, PayloadArrived
-from sparktxlog.protocol.messages import Announcement, RunHeader
+from sparktxlog.protocol.words.events import Event, FetchFailed, FilesHeld, PayloadArrived
+from sparktxlog.protocol.words.messages import Announcement, RunHeader
 from sparktxlog.runtime.commit.fetching import Fetcher
 from sparktxlog.runtime.commit.holdings import Holdings
 from sparktxlog.storage.payloads import LocalPayloadStore

@@ -23,7 +23,7 @@ from sparktxlog.errors import (
     UnauthorizedError,
 )
 from sparktxlog.model.ids import NodeId
-from sparktxlog.protocol.view import Seat, View
+from sparktxlog.protocol.words.view import Seat, View
 from sparktxlog.runtime.giving_way.quarantine import GaveWay, quarantine_node
 from sparktxlog.storage import front_swap
 from sparktxlog.storage.front import SqliteFront

@@ -26,7 +26,7 @@ from sparktxlog.errors import (
     LocalProtocolError,
 )
 from sparktxlog.model.operation import Block, OperationKind
-from sparktxlog.protocol.messages import Rejection
+from sparktxlog.protocol.words.messages import Rejection
 from sparktxlog.runtime.giving_way import giving_up
 from sparktxlog.runtime.giving_way import quarantine as acting
 from sparktxlog.runtime.giving_way.quarantine import quarantine_node

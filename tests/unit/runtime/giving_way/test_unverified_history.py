@@ -8,8 +8,8 @@ import pytest
 from tests.parted_queues import Node, append_run, parted, rows_of
 
 from sparktxlog.model.ids import NodeId
-from sparktxlog.protocol.messages import QueueEntry
-from sparktxlog.protocol.view import View
+from sparktxlog.protocol.words.messages import QueueEntry
+from sparktxlog.protocol.words.view import View
 from sparktxlog.runtime.giving_way.unverified_history import (
     Keeper,
     Uncompared,

@@ -9,7 +9,7 @@ import pytest
 from tests.storage_samples import entries_of, run_of
 
 from sparktxlog.model.ids import NodeId
-from sparktxlog.protocol.view import Seat, View
+from sparktxlog.protocol.words.view import Seat, View
 from sparktxlog.runtime.log.forgetting import forgettable
 from sparktxlog.storage.front import SqliteFront
 from sparktxlog.storage.interfaces import AppendQueue, ForgetPayloads, Front, MarkPublished, Segment

@@ -19,9 +19,9 @@ from tests.storage_samples import entries_of, run_of
 from sparktxlog.errors import StorageError
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import Block, OperationKind
-from sparktxlog.protocol.messages import QueueEntry
-from sparktxlog.protocol.phases import Phase
-from sparktxlog.protocol.view import Seat, View
+from sparktxlog.protocol.words.messages import QueueEntry
+from sparktxlog.protocol.words.phases import Phase
+from sparktxlog.protocol.words.view import Seat, View
 from sparktxlog.runtime.log import publisher as publisher_module
 from sparktxlog.runtime.log.epoch_history import EpochHistory
 from sparktxlog.runtime.log.publisher import Publisher

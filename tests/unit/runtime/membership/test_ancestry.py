@@ -12,9 +12,9 @@ from tests.storage_samples import entries_of, ids_in, ids_of, run_of
 
 from sparktxlog.errors import TransportError
 from sparktxlog.model.ids import NodeId
-from sparktxlog.protocol.messages import MergeBase, QueueEntry, Tail
-from sparktxlog.protocol.recovery import RecoveredState
-from sparktxlog.protocol.view import View
+from sparktxlog.protocol.words.messages import MergeBase, QueueEntry, Tail
+from sparktxlog.protocol.words.recovery import RecoveredState
+from sparktxlog.protocol.words.view import View
 from sparktxlog.runtime.membership.ancestry import Ancestry, Compared, first_difference
 from sparktxlog.storage.interfaces import AppendQueue, FrontSnapshot, PutRun, StoredEntry
 from sparktxlog.storage.memory import MemoryFront

@@ -11,9 +11,9 @@ import pytest
 
 from sparktxlog.config import NodeConfig, load_config
 from sparktxlog.errors import NewerReleaseError
-from sparktxlog.protocol.messages import MergeBase
-from sparktxlog.protocol.versions import NEWEST, OLDEST
-from sparktxlog.protocol.view import View
+from sparktxlog.protocol.words.messages import MergeBase
+from sparktxlog.protocol.words.versions import NEWEST, OLDEST
+from sparktxlog.protocol.words.view import View
 from sparktxlog.runtime.membership.standings import INSTANCE
 from sparktxlog.runtime.wiring import build_node
 from sparktxlog.storage.front import SqliteFront

@@ -10,8 +10,8 @@ from sparktxlog.codec.wire import Hello
 from sparktxlog.config import load_config
 from sparktxlog.errors import TransportError, TxLogError
 from sparktxlog.model.ids import NodeId
-from sparktxlog.protocol.actions import Alarm
-from sparktxlog.protocol.messages import QueueEntry, RunHeader
+from sparktxlog.protocol.words.actions import Alarm
+from sparktxlog.protocol.words.messages import QueueEntry, RunHeader
 from sparktxlog.runtime.giving_way.unverified_history import Uncompared
 from sparktxlog.runtime.membership.ancestry import Compared
 from sparktxlog.runtime.membership.founding import core_config, with_lineage

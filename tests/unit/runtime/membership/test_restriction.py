@@ -7,11 +7,11 @@ import pytest
 from sparktxlog.errors import NoQuorumError
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.receipt import Level
-from sparktxlog.protocol.balloting import BallotState
-from sparktxlog.protocol.events import LinkChanged
 from sparktxlog.protocol.master import Master
-from sparktxlog.protocol.recovery import MasterConfig, RecoveredState
-from sparktxlog.protocol.view import Ballot, Seat, View
+from sparktxlog.protocol.words.balloting import BallotState
+from sparktxlog.protocol.words.events import LinkChanged
+from sparktxlog.protocol.words.recovery import MasterConfig, RecoveredState
+from sparktxlog.protocol.words.view import Ballot, Seat, View
 from sparktxlog.runtime.membership.restriction import Restriction
 
 SECOND_US = 1_000_000

@@ -14,13 +14,13 @@ from tests.verification.mutation.lone import SECOND_US, Lone, next_view
 from sparktxlog.codec.wire import Envelope
 from sparktxlog.errors import LocalProtocolError, RemoteProtocolError
 from sparktxlog.model.ids import NodeId
-from sparktxlog.protocol.actions import TellChange
-from sparktxlog.protocol.balloting import Decide
-from sparktxlog.protocol.events import Event, PostReceived
+from sparktxlog.protocol.epoch.union import end_of
 from sparktxlog.protocol.master import Master
-from sparktxlog.protocol.messages import MergeBase, Post, RunHeader
-from sparktxlog.protocol.union import end_of
-from sparktxlog.protocol.view import View
+from sparktxlog.protocol.words.actions import TellChange
+from sparktxlog.protocol.words.balloting import Decide
+from sparktxlog.protocol.words.events import Event, PostReceived
+from sparktxlog.protocol.words.messages import MergeBase, Post, RunHeader
+from sparktxlog.protocol.words.view import View
 from sparktxlog.runtime.commit.receipts import Receipts
 from sparktxlog.runtime.log.epoch_history import EpochHistory
 from sparktxlog.runtime.membership.epochs import Epochs

@@ -1,0 +1,1 @@
+"""How one epoch follows another: suspicion, ballots, joining, changes by an operator."""

@@ -1,0 +1,156 @@
+"""Changes that an operator asked for: roster, quorum, void runs (protocol P11, P32).
+
+The decision that changes the quorum is one of the epoch before: its answers are counted by the rule
+that was in force there, so they have whatever was acquired (P12).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sparktxlog.protocol.words.actions import TellChange
+from sparktxlog.protocol.words.events import ChangeRequested
+from sparktxlog.protocol.words.outbox import Outbox
+from sparktxlog.protocol.words.versions import VOIDS
+from sparktxlog.protocol.words.view import Seat, View, Voided, is_rule
+
+#: Runs that wait to be void at one node, at most.
+_MOST_VOIDS = 64
+
+
+class Changes:
+    """At most one change at a time, beside void runs; it holds once a decided view has it."""
+
+    __slots__ = ("_outbox", "_request", "_voids")
+
+    def __init__(self, outbox: Outbox) -> None:
+        self._outbox = outbox
+        self._request: tuple[ChangeRequested, View] | None = None
+        #: Ticket → run to be void; several may stand in each other's way.
+        self._voids: dict[int, Voided] = {}
+
+    @property
+    def pending(self) -> bool:
+        """Whether a change waits to be decided."""
+        return self._request is not None or bool(self._voids)
+
+    @property
+    def roster(self) -> tuple[Seat, ...] | None:
+        """Roster to propose, None = as it is."""
+        return None if self._request is None else self._request[0].roster
+
+    @property
+    def quorum_rule(self) -> str:
+        """Quorum to propose, empty = as it is."""
+        return "" if self._request is None else self._request[0].quorum_rule
+
+    @property
+    def voids(self) -> tuple[Voided, ...]:
+        """Runs that are wished to be void."""
+        return tuple(self._voids.values())
+
+    def request(self, event: ChangeRequested, view: View) -> None:
+        """Take in a request, or refuse it with the reason; nothing changed then (definite)."""
+        reason = "another change is being decided"
+        if event.void is not None:
+            reason = "" if len(self._voids) < _MOST_VOIDS else "too many runs are to be void"
+            if view.version < VOIDS:
+                reason = "not all members are of a release that knows void runs"
+        elif self._request is None:
+            reason = unsafe(view, event.roster, event.quorum_rule)
+        if reason:
+            self.refuse(event.ticket, reason)
+        elif event.void is not None:
+            self._voids[event.ticket] = event.void
+        else:
+            self._request = (event, view)
+
+    def allow(self, view: View, present: set[str]) -> bool:
+        """Return whether those that answer could decide again behind the change that waits."""
+        return self.roster is None or replace(view, roster=self.roster).elects(present)
+
+    def refuse(self, ticket: int, reason: str) -> None:
+        """Answer a request that cannot even be taken in (definite)."""
+        self._outbox.tell(TellChange(ticket=ticket, epoch=None, text=reason))
+
+    def forced(self, ticket: int, view: View) -> None:
+        """Answer a forced view; a change that waits does not happen."""
+        self.fail("the node was forced to go on alone")
+        self._outbox.tell(TellChange(ticket=ticket, epoch=view.epoch))
+
+    def entered(self, view: View) -> None:
+        """Answer a request whose outcome the new view shows; else it is proposed again."""
+        for void in self.voids:
+            if void in view.voided:
+                self._end_void(void, TellChange(ticket=0, epoch=view.epoch))
+            else:
+                reason = f"epoch {view.epoch} came without it: look whether the run waits still"
+                self.refuse_void(void, reason)
+        if self._request is None:
+            return
+        event, asked = self._request
+        if _shape(view) == (_places(event.roster), event.quorum_rule or asked.quorum_rule):
+            self._request = None
+            self._outbox.tell(TellChange(ticket=event.ticket, epoch=view.epoch))
+        elif _shape(view) != _shape(asked):
+            what = "quorum" if _places(view.roster) == _places(asked.roster) else "roster"
+            self._fail_change(f"the {what} changed meanwhile, in epoch {view.epoch}")
+
+    def fail(self, reason: str) -> None:
+        """Answer all that is pending: it did not happen."""
+        for void in self.voids:
+            self.refuse_void(void, reason)
+        self._fail_change(reason)
+
+    def refuse_void(self, void: Voided, reason: str) -> None:
+        """Answer who wants a run to be void, if it was asked here: it is as it was."""
+        self._end_void(void, TellChange(ticket=0, epoch=None, text=reason))
+
+    def _end_void(self, void: Voided, told: TellChange) -> None:
+        for ticket in [ticket for ticket, one in self._voids.items() if one == void]:
+            del self._voids[ticket]
+            self._outbox.tell(replace(told, ticket=ticket))
+
+    def _fail_change(self, reason: str) -> None:
+        if self._request is not None:
+            ticket = self._request[0].ticket
+            self._request = None
+            self.refuse(ticket, reason)
+
+
+def unsafe(view: View, roster: tuple[Seat, ...], quorum_rule: str = "") -> str:
+    """Return why a roster and a quorum (empty = as it is) must not follow a view, empty = may."""
+    names = [seat.node_id for seat in roster]
+    if len(set(names)) != len(names):
+        return "a node id stands twice in the roster"
+    if not any(seat.weight > 0 for seat in roster):
+        return "nobody would have a vote"
+    if any(seat.weight < 0 for seat in roster):
+        return "a weight is negative"
+    witnesses = [seat.node_id for seat in roster if seat.witness and seat.node_id in view.members]
+    if witnesses:
+        return f"{witnesses[0]} is a member and cannot become a witness before it is removed"
+    if not any(name in view.members for name in names):
+        return "no member would be left"
+    for seat in roster:
+        before = view.seat(seat.node_id)
+        if before is not None and before.incarnation != seat.incarnation:
+            return f"the incarnation of {seat.node_id} is not an operator's to change"
+    if quorum_rule and not is_rule(quorum_rule):
+        return f"{quorum_rule[:40]!r} is no quorum"
+    masters = sum(not seat.witness for seat in roster)
+    if quorum_rule.isdigit() and int(quorum_rule) > masters:
+        return f"a quorum of {quorum_rule} cannot be reached by {masters} masters"
+    if _places(roster) == _places(view.roster) and quorum_rule in ("", view.quorum_rule):
+        return "the quorum is so already" if quorum_rule else "the roster is so already"
+    return ""
+
+
+def _shape(view: View) -> tuple[object, str]:
+    """Return what changes may be about."""
+    return _places(view.roster), view.quorum_rule
+
+
+def _places(roster: tuple[Seat, ...]) -> tuple[tuple[str, str, int, bool], ...]:
+    """Return the roster without incarnations, which change by themselves."""
+    return tuple((seat.node_id, seat.url, seat.weight, seat.witness) for seat in roster)

@@ -1,0 +1,42 @@
+"""`force`: one node goes on alone because an operator says that the others are dead (P23)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sparktxlog.model.ids import NodeId
+from sparktxlog.protocol.epoch.union import final_queue
+from sparktxlog.protocol.words.balloting import MemberState, Vote
+from sparktxlog.protocol.words.view import View
+
+
+def forced_view(
+    view: View, node: NodeId, lineage: str, state: MemberState, accepted: Vote | None
+) -> View:
+    """Return the view that a survivor forces: sole member, sole voter, a new lineage.
+
+    Its final queue is that of the value the survivor accepted, if any: the others may have decided
+    it, and be in the epoch behind already, in which they can add nothing without the survivor.
+    Else it is everything the survivor acquired.  The other places stay, without a vote.
+    """
+    roster = tuple(replace(seat, weight=1 if seat.node_id == node else 0) for seat in view.roster)
+    ancestors = (*view.ancestors, (view.lineage, view.epoch))
+    if accepted is not None:
+        chosen = accepted.view
+        base, tail, end, voided = chosen.base, chosen.tail, chosen.end, chosen.voided
+        ancestors = (*ancestors, (chosen.lineage, chosen.epoch))
+    else:
+        queue = final_queue({node: state})
+        base, tail, end, voided = queue.base, queue.tail, queue.end, ()
+    return replace(
+        view,
+        lineage=lineage,
+        epoch=ancestors[-1][1] + 1,
+        roster=roster,
+        members=(node,),
+        base=base,
+        tail=tail,
+        end=end,
+        ancestors=ancestors,
+        voided=voided,
+    )

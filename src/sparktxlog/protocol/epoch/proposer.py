@@ -1,0 +1,335 @@
+"""One attempt to decide the next epoch (protocol P13–P17): prepare, flush, accept.
+
+    PREPARE   until voters with more than half of the weight, and a data quorum of the members,
+              promised; then the value is chosen: an accepted one, else members and final queue
+    FLUSH     until every member-to-be holds the final queue durably; those whose promises show that
+              they do need not be asked, so often there is nothing to wait for
+    ACCEPT    until voters with more than half of the weight accepted: decided
+
+An attempt that gets no further is given up; the next one has a higher ballot and leaves out who
+was silent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from sparktxlog.model.ids import NodeId
+from sparktxlog.protocol.epoch.union import FinalQueue, final_queue
+from sparktxlog.protocol.words.balloting import Flushed, MemberState, Promise, Vote
+from sparktxlog.protocol.words.bounds import LARGEST, all_fit
+from sparktxlog.protocol.words.messages import RunHeader
+from sparktxlog.protocol.words.versions import raised
+from sparktxlog.protocol.words.view import Ballot, Seat, View, Voided
+
+
+class Stage(Enum):
+    """How far an attempt has got."""
+
+    PREPARE = "prepare"
+    FLUSH = "flush"
+    ACCEPT = "accept"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Intent:
+    """What an attempt wants to change."""
+
+    #: Members that are not waited for.
+    absent: frozenset[str] = frozenset()
+    #: Members that shall not belong to the next view although they answer.
+    excluded: frozenset[str] = frozenset()
+    #: Nodes to admit: id → incarnation (P21).
+    joiners: dict[NodeId, int] = field(default_factory=dict)
+    #: New roster, None = as it is.
+    roster: tuple[Seat, ...] | None = None
+    #: New rule of the acquisition quorum, empty = as it is.
+    quorum_rule: str = ""
+    #: Digests of runs that are not to be void, whatever is wished: a member holds them (P32).
+    vetoed: frozenset[bytes] = frozenset()
+    #: The version in force can be raised, if all who vote promise in time (P31).
+    raises: bool = False
+
+
+class Proposer:
+    """State of one ballot.
+
+    Args:
+        view: Of the epoch to end.
+        ballot: Higher than all that were seen.
+        patience_us: An answer that takes longer is not waited for.
+        latest: Latest timestamp of a run that can be right (C3).
+    """
+
+    __slots__ = (
+        "_heard", "_late", "_latest", "_patience_us", "_promises", "_since", "accepted", "ballot",
+        "candidate", "flushed", "holder", "intent", "objections", "repeat_at", "stage", "view",
+        "voids",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        view: View,
+        ballot: Ballot,
+        intent: Intent,
+        now: int,
+        patience_us: int,
+        latest: int = LARGEST,
+    ) -> None:
+        self.view = view
+        self.ballot = ballot
+        self.intent = intent
+        self.stage = Stage.PREPARE
+        self.candidate: View | None = None
+        #: Whose queue reaches the candidate's base; empty for a value that was flushed before.
+        self.holder = NodeId("")
+        self.flushed: set[str] = set()
+        #: What the candidate makes void, and what else was wished, each with a reason (P32).
+        self.voids: list[Voided] = []
+        self.objections: list[tuple[Voided, str]] = []
+        self._promises: dict[NodeId, Promise] = {}
+        self._latest = latest
+        #: Members that hold runs stamped later than can be: they only vote (C3).
+        self._late: set[str] = set()
+        #: Who voted for the candidate, in this ballot.
+        self.accepted: set[str] = set()
+        self._patience_us = patience_us
+        self._since = now
+        #: Member-to-be → when it last said that it is working on the flush.
+        self._heard: dict[str, int] = {}
+        #: When to repeat what is not answered yet.
+        self.repeat_at = now + patience_us // 4
+
+    # -- prepare -----------------------------------------------------------------------------------
+
+    def take_promise(self, promise: Promise) -> None:
+        """Count a promise of this ballot."""
+        self._promises[promise.sender] = promise
+        state = promise.state
+        if promise.sender in self.view.members and state and not self._fits(state.acquired):
+            self._late.add(promise.sender)
+
+    def is_late(self, node: str) -> bool:
+        """Return whether a member only votes, since what it holds cannot be right (C3)."""
+        return node in self._late
+
+    def _fits(self, headers: Iterable[RunHeader]) -> bool:
+        return all_fit(headers, self._latest)
+
+    def is_ripe(self, own: NodeId, now: int) -> bool:
+        """Return whether the own promise, of a member, is all that the choice waits for."""
+        return self._suffice({own}, now)
+
+    def choose(self, now: int) -> bool:
+        """Choose the value once enough promised and nobody else is worth waiting for (P15)."""
+        if not self._suffice(set(), now):
+            return False
+        vote = self._binding_vote()
+        if vote is not None:
+            self.candidate = vote.view
+            self._enter(Stage.ACCEPT, now)
+            return True
+        queue = self._voided(self._final_queue())
+        self.candidate, self.holder = self._new_view(queue), queue.holder
+        members = self.candidate.members
+        if not members:
+            return False  # a roster without any of those that hold the log
+        if not self.candidate.voided:  # that is asked of each: who holds the run must say so
+            told = [p for p in self._promises.values() if self.is_to_be(p)]
+            self.flushed = {p.sender for p in told if p.state and queue.is_held(p.state)}
+        self._heard = dict.fromkeys(members, now)
+        self._enter(Stage.ACCEPT if self.flushed.issuperset(members) else Stage.FLUSH, now)
+        return True
+
+    def _voided(self, queue: FinalQueue) -> FinalQueue:
+        """Return the final queue with what is wished to be void, if nothing is against it (P32)."""
+        wishes = {void.header: void for p in self._promises.values() for void in p.voids}
+        for void in wishes.values():
+            if reason := self._objection(void, queue):
+                self.objections.append((void, reason))
+            else:
+                self.voids.append(void)
+                queue = queue.without(void)
+        return queue
+
+    def _objection(self, void: Voided, queue: FinalQueue) -> str:
+        """Return why a run must not be void, empty = nothing is known against it (P32)."""
+        states, header = self._states(), void.header
+        # Who asks to join comes back without its memory.
+        gone = set(void.without) | self.intent.joiners.keys()
+        silent = set(self.view.members) - states.keys() - gone
+        if silent:
+            return f"{', '.join(sorted(silent))} may hold the run, and does not answer"
+        if void.digest in self.intent.vetoed:
+            return "a member holds the run: it can be delivered"
+        if any(map(void.is_of, queue.tail)):
+            return ""
+        if states[queue.holder].watermarks.get(header.origin, 0) >= header.seq:
+            return "the run is ordered: a quorum held it, and its outcome stays"
+        return "no member that answers has this run: nothing waits for it"
+
+    def _suffice(self, added: set[NodeId], now: int) -> bool:
+        """Return whether the promises, with those of members that are `added`, are enough (P12)."""
+        states = self._states().keys() | added
+        return (
+            self.view.elects(self._promises.keys() | added)
+            and self.view.preserves(states)
+            # Else it is this node whose time is wrong.
+            and len(self._late) <= len(states)
+            and self._awaited(now) <= added
+        )
+
+    def _awaited(self, now: int) -> set[NodeId]:
+        """Return whose promises are still waited for.
+
+        Those who say what they hold: members, and for less long nodes to admit, since what these
+        do not say now the flush asks for.  For as long the other voters, if the version in force
+        stays as it is without their word.
+        """
+        view, waited = self.view, now - self._since
+        nodes = set[NodeId]()
+        if waited < self._patience_us // 2:
+            nodes.update(set(view.members) - self.intent.absent)
+        if waited < self._patience_us // 4:
+            joiners = self.intent.joiners.items()
+            nodes.update(n for n, i in joiners if view.weight(n) and view.is_current(n, i))
+            if self.intent.raises:
+                nodes.update(seat.node_id for seat in view.roster if seat.weight > 0)
+        return nodes - self._promises.keys()
+
+    def _binding_vote(self) -> Vote | None:
+        """Return the highest vote (P15), unless it names runs that cannot be and binds nobody (C3).
+
+        It binds as long as a value may be decided: as long as those who are not known never to
+        have voted in this epoch may be a majority.  Who promised votes in no lower ballot.
+        """
+        vote = self._highest_vote()
+        if vote is None or self._fits(vote.view.tail):
+            return vote
+        never = {node for node, promise in self._promises.items() if promise.accepted is None}
+        may_have = {seat.node_id for seat in self.view.roster} - never
+        return vote if self.view.elects(may_have) else None
+
+    def _highest_vote(self) -> Vote | None:
+        votes = [p.accepted for p in self._promises.values() if p.accepted is not None]
+        return max(votes, key=lambda vote: vote.ballot, default=None)
+
+    def _states(self) -> dict[NodeId, MemberState]:
+        """Return what the answering members of the view hold."""
+        members = set(self.view.members)
+        return {
+            promise.sender: promise.state
+            for promise in self._promises.values()
+            if promise.state is not None and promise.sender in members - self._late
+        }
+
+    def _final_queue(self) -> FinalQueue:
+        return final_queue(self._states())
+
+    def _new_view(self, queue: FinalQueue) -> View:
+        view, intent, states = self.view, self.intent, self._states()
+        # A roster may have been asked for in an earlier epoch: incarnations are those of now (P21).
+        incarnations = {seat.node_id: seat.incarnation for seat in view.roster} | intent.joiners
+        roster = tuple(
+            replace(seat, incarnation=incarnations.get(seat.node_id, seat.incarnation))
+            for seat in (view.roster if intent.roster is None else intent.roster)
+        )
+        there = [
+            seat.node_id
+            for seat in roster
+            if not seat.witness and (seat.node_id in states or seat.node_id in intent.joiners)
+        ]
+        # If each was silent once, nobody is left out for it: without members nothing goes on.
+        members = tuple(node for node in there if node not in intent.excluded) or tuple(there)
+        chosen = replace(
+            view,
+            epoch=view.epoch + 1,
+            roster=roster,
+            members=members,
+            quorum_rule=intent.quorum_rule or view.quorum_rule,
+            base=queue.base,
+            tail=queue.tail,
+            end=queue.end,
+            voided=tuple(self.voids),
+        )
+        spoken = {node: promise.newest for node, promise in self._promises.items()}
+        return replace(chosen, version=raised(view, chosen, spoken))
+
+    def is_to_be(self, message: Promise | Flushed) -> bool:
+        """Return whether a node speaks as what the candidate admits it as.
+
+        One that asked to join may have found the disk again that it had, and be what it was.
+        """
+        candidate = self.candidate
+        return candidate is not None and candidate.is_current(message.sender, message.incarnation)
+
+    # -- flush -------------------------------------------------------------------------------------
+
+    def take_flushed(self, node: str, missing: int, now: int) -> bool:
+        """Count that a member-to-be holds all but `missing` runs; True: everybody holds all."""
+        self._heard[node] = now
+        if missing == 0:
+            self.flushed.add(node)
+        if self.candidate is None or not self.flushed.issuperset(self.candidate.members):
+            return False
+        self._enter(Stage.ACCEPT, now)
+        return True
+
+    # -- accept ------------------------------------------------------------------------------------
+
+    def take_accepted(self, node: str) -> bool:
+        """Count a vote; True: the candidate is decided (P12)."""
+        self.accepted.add(node)
+        return self.view.elects(self.accepted)
+
+    # -- time --------------------------------------------------------------------------------------
+
+    def _enter(self, stage: Stage, now: int) -> None:
+        self.stage, self._since = stage, now
+        self.repeat_at = now + self._patience_us // 4
+
+    def unanswered(self) -> list[NodeId]:
+        """Return whom to ask again in this stage."""
+        if self.stage is Stage.FLUSH:
+            assert self.candidate is not None
+            return [node for node in self.candidate.members if node not in self.flushed]
+        answered = self._promises.keys() if self.stage is Stage.PREPARE else self.accepted
+        return [node for node in self.asked() if node not in answered]
+
+    def asked(self) -> list[NodeId]:
+        """Return who takes part in this stage's question."""
+        if self.stage is Stage.FLUSH:
+            assert self.candidate is not None
+            return list(self.candidate.members)
+        members = set(self.view.members) if self.stage is Stage.PREPARE else set[NodeId]()
+        return [s.node_id for s in self.view.roster if s.weight > 0 or s.node_id in members]
+
+    def silent(self, now: int) -> frozenset[str]:
+        """Return the members-to-be that said nothing for too long (P16)."""
+        if self.stage is not Stage.FLUSH:
+            return frozenset()
+        limit = now - self._patience_us
+        # All stand still for a joiner: it gets only so long, whatever it says.
+        joining = now >= self._since + self._patience_us // 2
+        return frozenset(
+            node
+            for node in self.unanswered()
+            if self._heard[node] <= limit or (joining and node in self.intent.joiners)
+        )
+
+    def failed(self, now: int) -> bool:
+        """Return whether this attempt is to be given up."""
+        if self.stage is Stage.FLUSH:
+            return bool(self.silent(now))
+        return now >= self._since + self._patience_us
+
+    def next_deadline(self) -> int:
+        """Return when to look again."""
+        if self.stage is Stage.FLUSH:
+            heard = [self._heard[node] + self._patience_us for node in self.unanswered()]
+            if not self.intent.joiners.keys().isdisjoint(self.unanswered()):
+                heard.append(self._since + self._patience_us // 2)
+            return min([self.repeat_at, *heard])
+        return min(self.repeat_at, self._since + self._patience_us)

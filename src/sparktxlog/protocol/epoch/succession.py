@@ -1,0 +1,690 @@
+"""How one epoch follows another: suspicion, ballots, joining, changes (protocol P11–P22).
+
+Works the messages of `balloting`; what concerns the queue itself it asks of its `Host`, the
+master: to freeze, to say what it holds, to get hold of a final queue, to learn a decided view.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Protocol, assert_never
+
+from sparktxlog.errors import InvariantViolation
+from sparktxlog.model.ids import NodeId
+from sparktxlog.protocol.epoch.changes import Changes
+from sparktxlog.protocol.epoch.decision_messages import Letters
+from sparktxlog.protocol.epoch.joining import Admission
+from sparktxlog.protocol.epoch.proposer import Intent, Proposer, Stage
+from sparktxlog.protocol.epoch.quiet_moment import Rest
+from sparktxlog.protocol.epoch.suspicion import Suspicion
+from sparktxlog.protocol.epoch.tails import TailRequests
+from sparktxlog.protocol.epoch.voter import Voter
+from sparktxlog.protocol.words.actions import Alarm, PersistBallot, SendEpochMessage
+from sparktxlog.protocol.words.balloting import (
+    Accept,
+    Accepted,
+    BallotState,
+    Decide,
+    EpochMessage,
+    Flush,
+    Flushed,
+    JoinRequest,
+    MemberState,
+    Prepare,
+    Probe,
+    ProbeAnswer,
+    Promise,
+    Refusal,
+    TailRequest,
+    epoch_of,
+)
+from sparktxlog.protocol.words.bounds import misfit
+from sparktxlog.protocol.words.deadlines import earliest
+from sparktxlog.protocol.words.messages import MergeBase
+from sparktxlog.protocol.words.outbox import Outbox
+from sparktxlog.protocol.words.phases import Phase
+from sparktxlog.protocol.words.recovery import MasterConfig
+from sparktxlog.protocol.words.versions import Raising
+from sparktxlog.protocol.words.view import Ballot, View, same_decision
+
+#: Patience when nobody is ever suspected, microseconds.
+_PATIENCE_US = 1_000_000
+_MAX_BACKOFF = 8
+#: Texts about refused messages that an operator gets in one epoch, at most.
+_MOST_REFUSED = 64
+#: Phases in which a node looks whether an epoch change is needed.
+_AT_WORK = (Phase.NORMAL, Phase.SUSPECT)
+
+
+class Host(Protocol):
+    """What the master does for its succession."""
+
+    @property
+    def view(self) -> View:
+        """View of this node's epoch."""
+
+    @property
+    def phase(self) -> Phase:
+        """Phase of this node."""
+
+    @property
+    def incarnation(self) -> int:
+        """Incarnation of this node."""
+
+    @property
+    def is_member(self) -> bool:
+        """Whether this node, as it is, is a member of its epoch."""
+
+    def heard(self, node: str) -> bool:
+        """Return whether a node was ever heard, also before a restart."""
+
+    @property
+    def base(self) -> MergeBase:
+        """End of this node's queue."""
+
+    @property
+    def base_ts(self) -> int:
+        """Stamp of the last run in this node's queue."""
+
+    @property
+    def stamp(self) -> int:
+        """Greatest stamp that this node gave or saw."""
+
+    @property
+    def latest(self) -> int:
+        """Latest timestamp of another node that can be right (C3)."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether transactions that this node knows of wait to be ordered."""
+
+    def wedge(self, now: int, reason: str) -> None:
+        """Freeze, being a member (P14)."""
+
+    def member_state(self) -> MemberState:
+        """Return what a member's PROMISE says."""
+
+    def joiner_state(self) -> MemberState | None:
+        """Return what the PROMISE of a node says that asks to be admitted; None = it does not."""
+
+    def flush_to(self, flush: Flush, now: int) -> None:
+        """Get hold of a candidate's final queue and answer `Flushed` (P16)."""
+
+    def learn(self, view: View, now: int) -> None:
+        """Take in a decided view of a later epoch (P18, P19)."""
+
+    def suspect(self, suspects: tuple[NodeId, ...]) -> None:
+        """Be NORMAL or SUSPECT."""
+
+
+class Succession:
+    """This node's part in epoch decisions.
+
+    Args:
+        host: The master.
+        outbox: Takes the actions.
+        voter: What was durable of this node's votes.
+        now: Shell's time, microseconds.
+    """
+
+    def __init__(
+        self, host: Host, config: MasterConfig, outbox: Outbox, voter: Voter, now: int
+    ) -> None:
+        self._host = host
+        self._config = config
+        self._outbox = outbox
+        self.patience_us = config.suspect_timeout_us or _PATIENCE_US
+        self.suspicion = Suspicion(
+            config.node_id, config.suspect_timeout_us, config.start_timeout_us,
+            self.patience_us, now,
+        )  # fmt: skip
+        self.letters = Letters(host, config.node_id, outbox, config.newest)
+        self.voter = voter
+        self.proposer: Proposer | None = None
+        self.admission = Admission(self.patience_us)
+        self.changes = Changes(outbox)
+        #: Highest ballot number seen for this decision.
+        self._seen = voter.promised.number
+        #: Members that were silent in a flush of this decision (P16).
+        self._excluded: frozenset[str] = frozenset()
+        #: Digests of runs that some member holds: they are not void in this epoch (P32).
+        self._vetoed: frozenset[bytes] = frozenset()
+        self._attempts = 0
+        #: When this node may start a ballot, after another one; a wedged node starts it then.
+        self._retry_at = now + self.patience_us if voter.promised.number else now
+        #: Since when there is something to decide; None = there is nothing.
+        self._need_at: int | None = None
+        #: When this node starts the ballot that is needed, at the latest.
+        self._begin_at = now
+        self.rest = Rest(self.patience_us // 4)
+        self.raising = Raising(config.node_id, config.newest, 8 * self.patience_us, host.view, now)
+        #: Node → when it was last told the view, or asked for its.
+        self._answered_at: dict[str, int] = {}
+        self.tails = TailRequests(outbox, 2 * self.patience_us)
+        #: Nodes of which a message was refused in this epoch, and what for: told once each.
+        self._refused: set[tuple[NodeId, str]] = set()
+
+    def entered(self, now: int) -> None:
+        """Begin a new epoch."""
+        view = self._host.view
+        self.voter = Voter(view.epoch)
+        self.proposer = None
+        self._seen = 0
+        self._excluded = frozenset()
+        self._vetoed = frozenset()
+        self._attempts = 0
+        self._retry_at = now
+        self._need_at = None
+        self.rest.entered()
+        self.raising.entered(view, now)
+        self._refused.clear()
+        self.suspicion.forget()
+        self.admission.entered(view)
+        self.changes.entered(view)
+
+    # -- messages ----------------------------------------------------------------------------------
+
+    def on_message(self, message: EpochMessage, now: int) -> None:
+        """Take in a message of any epoch."""
+        view = self._host.view
+        lineage, epoch = epoch_of(message)
+        if wrong := self._misfit(message):
+            return self._tell_refused(message.sender, wrong)
+        self.suspicion.heard(message.sender, now)
+        if isinstance(message, Decide):
+            if self._follows(message.view):
+                self._host.learn(self._in_full(message.view), now)
+            else:
+                self._check_agrees(message)
+            return None
+        if lineage != view.lineage:
+            if view.continues(lineage, epoch):
+                self.tell_view(message.sender, now)
+            return None
+        if isinstance(message, (Prepare, Flush, Accept)) and epoch > view.epoch:
+            self._host.learn(message.view, now)
+            view = self._host.view
+        if epoch < view.epoch and not isinstance(message, TailRequest):
+            self.tell_view(message.sender, now)
+        elif epoch > view.epoch:
+            self.ask_view(message.sender, now)
+            return None
+        if epoch == view.epoch or isinstance(message, (JoinRequest, TailRequest)):
+            self._dispatch(message, now)
+        return None
+
+    def _misfit(self, message: EpochMessage) -> str:
+        """Return what in a message cannot be, empty = nothing (C3)."""
+        host = self._host
+        limit = host.latest if host.is_member else None
+        accepted = self.voter.accepted
+        if isinstance(message, (Prepare, Flush, Accept, Decide)) and (
+            message.view.version > self._config.newest
+        ):
+            return f"a view of wire version {message.view.version}: install a newer release here"
+        if isinstance(message, Accept) and accepted and message.candidate == accepted.view:
+            limit = None  # what it voted for it votes for again
+        return misfit(message, max(self._seen, self.voter.promised.number), limit)
+
+    def _tell_refused(self, node: NodeId, wrong: str) -> None:
+        """Tell the operator once of what a node says that cannot be."""
+        if (node, wrong) not in self._refused and len(self._refused) < _MOST_REFUSED:
+            self._refused.add((node, wrong))
+            text = f"{node} sent {wrong}: refused"
+            self._outbox.tell(Alarm(code="protocol-remote", text=text))
+
+    def _follows(self, view: View) -> bool:
+        """Return whether a decided view continues what this node knows (P23)."""
+        mine = self._host.view
+        if view.lineage == mine.lineage:
+            return view.epoch > mine.epoch
+        return view.continues(mine.lineage, mine.epoch)
+
+    def _check_agrees(self, decide: Decide) -> None:
+        """Halt on another decision for this node's epoch: there are two histories (I5).
+
+        The first epoch is not decided but configured; greetings compare that.
+        """
+        mine, other = self._host.view, decide.view
+        if (other.lineage, other.epoch) != (mine.lineage, mine.epoch):
+            return
+        if mine.epoch > self._config.epoch and not same_decision(other, mine):
+            raise InvariantViolation(
+                f"{decide.sender} has another decision for epoch {mine.epoch}: members "
+                f"{', '.join(other.members)} behind position {other.end.position}, here "
+                f"{', '.join(mine.members)} behind position {mine.end.position}"
+            )
+
+    def _in_full(self, view: View) -> View:
+        """Return a decided view with the tail before it, if this node voted for it."""
+        vote = self.voter.accepted
+        return vote.view if vote is not None and same_decision(vote.view, view) else view
+
+    def tell_view(self, node: NodeId, now: int) -> None:
+        """Tell a node that is behind which epoch it is."""
+        if self._may_answer(node, now):
+            self.letters.send(node, self.letters.view_in_force())
+
+    def ask_view(self, node: NodeId, now: int) -> None:
+        """Let a node that is ahead tell its view: it answers what comes from an older epoch."""
+        if self._may_answer(node, now):
+            self._probe(node, ())
+
+    def _may_answer(self, node: NodeId, now: int) -> bool:
+        """Bound how often one node is answered: duplicates of old messages may be many."""
+        at = self._answered_at.get(node)
+        if at is not None and now < at + self.patience_us // 8:
+            return False
+        self._answered_at[node] = now
+        return True
+
+    def _probe(self, node: NodeId, suspects: tuple[NodeId, ...]) -> None:
+        self.letters.send(node, self.letters.probe(self.suspicion.number, suspects))
+
+    def _dispatch(self, message: EpochMessage, now: int) -> None:
+        match message:
+            case Probe():
+                self._on_probe(message, now)
+            case ProbeAnswer():
+                if self._host.view.is_current(message.sender, message.incarnation):
+                    self.suspicion.answered(message.sender, message.number, message.hears, now)
+            case Prepare():
+                self._on_prepare(message, now)
+            case Promise():
+                self._on_promise(message, now)
+            case Refusal():
+                self._on_refusal(message, now)
+            case Flush():
+                self._on_flush(message, now)
+            case Flushed():
+                if self.proposer and self.proposer.is_to_be(message):
+                    self.flushed(
+                        message.sender, message.ballot, message.missing, now, message.whole
+                    )
+            case Accept():
+                self._on_accept(message, now)
+            case Accepted():
+                self._on_accepted(message, now)
+            case JoinRequest():
+                self._on_join(message, now)
+            case TailRequest():
+                self.tails.put(message, now)
+            case Decide():
+                raise AssertionError("handled before")
+            case _:
+                assert_never(message)
+
+    def _on_join(self, request: JoinRequest, now: int) -> None:
+        """Let a node in that asks, unless nobody could use what it would promise (C3)."""
+        host = self._host
+        if not host.is_member:
+            return None  # it admits nobody, and a witness keeps no time of its own
+        lead = request.counter - host.latest
+        if lead > 0:
+            return self._tell_refused(
+                request.sender,
+                f"a wish to join with timestamps {lead // 3_600_000_000} h later than may be; set "
+                "its clock, and if it gave such timestamps, let `sparktxlog peer quarantine "
+                "--rejoin` bring it back",
+            )
+        return self.admission.requested(request, host.base, host.base_ts, host.stamp, now)
+
+    def _on_probe(self, probe: Probe, now: int) -> None:
+        # A complaint: this node tries the suspects itself.
+        self.suspicion.complaint(probe.suspects, now)
+        hears = self.suspicion.hears(now)
+        self.letters.send(probe.sender, self.letters.probe_answer(probe.number, hears))
+
+    # -- voting ------------------------------------------------------------------------------------
+
+    @property
+    def _eligible(self) -> bool:
+        """Whether this node has a place in its view: an amnesiac has none (P21)."""
+        return self._host.view.is_current(self._config.node_id, self._host.incarnation)
+
+    def _on_prepare(self, prepare: Prepare, now: int) -> None:
+        if not self._eligible:
+            return
+        self._note_ballot(prepare.ballot, now)
+        if self._promise(prepare.ballot):
+            self.letters.send(prepare.sender, self._promised(prepare.ballot, now))
+        else:
+            self._refuse(prepare.sender, prepare.ballot)
+
+    def _promise(self, ballot: Ballot) -> bool:
+        """Promise a ballot durably, or return False (P14)."""
+        before = self.voter.state
+        if not self.voter.promise(ballot):
+            return False
+        self._keep_vote(before)
+        return True
+
+    def _keep_vote(self, before: BallotState) -> None:
+        if self.voter.state != before:
+            self._outbox.persist(PersistBallot(state=self.voter.state))
+
+    def _promised(self, ballot: Ballot, now: int) -> Promise:
+        """Wedge, and return what to answer (P14)."""
+        view, host = self._host.view, self._host
+        if host.is_member:
+            host.wedge(now, f"{ballot.node} decides on the epoch behind {view.epoch}")
+        state = host.member_state() if host.is_member else host.joiner_state()
+        return self.letters.promise(ballot, self.voter.accepted, state, self.changes.voids)
+
+    def _refuse(self, node: NodeId, ballot: Ballot) -> None:
+        self.letters.send(node, self.letters.refusal(ballot, self.voter.promised))
+
+    def _note_ballot(self, ballot: Ballot, now: int) -> None:
+        """Leave a running ballot its time, and remember its number."""
+        self._seen = max(self._seen, ballot.number)
+        self._plan_retry(now)
+        if self.proposer is not None and self.proposer.ballot < ballot:
+            self.proposer = None
+
+    def _plan_retry(self, now: int) -> None:
+        rank = self._host.view.rank(self._config.node_id)
+        self._retry_at = now + 2 * self.patience_us + rank * self.patience_us // 2
+
+    def _on_flush(self, flush: Flush, now: int) -> None:
+        self._note_ballot(flush.ballot, now)
+        if flush.ballot < self.voter.promised:
+            self._refuse(flush.sender, flush.ballot)
+        else:
+            self._host.flush_to(flush, now)
+
+    def _on_accept(self, accept: Accept, now: int) -> None:
+        if not self._eligible:
+            return
+        self._note_ballot(accept.ballot, now)
+        if self._accept(accept.ballot, accept.candidate, now):
+            self.letters.send(accept.sender, self.letters.accepted(accept.ballot))
+        else:
+            self._refuse(accept.sender, accept.ballot)
+
+    def _accept(self, ballot: Ballot, candidate: View, now: int) -> bool:
+        before = self.voter.state
+        if not self.voter.accept(ballot, candidate):
+            return False
+        if self._host.is_member:
+            self._host.wedge(now, f"{ballot.node} decides on epoch {candidate.epoch}")
+        self._keep_vote(before)
+        return True
+
+    # -- proposing ---------------------------------------------------------------------------------
+
+    def _propose(self, intent: Intent, now: int) -> None:
+        """Start a ballot: stop, so that nothing comes up behind the others' promises, and ask."""
+        view = self._host.view
+        self._seen, self._attempts = self._seen + 1, self._attempts + 1
+        ballot = Ballot(number=self._seen, node=self._config.node_id)
+        self._host.wedge(now, f"{ballot.node} decides on the epoch behind {view.epoch}")
+        self.proposer = Proposer(view, ballot, intent, now, self.patience_us, self._host.latest)
+        self._ask(self.proposer)
+        # The own promise becomes durable while the question travels.  If a crash comes before, the
+        # number may be used again: nobody was asked for more than promises, and these stay true.
+        if self._promise(ballot):
+            self._drive(self.proposer, now)
+        else:
+            self._give_up(now)
+
+    def _ask(self, proposer: Proposer) -> None:
+        """Send this stage's question to all that have not answered."""
+        done_too = proposer.stage is Stage.FLUSH  # else they think that it got stuck
+        self._ask_of(proposer, proposer.asked() if done_too else proposer.unanswered())
+
+    def _ask_of(self, proposer: Proposer, nodes: Iterable[NodeId]) -> None:
+        for node in nodes:
+            if node != self._config.node_id:
+                question = self.letters.question(proposer)
+                self._outbox.tell_first(SendEpochMessage(peer=node, message=question))
+
+    def _on_promise(self, promise: Promise, now: int) -> None:
+        proposer = self.proposer
+        if proposer is None or promise.ballot != proposer.ballot:
+            return
+        if not self._host.view.is_current(promise.sender, promise.incarnation):
+            return
+        if proposer.stage is Stage.PREPARE:
+            proposer.take_promise(promise)
+            if proposer.is_late(promise.sender):
+                wrong = "a promise with runs stamped later than may be: it votes only"
+                self._tell_refused(promise.sender, wrong)
+
+    def _on_refusal(self, refusal: Refusal, now: int) -> None:
+        self._seen = max(self._seen, refusal.promised.number)
+        if self.proposer is not None and refusal.ballot == self.proposer.ballot:
+            self._give_up(now)
+
+    def _give_up(self, now: int) -> None:
+        """End the own attempt; the next one comes later, the others' first by their rank."""
+        self.proposer = None
+        rank = self._host.view.rank(self._config.node_id)
+        pause = self.patience_us // 4 * (1 + rank) * min(1 << self._attempts, _MAX_BACKOFF)
+        self._retry_at = now + pause
+
+    def tell_flushed(self, flush: Flush, missing: int, whole: tuple[bytes, ...], now: int) -> None:
+        """Answer a flush: how many runs this node lacks, and which void ones it holds."""
+        own = self._config.node_id
+        if flush.sender == own:
+            self.flushed(own, flush.ballot, missing, now, whole)
+        else:
+            self.letters.send(flush.sender, self.letters.flushed(flush, missing, whole))
+
+    def flushed(
+        self, node: NodeId, ballot: Ballot, missing: int, now: int, whole: tuple[bytes, ...]
+    ) -> None:
+        """Note how far a member-to-be is with the final queue (P16), and what it may veto (P32)."""
+        proposer = self.proposer
+        if proposer is None or ballot != proposer.ballot or proposer.stage is not Stage.FLUSH:
+            return
+        if whole:
+            self._vetoed |= set(whole)
+            for void in proposer.voids:
+                if void.digest in whole:
+                    reason = f"{node} holds the run: it can be delivered"
+                    self.changes.refuse_void(void, reason)
+            self._give_up(now)
+        elif proposer.take_flushed(node, missing, now):
+            self._start_accept(proposer, now)
+
+    def _start_accept(self, proposer: Proposer, now: int) -> None:
+        """Ask for votes, and vote: the own one becomes durable while the question travels."""
+        assert proposer.candidate is not None
+        self._ask(proposer)
+        own = self._config.node_id
+        voted = self._accept(proposer.ballot, proposer.candidate, now)
+        if voted and self._host.view.weight(own) and proposer.take_accepted(own):
+            self._decided(proposer, now)
+
+    def _on_accepted(self, accepted: Accepted, now: int) -> None:
+        proposer = self.proposer
+        if proposer is None or accepted.ballot != proposer.ballot:
+            return
+        if not self._host.view.is_current(accepted.sender, accepted.incarnation):
+            return
+        if proposer.stage is Stage.ACCEPT and proposer.take_accepted(accepted.sender):
+            self._decided(proposer, now)
+
+    def _decided(self, proposer: Proposer, now: int) -> None:
+        """Tell everybody, behind the votes, and take it into force."""
+        candidate, own = proposer.candidate, self._config.node_id
+        assert candidate is not None
+        told = {seat.node_id for seat in (*proposer.view.roster, *candidate.roster)}
+        for node in sorted(told - {own}):
+            # Who voted for it has it.
+            decide = self.letters.decide(
+                candidate.settled if node in proposer.accepted else candidate
+            )
+            self._outbox.tell_first(SendEpochMessage(peer=node, message=decide))
+            self._answered_at[node] = now  # votes on their way need no answer
+        self.proposer = None
+        self._host.learn(candidate, now)
+
+    def _drive(self, proposer: Proposer, now: int) -> None:
+        """Do what the answers and the time allow."""
+        if proposer.stage is Stage.PREPARE and proposer.is_ripe(self._config.node_id, now):
+            # What came beside its streams since it asked is in the own promise, too.
+            proposer.take_promise(self._promised(proposer.ballot, now))
+            if proposer.choose(now):
+                for void, reason in proposer.objections:
+                    self.changes.refuse_void(void, reason)
+                return self._chosen(proposer, now)
+        if proposer.failed(now):
+            silent = proposer.silent(now)
+            self._excluded |= silent
+            self.admission.bar(silent.intersection(proposer.intent.joiners), now)
+            return self._give_up(now)
+        if now >= proposer.repeat_at:
+            proposer.repeat_at = now + self.patience_us // 4
+            self._ask(proposer)
+            if proposer.stage is Stage.FLUSH and proposer.voids:
+                self._host.flush_to(self.letters.flush(proposer), now)  # it looks at its files
+        return None
+
+    def asked(self, now: int) -> None:
+        """Begin anew for a run to be void: what goes on may wait for that very run (P32)."""
+        if self.changes.voids and self._host.phase is Phase.WEDGED:
+            self.proposer, self._retry_at = None, now
+
+    def _chosen(self, proposer: Proposer, now: int) -> None:
+        """Go on with the value: a vote's was flushed in its own ballot (P16)."""
+        if proposer.stage is Stage.ACCEPT:
+            return self._start_accept(proposer, now)
+        if self._config.node_id in proposer.unanswered():
+            # What it lacked when it promised may have come since: then nobody need be asked.
+            self._host.flush_to(self.letters.flush(proposer), now)
+        if self.proposer is proposer and proposer.stage is Stage.FLUSH:
+            self._ask_of(proposer, proposer.unanswered())
+        return None
+
+    # -- once per batch ----------------------------------------------------------------------------
+
+    def work(self, now: int) -> None:
+        """Do what is due: drive the own ballot, retry, or look whether one is needed."""
+        phase, self.rest.wanted = self._host.phase, False
+        if self.proposer is not None:
+            self._drive(self.proposer, now)
+        elif phase is Phase.WEDGED:
+            if now >= self._retry_at:
+                overdue = self.suspicion.overdue(self._host.view.members, now)
+                ready = self.admission.ready(self._host.view, now)
+                # Nobody answers probes now, so nobody knows whether a change of the roster would
+                # leave a majority: it is proposed again in the next epoch.
+                intent = self._intent(overdue, ready, now)
+                intent = replace(intent, roster=None, quorum_rule="")
+                self._propose(intent, now)
+        elif phase in _AT_WORK:
+            self._consider(now)
+        self.rest.over()
+
+    def _consider(self, now: int) -> None:
+        """Start a ballot when one is needed, safe, and nobody with precedence does (P13)."""
+        view, suspicion = self._host.view, self.suspicion
+        suspects = suspicion.suspects(view.members, now)
+        self._host.suspect(suspects)
+        ready = self.admission.ready(view, now)
+        raising = self.raising.wanted and now >= self.raising.at
+        if not (suspects or ready or self.changes.pending or raising):
+            self._need_at = None
+            suspicion.calm(now)
+            return
+        if now >= suspicion.probe_at:
+            suspicion.next_probe(now)
+            for seat in view.roster:
+                if seat.node_id != self._config.node_id:
+                    self._probe(seat.node_id, suspects)
+        overdue = suspicion.overdue(view.members, now) if self._config.auto_evict else frozenset()
+        intent = self._intent(overdue, ready, now)
+        raising = self.raising.may(suspicion.responders(now), now)
+        if not (overdue or intent.joiners or self.changes.pending or raising):
+            self._need_at = None
+            return
+        if self._need_at is None:
+            self._need_at = now
+        rank = 0 if self.changes.pending else view.rank(self._config.node_id, suspects)
+        self._begin_at = max(self._need_at + rank * self.patience_us // 4, self._retry_at)
+        if now >= self._begin_at and not overdue:
+            self._begin_at = self.rest.until(self._host.busy, now)
+        if now < self._begin_at:
+            return
+        unheard = self._unheard()
+        if unheard:
+            self._give_up_change(
+                now, 1, f"{', '.join(unheard)} was never heard: start it, or remove its place"
+            )
+        elif not suspicion.allows(view, overdue, now, voting=self._left_out(overdue, now)):
+            self._give_up_change(now, 4, "too few nodes answer to decide it")
+        elif not self.changes.allow(view, suspicion.responders(now)):
+            self._give_up_change(
+                now, 1, "with this roster, those that answer would have no majority"
+            )
+        else:
+            self._propose(intent, now)
+
+    def _left_out(self, overdue: frozenset[NodeId], now: int) -> frozenset[NodeId]:
+        """Return who is left out and votes on that: a member of no use that an operator acts on.
+
+        Without an operator its votes decide nothing: of two it may be the one that is right (C3).
+        """
+        return self.suspicion.useless(overdue, now) if self.changes.pending else frozenset()
+
+    def _unheard(self) -> list[NodeId]:
+        """Return the places of the configured first epoch that keep the log from going on (P29).
+
+        Who was never heard may be the one that has the log, and this node one that lost its disk.
+        Only an operator, who takes its place away, can say that it is not so.
+        """
+        view, roster = self._host.view, self.changes.roster
+        if view.epoch != self._config.epoch:
+            return []
+        kept = {seat.node_id for seat in (view.roster if roster is None else roster)}
+        return [
+            seat.node_id
+            for seat in view.roster
+            if seat.node_id != self._config.node_id
+            and seat.node_id in kept
+            and not self._host.heard(seat.node_id)
+        ]
+
+    def _give_up_change(self, now: int, patience: int, reason: str) -> None:
+        """Answer a change that cannot be decided, once answers had their time to come."""
+        if self._need_at is not None and now >= self._need_at + patience * self.patience_us:
+            self.changes.fail(reason)
+            self._need_at = None
+
+    def _intent(self, overdue: frozenset[NodeId], ready: dict[NodeId, int], now: int) -> Intent:
+        # A member that asks to join returns without its memory: nothing of it is waited for.
+        present = set(self._host.view.members) - overdue - ready.keys()
+        heard = self.suspicion.heard_by_all(present, now) if ready else set[str]()
+        # It answers, and would be taken for a member that is there.
+        evicts = self._config.auto_evict
+        useless = self.suspicion.useless(overdue, now) if evicts else frozenset[NodeId]()
+        return Intent(
+            absent=frozenset(overdue | ready.keys()),
+            excluded=self._excluded | useless,
+            joiners={n: i for n, i in ready.items() if n in heard},
+            roster=self.changes.roster,
+            quorum_rule=self.changes.quorum_rule,
+            vetoed=self._vetoed,
+            raises=self.raising.wanted,
+        )
+
+    def next_deadline(self, now: int) -> int | None:
+        """Return when something is due, None = nothing."""
+        if self.proposer is not None:
+            return self.proposer.next_deadline()
+        phase, view = self._host.phase, self._host.view
+        if phase is Phase.WEDGED:
+            return self._retry_at
+        if phase not in _AT_WORK:
+            return None
+        times = [self.suspicion.next_deadline(view.members, now)]
+        raising = self.raising.wanted
+        if raising:
+            times.append(self.raising.at)
+        if self.changes.pending or raising or self.admission.ready(view, now):
+            times.append(self.suspicion.probe_at)
+        if self._need_at is not None:
+            times.append(self._begin_at)
+        return earliest(times, after=now)

@@ -1,0 +1,1 @@
+"""How one epoch orders transactions: rounds, origin queues, the synchronized queue."""

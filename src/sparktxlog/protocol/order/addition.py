@@ -1,0 +1,56 @@
+"""ADD: which run comes next in the synchronized queue (protocol P7).
+
+The longest common prefix of all masters' queues, cut at the least counter, is the longest prefix
+of the agreed order that everybody acquired.  So the heads of the per-origin streams are merged by
+order key, and the walk stops, never skips, at the first run that is not yet
+
+    covered     ts <= least usable promise of *all* members, and
+    acquired    durable here and at `quorum` members in all, its origin included.
+
+A step costs O(members), whatever the length of the queues.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from sparktxlog.protocol.order.origin_queues import Run, Stream
+from sparktxlog.protocol.order.peers import Peer
+
+
+def head_of(streams: Iterable[Stream]) -> Run | None:
+    """Return the incoming run that is first in the agreed order, None if there is none."""
+    best: Run | None = None
+    for stream in streams:
+        if stream.runs:
+            run = stream.runs[0]
+            if best is None or run.key < best.key:
+                best = run
+    return best
+
+
+def least_promise(peers: Sequence[Peer], own: int) -> int:
+    """Return m: the least of all members' promises, this node's counter `own` included."""
+    least = own
+    for peer in peers:
+        if peer.counter < least:
+            least = peer.counter
+    return least
+
+
+def holders(run: Run, peers: Sequence[Peer]) -> int:
+    """Return how many members are known to hold the run durably.
+
+    Its origin made it durable before the header left (P4), and so counts at once.
+    """
+    origin, last = run.header.origin, run.last
+    count = 0 if run.facts is None else 1
+    for peer in peers:
+        if peer.node_id == origin or peer.acquired.get(origin, 0) >= last:
+            count += 1
+    return count
+
+
+def may_add(run: Run, peers: Sequence[Peer], least: int, quorum: int) -> bool:
+    """Return whether the first run of the agreed order may be appended now."""
+    return run.header.ts <= least and run.facts is not None and holders(run, peers) >= quorum

@@ -1,0 +1,109 @@
+"""Which payload to fetch when: a short grace for pushes, a bound, retries (protocol P3a, P3b)."""
+
+from __future__ import annotations
+
+import heapq
+
+from sparktxlog.protocol.order.origin_queues import Run
+from sparktxlog.protocol.words.messages import RunHeader
+
+#: Retries of one payload back off up to this many times the configured time.
+_MAX_BACKOFF = 64
+
+
+class Fetching:
+    """Payloads that are known of and not held.
+
+    Args:
+        limit: Fetches in flight at once.
+        retry_us: First pause after a failed fetch; doubles.
+    """
+
+    __slots__ = ("_count", "_due", "_failures", "_limit", "_retry_us", "in_flight")
+
+    def __init__(self, *, limit: int, retry_us: int) -> None:
+        self._limit = limit
+        self._retry_us = retry_us
+        #: (time, tie-break, run); runs acquired meanwhile are dropped when they come up.
+        self._due: list[tuple[int, int, Run]] = []
+        self._count = 0
+        self._failures: dict[bytes, int] = {}
+        #: Digest → run; each ends with PayloadArrived or FetchFailed.
+        self.in_flight: dict[bytes, Run] = {}
+
+    def clear(self) -> None:
+        """Want nothing more; what is in flight may still arrive."""
+        self._due.clear()
+        self._failures.clear()
+        self.in_flight.clear()
+
+    def want(self, run: Run, at: int) -> None:
+        """Fetch the run's payload from time `at` on, unless it comes by itself."""
+        run.wanted = True
+        self._count += 1
+        heapq.heappush(self._due, (at, self._count, run))
+
+    def forget(self, run: Run) -> None:
+        """Want a run no more: another one stands in its place."""
+        self._due = [due for due in self._due if due[2] is not run]
+        heapq.heapify(self._due)
+        digest = run.header.digest
+        if self.in_flight.get(digest) is run:
+            del self.in_flight[digest]
+        self._failures.pop(digest, None)
+
+    def start(self, now: int) -> list[Run]:
+        """Return the runs to fetch now; they count as in flight."""
+        started: list[Run] = []
+        due, flying = self._due, self.in_flight
+        while due and due[0][0] <= now and len(flying) < self._limit:
+            run = heapq.heappop(due)[2]
+            if run.facts is not None:
+                continue
+            digest = run.header.digest
+            if digest in flying:
+                # Two runs with one manifest: the second waits for its own copy.
+                if flying[digest] is not run:
+                    self.want(run, now + self._retry_us)
+                continue
+            flying[digest] = run
+            started.append(run)
+        return started
+
+    def arrived(self, header: RunHeader) -> None:
+        """Note that a run's payload came, by push or fetch.
+
+        One that came late, under an older stamp, or for another run with the same manifest, is
+        refused, and ends no fetch: if that failed then, the run would never be asked for again.
+        """
+        run = self.in_flight.get(header.digest)
+        if run is not None and run.header == header:
+            del self.in_flight[header.digest]
+            self._failures.pop(header.digest, None)
+
+    def failed(self, digest: bytes, now: int) -> bool:
+        """Plan the next attempt; return whether the digest was a fetch of this kind."""
+        run = self.in_flight.pop(digest, None)
+        if run is None:
+            return False
+        failures = self._failures.get(digest, 0) + 1
+        self._failures[digest] = failures
+        self.want(run, now + self._retry_us * min(1 << (failures - 1), _MAX_BACKOFF))
+        return True
+
+    def hurry(self, now: int) -> None:
+        """Try at once what failed: one that may have it is back."""
+        if self._failures:
+            failed, self._due = self._due, []
+            for at, _, run in failed:
+                self.want(run, now if run.header.digest in self._failures else at)
+            self._failures.clear()
+
+    def next_deadline(self) -> int | None:
+        """Return when the next fetch may start, None if nothing is wanted or all slots busy."""
+        due = self._due
+        while due and due[0][2].facts is not None:
+            heapq.heappop(due)
+        if not due or len(self.in_flight) >= self._limit:
+            return None
+        return due[0][0]

@@ -1,0 +1,661 @@
+"""Normal operation within one epoch: rounds, streams, ADD (protocol P1–P10).
+
+Each event only changes state and takes notes of what is new; then, once per batch, `flush` stamps
+what may be stamped, adds what may be added, asks for what is missing and posts if there is news.
+So many events cost one round.
+
+`freeze` stops all that for an epoch change (P14).  A frozen ordering still takes in what some
+other node has in its synchronized queue (P9), and what a flush asks for (P16); a node that is no
+member has an ordering that is frozen from the start.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping, Sequence
+from itertools import islice
+
+from sparktxlog.model.ids import NodeId
+from sparktxlog.model.operation import RunFacts
+from sparktxlog.protocol.order.addition import head_of, least_promise, may_add
+from sparktxlog.protocol.order.collecting import Collecting
+from sparktxlog.protocol.order.counter import TimestampCounter
+from sparktxlog.protocol.order.fetching import Fetching
+from sparktxlog.protocol.order.final_queue import (
+    append_final,
+    check_end,
+    claims,
+    joiner_state,
+    member_state,
+    want,
+)
+from sparktxlog.protocol.order.missing_nodes import awaited
+from sparktxlog.protocol.order.origin_queues import Run, Stream
+from sparktxlog.protocol.order.peers import Peer
+from sparktxlog.protocol.order.posting import OwnHeaders, Rounds, Snapshot
+from sparktxlog.protocol.order.staging import Prefetching, Staging, is_late
+from sparktxlog.protocol.order.status import MasterStatus, peer_status
+from sparktxlog.protocol.order.synchronized import SynchronizedQueue
+from sparktxlog.protocol.words.actions import (
+    Alarm,
+    FetchPayload,
+    PersistAnnouncement,
+    PersistForeignRun,
+    PersistOwnRun,
+    PersistQueue,
+    PersistVoid,
+    PersistWithdrawal,
+    PrefetchFiles,
+    SendAnnouncement,
+    SendPost,
+    SendPush,
+    SendTail,
+    TellAccepted,
+    TellAcquired,
+    TellOrdered,
+    TellRejected,
+)
+from sparktxlog.protocol.words.balloting import MemberState
+from sparktxlog.protocol.words.bounds import LARGEST, all_fit
+from sparktxlog.protocol.words.deadlines import earliest
+from sparktxlog.protocol.words.events import FilesHeld, FilesLost, RunSubmitted
+from sparktxlog.protocol.words.messages import Announcement, Post, RunHeader, Tail
+from sparktxlog.protocol.words.outbox import Outbox
+from sparktxlog.protocol.words.recovery import MasterConfig, RecoveredRun
+from sparktxlog.protocol.words.view import View
+
+_WARN_CLOCK_US = 1_000_000
+_REFUSE_CLOCK_US = 60_000_000
+#: A peer that said nothing for so long was away: while transactions wait it posts each second.
+_AWAY_US = 3_000_000
+
+
+class Ordering:
+    """This node's part in the agreed order during one epoch.
+
+    Args:
+        config: With members, quorum, epoch and lineage of the epoch's view.
+        outbox: Takes the actions.
+        queue, counter, staging, prefetching: Live longer than an epoch.
+        incarnations: Of all nodes that may stamp in this epoch.
+        incoming: Durable runs beyond the queue.
+        start: Orders this node's posts across its restarts.
+        frozen: Begin as `freeze` leaves it.
+        now: Shell's time, microseconds.
+
+    Raises:
+        InvariantViolation: The runs contradict each other: the node must not start.
+    """
+
+    def __init__(
+        self,
+        config: MasterConfig,
+        outbox: Outbox,
+        *,
+        queue: SynchronizedQueue,
+        counter: TimestampCounter,
+        staging: Staging,
+        prefetching: Prefetching,
+        incarnations: Mapping[str, int],
+        incoming: Sequence[RecoveredRun],
+        start: int,
+        frozen: bool,
+        now: int,
+    ) -> None:
+        self._config = config
+        self._outbox = outbox
+        self._queue = queue
+        self._counter = counter
+        self._staging = staging
+        self._prefetching = prefetching
+        self._start = start
+        self._fetching = Fetching(limit=config.max_fetches, retry_us=config.retry_us)
+        self._collecting = Collecting(
+            config, counter, self._fetching, queue.watermarks, incarnations
+        )
+        self._collecting.recover(list(incoming), now)
+        self._peers = self._collecting.peer_list
+        self._own = self._collecting.streams[config.node_id]
+        self._own_headers = OwnHeaders(self._own.watermark, 4 * config.max_post_headers)
+        for run in self._own.runs:
+            self._own_headers.append(run.header)
+        self._rounds = Rounds(config, now)
+        #: True: an unstamped run may have become ready.
+        self._stamp_check = bool(staging.runs)
+        #: Own transactions told as acquired up to this sequence number.
+        self._told_acquired = self._own.watermark
+        self._added_at = now
+        #: Position at the last round, and rounds since that added nothing.
+        self._round_position = queue.position
+        self._empty_rounds = 0
+        self._clock_warned = False
+        #: No members, and so near the end that they are pushed what members are (P21).
+        self.joiners: tuple[NodeId, ...] = ()
+        #: True: nothing is stamped, posted or added (P14).
+        self.frozen = False
+        if frozen:
+            self.freeze(now)
+
+    @property
+    def _streams(self) -> Sequence[Stream]:
+        return self._collecting.stream_list
+
+    def look_at_clock(self, *, was_set: bool) -> None:
+        """Note that time passed, and whether the wall clock was set meanwhile (C3)."""
+        if was_set:
+            for peer in self._peers:
+                peer.forget_clock()
+        if not self._peers:
+            self._counter.clock.believe()
+
+    # ------------------------------------------------------------------ events
+
+    def on_link(self, node_id: str, now: int, *, up: bool) -> None:
+        """Note that the connection to a peer came up or broke."""
+        peer = self._collecting.peers.get(node_id)
+        if peer is not None:
+            peer.owed = peer.owed or (up and not peer.linked)
+            peer.linked = up
+            if up:
+                self._fetching.hurry(now)
+
+    def on_fetch_failed(self, digest: bytes, now: int) -> None:
+        """Plan another attempt of a fetch or prefetch."""
+        if not self._fetching.failed(digest, now):
+            self._prefetching.failed(digest, now)
+
+    def on_files(self, event: FilesHeld | FilesLost, now: int) -> None:
+        """Note that the files of an announced run are durable here, or lost (P1a).
+
+        An own run whose files are lost, and that has no stamp, is rejected: nobody could ever
+        fetch it, and it would hold up all others.
+        """
+        if isinstance(event, FilesHeld):
+            if self._prefetching.holds(event.digest, now):
+                self._collecting.news = True
+            return
+        code, text = "payload-store", event.text
+        for submit in self._staging.withdraw(event.digest):
+            gone = PersistWithdrawal(
+                ticket=submit.ticket, digest=event.digest, code=code, text=text
+            )
+            self._outbox.persist(gone)
+            self.reject(submit, code, text)
+            self._stamp_check = True
+
+    def on_submit(self, submit: RunSubmitted, now: int) -> None:
+        """Make an own run durable and stamp it, or let it wait for its stamp (P1, P1a, P3b)."""
+        config, own, staging = self._config, self._own, self._staging
+        if submit.facts.n > config.max_run:
+            return self.reject(
+                submit, "oversize", f"{submit.facts.n} transactions in a run of {config.max_run}"
+            )
+        runs = len(own.runs) + len(staging.runs)
+        size = own.payload_bytes + staging.payload_bytes + submit.size_bytes
+        if runs >= config.max_incoming_runs or size > config.max_incoming_bytes:
+            return self.reject(
+                submit, "busy", f"{runs} own runs of {size} bytes wait to be ordered already"
+            )
+        distance = self._collecting.clock_distance(now)
+        if distance > _REFUSE_CLOCK_US:
+            return self.reject(
+                submit,
+                "clock-skew",
+                f"this node's clock is {distance // 1_000_000} s off the members' median",
+            )
+        late = is_late(submit, config.inline_limit_bytes, config.quorum)
+        if not (late or self.frozen or staging.must_wait(submit.session)):
+            return self._stamp(submit, now)
+        self._outbox.persist(PersistAnnouncement(ticket=submit.ticket, digest=submit.digest))
+        self._outbox.tell(TellAccepted(ticket=submit.ticket, header=None))
+        staging.add(submit, now, late=late)
+        self._stamp_check = True
+        return None
+
+    def reject(self, submit: RunSubmitted, code: str, text: str) -> None:
+        """Tell that a submit changed nothing."""
+        self._outbox.tell(TellRejected(ticket=submit.ticket, code=code, text=text))
+
+    def _stamp(self, submit: RunSubmitted, now: int) -> None:
+        """Give a durable own run its timestamp and sequence numbers (P1, P1b)."""
+        config, own = self._config, self._own
+        header = RunHeader(
+            epoch=config.epoch,
+            ts=self._next_timestamp(),
+            origin=config.node_id,
+            incarnation=config.incarnation,
+            seq=own.known + 1,
+            n=submit.facts.n,
+            digest=submit.digest,
+            size_bytes=submit.size_bytes,
+            staged_bytes=submit.staged_bytes,
+        )
+        own.acquire(own.register(header, now), submit.facts)
+        self._own_headers.append(header)
+        self._outbox.persist(PersistOwnRun(ticket=submit.ticket, header=header))
+        self._outbox.tell(TellAccepted(ticket=submit.ticket, header=header))
+        if header.staged_bytes == 0 and header.size_bytes <= config.push_limit_bytes:
+            pushed = [peer.node_id for peer in self._peers if peer.linked]
+            for node in (*pushed, *self.joiners):
+                self._outbox.tell(SendPush(peer=node, header=header))
+        self._collecting.news = True
+
+    def _next_timestamp(self) -> int:
+        return self._counter.stamp()
+
+    def on_post(self, post: Post, now: int) -> None:
+        """Collect a peer's post (P5): any order, any loss, any merge base."""
+        if self.frozen:
+            return
+        peer = self._collecting.take_post(post, now)
+        self._check_clock(now)
+        if peer is None:
+            return
+        if peer.is_newest(post):
+            if peer.last_post_at is not None and now > peer.last_post_at + _AWAY_US:
+                self._fetching.hurry(now)
+            if peer.note_newest(post, self._config.node_id, now):
+                self._stamp_check = True
+            self._queue.check_base(peer.node_id, post.base)
+            self._serve_lagger(peer, now)
+        if post.busy or post.base.position > self._queue.position:
+            self._rounds.wake(now)
+
+    def _serve_lagger(self, peer: Peer, now: int) -> None:
+        """Send the tail to a peer whose queue is shorter and cannot grow by headers alone (P9)."""
+        base, ahead, retry_us = peer.base, peer.ahead, self._config.retry_us
+        position = max(base.position, 0 if ahead is None else ahead.position)
+        if position >= self._queue.position or (ahead is not None and not ahead.room):
+            return
+        lacks_headers = (peer.known_of_me or 0) < self._own_headers.floor
+        stuck = now >= peer.base_since + retry_us
+        repeated = peer.tail_position == position and now < peer.tail_at + retry_us
+        if (lacks_headers or stuck) and not repeated:
+            peer.tail_position, peer.tail_at = position, now
+            self._outbox.tell(
+                SendTail(
+                    peer=peer.node_id, position=base.position, chain_hash=base.chain_hash,
+                    ahead=ahead,
+                )
+            )  # fmt: skip
+
+    def on_payload(self, header: RunHeader, facts: RunFacts, now: int) -> None:
+        """Keep a pushed or fetched run (P4); what is unwanted is not persisted."""
+        self._fetching.arrived(header)
+        acquired = self._acquire_frozen if self.frozen else self._acquire
+        if acquired(header, facts, now):
+            self._outbox.persist(PersistForeignRun(header=header))
+            self._prefetching.forget(header.digest)
+
+    def _acquire(self, header: RunHeader, facts: RunFacts, now: int) -> bool:
+        collecting = self._collecting
+        peer, stream = collecting.peers.get(header.origin), collecting.streams.get(header.origin)
+        if peer is None or stream is None or header.seq <= stream.watermark:
+            return False
+        if header.epoch != self._config.epoch:
+            return False  # sent before the epoch changed: if it still waits, it was stamped anew
+        if header.seq > stream.known and collecting.is_runaway(peer, header.ts):
+            return False
+        run = collecting.learn(peer, stream, header, now)
+        if run is None:
+            return collecting.keep_early(stream, header, facts, now)
+        if run.facts is not None:
+            return False
+        stream.acquire(run, facts)
+        tail = self._queue.tail
+        # What a forerunner has in its queue already, nobody waits to hear of.
+        if not tail or run.key > tail[-1].header.key:
+            collecting.news = True
+        return True
+
+    def _acquire_frozen(self, header: RunHeader, facts: RunFacts, now: int) -> bool:
+        """Acquire a run that a tail or a flush named; keep others beside their streams (P14, P16).
+
+        What is kept so is durable and not counted as acquired: it need not be fetched when a tail
+        or a flush names it.
+        """
+        stream = self._collecting.streams.get(header.origin)
+        if stream is None:
+            return False
+        run = stream.get(header.seq)
+        if run is None:
+            return self._collecting.keep_early(stream, header, facts, now)
+        if run.facts is not None or run.header != header:
+            return False
+        stream.acquire(run, facts)
+        return True
+
+    def on_tail(self, tail: Tail, now: int) -> None:
+        """Take in part of a forerunner's queue (P9); its entries are final in any epoch."""
+        collecting = self._collecting
+        if tail.sender not in collecting.peers and not self.frozen:
+            return
+        # Who is no member, or stopped, has no time of its own to compare with that of the queue.
+        limit = LARGEST if self.frozen else self._counter.clock.limit
+        if not all_fit((entry.header for entry in tail.entries), limit):
+            text = f"{tail.sender} sent a tail with a timestamp that cannot be: refused"
+            self._collecting.warnings.append(("protocol-remote", text))
+            return
+        for entry in self._queue.continue_tail(tail):
+            collecting.learn_ordered(entry.header, now, frozen=self.frozen, settled=True)
+            collecting.note_holder(tail.sender, entry.header)
+            self._queue.tail.append(entry)
+
+    def on_announcement(self, announcement: Announcement, now: int) -> None:
+        """Note that a late-stamped run is coming (P1a)."""
+        config = self._config
+        if (
+            announcement.origin in self._collecting.peers
+            and announcement.lineage == config.lineage
+            and announcement.epoch == config.epoch
+        ):
+            self._prefetching.announce(announcement, now)
+
+    # ------------------------------------------------------------------ once per batch
+
+    def flush(self, now: int) -> None:
+        """Do once per batch what its events made possible."""
+        if self.frozen:
+            self._follow(now)
+        else:
+            self._order(now)
+        for run in self._fetching.start(now):
+            sources = self._collecting.holding(run, anybody=self.frozen)
+            self._outbox.tell(FetchPayload(header=run.header, sources=sources))
+        for announcement in self._prefetching.start(now):
+            self._outbox.tell(PrefetchFiles(announcement=announcement))
+        if not self.frozen:
+            self._post(now)
+        if self._collecting.warnings:
+            warnings = self._collecting.warnings
+            self._outbox.tell_all(Alarm(code=code, text=text) for code, text in warnings)
+            warnings.clear()
+
+    def _order(self, now: int) -> None:
+        if self._staging.runs:
+            self._stamp_ready(now)
+        self._tell_acquired()
+        self._add(now)
+
+    def _follow(self, now: int) -> None:
+        """Append what others have in their queues, once it is durable here (P9)."""
+        if self._queue.tail:
+            self._queue.append_tail(self._collecting.streams)
+            self._drain(now)
+
+    def _stamp_ready(self, now: int) -> None:
+        """Stamp announced runs whose files the quorum holds, or that waited long enough (P1a)."""
+        staging, config = self._staging, self._config
+        deadline = staging.next_deadline()
+        if not self._stamp_check and (deadline is None or now < deadline):
+            return
+        self._stamp_check = False
+        for run in staging.awaited():
+            digest = run.submit.digest
+            if 1 + sum(digest in peer.held for peer in self._peers) >= config.quorum:
+                run.ready = True
+        for submit in staging.take_ready(now):
+            self._stamp(submit, now)
+        for submit in staging.take_unannounced(now, config.retry_us, config.idle_round_max_us):
+            announcement = Announcement(
+                lineage=config.lineage,
+                epoch=config.epoch,
+                origin=config.node_id,
+                digest=submit.digest,
+                size_bytes=submit.size_bytes,
+                staged_bytes=submit.staged_bytes,
+            )
+            self._outbox.tell_all(
+                SendAnnouncement(peer=peer.node_id, announcement=announcement)
+                for peer in self._peers
+                if submit.digest not in peer.held
+            )
+
+    def _tell_acquired(self) -> None:
+        """Tell own runs that the acquisition quorum holds (commit level `acquired`)."""
+        own = self._own
+        if self._told_acquired >= own.known:
+            return
+        mark = self._collecting.acquired_mark()
+        self._told_acquired = max(self._told_acquired, own.watermark)
+        while (run := own.get(self._told_acquired + 1)) is not None and run.last <= mark:
+            self._told_acquired = run.last
+            self._outbox.tell(TellAcquired(header=run.header))
+
+    def _add(self, now: int) -> None:
+        """Append what is agreed: the known tail first (P9), then what ADD allows (P7)."""
+        queue, streams = self._queue, self._collecting.streams
+        if queue.tail:
+            queue.append_tail(streams)
+            # The forerunner sends the next part when it learns the new base.
+            self._collecting.news = self._collecting.news or not queue.tail
+        if self.busy and not queue.tail:
+            own = max(self._counter.value, self._counter.log_time)
+            least = least_promise(self._peers, own)
+            while (run := self._next_addable(least)) is not None:
+                queue.append(run, streams[run.header.origin])
+        self._drain(now)
+
+    def _drain(self, now: int) -> None:
+        """Make durable and tell what was appended."""
+        entries, tables = self._queue.drain()
+        if entries:
+            self._added_at = now
+            self._counter.use(self._queue.key[1])
+            self._outbox.persist(PersistQueue(entries=entries, tables=tables))
+            self._outbox.tell(TellOrdered(entries=entries))
+
+    def _next_addable(self, least: int) -> Run | None:
+        """Return the next run of the agreed order if ADD may take it now: stop, never skip."""
+        head = head_of(self._collecting.stream_list)
+        if head is None or not may_add(head, self._peers, least, self._config.quorum):
+            return None
+        return head
+
+    # ------------------------------------------------------------------ rounds
+
+    def lacking(self) -> dict[NodeId, int]:
+        """Return the members whose usable promise does not reach the first run that waits.
+
+        With what each promises; nobody waits for anything = none.  Of a member that counts too far
+        ahead this node takes nothing, and so knows of nothing that waits there, but what it says.
+        One that does not know of an own run which waits first does not hear this node, and acquires
+        nothing of it, whatever it promises: with what it knows.
+        """
+        head = head_of(self._collecting.stream_list)
+        ts = -1 if head is None else head.header.ts
+        seq = head.last if head is not None and head.header.origin == self._own.origin else 0
+        found: dict[NodeId, int] = {}
+        for peer in self._peers:
+            if peer.counter < ts or (peer.refused and peer.busy):
+                found[peer.node_id] = peer.counter
+            elif (known := peer.known_of_me or 0) < seq:
+                found[peer.node_id] = known
+        return found
+
+    @property
+    def busy(self) -> bool:
+        """Whether unsynchronized transactions wait."""
+        return head_of(self._collecting.stream_list) is not None
+
+    def _post(self, now: int) -> None:
+        """Post to all if there is news or the heartbeat is due, to single peers if owed (P8)."""
+        news = self._collecting.news
+        due = now >= self._rounds.heartbeat_at
+        if not (news or due):
+            owed = [peer for peer in self._peers if peer.owed and peer.linked]
+            if owed:
+                self._send_posts(owed, now)
+            return
+        busy, position = self.busy, self._queue.position
+        if not busy or position != self._round_position:
+            self._empty_rounds = 0
+        else:
+            self._empty_rounds += 1
+        self._round_position = position
+        self._rounds.plan(now, news=news, busy=busy)
+        self._collecting.news = False
+        self._send_posts([peer for peer in self._peers if due or peer.linked], now)
+
+    def _send_posts(self, peers: Sequence[Peer], now: int) -> None:
+        self._rounds.number += 1
+        snapshot = self._snapshot(now)
+        self._collecting.posted_counter = snapshot.counter
+        config, own_headers = self._config, self._own_headers
+        for peer in peers:
+            known = own_headers.floor if peer.known_of_me is None else peer.known_of_me
+            headers: tuple[RunHeader, ...] = ()
+            left_out: RunHeader | None = None
+            if own_headers.floor <= known < snapshot.last_seq:
+                headers, left_out = own_headers.after(known, config.max_post_headers)
+            peer.owed = False
+            peer.more = left_out is not None
+            post = snapshot.post(config, self._start, headers, left_out)
+            self._outbox.tell(SendPost(peer=peer.node_id, post=post))
+        reported = min([peer.known_of_me or 0 for peer in self._peers], default=self._own.known)
+        own_headers.trim(self._own.watermark, reported)
+
+    def _snapshot(self, now: int) -> Snapshot:
+        streams = self._streams
+        return Snapshot(
+            round_number=self._rounds.number,
+            base=self._queue.base,
+            counter=self._counter.promise(),
+            last_seq=self._own.known,
+            known={stream.origin: stream.known for stream in streams},
+            acquired={stream.origin: self._claim(stream) for stream in streams},
+            held=self._prefetching.held,
+            wall=self._counter.clock.wall,
+            busy=self.busy,
+            ahead=self._queue.ahead,
+        )
+
+    def _claim(self, stream: Stream) -> int:
+        """Return up to which sequence number the stream is durable here (P4)."""
+        return stream.acquired
+
+    # ------------------------------------------------------------------ faults
+
+    def _check_clock(self, now: int) -> None:
+        """Believe a clock that the members agree with; warn once when it leaves them (C3)."""
+        collecting = self._collecting
+        distance = collecting.clock_distance(now)
+        if distance <= _REFUSE_CLOCK_US and collecting.clocks_suffice(now):
+            self._counter.clock.believe()
+        off = distance >= _WARN_CLOCK_US
+        if off and not self._clock_warned:
+            text = f"this node's clock is {distance / 1e6:.1f} s off the members' median"
+            self._outbox.tell(Alarm(code="clock-skew", text=text))
+        self._clock_warned = off
+
+    # ------------------------------------------------------------------ epoch changes
+
+    def freeze(self, now: int) -> None:
+        """Stop for an epoch change (P14): what is not acquired by now is not acquired at all."""
+        self.frozen = True
+        self._collecting.truncate()
+        self._queue.tail.clear()
+        self._fetching.clear()
+        self._outbox.drop_posts()
+
+    def member_state(self) -> MemberState:
+        """Return what a member's PROMISE says (P14)."""
+        return member_state(self._queue, self._streams)
+
+    def joiner_state(self) -> MemberState:
+        """Return what the PROMISE of a node says that asks to be admitted (P21)."""
+        return joiner_state(self._queue, self._streams)
+
+    def want(self, view: View, now: int) -> int:
+        """Ask for what the final queue holds beyond this node's; errors and result as `want`."""
+        missing = want(self._queue, self._collecting, view, now)
+        self._drain(now)
+        return missing
+
+    def claims(self, view: View) -> list[RunHeader]:
+        """Return the runs that a view voids and that this node says it holds (P32)."""
+        return claims(self._queue, self._collecting, view)
+
+    def finish(self, view: View, now: int) -> list[RecoveredRun]:
+        """Append the final queue's tail; return the own runs that are not in it, in order (P18).
+
+        Raises:
+            InvariantViolation: This node's queue is no prefix of the final one (I4).
+        """
+        for voided in append_final(self._queue, self._collecting.streams, view, now):
+            self._outbox.persist(PersistVoid(voided=voided))
+        self._drain(now)
+        check_end(self._queue, view)
+        return self.own_incoming()
+
+    def own_incoming(self) -> list[RecoveredRun]:
+        """Return the own durable runs beyond the queue, in order."""
+        return [
+            RecoveredRun(header=run.header, facts=run.facts)
+            for run in self._own.runs
+            if run.facts is not None and run.header.incarnation == self._config.incarnation
+        ]
+
+    def loaded(self) -> tuple[int, int]:
+        """Return the last own sequence number, and the sum of what is acquired (P30)."""
+        return self._own.known, sum(stream.acquired for stream in self._streams)
+
+    def durable_of(self, origin: str) -> int:
+        """Return up to which number of an origin all runs are durable here."""
+        stream = self._collecting.streams.get(origin)
+        return self._queue.watermarks.get(origin, 0) if stream is None else stream.acquired
+
+    # ------------------------------------------------------------------ display
+
+    def next_deadline(self) -> int | None:
+        """Return when something is due, None = nothing."""
+        times = [self._fetching.next_deadline(), self._prefetching.next_deadline()]
+        if not self.frozen:
+            times.append(self._rounds.heartbeat_at)
+            if self._staging.runs:
+                times.append(self._staging.next_deadline())
+        return earliest(times)
+
+    def status(self, now: int) -> MasterStatus:
+        """Return the state for display; costs O(members + unstamped runs)."""
+        streams, base, queue = self._streams, self._queue.base, self._queue
+        return MasterStatus(
+            node_id=self._config.node_id,
+            epoch=self._config.epoch,
+            position=queue.position,
+            chain_hash=queue.hash,
+            base_origin=base.origin,
+            base_seq=base.seq,
+            counter=self._counter.value,
+            reserved=self._counter.reserved,
+            incoming_runs=sum(len(stream.runs) for stream in streams),
+            incoming_transactions=sum(s.known - s.watermark for s in streams),
+            incoming_bytes=sum(stream.payload_bytes for stream in streams),
+            unstamped_runs=len(self._staging.runs),
+            round=self._rounds.number,
+            empty_rounds=self._empty_rounds,
+            busy=self.busy,
+            waiting_for=awaited(
+                head=head_of(streams),
+                staging=self._staging,
+                peers=self._peers,
+                self_id=self._config.node_id,
+                quorum=self._config.quorum,
+                last_added_at=self._added_at,
+            ),
+            peers=tuple(
+                peer_status(
+                    peer,
+                    now=now,
+                    silent_after_us=self._config.silent_after_us,
+                    busy=self.busy,
+                )
+                for peer in self._peers
+            ),
+            clock_distance_us=self._collecting.clock_distance(now),
+        )
+
+    def incoming(self, limit: int) -> list[tuple[RunHeader, bool]]:
+        """Return the first runs of the incoming queue in agreed order, and whether acquired."""
+        runs = heapq.merge(*(stream.runs for stream in self._streams), key=lambda run: run.key)
+        return [(run.header, run.facts is not None) for run in islice(runs, limit)]

@@ -1,0 +1,192 @@
+"""Per-origin incoming streams: the stream form of the incoming queue (protocol P1b, P4, P5).
+
+A stream holds the runs of one origin beyond its watermark in the synchronized queue, whole and
+gapless by sequence number.  Three numbers describe it, and only ever grow:
+
+    watermark <= acquired <= known
+
+Headers up to `known` are held, headers and payloads up to `acquired` are durable, transactions up
+to `watermark` stand in the synchronized queue.  A pushed run that arrives before its predecessors,
+or while the node is frozen, is kept durably beside the stream (`early`) and joins it when the gap
+closes, or when a tail or a flush names it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from sparktxlog.errors import ContradictionError
+from sparktxlog.model.operation import RunFacts
+from sparktxlog.protocol.words.messages import RunHeader
+
+
+class Run:
+    """A run of the incoming queue."""
+
+    __slots__ = ("facts", "header", "key", "last", "seen_at", "settled", "wanted")
+
+    def __init__(self, header: RunHeader, seen_at: int) -> None:
+        self.header = header
+        #: Order key (epoch, ts, origin, seq), identical everywhere.
+        self.key = header.key
+        self.last = header.last
+        #: Shell's time when the header came, microseconds.
+        self.seen_at = seen_at
+        #: None until header and payload are durable here; then what the catalog fold needs.
+        self.facts: RunFacts | None = None
+        #: True: a forerunner has it in its queue.
+        self.settled = False
+        #: True: its payload is fetched, or will be.
+        self.wanted = False
+
+
+class Stream:
+    """Runs of one origin beyond its watermark."""
+
+    __slots__ = (
+        "_by_seq", "_last_ts", "acquired", "early", "known", "origin", "payload_bytes", "runs",
+        "watermark",
+    )  # fmt: skip
+
+    def __init__(self, origin: str, watermark: int) -> None:
+        self.origin = origin
+        self.watermark = watermark
+        self.acquired = watermark
+        self.known = watermark
+        #: Ascending by seq, gapless from `watermark + 1` to `known`.
+        self.runs: deque[Run] = deque()
+        #: Durable runs beside the stream, by first sequence number.
+        self.early: dict[int, Run] = {}
+        self.payload_bytes = 0
+        self._by_seq: dict[int, Run] = {}
+        self._last_ts = 0
+
+    def get(self, seq: int) -> Run | None:
+        """Return the run that starts at `seq`, None if it is not in the stream."""
+        return self._by_seq.get(seq)
+
+    def register(self, header: RunHeader, now: int) -> Run:
+        """Append the header that continues the stream.
+
+        Raises:
+            ContradictionError: The origin's timestamps do not rise.
+        """
+        assert header.seq == self.known + 1
+        if header.ts <= self._last_ts:
+            raise ContradictionError(
+                f"run {self.origin}:{header.seq} is stamped {header.ts}, not above {self._last_ts}",
+                peer=self.origin,
+                seq=header.seq,
+            )
+        run = self.early.pop(header.seq, None)
+        if run is None:
+            run = Run(header, now)
+        else:
+            same_run(run.header, header)
+        self._last_ts = header.ts
+        self.known = run.last
+        self.runs.append(run)
+        self._by_seq[header.seq] = run
+        self.payload_bytes += header.size_bytes
+        if run.facts is not None:
+            self._advance()
+        return run
+
+    @property
+    def held_to(self) -> int:
+        """Up to where all is durable, what is kept beside the stream included."""
+        beside = self._beside()
+        return beside[-1].last if beside else self.acquired
+
+    def held(self) -> list[Run]:
+        """Return the runs beyond the watermark up to `held_to`, ascending."""
+        return self.acquired_runs() + self._beside()
+
+    def acquired_runs(self) -> list[Run]:
+        """Return the runs beyond the watermark up to `acquired`, ascending."""
+        return [run for run in self.runs if run.last <= self.acquired]
+
+    def _beside(self) -> list[Run]:
+        """Return the runs beside the stream that continue what is acquired."""
+        found: list[Run] = []
+        seq = self.acquired
+        while seq >= self.known and (run := self.early.get(seq + 1)) is not None:
+            found.append(run)
+            seq = run.last
+        return found
+
+    def keep_early(self, header: RunHeader, facts: RunFacts, now: int) -> bool:
+        """Keep a durable run beside the stream; return False if it was kept before."""
+        present = self.early.get(header.seq)
+        if present is not None:
+            same_run(present.header, header)
+            return False
+        run = Run(header, now)
+        run.facts = facts
+        self.early[header.seq] = run
+        return True
+
+    def acquire(self, run: Run, facts: RunFacts) -> None:
+        """Note that a run of the stream is durable here."""
+        run.facts = facts
+        self._advance()
+
+    def replace(self, header: RunHeader, now: int) -> Run:
+        """Let another run stand under a number of the stream: one of both is void (P32)."""
+        old, run = self._by_seq[header.seq], Run(header, now)
+        self.runs[self.runs.index(old)] = self._by_seq[header.seq] = run
+        self.payload_bytes += header.size_bytes - old.header.size_bytes
+        self.acquired = min(self.acquired, header.seq - 1)
+        return run
+
+    def _advance(self) -> None:
+        while (run := self._by_seq.get(self.acquired + 1)) is not None and run.facts is not None:
+            self.acquired = run.last
+
+    def pop(self) -> Run:
+        """Remove the first run: it was appended to the synchronized queue."""
+        run = self.runs.popleft()
+        del self._by_seq[run.header.seq]
+        self.watermark = run.last
+        self.payload_bytes -= run.header.size_bytes
+        return run
+
+    def truncate(self, seq: int) -> None:
+        """Forget the runs behind `seq`; those behind a gap as well."""
+        while self.runs and self.runs[-1].last > seq:
+            run = self.runs.pop()
+            del self._by_seq[run.header.seq]
+            self.payload_bytes -= run.header.size_bytes
+        self.early.clear()
+        self.known = self.runs[-1].last if self.runs else self.watermark
+        self.acquired = min(self.acquired, self.known)
+        self._last_ts = self.runs[-1].header.ts if self.runs else 0
+
+    def breaks_promise(self, counter: int, last_seq: int) -> RunHeader | None:
+        """Return a held header that the promise (counter, last_seq) says cannot exist (P10)."""
+        for run in reversed(self.runs):
+            if run.header.seq <= last_seq:
+                break
+            if run.header.ts <= counter:
+                return run.header
+        for seq, run in self.early.items():
+            if seq > last_seq and run.header.ts <= counter:
+                return run.header
+        return None
+
+
+def same_run(mine: RunHeader, theirs: RunHeader) -> None:
+    """Check that two headers of one sequence number are one run.
+
+    Raises:
+        ContradictionError: The origin gave the number twice (it lost its disk, or two nodes
+            share its name).
+    """
+    if mine != theirs:
+        raise ContradictionError(
+            f"two runs are called {mine.origin}:{mine.seq}: "
+            f"{mine.digest.hex()[:12]}@{mine.ts} and {theirs.digest.hex()[:12]}@{theirs.ts}",
+            hint="A node that lost its disk must return under a new incarnation.",
+            peer=mine.origin,
+            seq=mine.seq,
+        )

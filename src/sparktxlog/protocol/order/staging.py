@@ -1,0 +1,226 @@
+"""Late stamping (protocol P1a): own runs that wait for their stamp, and peers' that are coming.
+
+A run with many staged bytes is announced unstamped; it has no timestamp and no sequence number,
+so it holds up nobody.  Its origin stamps it when the acquisition quorum holds the files, or after
+the stage timeout.  Runs of one session are stamped in submit order, so a small run behind a bulk
+one of its session waits here too.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Iterable
+
+from sparktxlog.protocol.words.events import RunSubmitted
+from sparktxlog.protocol.words.messages import Announcement
+from sparktxlog.protocol.words.recovery import RecoveredAnnouncement
+
+#: Announcements of peers that are remembered; the oldest are forgotten beyond (P3b).
+_MAX_FOREIGN = 1_024
+
+
+class Unstamped:
+    """An own run that was accepted and waits for its stamp."""
+
+    __slots__ = ("next_at", "pause_us", "ready", "submit", "submitted_at")
+
+    def __init__(self, submit: RunSubmitted, submitted_at: int, *, late: bool) -> None:
+        self.submit = submit
+        self.submitted_at = submitted_at
+        #: False: the quorum does not hold its files yet.
+        self.ready = not late
+        #: When to repeat the announcement, and the pause behind it (doubles).
+        self.next_at = submitted_at
+        self.pause_us = 0
+
+
+class Staging:
+    """Own unstamped runs, first in first out per session."""
+
+    __slots__ = ("_lines", "_timeout_us", "payload_bytes", "runs")
+
+    def __init__(self, timeout_us: int) -> None:
+        self._timeout_us = timeout_us
+        #: By ticket, in submit order.
+        self.runs: dict[int, Unstamped] = {}
+        #: Per session: its unstamped runs; only the first may be stamped.
+        self._lines: dict[str, deque[Unstamped]] = {}
+        self.payload_bytes = 0
+
+    def must_wait(self, session: str | None) -> bool:
+        """Return whether a run of that session waits for its stamp."""
+        return session is not None and session in self._lines
+
+    def add(self, submit: RunSubmitted, now: int, *, late: bool) -> None:
+        """Take in an own run that cannot be stamped at once."""
+        run = Unstamped(submit, now, late=late)
+        self.runs[submit.ticket] = run
+        self.payload_bytes += submit.size_bytes
+        if submit.session is not None:
+            self._lines.setdefault(submit.session, deque()).append(run)
+
+    def withdraw(self, digest: bytes) -> list[RunSubmitted]:
+        """Remove and return the runs of a digest: their files are lost."""
+        found = [run for run in self.runs.values() if run.submit.digest == digest]
+        for run in found:
+            self._remove(run)
+        return [run.submit for run in found]
+
+    def digest_of(self, transaction_id: bytes) -> bytes | None:
+        """Return the digest of the unstamped run that has a transaction, None if none has."""
+        for run in self.runs.values():
+            ids = run.submit.facts.ids
+            if any(ids[at : at + 16] == transaction_id for at in range(0, len(ids), 16)):
+                return run.submit.digest
+        return None
+
+    def awaited(self) -> Iterable[Unstamped]:
+        """Return the runs whose files the quorum does not hold yet, in submit order."""
+        return (run for run in self.runs.values() if not run.ready)
+
+    def take_ready(self, now: int) -> list[RunSubmitted]:
+        """Remove and return what may be stamped now, in the order to stamp it."""
+        taken: list[RunSubmitted] = []
+        for run in list(self.runs.values()):
+            self._take(run, now, taken)
+        return taken
+
+    def _take(self, run: Unstamped, now: int, taken: list[RunSubmitted]) -> None:
+        submit = run.submit
+        line = self._lines.get(submit.session) if submit.session is not None else None
+        if line is not None and line[0] is not run:
+            return
+        if not run.ready and now < run.submitted_at + self._timeout_us:
+            return
+        self._remove(run)
+        taken.append(submit)
+
+    def _remove(self, run: Unstamped) -> None:
+        submit = run.submit
+        del self.runs[submit.ticket]
+        self.payload_bytes -= submit.size_bytes
+        line = self._lines.get(submit.session) if submit.session is not None else None
+        if line is not None and submit.session is not None:
+            line.remove(run)
+            if not line:
+                del self._lines[submit.session]
+
+    def take_unannounced(self, now: int, least_us: int, most_us: int) -> list[RunSubmitted]:
+        """Return the runs to announce (again) now; their pause doubles within the bounds."""
+        due: list[RunSubmitted] = []
+        for run in self.awaited():
+            if run.next_at <= now:
+                run.pause_us = min(max(2 * run.pause_us, least_us), most_us)
+                run.next_at = now + run.pause_us
+                due.append(run.submit)
+        return due
+
+    def next_deadline(self) -> int | None:
+        """Return the next stage timeout or repetition, None if nothing waits."""
+        return min(
+            (min(run.submitted_at + self._timeout_us, run.next_at) for run in self.awaited()),
+            default=None,
+        )
+
+
+class _Coming:
+    __slots__ = ("announcement", "failures", "fetching", "held_at", "next_at")
+
+    def __init__(self, announcement: Announcement, now: int) -> None:
+        self.announcement = announcement
+        self.failures = 0
+        self.fetching = False
+        #: Shell's time since when its files are durable here, None = not yet.
+        self.held_at: int | None = None
+        self.next_at = now
+
+
+class Prefetching:
+    """Announced runs of peers: whose files are held here, and which to fetch now."""
+
+    __slots__ = ("_coming", "_keep_us", "_limit", "_retry_us")
+
+    def __init__(self, *, limit: int, retry_us: int, keep_us: int) -> None:
+        self._limit = limit
+        #: Held files are shown for so long; if their run still waits, it is announced again.
+        self._keep_us = keep_us
+        self._retry_us = retry_us
+        self._coming: OrderedDict[bytes, _Coming] = OrderedDict()
+
+    @property
+    def held(self) -> tuple[bytes, ...]:
+        """Return the digests of announced runs whose files are durable here, sorted."""
+        if not self._coming:
+            return ()
+        return tuple(sorted(d for d, coming in self._coming.items() if coming.held_at is not None))
+
+    def announce(self, announcement: Announcement, now: int) -> None:
+        """Take in a peer's announcement; repetitions change nothing."""
+        if announcement.digest not in self._coming:
+            self._coming[announcement.digest] = _Coming(announcement, now)
+            if len(self._coming) > _MAX_FOREIGN:
+                self._coming.popitem(last=False)
+
+    def holds(self, digest: bytes, now: int) -> bool:
+        """Note that the files are durable here; return whether that is news to tell."""
+        coming = self._coming.get(digest)
+        if coming is None or coming.held_at is not None:
+            return False
+        coming.held_at, coming.fetching = now, False
+        return True
+
+    def failed(self, digest: bytes, now: int) -> None:
+        """Plan the next attempt of a prefetch that failed."""
+        coming = self._coming.get(digest)
+        if coming is not None and coming.fetching:
+            coming.fetching = False
+            coming.next_at = now + self._retry_us * min(1 << coming.failures, 64)
+            coming.failures += 1
+
+    def forget(self, digest: bytes) -> None:
+        """Drop a run that has its stamp and is durable here."""
+        self._coming.pop(digest, None)
+
+    def start(self, now: int) -> list[Announcement]:
+        """Return the runs whose files to fetch now."""
+        if not self._coming:
+            return []
+        # Its origin may have stamped it before the announcement came: nothing else removes those.
+        for digest, old in list(self._coming.items()):
+            if old.held_at is not None and now >= old.held_at + self._keep_us:
+                del self._coming[digest]
+        free = self._limit - sum(coming.fetching for coming in self._coming.values())
+        started: list[Announcement] = []
+        for coming in self._coming.values():
+            if free <= len(started):
+                break
+            waiting = coming.held_at is None and not coming.fetching
+            if waiting and coming.next_at <= now:
+                coming.fetching = True
+                started.append(coming.announcement)
+        return started
+
+    def next_deadline(self) -> int | None:
+        """Return when the next prefetch may start, None if none waits or all slots are busy."""
+        if not self._coming:
+            return None
+        waiting = [c.next_at for c in self._coming.values() if c.held_at is None and not c.fetching]
+        busy = sum(coming.fetching for coming in self._coming.values())
+        return min(waiting) if waiting and busy < self._limit else None
+
+
+def is_late(submit: RunSubmitted, inline_limit_bytes: int, quorum: int) -> bool:
+    """Return whether a run is stamped only when a quorum holds its files (P1a)."""
+    return submit.staged_bytes > inline_limit_bytes and quorum > 1
+
+
+def recovered_submit(waiting: RecoveredAnnouncement) -> RunSubmitted:
+    """Return the submit event a recovered announcement began with."""
+    return RunSubmitted(
+        ticket=waiting.ticket,
+        digest=waiting.digest,
+        size_bytes=waiting.size_bytes,
+        staged_bytes=waiting.staged_bytes,
+        facts=waiting.facts,
+        session=waiting.session,
+    )

@@ -1,0 +1,121 @@
+"""Read-only values that show a master's state: for operators, the dashboard and tests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from sparktxlog.model.ids import NodeId
+from sparktxlog.protocol.order.peers import Peer
+from sparktxlog.protocol.words.phases import Phase
+from sparktxlog.protocol.words.view import Seat
+
+
+class AwaitReason(str, Enum):
+    """Why a member holds up the next position."""
+
+    #: No usable promise up to the run's timestamp: it is silent, or headers of it are missing.
+    PROMISE = "promise"
+    #: It has not said that it acquired the run, and the quorum needs it.
+    ACQUIRED = "acquired"
+    #: It does not hold the files of an announced run yet (late stamping, P1a).
+    PAYLOAD = "payload"
+    #: This node itself has not got the run's payload yet.
+    SELF_PAYLOAD = "self-payload"
+    #: It has not let this node in, which asks to be admitted (P21).
+    ADMISSION = "admission"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Awaited:
+    """A member that is waited for, and why."""
+
+    peer: NodeId
+    why: AwaitReason
+    #: Shell's time since when, microseconds.
+    since: int
+    #: Order key of the run that waits; None for an announced one, which has no key yet, and where
+    #: no run waits.
+    key: tuple[int, int, str, int] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerStatus:
+    """What this node knows of another member."""
+
+    peer: NodeId
+    linked: bool
+    #: Shell's time of its last post, microseconds; None = none yet.
+    last_post_at: int | None
+    #: No post for `silent_after_us` although transactions wait.
+    silent: bool
+    round: int
+    #: Usable promise (counter, last_seq); counter -1 = none yet.
+    counter: int
+    last_seq: int
+    position: int
+    busy: bool
+    #: Own transactions whose headers it holds; None = not told yet.
+    known_of_me: int | None
+    acquired: dict[str, int] = field(default_factory=dict)
+    #: Its clock minus this node's, microseconds; None = not measured.
+    clock_offset_us: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MasterStatus:
+    """State of a master at one moment."""
+
+    node_id: NodeId
+    epoch: int
+    #: End of the synchronized queue.
+    position: int
+    chain_hash: bytes
+    base_origin: str
+    base_seq: int
+    counter: int
+    reserved: int
+    incoming_runs: int
+    incoming_transactions: int
+    incoming_bytes: int
+    #: Own runs accepted and not stamped yet (P1a).
+    unstamped_runs: int
+    #: Posts since the start.
+    round: int
+    #: Rounds in a row that added nothing while transactions waited.
+    empty_rounds: int
+    busy: bool
+    waiting_for: tuple[Awaited, ...]
+    peers: tuple[PeerStatus, ...]
+    #: This node's clock against the members' median, microseconds.
+    clock_distance_us: int
+    #: Empty, or why this node takes no more part.
+    halted: str = ""
+    phase: Phase = Phase.NORMAL
+    lineage: str = ""
+    #: Members of the epoch in precedence order; the first one is on duty.
+    members: tuple[NodeId, ...] = ()
+    roster: tuple[Seat, ...] = ()
+    #: Acquisition quorum of the epoch.
+    quorum: int = 0
+    #: Members that are missed at the moment.
+    suspects: tuple[NodeId, ...] = ()
+
+
+def peer_status(peer: Peer, *, now: int, silent_after_us: int, busy: bool) -> PeerStatus:
+    """Return what is shown of a peer; idle peers post seldom and are not silent."""
+    silent = now - (peer.last_post_at or 0) > silent_after_us
+    return PeerStatus(
+        peer=peer.node_id,
+        linked=peer.linked,
+        last_post_at=peer.last_post_at,
+        silent=not peer.linked or (silent and busy),
+        round=max(peer.newest[1], 0),
+        counter=peer.counter,
+        last_seq=peer.last_seq,
+        position=peer.base.position,
+        busy=peer.busy,
+        known_of_me=peer.known_of_me,
+        acquired=dict(sorted(peer.acquired.items())),
+        clock_offset_us=peer.clock_offset_us,
+    )

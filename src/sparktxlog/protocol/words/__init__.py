@@ -1,0 +1,1 @@
+"""What masters, their shells and their disks say to each other: values only."""

@@ -1,0 +1,284 @@
+"""What the core tells the shell to do, in execution order.
+
+The executor works the actions off as one first-in-first-out stream: every `Persist…` is durable
+(fsynced) before any action behind it is carried out.  So whatever a message or an answer to a
+client says was made durable before it leaves ("persist before you speak"); the
+executor may make many `Persist…` actions durable with one fsync.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import get_args
+
+from sparktxlog.model.ids import NodeId
+from sparktxlog.model.table import TableDefinition
+from sparktxlog.protocol.words.balloting import BallotState, EpochMessage, Standing
+from sparktxlog.protocol.words.messages import Ahead, Announcement, Post, QueueEntry, RunHeader
+from sparktxlog.protocol.words.phases import Phase
+from sparktxlog.protocol.words.view import View, Voided
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PersistOwnRun:
+    """Keep header and payload of an own, now stamped run; removes its announcement, if any."""
+
+    ticket: int
+    header: RunHeader
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PersistForeignRun:
+    """Keep header and payload of a peer's run (the payload came with `PayloadArrived`)."""
+
+    header: RunHeader
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PersistReservation:
+    """Keep the reserved counter H: after a restart the counter starts there (P2)."""
+
+    counter: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PersistAnnouncement:
+    """Keep an own unstamped run: payload and place in its session (P1a)."""
+
+    ticket: int
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PersistWithdrawal:
+    """Forget an own unstamped run: it will never be stamped (P1a)."""
+
+    ticket: int
+    digest: bytes
+    #: Why, as its clients are told.
+    code: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PersistQueue:
+    """Append entries to the synchronized queue."""
+
+    entries: tuple[QueueEntry, ...]
+    #: Tables that come into being with them (P25b): (position, definition), ascending.
+    tables: tuple[tuple[int, TableDefinition], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PersistBallot:
+    """Keep what this voter promised and accepted (P14, P17)."""
+
+    state: BallotState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PersistView:
+    """Keep a decided view; runs beyond the queue are dropped with it (P18).
+
+    All but those that this node itself stamped, under `incarnation`.
+    """
+
+    view: View
+    #: This node's incarnation from now on.
+    incarnation: int
+    #: The view of another lineage: entries in front of it are final only together with it (P23).
+    forced: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PersistVoid:
+    """Keep what stands in a void run's place, instead of the run (P32)."""
+
+    voided: Voided
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PersistRestamp:
+    """Keep the new stamp of an own durable run: same origin, seq and payload (P20)."""
+
+    header: RunHeader
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PersistStanding:
+    """Keep the greatest that another node showed of itself (P30)."""
+
+    node: NodeId
+    standing: Standing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendEpochMessage:
+    """Send a part of an epoch decision to one node; losing it is harmless."""
+
+    peer: NodeId
+    message: EpochMessage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendPost:
+    """Post to one peer.  A newer post to the same peer replaces one that is still waiting."""
+
+    peer: NodeId
+    post: Post
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendPush:
+    """Push a small run's header and payload to one peer (P3a); losing it is harmless."""
+
+    peer: NodeId
+    header: RunHeader
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendAnnouncement:
+    """Tell one peer of an unstamped run."""
+
+    peer: NodeId
+    announcement: Announcement
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendTail:
+    """Send a lagging peer the queue after `position`, a bounded number of entries (P9)."""
+
+    peer: NodeId
+    position: int
+    #: Chain hash the peer reported at `position`; another one here means divergence (P28).
+    chain_hash: bytes
+    #: What it has behind that already: begin there, if this queue has the hash it names.
+    ahead: Ahead | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchPayload:
+    """Get a run's payload and staged files from one of `sources`, in that order of preference."""
+
+    header: RunHeader
+    sources: tuple[NodeId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefetchFiles:
+    """Get manifest and staged files of an announced run from its origin."""
+
+    announcement: Announcement
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckFiles:
+    """Look whether a run's payload is whole here: `FilesHeld` or `FilesLost` answers (P32)."""
+
+    header: RunHeader
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TellAccepted:
+    """The submit is durable here; told again with its header once a late run is stamped."""
+
+    ticket: int
+    #: None while unstamped (P1a).
+    header: RunHeader | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TellAcquired:
+    """Own run durable at the acquisition quorum."""
+
+    header: RunHeader
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TellOrdered:
+    """Entries stand durably in the synchronized queue: receipts, publishing."""
+
+    entries: tuple[QueueEntry, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TellRejected:
+    """The submit changed nothing: `code` as in `errors` (`busy`, `clock-skew`, …)."""
+
+    ticket: int
+    code: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TellPhase:
+    """This node's part changed; in IDLE, JOINING and FAULT waiting clients get UNKNOWN (P19)."""
+
+    phase: Phase
+    view: View
+    #: Why, for people.
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TellChange:
+    """Answer to `ChangeRequested` or `ForceRequested`."""
+
+    ticket: int
+    #: Epoch that has it; None: it did not happen, with the reason in `text`.
+    epoch: int | None
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TellDoubt:
+    """A node contradicts itself: it must be greeted anew, and come back as another (P10, P30)."""
+
+    peer: NodeId
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alarm:
+    """Something an operator must see; with `fatal` the core takes no more part (P10)."""
+
+    code: str
+    text: str
+    fatal: bool = False
+
+
+#: What must be durable before anything behind it is carried out.
+Persist = (
+    PersistOwnRun
+    | PersistForeignRun
+    | PersistReservation
+    | PersistAnnouncement
+    | PersistWithdrawal
+    | PersistQueue
+    | PersistBallot
+    | PersistView
+    | PersistVoid
+    | PersistRestamp
+    | PersistStanding
+)
+PERSISTS = get_args(Persist)
+
+Action = (
+    Persist
+    | SendEpochMessage
+    | SendPost
+    | SendPush
+    | SendAnnouncement
+    | SendTail
+    | FetchPayload
+    | PrefetchFiles
+    | CheckFiles
+    | TellAccepted
+    | TellAcquired
+    | TellOrdered
+    | TellRejected
+    | TellPhase
+    | TellChange
+    | TellDoubt
+    | Alarm
+)

@@ -1,0 +1,171 @@
+"""What the shell tells the core.  `now` is passed beside every event (microseconds, steady)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sparktxlog.model.ids import NodeId
+from sparktxlog.model.operation import RunFacts
+from sparktxlog.protocol.words.balloting import EpochMessage, Standing
+from sparktxlog.protocol.words.messages import Announcement, Post, RunHeader, Tail
+from sparktxlog.protocol.words.view import Seat, Voided
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSubmitted:
+    """Validated transactions of this node's clients, to be one run."""
+
+    #: Names the submit in the core's answers.
+    ticket: int
+    digest: bytes
+    size_bytes: int
+    staged_bytes: int
+    facts: RunFacts
+    session: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PostReceived:
+    """A peer's post, authenticated."""
+
+    post: Post
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PayloadArrived:
+    """The verified payload of a run (pushed or fetched, staged files included) is at hand.
+
+    Not yet durable in the front; staged files are fsynced.  The core answers with
+    `PersistForeignRun` when it wants it.
+    """
+
+    header: RunHeader
+    facts: RunFacts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchFailed:
+    """A `FetchPayload` or `PrefetchFiles` ended without success at all sources; retried later."""
+
+    digest: bytes
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TailReceived:
+    """A forerunner's tail (P9)."""
+
+    tail: Tail
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnnouncementReceived:
+    """A peer announced a late-stamped run (P1a)."""
+
+    announcement: Announcement
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilesHeld:
+    """The files of an announced run (own or a peer's) are durable here; answers `CheckFiles`."""
+
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilesLost:
+    """A staged file of an own announced run is damaged or gone here; answers `CheckFiles`."""
+
+    digest: bytes
+    #: Why, for people.
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkChanged:
+    """The connection to a peer came up or broke."""
+
+    peer: NodeId
+    up: bool
+    #: Newest wire version that the peer speaks; 0 = not known (P31).
+    newest: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Greeted:
+    """A peer's greeting was accepted; `standing` is what it loaded at its start (P30)."""
+
+    peer: NodeId
+    standing: Standing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contradicted:
+    """A peer's greeting shows another history than this node's (P10, P17)."""
+
+    peer: NodeId
+    text: str
+    #: True: another decision for one epoch; False: another queue at one position.
+    decision: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochMessageReceived:
+    """A peer's part in an epoch decision, authenticated."""
+
+    message: EpochMessage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeRequested:
+    """An operator wants another roster, another quorum, or a run to be void (P32).
+
+    Places are added, removed, reweighted, reordered.
+    """
+
+    #: Names the request in the core's answer.
+    ticket: int
+    roster: tuple[Seat, ...]
+    #: See `View.quorum_rule`; empty = as it is.
+    quorum_rule: str = ""
+    #: A run that nobody can deliver; then all else stays as it is.
+    void: Voided | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForceRequested:
+    """An operator declares all other nodes dead: this one goes on alone (P23)."""
+
+    ticket: int
+    #: Name of the log from here on; new, so that the others' is a fork.
+    lineage: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rested:
+    """The shell has nothing to write or to send; told while `Master.wants_rest`, if it is so."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tick:
+    """`next_deadline()` passed."""
+
+
+Event = (
+    RunSubmitted
+    | PostReceived
+    | PayloadArrived
+    | FetchFailed
+    | TailReceived
+    | AnnouncementReceived
+    | FilesHeld
+    | FilesLost
+    | LinkChanged
+    | Greeted
+    | Contradicted
+    | EpochMessageReceived
+    | ChangeRequested
+    | ForceRequested
+    | Rested
+    | Tick
+)

@@ -1,0 +1,92 @@
+"""Wire versions: what nodes of several releases say to each other, and decide alike (P31).
+
+Each node speaks a range of versions.  A link uses the newest that both ends speak.  What all
+members must decide alike follows the version *in force*, which stands in the view: it is raised by
+an epoch decision once everybody who votes or is a member speaks a later one, and never lowered.
+
+Whoever adds a message, a field with a meaning, or a rule of the fold, names here the version that
+it needs, and asks for it: of the link, or of the view.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sparktxlog.model.ids import NodeId
+from sparktxlog.protocol.words.view import FIRST_VERSION, View
+
+#: Versions that this release speaks.
+OLDEST = FIRST_VERSION
+NEWEST = 3
+#: In force: manifests say what the accepting node knew of their ids, and until when transactions
+#: are valid (P25c).
+ACCEPTANCE = 3
+#: Of a link: snapshots are fetched in parts.
+PARTS = 3
+#: In force: runs that nobody can deliver may be void (P32).
+VOIDS = 3
+
+
+def deciders(view: View) -> set[NodeId]:
+    """Return who must speak a version before it may be in force: who votes, and the members."""
+    return {seat.node_id for seat in view.roster if seat.weight > 0}.union(view.members)
+
+
+class Raising:
+    """Knows when the version in force can be raised (P31).
+
+    Args:
+        own: This node.
+        newest: Version that it speaks.
+        pause_us: Shortest time between two attempts of one epoch after another.
+    """
+
+    __slots__ = ("_attempts", "_deciders", "_in_force", "_newest", "_own", "_pause_us", "at")
+
+    def __init__(self, own: NodeId, newest: int, pause_us: int, view: View, now: int) -> None:
+        self._own = own
+        #: Node → newest version that it speaks; only of those that are linked.
+        self._newest: dict[str, int] = {own: newest}
+        self._pause_us = pause_us
+        self._attempts = 0
+        #: When the next attempt may begin.
+        self.at = now
+        self._in_force = view.version
+        self._deciders = deciders(view)
+
+    def entered(self, view: View, now: int) -> None:
+        """Begin a new epoch; one that could have raised the version lets the next attempt wait."""
+        failed = self.wanted and view.version == self._in_force
+        self._attempts = self._attempts + 1 if failed else 0
+        self.at = now + (self._pause_us << min(self._attempts, 6) if failed else 0)
+        self._in_force = view.version
+        self._deciders = deciders(view)
+
+    def linked(self, node: str, newest: int) -> None:
+        """Note what a node speaks whose link came up; 0 = it broke."""
+        self._newest[node] = newest
+
+    @property
+    def wanted(self) -> bool:
+        """Whether all deciders are linked, and speak a version beyond the one in force."""
+        if self._newest[self._own] <= self._in_force:
+            return False
+        return min(self._newest.get(node, 0) for node in self._deciders) > self._in_force
+
+    def may(self, responders: set[str], now: int) -> bool:
+        """Return whether an attempt would raise it now, as far as is known."""
+        return now >= self.at and self.wanted and self._deciders <= responders
+
+
+def raised(before: View, candidate: View, spoken: Mapping[NodeId, int]) -> int:
+    """Return the version in force behind a decision.
+
+    Args:
+        before: View of the epoch that ends.
+        candidate: The next one.
+        spoken: Newest version of each node that promised.  A vote of a node that does not know
+            the field would lose it, so who did not promise keeps the version as it is.
+    """
+    voters = {seat.node_id for seat in before.roster if seat.weight > 0}
+    wanted = voters | deciders(candidate)
+    return max(before.version, min(spoken.get(node, 0) for node in wanted))

@@ -1,0 +1,183 @@
+"""Views: who belongs to the cluster in an epoch, and where the one before it ended (P11).
+
+A view is the one thing an epoch decision decides.  It lists the *roster* (all configured places in
+precedence order, with their votes), the *members* (those of the roster that hold the queue and
+whose promises count) and the final queue of the epoch before: everything up to `base`, which some
+answering member had synchronized, and the `tail` behind it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from sparktxlog.model.ids import NodeId
+from sparktxlog.model.operation import RunFacts
+from sparktxlog.protocol.words.messages import MergeBase, RunHeader
+
+#: Wire version of views, and of nodes, that name none.
+FIRST_VERSION = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Ballot:
+    """Number of one attempt to decide an epoch; ordered by number, then node."""
+
+    number: int = 0
+    node: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """A configured place of the cluster."""
+
+    node_id: NodeId
+    #: Where its peers reach it: comma separated addresses, tried in turn.
+    url: str = ""
+    #: Votes in epoch decisions; 0 = none (P12).
+    weight: int = 1
+    #: True: votes only, holds no payload and no queue.
+    witness: bool = False
+    #: A node that lost its disk returns under a higher one (P21).
+    incarnation: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Voided:
+    """A run that takes no effect, because nobody can deliver it (P32)."""
+
+    #: Stands in its place: same stamp and number, and of its content nothing but the ids.
+    header: RunHeader
+    facts: RunFacts
+    #: SHA-256 of the lost run's manifest.
+    digest: bytes
+    #: Members that may hold the run, and that the operator gives up.
+    without: tuple[NodeId, ...] = ()
+
+    def is_of(self, header: RunHeader) -> bool:
+        """Return whether a run is the lost one."""
+        whole = self.facts.n == header.n and len(self.facts.ids) == 16 * header.n
+        return whole and header.digest == self.digest and self.header.voids(header)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """Outcome of one epoch decision; equal at every node that knows the epoch (I5)."""
+
+    lineage: str
+    epoch: int
+    #: All places, in precedence order: the first member is the master on duty.
+    roster: tuple[Seat, ...]
+    #: Node ids of the members, in precedence order.
+    members: tuple[NodeId, ...]
+    #: Acquisition quorum: `default` (all of up to two members, else the majority), `all`,
+    #: `majority`, or a number, of which more than there are members counts as all.
+    quorum_rule: str = "default"
+    #: End of the longest synchronized queue among the answers of the decision.
+    base: MergeBase = field(default_factory=MergeBase)
+    #: Runs of the final queue behind `base`, in agreed order.
+    tail: tuple[RunHeader, ...] = ()
+    #: End of the final queue: position 0 of epoch `epoch` lies behind it.
+    end: MergeBase = field(default_factory=MergeBase)
+    #: (lineage, last epoch) of the logs that this one continues by `force` (P23).
+    ancestors: tuple[tuple[str, int], ...] = ()
+    #: Wire version in force: all members decide by its rules (P31).
+    version: int = FIRST_VERSION
+    #: Those of `tail` that need no payload; their headers tell one decision from another.
+    voided: tuple[Voided, ...] = ()
+
+    @property
+    def settled(self) -> View:
+        """The same view without the tail before it, for who has that or gets the queue from others.
+
+        Only who holds the queue up to `end` may tell it so: there the others find what they lack.
+        """
+        return replace(self, base=self.end, tail=()) if self.tail else self
+
+    @property
+    def quorum(self) -> int:
+        """Acquisition quorum q of this view."""
+        return quorum_of(self.quorum_rule, len(self.members))
+
+    @property
+    def data_quorum(self) -> int:
+        """How many members must promise: so many meet every set of q (P12)."""
+        return len(self.members) - self.quorum + 1
+
+    def continues(self, lineage: str, epoch: int) -> bool:
+        """Return whether this log was that one at that epoch, before a `force` (P23)."""
+        return any(name == lineage and epoch <= last for name, last in self.ancestors)
+
+    def void(self, header: RunHeader) -> Voided | None:
+        """Return what the view knows of a run in its tail that is void, None if it is not."""
+        return next((voided for voided in self.voided if voided.header == header), None)
+
+    def seat(self, node_id: str) -> Seat | None:
+        """Return the place of a node, None if it has none."""
+        return next((seat for seat in self.roster if seat.node_id == node_id), None)
+
+    def weight(self, node_id: str) -> int:
+        """Return a node's votes, 0 = none."""
+        seat = self.seat(node_id)
+        return 0 if seat is None else seat.weight
+
+    def is_current(self, node_id: str, incarnation: int) -> bool:
+        """Return whether a node has a place under that incarnation."""
+        seat = self.seat(node_id)
+        return seat is not None and seat.incarnation == incarnation
+
+    def elects(self, voters: Iterable[str]) -> bool:
+        """Return whether the votes of `voters` are strictly more than half of all (P12)."""
+        present = set(voters)
+        total = sum(seat.weight for seat in self.roster)
+        return 2 * sum(seat.weight for seat in self.roster if seat.node_id in present) > total
+
+    def preserves(self, answering: Iterable[str]) -> bool:
+        """Return whether the members among `answering` hold everything acquired by q (P12)."""
+        return len(set(self.members).intersection(answering)) >= self.data_quorum
+
+    def rank(self, node_id: str, absent: Iterable[str] = ()) -> int:
+        """Return how many present members precede a node (P13)."""
+        missing = set(absent)
+        present = [member for member in self.members if member not in missing]
+        return present.index(NodeId(node_id)) if node_id in present else len(present)
+
+
+def same_decision(one: View, other: View) -> bool:
+    """Return whether two views are one decision; where the tail begins is not part of it."""
+    return replace(one.settled, base=MergeBase()) == replace(other.settled, base=MergeBase())
+
+
+def decision_digest(view: View) -> str:
+    """Return what tells one decision on an epoch from another, hexadecimal (I5).
+
+    Of fixed parts, written in a fixed way, so that releases agree; where the tail begins is none
+    of them.
+    """
+    parts: list[object] = [
+        view.lineage, view.epoch, view.end.position, view.end.chain_hash.hex(), view.quorum_rule,
+        *view.members,
+    ]  # fmt: skip
+    for seat in view.roster:
+        parts += (seat.node_id, seat.url, seat.weight, int(seat.witness), seat.incarnation)
+    text = "\n".join(str(part) for part in parts)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def is_rule(text: str) -> bool:
+    """Return whether a text is a rule of the acquisition quorum."""
+    if text in ("default", "all", "majority"):
+        return True
+    return text.isascii() and text.isdigit() and len(text) <= 3 and int(text) > 0
+
+
+def quorum_of(rule: str, members: int) -> int:
+    """Return the acquisition quorum that a rule gives for so many members."""
+    if rule == "default":
+        rule = "all" if members <= 2 else "majority"
+    if rule == "all":
+        return members
+    if rule == "majority":
+        return members // 2 + 1
+    return max(1, min(int(rule), members))

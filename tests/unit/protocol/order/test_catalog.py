@@ -1,0 +1,226 @@
+"""The catalog fold: who is rejected, with which code, and what comes into being (P25b)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NoReturn
+
+from sparktxlog.model.operation import Acceptance, RunFacts, Touch
+from sparktxlog.model.table import Column, TableDefinition
+from sparktxlog.protocol.order.catalog import Catalog
+from sparktxlog.protocol.order.idwindow import IdWindow
+
+
+class Unscanned(dict[str, TableDefinition]):
+    """Tables that may be looked up, and neither walked through nor copied."""
+
+    def __iter__(self) -> NoReturn:
+        raise AssertionError("all tables are looked at")
+
+    keys = values = items = copy = __iter__
+
+
+T = TableDefinition(name="t", columns=(Column(name="c", type="bigint"),))
+T_TEXT = TableDefinition(name="t", columns=(Column(name="c", type="string"),))
+U = TableDefinition(name="u", columns=(Column(name="c", type="bigint"),))
+
+
+def _catalog(*tables: TableDefinition) -> Catalog:
+    return Catalog(tables, IdWindow(100, max_run=50))
+
+
+_made = 0
+
+
+def _facts(
+    n: int, touches: tuple[Touch, ...] = (), creates: tuple[tuple[int, TableDefinition], ...] = ()
+) -> RunFacts:
+    global _made
+    _made += 1
+    ids = b"".join((_made * 1_000 + i).to_bytes(16, "big") for i in range(n))
+    return RunFacts(n=n, ids=ids, touches=touches, creates=creates)
+
+
+def _codes(rejections: object) -> list[tuple[int, str]]:
+    return [(r.index, r.code) for r in rejections]  # type: ignore[attr-defined]
+
+
+def _touch(table: str, txs: tuple[int, ...] | None = None, version: int = 1) -> Touch:
+    return Touch(table=table, schema_version=version, txs=txs)
+
+
+def test_touching_a_known_table_is_accepted() -> None:
+    assert _catalog(T).fold(1, _facts(3, (_touch("t"),))) == ((), ())
+
+
+def test_unknown_table_and_stale_version() -> None:
+    catalog = _catalog(T)
+    touches = (_touch("u", (1,)), _touch("t", (0, 2), version=2))
+    rejections, _ = catalog.fold(1, _facts(4, touches))
+    assert _codes(rejections) == [
+        (0, "schema-mismatch"),
+        (1, "unknown-table"),
+        (2, "schema-mismatch"),
+    ]
+
+
+def test_a_create_counts_for_itself_and_what_follows() -> None:
+    catalog = _catalog()
+    rejections, created = catalog.fold(10 - 9, _facts(5, (_touch("t"),), ((2, T),)))
+    assert _codes(rejections) == [(0, "unknown-table"), (1, "unknown-table")]
+    assert created == ((3, T),)
+    assert catalog.tables == {"t": T}
+
+
+def test_identical_create_is_a_commit_without_effect() -> None:
+    assert _catalog(T).fold(1, _facts(1, (), ((0, T),))) == ((), ())
+
+
+def test_other_definition_is_rejected_and_the_first_of_a_run_wins() -> None:
+    rejections, created = _catalog().fold(1, _facts(3, (), ((0, T), (1, T_TEXT), (2, T))))
+    assert _codes(rejections) == [(1, "schema-mismatch")]
+    assert created == ((1, T),)
+
+
+def test_names_that_differ_in_case_only_collide() -> None:
+    upper = TableDefinition(name="T", columns=T.columns)
+    rejections, created = _catalog(T).fold(1, _facts(2, (_touch("T", (1,)),), ((0, upper),)))
+    assert _codes(rejections) == [(0, "schema-mismatch"), (1, "unknown-table")]
+    assert created == ()
+
+
+def test_a_transaction_is_rejected_as_a_whole() -> None:
+    """Its create has no effect if another part of it fails, for itself or its followers."""
+    catalog = _catalog()
+    facts = _facts(2, (_touch("u", (0,)), _touch("t", (1,))), ((0, T),))
+    rejections, created = catalog.fold(1, facts)
+    assert _codes(rejections) == [(0, "unknown-table"), (1, "unknown-table")]
+    assert created == () and catalog.tables == {}
+
+
+def test_two_creates_in_one_transaction() -> None:
+    facts = _facts(1, (_touch("t"), _touch("u")), ((0, T), (0, U)))
+    assert _catalog().fold(1, facts) == ((), ((1, T), (1, U)))
+
+
+def test_a_repeated_id_is_rejected_with_its_create() -> None:
+    catalog = _catalog()
+    first = _facts(1)
+    catalog.fold(1, first)
+    rejections, created = catalog.fold(2, RunFacts(n=1, ids=first.ids, creates=((0, T),)))
+    assert _codes(rejections) == [(0, "duplicate-transaction")]
+    assert created == ()
+    assert catalog.locate(first.ids) == 1
+
+
+def test_the_view_of_the_tables_grows_and_may_be_walked_through_meanwhile() -> None:
+    catalog = _catalog(U)
+    tables, walk = catalog.tables, iter(catalog.tables)
+    catalog.fold(1, _facts(1, (), ((0, T),)))
+    assert list(walk) == ["u"] and dict(tables) == {"u": U, "t": T}
+
+
+def test_a_creation_looks_at_no_other_table() -> None:
+    """Nor does a view of the tables: there may be tens of thousands."""
+    catalog = _catalog(T)
+    tables = catalog.tables
+    catalog._tables = tables._by_lower = Unscanned({"t": T})
+    rejections, created = catalog.fold(1, _facts(3, (_touch("t"), _touch("u", (1, 2))), ((1, U),)))
+    assert (rejections, created) == ((), ((2, U),))
+    # A transaction that fails takes its creations with it.
+    w, stale = replace(U, name="w"), (_touch("w", (0,)), _touch("t", (0,), version=2))
+    rejections, created = catalog.fold(4, _facts(1, stale, ((0, w),)))
+    assert (_codes(rejections), created) == ([(0, "schema-mismatch")], ())
+    assert (tables["u"], tables.alike("U"), tables.get("U"), len(tables)) == (U, U, None, 2)
+    assert "w" not in tables
+
+
+class _Older:
+    """Ids at positions before the window."""
+
+    def __init__(self, **places: int) -> None:
+        self.places = {name.encode() * 16: at for name, at in places.items()}
+        self.asked: list[int] = []
+
+    def appended(self, position: int, ids: bytes) -> None:
+        pass
+
+    def find(self, ids: bytes, after: int) -> list[tuple[int, int]]:
+        self.asked.append(after)
+        held = [self.places.get(ids[at : at + 16], 0) for at in range(0, len(ids), 16)]
+        return [(index, at) for index, at in enumerate(held) if at > after]
+
+
+def _at(position: int, older: _Older | None = None) -> Catalog:
+    """Return a catalog whose queue ends before a position; its window has 100."""
+    window = IdWindow(100, max_run=50)
+    window.recover([(1, b"".join((1 << 64 | at).to_bytes(16, "big") for at in range(1, position)))])
+    return Catalog((), window, older, window_us=1_000)
+
+
+def _run(*names: str, **given: object) -> RunFacts:
+    return RunFacts(n=len(names), ids=b"".join(n.encode() * 16 for n in names), **given)  # type: ignore[arg-type]
+
+
+def test_what_the_accepting_node_found_is_a_repeat() -> None:
+    accepted = Acceptance(position=495, ts=0, repeats=((1, 7),))
+    rejections, _ = _at(500).fold(500, _run("a", "b", acceptance=accepted), ts=9_999)
+    assert [(r.index, r.code, r.first) for r in rejections] == [(1, "duplicate-transaction", 7)]
+
+
+def test_a_run_ordered_late_is_looked_up_in_what_is_older() -> None:
+    older = _Older(a=300, b=200)
+    accepted = Acceptance(position=250, ts=0)
+    rejections, _ = _at(500, older).fold(500, _run("a", "b", "c", acceptance=accepted), ts=1_000)
+    # Up to 250 the accepting node had looked itself.
+    assert [(r.index, r.code, r.first) for r in rejections] == [(0, "duplicate-transaction", 300)]
+    assert older.asked == [250]
+
+
+def test_nothing_older_is_asked_while_the_window_reaches() -> None:
+    older = _Older(a=1)
+    accepted = Acceptance(position=400, ts=0)
+    assert _at(500, older).fold(500, _run("a", acceptance=accepted), ts=9_999) == ((), ())
+    assert older.asked == []
+
+
+def test_an_id_expires_by_positions_and_time_together() -> None:
+    accepted = Acceptance(position=398, ts=0)
+    run = _run("a", "b", acceptance=accepted)
+    assert _at(497).fold(497, run, ts=9_999) == ((), ())
+    assert _at(498).fold(498, run, ts=1_000) == ((), ())
+    assert _codes(_at(498).fold(498, run, ts=1_001)[0]) == [(1, "expired-id")]
+    assert _codes(_at(499).fold(499, run, ts=1_001)[0]) == [(0, "expired-id"), (1, "expired-id")]
+
+
+def test_a_transaction_takes_no_effect_after_the_time_it_is_valid_until() -> None:
+    run = _run("a", "b", valid_until=((0, 50), (1, 49)))
+    assert _codes(_catalog().fold(1, run, ts=50)[0]) == [(1, "expired-transaction")]
+
+
+def test_the_first_place_of_an_id_is_kept_along_a_chain_of_repeats() -> None:
+    catalog = _at(1)
+    for start in (1, 81, 161):
+        names = ["x"]
+        rejections, _ = catalog.fold(start, _run(*names))
+        assert [r.first for r in rejections] == ([] if start == 1 else [1])
+        filler = b"".join((1 << 80 | start << 20 | n).to_bytes(16, "big") for n in range(79))
+        catalog.fold(start + 1, RunFacts(n=79, ids=filler))
+    # The first one has left the window, and two repeats of it are in there.
+    assert catalog.locate(b"x" * 16) == 1
+
+
+def test_a_void_run_takes_no_effect_and_keeps_its_ids() -> None:
+    catalog = _catalog(T)
+    first = _facts(1, (Touch(table="t", schema_version=1),))
+    assert not catalog.fold(1, first)[0]
+    lost = _facts(2)
+    void = replace(lost, n=3, ids=lost.ids[:16] + first.ids + lost.ids[16:], voided=True)
+    # A repeat in it stays one of the first, which took effect.
+    assert _codes(catalog.fold(2, void)[0]) == [
+        (0, "voided"), (1, "duplicate-transaction"), (2, "voided"),
+    ]  # fmt: skip
+    again = _facts(1)
+    assert _codes(catalog.fold(5, replace(again, ids=lost.ids[:16]))[0]) == [
+        (0, "duplicate-transaction")
+    ]
