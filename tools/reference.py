@@ -85,13 +85,13 @@ A node whose token stands in a file (`client-token-file`; `sparktxlog init` writ
 file's path in `~/.config/sparktxlog/nodes`, or below `$XDG_CONFIG_HOME`, when it starts: clients of
 the same user on that machine find the token by themselves, if nothing else names one.
 
-Pages in a browser are kept out ([why](decisions/0050-pages-and-local-tokens.md)): a request with
+Pages in a browser are kept out ([why](decisions/0033-pages-and-local-tokens.md)): a request with
 the `Origin` of another site, or with a body of the type `text/plain`, of a form, or of none, is
 refused; a node that listens on loopback answers only to addresses, `localhost` and the names in
 `master-url`.
 
 Without an `admin-token` the client token does for both; with one, the client token gets
-`403 forbidden` where it is not enough ([why](decisions/0042-admin-token.md)). Without a
+`403 forbidden` where it is not enough ([why](decisions/0025-admin-token.md)). Without a
 `client-token`, which is allowed on loopback only, everybody is a client. `/livez`, `/readyz`,
 `/openapi.json` and `/docs` ask for nothing.
 

@@ -118,13 +118,14 @@ def test_links_between_documents_lead_somewhere() -> None:
     assert broken == []
 
 
-def test_decisions_have_numbers_of_their_own() -> None:
+def test_decisions_are_numbered_without_gaps() -> None:
     """docs/decisions/NNNN-title.md, each with context, decision and consequences."""
     files = sorted((ROOT / "docs" / "decisions").glob("*.md"))
     numbers = [int(file.name[:4]) for file in files]
-    assert len(set(numbers)) == len(numbers) >= 7
+    assert numbers == list(range(1, len(files) + 1))
     for file in files:
         text = file.read_text()
+        assert text.startswith(f"# {int(file.name[:4])}. "), file
         assert all(f"## {part}" in text for part in ("Context", "Decision", "Consequences")), file
 
 

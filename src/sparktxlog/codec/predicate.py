@@ -18,7 +18,7 @@ both sides of a comparison are of one family and have an exact common type.  The
 normal form in which names are quoted, literals carry their type and moments their zone;
 the normal form of a normal form is itself.  Workers evaluate it in UTC with ANSI rules, and
 LIKE in time linear in the text: `evaluable` replaces what Spark would try with backtracking.
-See docs/decisions/0030-predicate-language.md.
+See docs/decisions/0013-predicate-language.md.
 """
 
 from __future__ import annotations
