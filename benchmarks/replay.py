@@ -20,9 +20,9 @@ from benchmarks.ordering import BATCH, TABLE, create_table, rows_of
 from benchmarks.results import Figure, beside, informing
 from benchmarks.sparks import COLUMNS, frame, session
 from sparktxlog import Client, connect
-from sparktxlog.worker.apply import Applier
-from sparktxlog.worker.source import HttpLogSource
-from sparktxlog.worker.state import ReplicaDirectory
+from sparktxlog.worker.replica.applier import Applier
+from sparktxlog.worker.replica.source import HttpLogSource
+from sparktxlog.worker.replica.state import ReplicaDirectory
 
 PEER = "Structured Streaming, Delta to Delta, available-now"
 

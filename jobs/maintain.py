@@ -13,8 +13,8 @@ from contextlib import closing
 from typing import Any
 
 from sparktxlog.api import job, upkeep
-from sparktxlog.worker.maintenance import MANY_FILES, WAIT_S, Upkeep, maintain_replica
-from sparktxlog.worker.single_flight import single_flight
+from sparktxlog.worker.replica.maintenance import MANY_FILES, WAIT_S, Upkeep, maintain_replica
+from sparktxlog.worker.verify.single_flight import single_flight
 
 
 def main(argv: Sequence[str]) -> int:

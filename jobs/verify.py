@@ -15,11 +15,11 @@ from typing import Any
 
 from sparktxlog.api import job
 from sparktxlog.api.progress import say
-from sparktxlog.worker.comparing import compare_sites, conclusions
-from sparktxlog.worker.findings import comparison_lines, recount_lines
-from sparktxlog.worker.histories import read_peer_urls
-from sparktxlog.worker.single_flight import VERIFICATION, single_flight
-from sparktxlog.worker.verify import verify_replica
+from sparktxlog.worker.verify.comparing import compare_sites, conclusions
+from sparktxlog.worker.verify.findings import comparison_lines, recount_lines
+from sparktxlog.worker.verify.histories import read_peer_urls
+from sparktxlog.worker.verify.single_flight import VERIFICATION, single_flight
+from sparktxlog.worker.verify.verify import verify_replica
 
 
 def main(argv: Sequence[str]) -> int:

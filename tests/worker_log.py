@@ -25,7 +25,7 @@ from sparktxlog.model.operation import OP_COLUMN, POSITION_COLUMN, StagedFile
 from sparktxlog.model.report import Recount, WorkerReport
 from sparktxlog.model.table import Column, TableDefinition
 from sparktxlog.storage.interfaces import Segment, TableEffect
-from sparktxlog.worker.source import Answer, NodeInfo, SiteReplica, Tail
+from sparktxlog.worker.replica.source import Answer, NodeInfo, SiteReplica, Tail
 
 Row = tuple[Any, ...]
 

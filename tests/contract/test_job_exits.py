@@ -26,7 +26,7 @@ from sparktxlog.errors import (
     TxLogError,
     UnauthorizedError,
 )
-from sparktxlog.worker.apply import ApplyOutcome
+from sparktxlog.worker.replica.applier import ApplyOutcome
 
 DIRECTORY = Path(__file__).parents[2] / "jobs"
 

@@ -21,7 +21,7 @@ from sparktxlog.errors import (
     TxLogError,
     UnauthorizedError,
 )
-from sparktxlog.worker.recovery import fault_of
+from sparktxlog.worker.replica.recovery import fault_of
 
 __all__ = ["node"]
 

@@ -22,7 +22,7 @@ from sparktxlog.errors import (
 )
 from sparktxlog.model.report import TableState, WorkerReport
 from sparktxlog.model.signature import TableSignature
-from sparktxlog.worker.source import HttpLogSource
+from sparktxlog.worker.replica.source import HttpLogSource
 
 
 class Node(ThreadingHTTPServer):

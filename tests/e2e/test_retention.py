@@ -27,7 +27,7 @@ from tests.node_processes import (
 
 from sparktxlog.codec.assembly import assemble_rows
 from sparktxlog.model.operation import OperationKind
-from sparktxlog.worker.image_store import Image, ImageStore
+from sparktxlog.worker.backup.image_store import Image, ImageStore
 
 pytestmark = pytest.mark.e2e
 

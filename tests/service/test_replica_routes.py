@@ -37,7 +37,6 @@ from sparktxlog.cli.output import ExitCode
 from sparktxlog.cli.state import judge_status
 from sparktxlog.codec.reports import ReportReceiver
 from sparktxlog.codec.transactions import PreparedOperation, PreparedTransaction
-from sparktxlog.copying.chunks import DonorLink
 from sparktxlog.errors import DivergedError, LeaseGoneError, LocalProtocolError, TransportError
 from sparktxlog.model.copying import (
     CHUNK_CODEC_HEADER,
@@ -50,8 +49,9 @@ from sparktxlog.model.operation import OperationKind
 from sparktxlog.model.receipt import Level
 from sparktxlog.runtime.log import publisher
 from sparktxlog.runtime.running import RunningNode
-from sparktxlog.worker.reports import Reporter
-from sparktxlog.worker.source import HttpLogSource
+from sparktxlog.worker.copy.fetch.chunks import DonorLink
+from sparktxlog.worker.replica.reports import Reporter
+from sparktxlog.worker.replica.source import HttpLogSource
 
 CHUNK = 65_536
 SETTINGS: dict[str, Any] = {"replication.chunk-bytes": CHUNK}

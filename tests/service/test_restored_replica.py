@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 from tests.node_processes import TABLE, NodeProcess, append, free_ports, wait_until
-from tests.unit.worker.test_imaging import Lake
+from tests.unit.worker.backup.test_imaging import Lake
 
-from sparktxlog.worker.image_store import ImageStore
-from sparktxlog.worker.imaging import back_up_replica
-from sparktxlog.worker.reports import report_of
-from sparktxlog.worker.restoring import restore_replica
-from sparktxlog.worker.source import HttpLogSource
-from sparktxlog.worker.state import ReplicaDirectory, ReplicaState, read_state
+from sparktxlog.worker.backup.image_store import ImageStore
+from sparktxlog.worker.backup.imaging import back_up_replica
+from sparktxlog.worker.backup.restoring import restore_replica
+from sparktxlog.worker.replica.reports import report_of
+from sparktxlog.worker.replica.source import HttpLogSource
+from sparktxlog.worker.replica.state import ReplicaDirectory, ReplicaState, read_state
 
 
 def at_end(lake: Path, node: NodeProcess) -> ReplicaState:

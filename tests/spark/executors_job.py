@@ -8,10 +8,10 @@ from pathlib import Path
 
 import sparktxlog
 from sparktxlog.api.session import build_session
-from sparktxlog.worker.apply import Applier
-from sparktxlog.worker.source import HttpLogSource
-from sparktxlog.worker.state import ReplicaDirectory
-from sparktxlog.worker.verify import verify_replica
+from sparktxlog.worker.replica.applier import Applier
+from sparktxlog.worker.replica.source import HttpLogSource
+from sparktxlog.worker.replica.state import ReplicaDirectory
+from sparktxlog.worker.verify.verify import verify_replica
 
 ROWS = 50_000
 

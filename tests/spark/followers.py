@@ -9,10 +9,10 @@ from contextlib import closing, contextmanager
 from pyspark.sql import SparkSession
 from tests.node_processes import NodeProcess
 
-from sparktxlog.worker.apply import Applier, ApplyOutcome
-from sparktxlog.worker.copy_terms import CopyOptions
-from sparktxlog.worker.source import HttpLogSource
-from sparktxlog.worker.state import ReplicaDirectory
+from sparktxlog.worker.copy.copy_terms import CopyOptions
+from sparktxlog.worker.replica.applier import Applier, ApplyOutcome
+from sparktxlog.worker.replica.source import HttpLogSource
+from sparktxlog.worker.replica.state import ReplicaDirectory
 
 
 @contextmanager

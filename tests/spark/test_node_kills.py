@@ -21,9 +21,9 @@ import pyarrow.parquet as pq
 import pytest
 from tests.node_processes import Cluster, HttpProblem, NodeProcess, call, wait_until
 
-from sparktxlog.worker.apply import Applier
-from sparktxlog.worker.source import HttpLogSource
-from sparktxlog.worker.state import ReplicaDirectory
+from sparktxlog.worker.replica.applier import Applier
+from sparktxlog.worker.replica.source import HttpLogSource
+from sparktxlog.worker.replica.state import ReplicaDirectory
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e, pytest.mark.faults, pytest.mark.timeout(900)]
 

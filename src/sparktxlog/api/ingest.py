@@ -20,7 +20,7 @@ from sparktxlog.errors import InvalidRequestError, UnknownTableError
 from sparktxlog.model.operation import ROW_KINDS, OperationKind
 from sparktxlog.model.receipt import Level
 from sparktxlog.model.table import TableDefinition
-from sparktxlog.worker.signatures import quoted
+from sparktxlog.worker.apply.signatures import quoted
 
 FORMATS = tuple(form.value for form in InputFormat)
 

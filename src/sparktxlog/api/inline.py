@@ -8,9 +8,9 @@ from __future__ import annotations
 from pyspark.sql import SparkSession
 
 from sparktxlog.errors import ApplyError, NotAppliedError
-from sparktxlog.worker.apply import Applier, ApplyOutcome
-from sparktxlog.worker.source import HttpLogSource
-from sparktxlog.worker.state import ReplicaDirectory
+from sparktxlog.worker.replica.applier import Applier, ApplyOutcome
+from sparktxlog.worker.replica.source import HttpLogSource
+from sparktxlog.worker.replica.state import ReplicaDirectory
 
 
 class InlineWorker:

@@ -28,8 +28,8 @@ from sparktxlog.errors import (
     TransportError,
     TxLogError,
 )
-from sparktxlog.worker.apply import ApplyOutcome
-from sparktxlog.worker.source import HttpLogSource
+from sparktxlog.worker.replica.applier import ApplyOutcome
+from sparktxlog.worker.replica.source import HttpLogSource
 
 OK, ERROR, USAGE, LAGGING, DIVERGED, UNREACHABLE, BAD_CONFIG = range(7)
 _CODES: tuple[tuple[type[TxLogError], int], ...] = (

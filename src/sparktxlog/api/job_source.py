@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from sparktxlog.errors import InvalidRequestError
-from sparktxlog.worker.cutting import Cut
-from sparktxlog.worker.source import HttpLogSource, NodeInfo, Tail
-from sparktxlog.worker.state import read_state
+from sparktxlog.worker.apply.cutting import Cut
+from sparktxlog.worker.replica.source import HttpLogSource, NodeInfo, Tail
+from sparktxlog.worker.replica.state import read_state
 
 _logger = logging.getLogger(__name__)
 

@@ -17,13 +17,13 @@ from sparktxlog.api import job
 from sparktxlog.api.job_source import JobSource, refuse_beyond
 from sparktxlog.api.progress import say
 from sparktxlog.errors import NotAppliedError
-from sparktxlog.worker.apply import Applier, ApplyOutcome
-from sparktxlog.worker.copy_terms import CopyOptions, FetcherOf
-from sparktxlog.worker.cutting import find_cut
-from sparktxlog.worker.fetching import DonorFetcher, executor_fetcher
-from sparktxlog.worker.merging import applier_session
-from sparktxlog.worker.repairing import RepairOutcome, RepairWay, TableRepair
-from sparktxlog.worker.state import ReplicaDirectory, read_state
+from sparktxlog.worker.apply.cutting import find_cut
+from sparktxlog.worker.apply.merging import applier_session
+from sparktxlog.worker.copy.copy_terms import CopyOptions, FetcherOf
+from sparktxlog.worker.copy.donor_fetcher import DonorFetcher, executor_fetcher
+from sparktxlog.worker.repair.repairing import RepairOutcome, RepairWay, TableRepair
+from sparktxlog.worker.replica.applier import Applier, ApplyOutcome
+from sparktxlog.worker.replica.state import ReplicaDirectory, read_state
 
 
 def apply(context: job.JobContext) -> tuple[int, dict[str, Any]]:

@@ -23,7 +23,7 @@ from sparktxlog.codec.validation import row_schema
 from sparktxlog.errors import SchemaMismatchError
 from sparktxlog.model.operation import OperationKind
 from sparktxlog.model.table import Column, TableDefinition
-from sparktxlog.worker.signatures import quoted
+from sparktxlog.worker.apply.signatures import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as SparkColumn

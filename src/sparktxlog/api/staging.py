@@ -34,7 +34,7 @@ from sparktxlog.model.ids import transaction_id_to_text
 from sparktxlog.model.operation import OperationKind, StagedFile
 from sparktxlog.model.signature import TableSignature
 from sparktxlog.model.table import TableDefinition
-from sparktxlog.worker.signatures import (
+from sparktxlog.worker.apply.signatures import (
     AGGREGATES,
     quoted,
     row_hash,

@@ -11,9 +11,15 @@ from time import time_ns
 from typing import Any
 
 from sparktxlog.api import job
-from sparktxlog.worker.leftovers import KEEP_IMAGES, Removal, SiteLog, Unwanted, remove_leftovers
-from sparktxlog.worker.maintenance import TableUpkeep
-from sparktxlog.worker.source import HttpLogSource, NodeInfo
+from sparktxlog.worker.backup.leftovers import (
+    KEEP_IMAGES,
+    Removal,
+    SiteLog,
+    Unwanted,
+    remove_leftovers,
+)
+from sparktxlog.worker.replica.maintenance import TableUpkeep
+from sparktxlog.worker.replica.source import HttpLogSource, NodeInfo
 
 
 def add_leftover_arguments(parser: argparse.ArgumentParser) -> None:

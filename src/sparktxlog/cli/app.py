@@ -400,7 +400,7 @@ def verify(
 
     token = client_token()
     if compare:
-        from sparktxlog.worker.histories import read_peer_urls
+        from sparktxlog.worker.verify.histories import read_peer_urls
 
         peers = read_peer_urls(peer_url or [])
         report, code = run_comparison(

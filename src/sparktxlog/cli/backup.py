@@ -22,8 +22,8 @@ from sparktxlog.cli.output import ExitCode, print_json, print_rows, time_text
 from sparktxlog.errors import DiskFullError, InvalidRequestError, TxLogError
 
 if TYPE_CHECKING:
-    from sparktxlog.worker.image_store import Image, ImageStore
-    from sparktxlog.worker.imaging import Progress
+    from sparktxlog.worker.backup.image_store import Image, ImageStore
+    from sparktxlog.worker.backup.imaging import Progress
 
 
 class _DirectoryFirst(TyperGroup):
@@ -74,8 +74,8 @@ def create(
 
     `sparktxlog backup DIR` is short for it.  The worker may go on meanwhile.
     """
-    from sparktxlog.worker.image_store import ImageStore
-    from sparktxlog.worker.imaging import back_up_replica, image_name
+    from sparktxlog.worker.backup.image_store import ImageStore
+    from sparktxlog.worker.backup.imaging import back_up_replica, image_name
 
     site, root, compress = _source(lake, config, url)
     compress = compress and not no_compression
@@ -106,7 +106,7 @@ def create(
 @backup_app.command("list", epilog="Example: sparktxlog backup list /backups/site-a")
 def list_images(directory: Directory, as_json: AsJson = False) -> None:
     """List the images of a directory, oldest first."""
-    from sparktxlog.worker.image_store import ImageStore
+    from sparktxlog.worker.backup.image_store import ImageStore
 
     images = ImageStore(directory).images()
     if as_json:
@@ -143,8 +143,8 @@ def verify_image(
     With --recount write it to a scratch directory as well, and count the rows there: exit code 4
     names the tables whose rows are not those of their signatures.
     """
-    from sparktxlog.worker.image_store import ImageStore
-    from sparktxlog.worker.restoring import choose_image, damaged_files
+    from sparktxlog.worker.backup.image_store import ImageStore
+    from sparktxlog.worker.backup.restoring import choose_image, damaged_files
 
     if recount:
         require_spark()
@@ -192,8 +192,8 @@ def restore(
     Digests of all files are compared, then the rows are counted: exit code 4 names the tables
     whose rows are not those of their signatures.  --no-verify leaves that out, and needs no Spark.
     """
-    from sparktxlog.worker.image_store import ImageStore
-    from sparktxlog.worker.restoring import choose_image, restore_replica
+    from sparktxlog.worker.backup.image_store import ImageStore
+    from sparktxlog.worker.backup.restoring import choose_image, restore_replica
 
     if verify:
         require_spark("Or add --no-verify, and count the rows later: sparktxlog verify.")
@@ -270,7 +270,7 @@ def _print_wrong(wrong: Wrong) -> None:
 
 def _recount_image(store: ImageStore, image: Image, scratch: Path | None) -> Wrong:
     """Write an image to a scratch directory, count its rows there, and remove it."""
-    from sparktxlog.worker.restoring import restore_replica
+    from sparktxlog.worker.backup.restoring import restore_replica
 
     if scratch is not None and not scratch.is_dir():
         raise InvalidRequestError(
@@ -293,7 +293,7 @@ def _recount_image(store: ImageStore, image: Image, scratch: Path | None) -> Wro
 def _recount(lake: Path) -> Wrong:
     from sparktxlog.api.progress import start_logging
     from sparktxlog.api.session import build_session
-    from sparktxlog.worker.verify import recount_tables
+    from sparktxlog.worker.verify.verify import recount_tables
 
     start_logging()
     spark = build_session("local[*]", app_name="sparktxlog-restore")

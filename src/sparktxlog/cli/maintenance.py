@@ -15,8 +15,8 @@ from sparktxlog.cli.options import AsJson, Url
 from sparktxlog.cli.output import ExitCode, print_json, print_rows
 
 if TYPE_CHECKING:
-    from sparktxlog.worker.leftovers import Unwanted
-    from sparktxlog.worker.maintenance import Upkeep
+    from sparktxlog.worker.backup.leftovers import Unwanted
+    from sparktxlog.worker.replica.maintenance import Upkeep
 
 #: Seconds in which a node can remove the files of a long log.
 _SHORTEN_TIME_S = 600.0
@@ -76,7 +76,7 @@ def maintain(
     With both --no-optimize and --no-vacuum no Spark is started.  Images, quarantine and old files
     are left alone unless an option names them.
     """
-    from sparktxlog.worker.leftovers import Unwanted
+    from sparktxlog.worker.backup.leftovers import Unwanted
 
     unwanted = Unwanted(
         images=images, keep_images=keep_images, quarantine_days=quarantine_days,
@@ -90,7 +90,7 @@ def maintain(
         _print_log(log)
     found: list[dict[str, Any]] = []
     if not (no_optimize and no_vacuum):
-        from sparktxlog.worker.maintenance import Upkeep
+        from sparktxlog.worker.replica.maintenance import Upkeep
 
         wanted = Upkeep(
             tables=table or [], optimize=not no_optimize, vacuum=not no_vacuum, dry_run=dry_run,
@@ -116,8 +116,8 @@ def _print_rows(title: str, names: tuple[str, ...], lines: list[dict[str, Any]])
 
 
 def _remove(info: dict[str, Any], unwanted: Unwanted) -> list[dict[str, Any]]:
-    from sparktxlog.worker.leftovers import SiteLog, remove_leftovers
-    from sparktxlog.worker.single_flight import single_flight
+    from sparktxlog.worker.backup.leftovers import SiteLog, remove_leftovers
+    from sparktxlog.worker.verify.single_flight import single_flight
 
     lake = info["lake_root"]
     with single_flight(lake):
@@ -127,8 +127,8 @@ def _remove(info: dict[str, Any], unwanted: Unwanted) -> list[dict[str, Any]]:
 
 def _maintain_tables(lake: str, wanted: Upkeep) -> list[dict[str, Any]]:
     from sparktxlog.api.session import build_session
-    from sparktxlog.worker.maintenance import maintain_replica
-    from sparktxlog.worker.single_flight import single_flight
+    from sparktxlog.worker.replica.maintenance import maintain_replica
+    from sparktxlog.worker.verify.single_flight import single_flight
 
     with single_flight(lake):
         spark = build_session("local[*]", app_name="sparktxlog-maintain")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from sparktxlog.config import NodeConfig, check_directories, load_config
 from sparktxlog.errors import ConfigError, TxLogError
 from sparktxlog.model.values import split_urls
-from sparktxlog.worker.local_token import note_token
+from sparktxlog.worker.replica.local_token import note_token
 
 if TYPE_CHECKING:
     from sparktxlog.runtime.running import RunningNode

@@ -9,7 +9,7 @@ from typing import Any
 from sparktxlog.cli.node_api import NodeApi
 from sparktxlog.cli.output import ExitCode
 from sparktxlog.model.operation import LONGEST_RUN
-from sparktxlog.worker.cutting import runs_behind
+from sparktxlog.worker.apply.cutting import runs_behind
 
 _WITHOUT_PART = ("IDLE", "JOINING")
 _BAD_VERDICTS = ("DIVERGED", "FOREIGN")

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from sparktxlog.cli.options import require_spark
 from sparktxlog.cli.output import ExitCode
-from sparktxlog.worker.comparing import SiteComparison, compare_sites, conclusions
-from sparktxlog.worker.findings import comparison_lines
-from sparktxlog.worker.single_flight import VERIFICATION, single_flight
-from sparktxlog.worker.source import HttpLogSource
+from sparktxlog.worker.replica.source import HttpLogSource
+from sparktxlog.worker.verify.comparing import SiteComparison, compare_sites, conclusions
+from sparktxlog.worker.verify.findings import comparison_lines
+from sparktxlog.worker.verify.single_flight import VERIFICATION, single_flight
 
 if TYPE_CHECKING:
-    from sparktxlog.worker.verify import Verification
+    from sparktxlog.worker.verify.verify import Verification
 
 
 def run_verification(
@@ -88,7 +88,7 @@ def _recount(url: str, tables: Sequence[str], token: str | None) -> Verification
         require_spark()
         from sparktxlog.api.progress import start_logging
         from sparktxlog.api.session import build_session
-        from sparktxlog.worker.verify import verify_replica
+        from sparktxlog.worker.verify.verify import verify_replica
 
         start_logging()
         with single_flight(lake, VERIFICATION):

@@ -27,7 +27,7 @@ from sparktxlog.errors import (
     UnreachableError,
 )
 from sparktxlog.model.receipt import Level
-from sparktxlog.worker.signatures import signature_of
+from sparktxlog.worker.apply.signatures import signature_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e]
 

@@ -8,7 +8,7 @@ from pyspark.sql import functions as F
 
 from sparktxlog.api.connect import TxLog
 from sparktxlog.errors import InvalidRowsError, SchemaMismatchError
-from sparktxlog.worker.signatures import signature_of
+from sparktxlog.worker.apply.signatures import signature_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e]
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 from tests.worker_log import LogBuilder, MemoryLog
 
-from sparktxlog.copying.selection import wanted_files
 from sparktxlog.errors import ApplyError
 from sparktxlog.model.copying import (
     CopyTicket,
@@ -23,10 +22,11 @@ from sparktxlog.model.copying import (
 )
 from sparktxlog.model.signature import TableSignature
 from sparktxlog.model.table import TableDefinition
-from sparktxlog.worker.apply import Applier
-from sparktxlog.worker.copy_terms import Fetched, Wanted
-from sparktxlog.worker.source import Answer
-from sparktxlog.worker.state import STATE_DIRECTORY, ReplicaDirectory, read_state
+from sparktxlog.worker.copy.copy_terms import Fetched, Wanted
+from sparktxlog.worker.copy.fetch.selection import wanted_files
+from sparktxlog.worker.replica.applier import Applier
+from sparktxlog.worker.replica.source import Answer
+from sparktxlog.worker.replica.state import STATE_DIRECTORY, ReplicaDirectory, read_state
 
 
 def offer(

@@ -8,10 +8,10 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-from sparktxlog.worker.fetching import DonorFetcher
-from sparktxlog.worker.reports import report_of
-from sparktxlog.worker.source import HttpLogSource
-from sparktxlog.worker.state import ReplicaDirectory
+from sparktxlog.worker.copy.donor_fetcher import DonorFetcher
+from sparktxlog.worker.replica.reports import report_of
+from sparktxlog.worker.replica.source import HttpLogSource
+from sparktxlog.worker.replica.state import ReplicaDirectory
 
 if __name__ == "__main__":
     url, lake = sys.argv[1], Path(sys.argv[2])

@@ -17,10 +17,10 @@ from typing import Any
 from tests.spark.copying.donor import CopyLog, FolderFetcher
 
 from sparktxlog.api.session import build_session
-from sparktxlog.worker import swap
-from sparktxlog.worker.apply import Applier
-from sparktxlog.worker.copy_terms import CopyOptions
-from sparktxlog.worker.state import ReplicaDirectory
+from sparktxlog.worker.copy import swap
+from sparktxlog.worker.copy.copy_terms import CopyOptions
+from sparktxlog.worker.replica.applier import Applier
+from sparktxlog.worker.replica.state import ReplicaDirectory
 
 POINTS = {"placed": "_place_files", "committed": "_commit", "renamed": "_rename"}
 

@@ -19,11 +19,11 @@ from tests.spark.copying.donor import CopyLog, FolderFetcher, apply_all, grant_o
 from tests.worker_log import LogBuilder, Row, expected, table
 
 from sparktxlog.errors import ApplyError
-from sparktxlog.worker.apply import Applier, ApplyOutcome
-from sparktxlog.worker.copy_terms import CopyOptions
-from sparktxlog.worker.source import Answer
-from sparktxlog.worker.state import ReplicaDirectory, read_snapshots, read_state
-from sparktxlog.worker.tables import read_commit
+from sparktxlog.worker.apply.tables import read_commit
+from sparktxlog.worker.copy.copy_terms import CopyOptions
+from sparktxlog.worker.replica.applier import Applier, ApplyOutcome
+from sparktxlog.worker.replica.source import Answer
+from sparktxlog.worker.replica.state import ReplicaDirectory, read_snapshots, read_state
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 

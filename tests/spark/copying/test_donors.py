@@ -12,11 +12,11 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.node_processes import TABLE, Cluster, call, wait_until
 
-from sparktxlog.worker.apply import Applier, ApplyOutcome
-from sparktxlog.worker.copy_terms import CopyOptions
-from sparktxlog.worker.fetching import executor_fetcher
-from sparktxlog.worker.source import HttpLogSource
-from sparktxlog.worker.state import ReplicaDirectory
+from sparktxlog.worker.copy.copy_terms import CopyOptions
+from sparktxlog.worker.copy.donor_fetcher import executor_fetcher
+from sparktxlog.worker.replica.applier import Applier, ApplyOutcome
+from sparktxlog.worker.replica.source import HttpLogSource
+from sparktxlog.worker.replica.state import ReplicaDirectory
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e, pytest.mark.timeout(900)]
 

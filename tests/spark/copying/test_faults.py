@@ -21,11 +21,11 @@ from tests.node_processes import Cluster, NodeProcess, call, wait_until
 from sparktxlog import connect
 from sparktxlog.cli.demo.relay import RelayNetwork
 from sparktxlog.errors import ApplyError, DiskFullError, TransportError
-from sparktxlog.worker.apply import Applier, ApplyOutcome
-from sparktxlog.worker.copy_terms import CopyOptions
-from sparktxlog.worker.fetching import DonorFetcher
-from sparktxlog.worker.source import HttpLogSource
-from sparktxlog.worker.state import ReplicaDirectory, read_state
+from sparktxlog.worker.copy.copy_terms import CopyOptions
+from sparktxlog.worker.copy.donor_fetcher import DonorFetcher
+from sparktxlog.worker.replica.applier import Applier, ApplyOutcome
+from sparktxlog.worker.replica.source import HttpLogSource
+from sparktxlog.worker.replica.state import ReplicaDirectory, read_state
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e, pytest.mark.faults, pytest.mark.timeout(600)]
 
@@ -245,7 +245,7 @@ def test_a_full_disk_is_refused_before_the_first_chunk(
     mounted = os.geteuid() == 0 and subprocess.run(mount, check=False).returncode == 0
     if not mounted:  # without the right to mount, the answer of a small disk
         small = os.statvfs_result((4096, 4096, 2048, 2048, 2048, 0, 0, 0, 0, 255))
-        monkeypatch.setattr("sparktxlog.copying.selection.os.statvfs", lambda path: small)
+        monkeypatch.setattr("sparktxlog.worker.copy.fetch.selection.os.statvfs", lambda path: small)
     try:
         with pytest.raises(DiskFullError) as caught:
             sites.copy()

@@ -14,12 +14,12 @@ from tests.spark.copying.donor import CopyLog, FolderFetcher, grant, offer
 from tests.worker_log import LogBuilder, table
 
 from sparktxlog.errors import ApplyError
-from sparktxlog.worker.apply import Applier, ApplyOutcome
-from sparktxlog.worker.copy_terms import CopyOptions
-from sparktxlog.worker.deltalog import LogVersion
-from sparktxlog.worker.layout import Way, check_copyable, swap_way
-from sparktxlog.worker.signatures import signature_of
-from sparktxlog.worker.state import ReplicaDirectory
+from sparktxlog.worker.apply.deltalog import LogVersion
+from sparktxlog.worker.apply.signatures import signature_of
+from sparktxlog.worker.copy.copy_terms import CopyOptions
+from sparktxlog.worker.copy.layout import Way, check_copyable, swap_way
+from sparktxlog.worker.replica.applier import Applier, ApplyOutcome
+from sparktxlog.worker.replica.state import ReplicaDirectory
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 

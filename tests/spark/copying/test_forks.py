@@ -12,7 +12,7 @@ from tests.e2e.test_quarantine import QUICK, fork, gave_way, kept, shows
 from tests.node_processes import wait_until
 from tests.spark.copying.test_states import Sites
 
-from sparktxlog.worker.copy_terms import CopyOptions
+from sparktxlog.worker.copy.copy_terms import CopyOptions
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e, pytest.mark.faults, pytest.mark.timeout(600)]
 

@@ -31,15 +31,15 @@ from tests.spark.copying.test_faults import Sites as FaultySites
 from tests.spark.followers import follower
 
 from sparktxlog.catchup.planner import OUT_OF_SYNC
-from sparktxlog.copying.fetch import SILENCE_S
-from sparktxlog.copying.placing import PartWriter
-from sparktxlog.copying.selection import MARGIN_BYTES
 from sparktxlog.errors import ApplyError, DiskFullError, TransportError
-from sparktxlog.worker import following, replays
-from sparktxlog.worker.apply import Applier
-from sparktxlog.worker.copy_terms import CopyOptions
-from sparktxlog.worker.fetching import DonorFetcher
-from sparktxlog.worker.state import read_state
+from sparktxlog.worker.copy.copy_terms import CopyOptions
+from sparktxlog.worker.copy.donor_fetcher import DonorFetcher
+from sparktxlog.worker.copy.fetch.fetch import SILENCE_S
+from sparktxlog.worker.copy.fetch.part_writer import PartWriter
+from sparktxlog.worker.copy.fetch.selection import MARGIN_BYTES
+from sparktxlog.worker.replica import following, replays
+from sparktxlog.worker.replica.applier import Applier
+from sparktxlog.worker.replica.state import read_state
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e, pytest.mark.faults, pytest.mark.timeout(900)]
 
@@ -143,7 +143,7 @@ def room(lake: Path, size: int, patch: pytest.MonkeyPatch) -> Iterator[bool]:
     if not mounted:
         blocks = size // 4096
         small = os.statvfs_result((4096, 4096, blocks, blocks, blocks, 0, 0, 0, 0, 255))
-        patch.setattr("sparktxlog.copying.selection.os.statvfs", lambda path: small)
+        patch.setattr("sparktxlog.worker.copy.fetch.selection.os.statvfs", lambda path: small)
     try:
         yield mounted
     finally:

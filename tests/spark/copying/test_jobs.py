@@ -26,13 +26,13 @@ from tests.unit.cli.test_app import invoke
 
 from sparktxlog.api import job, session
 from sparktxlog.api.connect import connect
-from sparktxlog.worker.apply import Applier
-from sparktxlog.worker.copy_terms import Fetched
-from sparktxlog.worker.fetching import DonorFetcher
-from sparktxlog.worker.image_store import ImageStore
-from sparktxlog.worker.imaging import back_up_replica
-from sparktxlog.worker.source import HttpLogSource
-from sparktxlog.worker.state import ReplicaDirectory
+from sparktxlog.worker.backup.image_store import ImageStore
+from sparktxlog.worker.backup.imaging import back_up_replica
+from sparktxlog.worker.copy.copy_terms import Fetched
+from sparktxlog.worker.copy.donor_fetcher import DonorFetcher
+from sparktxlog.worker.replica.applier import Applier
+from sparktxlog.worker.replica.source import HttpLogSource
+from sparktxlog.worker.replica.state import ReplicaDirectory
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e, pytest.mark.timeout(900)]
 

@@ -22,12 +22,12 @@ from tests.spark.followers import follower
 
 from sparktxlog.catchup.planner import OUT_OF_SYNC_FORCED
 from sparktxlog.model.signature import TableSignature
-from sparktxlog.worker.apply import Applier, ApplyOutcome
-from sparktxlog.worker.copy_terms import CopyOptions
-from sparktxlog.worker.source import HttpLogSource
-from sparktxlog.worker.state import ReplicaDirectory, read_state
-from sparktxlog.worker.steps import TableSteps
-from sparktxlog.worker.verify import verify_replica
+from sparktxlog.worker.apply.steps import TableSteps
+from sparktxlog.worker.copy.copy_terms import CopyOptions
+from sparktxlog.worker.replica.applier import Applier, ApplyOutcome
+from sparktxlog.worker.replica.source import HttpLogSource
+from sparktxlog.worker.replica.state import ReplicaDirectory, read_state
+from sparktxlog.worker.verify.verify import verify_replica
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e, pytest.mark.faults, pytest.mark.timeout(1200)]
 

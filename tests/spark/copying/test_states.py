@@ -36,15 +36,15 @@ from sparktxlog.catchup.planner import (
     OUT_OF_SYNC,
 )
 from sparktxlog.errors import ApplyError, DivergedError
-from sparktxlog.worker import swap
-from sparktxlog.worker.apply import Applier, ApplyOutcome
-from sparktxlog.worker.copy_terms import CopyOptions
-from sparktxlog.worker.placing import Placer
-from sparktxlog.worker.quarantine import Quarantine
-from sparktxlog.worker.reports import report_of
-from sparktxlog.worker.source import HttpLogSource
-from sparktxlog.worker.state import ReplicaDirectory, read_state
-from sparktxlog.worker.steps import TableSteps
+from sparktxlog.worker.apply.placing import Placer
+from sparktxlog.worker.apply.steps import TableSteps
+from sparktxlog.worker.copy import swap
+from sparktxlog.worker.copy.copy_terms import CopyOptions
+from sparktxlog.worker.repair.quarantine import Quarantine
+from sparktxlog.worker.replica.applier import Applier, ApplyOutcome
+from sparktxlog.worker.replica.reports import report_of
+from sparktxlog.worker.replica.source import HttpLogSource
+from sparktxlog.worker.replica.state import ReplicaDirectory, read_state
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e, pytest.mark.faults, pytest.mark.timeout(600)]
 

@@ -17,10 +17,10 @@ from typing import Any
 from tests.worker_log import MemoryLog
 
 from sparktxlog.api.session import build_session
-from sparktxlog.worker.apply import Applier
-from sparktxlog.worker.batches import StepKind
-from sparktxlog.worker.state import ReplicaDirectory
-from sparktxlog.worker.steps import TableSteps
+from sparktxlog.worker.apply.batches import StepKind
+from sparktxlog.worker.apply.steps import TableSteps
+from sparktxlog.worker.replica.applier import Applier
+from sparktxlog.worker.replica.state import ReplicaDirectory
 
 
 def main(root: Path, point: str, count: int) -> None:

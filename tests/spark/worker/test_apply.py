@@ -21,18 +21,19 @@ from tests.worker_log import LogBuilder, MemoryLog, Row, expected, rows_table, t
 
 from sparktxlog.errors import ApplyError, DivergedError, LockedError, StorageError, TransportError
 from sparktxlog.model.report import Recount
-from sparktxlog.worker import following, steps
-from sparktxlog.worker.apply import Applier, ApplyOutcome
-from sparktxlog.worker.placing import Placer
-from sparktxlog.worker.signatures import signature_of
-from sparktxlog.worker.source import Answer, NodeInfo, Tail
-from sparktxlog.worker.state import (
+from sparktxlog.worker.apply import steps
+from sparktxlog.worker.apply.placing import Placer
+from sparktxlog.worker.apply.signatures import signature_of
+from sparktxlog.worker.apply.tables import commit_path, newest_version, read_commit
+from sparktxlog.worker.replica import following
+from sparktxlog.worker.replica.applier import Applier, ApplyOutcome
+from sparktxlog.worker.replica.source import Answer, NodeInfo, Tail
+from sparktxlog.worker.replica.state import (
     PendingBatch,
     ReplicaDirectory,
     read_snapshots,
     read_state,
 )
-from sparktxlog.worker.tables import commit_path, newest_version, read_commit
 
 pytestmark = pytest.mark.spark
 

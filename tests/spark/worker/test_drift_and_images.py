@@ -16,15 +16,15 @@ from tests.worker_log import LogBuilder, MemoryLog, expected, rows_table, table
 from sparktxlog.catchup.bisection import HISTORY
 from sparktxlog.catchup.comparison import LogView, compare
 from sparktxlog.model.report import ReplicaVerdict, WorkerReport
-from sparktxlog.worker.apply import Applier
-from sparktxlog.worker.comparing import PairFinding, compare_histories
-from sparktxlog.worker.histories import SiteHistory
-from sparktxlog.worker.image_store import ImageStore
-from sparktxlog.worker.imaging import back_up_replica
-from sparktxlog.worker.placing import placed_name
-from sparktxlog.worker.restoring import restore_replica
-from sparktxlog.worker.state import ReplicaDirectory
-from sparktxlog.worker.verify import recount_tables, verify_replica
+from sparktxlog.worker.apply.placing import placed_name
+from sparktxlog.worker.backup.image_store import ImageStore
+from sparktxlog.worker.backup.imaging import back_up_replica
+from sparktxlog.worker.backup.restoring import restore_replica
+from sparktxlog.worker.replica.applier import Applier
+from sparktxlog.worker.replica.state import ReplicaDirectory
+from sparktxlog.worker.verify.comparing import PairFinding, compare_histories
+from sparktxlog.worker.verify.histories import SiteHistory
+from sparktxlog.worker.verify.verify import recount_tables, verify_replica
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 

@@ -15,9 +15,9 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.worker_log import LogBuilder, MemoryLog, Row, expected, table
 
-from sparktxlog.worker.apply import Applier
-from sparktxlog.worker.signatures import signature_of
-from sparktxlog.worker.state import ReplicaDirectory, read_state
+from sparktxlog.worker.apply.signatures import signature_of
+from sparktxlog.worker.replica.applier import Applier
+from sparktxlog.worker.replica.state import ReplicaDirectory, read_state
 
 pytestmark = [pytest.mark.spark, pytest.mark.faults]
 

@@ -11,9 +11,9 @@ from tests.worker_log import LogBuilder, MemoryLog, table
 
 from sparktxlog.errors import InvalidRequestError
 from sparktxlog.storage.pins import Pins
-from sparktxlog.worker.apply import Applier
-from sparktxlog.worker.maintenance import Upkeep, describe, maintain_replica
-from sparktxlog.worker.state import ReplicaDirectory, read_state
+from sparktxlog.worker.replica.applier import Applier
+from sparktxlog.worker.replica.maintenance import Upkeep, describe, maintain_replica
+from sparktxlog.worker.replica.state import ReplicaDirectory, read_state
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 

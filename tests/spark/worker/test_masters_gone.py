@@ -13,7 +13,7 @@ from tests.spark.copying.test_states import Sites
 
 from sparktxlog import connect, errors_from_spark
 from sparktxlog.errors import TransportError, UnreachableError
-from sparktxlog.worker.state import read_state
+from sparktxlog.worker.replica.state import read_state
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e, pytest.mark.faults, pytest.mark.timeout(600)]
 

@@ -22,12 +22,12 @@ from sparktxlog.errors import (
     UnknownTableError,
 )
 from sparktxlog.model.copying import Decision
-from sparktxlog.worker.apply import Applier
-from sparktxlog.worker.merging import StageRows
-from sparktxlog.worker.repairing import RepairOutcome, RepairWay
-from sparktxlog.worker.signatures import signature_of
-from sparktxlog.worker.source import Tail
-from sparktxlog.worker.state import ReplicaDirectory, ReplicaState, read_state
+from sparktxlog.worker.apply.merging import StageRows
+from sparktxlog.worker.apply.signatures import signature_of
+from sparktxlog.worker.repair.repairing import RepairOutcome, RepairWay
+from sparktxlog.worker.replica.applier import Applier
+from sparktxlog.worker.replica.source import Tail
+from sparktxlog.worker.replica.state import ReplicaDirectory, ReplicaState, read_state
 
 pytestmark = pytest.mark.spark
 

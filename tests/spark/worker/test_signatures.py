@@ -15,7 +15,7 @@ from tests.worker_log import rows_table, table
 
 from sparktxlog.model.signature import EMPTY_SIGNATURE
 from sparktxlog.model.table import TableDefinition
-from sparktxlog.worker.signatures import signature_columns, signature_from, signature_of
+from sparktxlog.worker.apply.signatures import signature_columns, signature_from, signature_of
 
 pytestmark = pytest.mark.spark
 
@@ -114,7 +114,7 @@ def test_rows_that_differ_have_different_hashes(spark: SparkSession, tmp_path: P
     definition = table("t", columns)
     pq.write_table(rows_table(definition, rows), tmp_path / "rows.parquet")
     frame = spark.read.parquet(str(tmp_path / "rows.parquet"))
-    from sparktxlog.worker.signatures import row_hash
+    from sparktxlog.worker.apply.signatures import row_hash
 
     hashes = frame.select(
         row_hash(definition.columns, 0).alias("a"), row_hash(definition.columns, 1).alias("b")

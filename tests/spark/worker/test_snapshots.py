@@ -13,7 +13,7 @@ from tests.worker_log import LogBuilder, MemoryLog, expected, table
 from sparktxlog.api.snapshot import Snapshot
 from sparktxlog.errors import ApplyError
 from sparktxlog.runtime.fleet.replicas import LogEnds, Replicas
-from sparktxlog.worker.steps import TableSteps
+from sparktxlog.worker.apply.steps import TableSteps
 
 pytestmark = pytest.mark.spark
 

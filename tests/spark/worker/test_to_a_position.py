@@ -17,12 +17,12 @@ from tests.worker_log import LogBuilder, MemoryLog, expected, rows_table, table
 
 from sparktxlog.api import session
 from sparktxlog.errors import ApplyError
-from sparktxlog.worker.apply import Applier, ApplyOutcome
-from sparktxlog.worker.cutting import Cut
-from sparktxlog.worker.placing import placed_name
-from sparktxlog.worker.source import Tail
-from sparktxlog.worker.state import ReplicaDirectory, read_state
-from sparktxlog.worker.verify import recount_tables
+from sparktxlog.worker.apply.cutting import Cut
+from sparktxlog.worker.apply.placing import placed_name
+from sparktxlog.worker.replica.applier import Applier, ApplyOutcome
+from sparktxlog.worker.replica.source import Tail
+from sparktxlog.worker.replica.state import ReplicaDirectory, read_state
+from sparktxlog.worker.verify.verify import recount_tables
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 

@@ -15,14 +15,14 @@ from tests.worker_log import LogBuilder, MemoryLog, Row, rows_table, table
 
 from sparktxlog.errors import NotAppliedError
 from sparktxlog.model.report import RecountedTable
-from sparktxlog.worker.apply import Applier
-from sparktxlog.worker.merging import applier_session
-from sparktxlog.worker.placing import placed_name
-from sparktxlog.worker.recounting import recount
-from sparktxlog.worker.signatures import signature_of
-from sparktxlog.worker.source import SiteReplica
-from sparktxlog.worker.state import ReplicaDirectory, read_state
-from sparktxlog.worker.verify import TableFinding, verify_replica
+from sparktxlog.worker.apply.merging import applier_session
+from sparktxlog.worker.apply.placing import placed_name
+from sparktxlog.worker.apply.signatures import signature_of
+from sparktxlog.worker.replica.applier import Applier
+from sparktxlog.worker.replica.source import SiteReplica
+from sparktxlog.worker.replica.state import ReplicaDirectory, read_state
+from sparktxlog.worker.verify.recounting import recount
+from sparktxlog.worker.verify.verify import TableFinding, verify_replica
 
 pytestmark = pytest.mark.spark
 

@@ -14,9 +14,9 @@ from sparktxlog.api import job_source, progress
 from sparktxlog.api.job_source import JobSource, refuse_beyond
 from sparktxlog.api.progress import LINES_S, ProgressHandler
 from sparktxlog.errors import InvalidRequestError
-from sparktxlog.worker.cutting import Cut
-from sparktxlog.worker.source import HttpLogSource, Tail
-from sparktxlog.worker.state import PendingBatch, ReplicaDirectory, ReplicaState
+from sparktxlog.worker.apply.cutting import Cut
+from sparktxlog.worker.replica.source import HttpLogSource, Tail
+from sparktxlog.worker.replica.state import PendingBatch, ReplicaDirectory, ReplicaState
 
 
 class Terminal(io.StringIO):

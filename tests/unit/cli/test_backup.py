@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 from tests.unit.cli.test_app import invoke
-from tests.unit.worker.test_imaging import Lake, rows
+from tests.unit.worker.backup.test_imaging import Lake, rows
 
 from sparktxlog.cli import backup, options
-from sparktxlog.worker.image_store import ImageStore
-from sparktxlog.worker.state import read_state
+from sparktxlog.worker.backup.image_store import ImageStore
+from sparktxlog.worker.replica.state import read_state
 
 
 @pytest.fixture

@@ -29,10 +29,10 @@ from sparktxlog.api.session import build_session
 from sparktxlog.cli.demo import comparison, flights
 from sparktxlog.cli.demo.source import AIRPORTS, SourceFiles
 from sparktxlog.model.operation import OperationKind
-from sparktxlog.worker.apply import Applier
-from sparktxlog.worker.source import HttpLogSource
-from sparktxlog.worker.state import ReplicaDirectory
-from sparktxlog.worker.verify import verify_replica
+from sparktxlog.worker.replica.applier import Applier
+from sparktxlog.worker.replica.source import HttpLogSource
+from sparktxlog.worker.replica.state import ReplicaDirectory
+from sparktxlog.worker.verify.verify import verify_replica
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

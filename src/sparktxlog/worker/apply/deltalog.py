@@ -1,0 +1,145 @@
+"""A Delta table's log as Spark's own Delta reads and writes it, reached through the driver's JVM.
+
+Python has no public interface to a table's files with their deletion vectors, nor to a commit of
+file actions.  What comes out of the JVM here are plain values: actions as the log's JSON has them.
+Delta keeps opened logs by path; a log whose files were replaced must be opened anew (`forget_log`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from sparktxlog.errors import CopyConflictError
+from sparktxlog.worker.apply.merging import CommitMark, marked
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Action = dict[str, Any]
+#: What Delta's error classes of lost races are called.
+_CONFLICTS = ("DELTA_CONCURRENT", "DELTA_METADATA_CHANGED", "DELTA_PROTOCOL_CHANGED", "Concurrent")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogVersion:
+    """A version of a table: protocol, metadata and live files."""
+
+    version: int
+    #: As in the log: `minReaderVersion`, `minWriterVersion`, `readerFeatures`, `writerFeatures`.
+    protocol: Action
+    metadata: Action
+    #: `add` actions of all live files, where they were asked for.
+    adds: tuple[Action, ...]
+
+    @cached_property
+    def features(self) -> frozenset[str]:
+        """Features of the protocol, readers' and writers'."""
+        found = self.protocol
+        return frozenset([*found.get("readerFeatures", ()), *found.get("writerFeatures", ())])
+
+    @property
+    def configuration(self) -> dict[str, str]:
+        """Table properties."""
+        return dict(self.metadata.get("configuration") or {})
+
+
+def read_log(
+    session: SparkSession, table: Path, version: int | None = None, *, files: bool = True
+) -> LogVersion:
+    """Read a table's log at a version, None = the newest.
+
+    Args:
+        files: Live files too, for which Spark runs a job.
+
+    Raises:
+        PySparkException, Py4JError: The log cannot be read, or has no such version.
+    """
+    log, nothing = _open(session, table), _nothing(session)
+    if version is None:
+        return _values(session, log.update(False, nothing, nothing), files=files)
+    return _values(session, log.getSnapshotAt(version, nothing, nothing, False), files=files)
+
+
+def forget_log(session: SparkSession, table: Path) -> None:
+    """Make Delta read a log from its files again: they were put there behind its back."""
+    jvm = _jvm(session)
+    path = jvm.org.apache.hadoop.fs.Path(str(table))
+    jvm.org.apache.spark.sql.delta.DeltaLog.invalidateCache(session._jsparkSession, path)
+
+
+class LogTransaction:
+    """An optimistic transaction over a whole table: begun at its newest version."""
+
+    def __init__(self, session: SparkSession, table: Path) -> None:
+        self._session = session
+        self._table = table
+        # Delta takes the commit's metadata from the thread's active session.
+        _jvm(session).org.apache.spark.sql.classic.SparkSession.setActiveSession(
+            session._jsparkSession
+        )
+        self._begun = _open(session, table).startTransaction()
+        # Any commit of others in between is then a conflict.
+        self._begun.readWholeTable()
+        #: What the commit builds on.
+        self.base = _values(session, self._begun.snapshot())
+
+    def commit(self, actions: Iterable[Action], mark: CommitMark, user_metadata: str) -> int:
+        """Commit actions atomically; return the table's new version.
+
+        Raises:
+            CopyConflictError: Somebody else wrote meanwhile; nothing was committed (definite).
+        """
+        jvm = _jvm(self._session)
+        delta = jvm.org.apache.spark.sql.delta
+        listed = jvm.java.util.ArrayList()
+        for action in actions:
+            listed.add(delta.actions.Action.fromJson(json.dumps(action)))
+        sequence = jvm.org.apache.spark.api.python.PythonUtils.toSeq(listed)
+        operation = getattr(getattr(delta, "DeltaOperations$ManualUpdate$"), "MODULE$")
+        try:
+            with marked(self._session, mark, user_metadata):
+                return int(self._begun.commit(sequence, operation))
+        except (PySparkException, Py4JError) as error:
+            if not any(cause in str(error) for cause in _CONFLICTS):
+                raise
+            raise CopyConflictError(
+                f"{self._table} was written by somebody else during the swap",
+                hint="Nothing was changed; stop other writers of this table.",
+                path=str(self._table),
+            ) from error
+
+
+def _values(session: SparkSession, snapshot: Any, *, files: bool = True) -> LogVersion:
+    lines: list[str] = []
+    if files:
+        found = DataFrame(snapshot.allFiles().toDF(), session)
+        lines = [row[0] for row in found.select(F.to_json(F.struct("*"))).collect()]
+    return LogVersion(
+        version=int(snapshot.version()),
+        protocol=json.loads(snapshot.protocol().json())["protocol"],
+        metadata=json.loads(snapshot.metadata().json())["metaData"],
+        adds=tuple(json.loads(line) for line in lines),
+    )
+
+
+def _open(session: SparkSession, table: Path) -> Any:
+    delta = _jvm(session).org.apache.spark.sql.delta
+    return delta.DeltaLog.forTable(session._jsparkSession, str(table))
+
+
+def _nothing(session: SparkSession) -> Any:
+    return _jvm(session).scala.Option.apply(None)
+
+
+def _jvm(session: SparkSession) -> Any:
+    return session.sparkContext._jvm

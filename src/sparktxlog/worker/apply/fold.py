@@ -1,0 +1,256 @@
+"""Rows of a batch as DataFrames, folded by key: functions from DataFrame to DataFrame.
+
+`rows_of` reads pieces of effects with the place of each row; `last_operations` keeps the last
+upsert or delete of each key; `survivors` drops appended rows that a later one concerns.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from functools import reduce
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from pyspark.sql import functions as F
+
+from sparktxlog.errors import ApplyError
+from sparktxlog.model.operation import OP_COLUMN, POSITION_COLUMN, OperationKind, StagedFile
+from sparktxlog.model.signature import TableSignature
+from sparktxlog.worker.apply.batches import Piece, Stage
+from sparktxlog.worker.apply.signatures import quoted, row_hash, signature_columns, signature_from
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from sparktxlog.model.table import Column as TableColumn
+    from sparktxlog.model.table import TableDefinition
+
+#: Path of the file a row was read from, as `quoted_path` gives it.
+FILE_COLUMN = "__txlog_file"
+#: True: the key's rows are removed and none is put in their place.
+DELETED_COLUMN = "__txlog_deleted"
+_TAG_COLUMN = "__txlog_tag"
+_PARTITION_COLUMN = "__txlog_partition"
+_INLINE_COLUMN = "__txlog_inline"
+_LAST_PREFIX = "__txlog_last_"
+# What java.net.URI leaves unquoted in a path, as `_metadata.file_path` shows it.
+_URI_SAFE = "/-_.!~'()*,;:$&+=@"
+
+
+def rows_of(
+    session: SparkSession,
+    root: str,
+    columns: Sequence[TableColumn],
+    pieces: Sequence[Piece],
+    stage: Stage | None = None,
+) -> DataFrame:
+    """Read the rows of pieces, each with its place in the log.
+
+    Args:
+        root: Payload store, absolute.
+        columns: Those to read; a file that lacks one gives NULL or its partition's value.
+        stage: Bounds to keep where a piece is not whole.
+
+    **Shape:** `columns` in order, then position (bigint), op (int) and file (string), never NULL.
+    """
+    fields = [f"{quoted(column.name)} {column.type}" for column in columns]
+    schema = ", ".join([*fields, f"{POSITION_COLUMN} bigint", f"{OP_COLUMN} int"])
+    paths = [join_path(root, file) for piece in pieces for file in piece.effect.files]
+    frame = session.read.schema(schema).parquet(*[_escape_glob(path) for path in paths])
+    names = [quoted(column.name) for column in columns]
+    frame = frame.select("*", _file_path().alias(FILE_COLUMN))
+    staged = any(not piece.effect.inline for piece in pieces)
+    if staged or any(file.partition for piece in pieces for file in piece.effect.files):
+        frame = _placed(session, root, frame, columns, pieces)
+    frame = frame.select(*names, POSITION_COLUMN, OP_COLUMN, FILE_COLUMN)
+    if stage is not None and any(not piece.whole for piece in pieces):
+        frame = frame.where(_within(stage))
+    return frame
+
+
+def _file_path() -> Column:
+    # Spark writes both file:/path and file:///path.
+    return F.regexp_replace(F.col("_metadata.file_path"), "^file:/+", "/")
+
+
+def _placed(
+    session: SparkSession,
+    root: str,
+    frame: DataFrame,
+    columns: Sequence[TableColumn],
+    pieces: Sequence[Piece],
+) -> DataFrame:
+    """Join what only the log knows of a file: place of its operation, partition values."""
+    facts = [
+        (
+            quoted_path(join_path(root, file)),
+            piece.effect.inline,
+            piece.effect.first,
+            piece.effect.op,
+            json.dumps(file.partition or {}),
+        )
+        for piece in pieces
+        for file in piece.effect.files
+    ]
+    known = session.createDataFrame(
+        facts,
+        f"path string, {_INLINE_COLUMN} boolean, first bigint, place int, "
+        f"{_PARTITION_COLUMN} string",
+    )
+    joined = frame.join(F.broadcast(known), frame[FILE_COLUMN] == known["path"], "left")
+    # A file that the join does not find would silently lose its rows.
+    lost = F.raise_error(F.concat(F.lit("no operation known for "), F.col(FILE_COLUMN)))
+    position = F.when(F.col("path").isNull(), lost.cast("bigint"))
+    position = position.when(~F.col(_INLINE_COLUMN), F.col("first")).otherwise(
+        F.col(POSITION_COLUMN)
+    )
+    op = F.when(F.col(_INLINE_COLUMN), F.col(OP_COLUMN)).otherwise(F.col("place"))
+    in_path = {name for p in pieces for file in p.effect.files for name in file.partition or ()}
+    values = F.from_json(F.col(_PARTITION_COLUMN), "map<string,string>")
+    selected = [
+        F.coalesce(F.col(quoted(column.name)), values[column.name].cast(column.type)).alias(
+            column.name
+        )
+        if column.name in in_path
+        else F.col(quoted(column.name))
+        for column in columns
+    ]
+    return joined.select(
+        *selected, position.alias(POSITION_COLUMN), op.alias(OP_COLUMN), FILE_COLUMN
+    )
+
+
+def _within(stage: Stage) -> Column:
+    place = F.struct(F.col(POSITION_COLUMN), F.col(OP_COLUMN))
+    bound = place >= _place_literal(stage.lower)
+    return bound if stage.upper is None else bound & (place < _place_literal(stage.upper))
+
+
+def _place_literal(place: tuple[int, int]) -> Column:
+    position, op = place
+    return F.struct(
+        F.lit(position).cast("bigint").alias(POSITION_COLUMN),
+        F.lit(op).cast("int").alias(OP_COLUMN),
+    )
+
+
+def last_operations(
+    session: SparkSession, root: str, definition: TableDefinition, stage: Stage
+) -> DataFrame:
+    """Keep the last upsert or delete of each key of a stage.
+
+    **Shape:** the table's columns (NULL beside the keys where deleted), one row a key; then
+    position, op and `DELETED_COLUMN`.
+
+    Raises:
+        ApplyError: The table has no keys (definite).
+    """
+    if not definition.keys:
+        raise ApplyError(
+            f"table {definition.name!r} has no keys, yet the log holds upserts or deletes by key",
+            table=definition.name,
+        )
+    keys = [column for column in definition.columns if column.name in definition.keys]
+    frames = []
+    for kind, columns in (
+        (OperationKind.UPSERT, definition.columns),
+        (OperationKind.DELETE_KEYS, keys),
+    ):
+        pieces = [piece for piece in stage.keyed if piece.effect.kind == kind]
+        if pieces:
+            frame = rows_of(session, root, columns, pieces, stage)
+            absent = {
+                column.name: F.lit(None).cast(column.type)
+                for column in definition.columns
+                if column not in columns
+            }
+            deleted = F.lit(kind is OperationKind.DELETE_KEYS)
+            frames.append(frame.withColumns({**absent, DELETED_COLUMN: deleted}))
+    rows = reduce(lambda left, right: left.unionByName(right), frames)
+    names = [quoted(column.name) for column in definition.columns]
+    carried = F.struct(*names, POSITION_COLUMN, OP_COLUMN, DELETED_COLUMN)
+    # Two rows of one key in one operation are refused at submit.  Should they come all the same,
+    # their hashes decide, so that every site takes the same one.
+    order = F.struct(
+        POSITION_COLUMN,
+        OP_COLUMN,
+        row_hash(definition.columns, 0).alias("hash0"),
+        row_hash(definition.columns, 1).alias("hash1"),
+    )
+    key_names = [quoted(key) for key in definition.keys]
+    folded = rows.groupBy(*[F.col(key) for key in key_names]).agg(
+        F.max_by(carried, order).alias("last")
+    )
+    return folded.select("last.*")
+
+
+def concerned_files(appended: DataFrame, last: DataFrame, keys: Sequence[str]) -> set[str]:
+    """Return the files with a row that a later keyed operation removes; one Spark job."""
+    found = appended.join(_lasts(last, keys), _later(keys), "left_semi")
+    return {row[0] for row in found.select(FILE_COLUMN).distinct().collect()}
+
+
+def survivors(appended: DataFrame, last: DataFrame, keys: Sequence[str]) -> DataFrame:
+    """Return appended rows that no later keyed operation removes; rows with NULL keys stay."""
+    return appended.join(_lasts(last, keys), _later(keys), "left_anti")
+
+
+def dropped(appended: DataFrame, last: DataFrame, keys: Sequence[str]) -> DataFrame:
+    """Return appended rows that a later keyed operation removes."""
+    return appended.join(_lasts(last, keys), _later(keys), "left_semi")
+
+
+def matched(target: DataFrame, last: DataFrame, keys: Sequence[str]) -> DataFrame:
+    """Return the rows of a table whose key a stage upserts or deletes."""
+    lasts = _lasts(last, keys)
+    same = [F.col(quoted(key)) == F.col(quoted(_LAST_PREFIX + key)) for key in keys]
+    return target.join(lasts, same, "left_semi")
+
+
+def signatures_of(
+    frames: Iterable[tuple[str, DataFrame, TableDefinition]],
+) -> dict[str, TableSignature]:
+    """Count the signatures of several sets of rows, by tag, in one Spark job."""
+    counted = [
+        frame.agg(*signature_columns(definition)).withColumn(_TAG_COLUMN, F.lit(tag))
+        for tag, frame, definition in frames
+    ]
+    if not counted:
+        return {}
+    rows = reduce(lambda left, right: left.unionByName(right), counted).collect()
+    return {row[_TAG_COLUMN]: signature_from(row) for row in rows}
+
+
+def join_path(root: str, file: StagedFile) -> str:
+    """Return the absolute path of a payload file."""
+    return f"{root}/{file.path}"
+
+
+def quoted_path(path: str) -> str:
+    """Return an absolute path as `FILE_COLUMN` shows it: quoted like a URI, without scheme."""
+    # java.net.URI quotes what is not allowed in a path but leaves letters of all scripts alone.
+    return "".join(char if ord(char) > 127 else quote(char, safe=_URI_SAFE) for char in path)
+
+
+def _lasts(last: DataFrame, keys: Sequence[str]) -> DataFrame:
+    """Return keys and places of the last operations under names of their own."""
+    return last.select(
+        *[F.col(quoted(key)).alias(_LAST_PREFIX + key) for key in keys],
+        F.col(POSITION_COLUMN).alias(_LAST_PREFIX + "position"),
+        F.col(OP_COLUMN).alias(_LAST_PREFIX + "op"),
+    )
+
+
+def _later(keys: Sequence[str]) -> Column:
+    same = [F.col(quoted(key)) == F.col(quoted(_LAST_PREFIX + key)) for key in keys]
+    position, op = F.col(_LAST_PREFIX + "position"), F.col(_LAST_PREFIX + "op")
+    later = (position > F.col(POSITION_COLUMN)) | (
+        (position == F.col(POSITION_COLUMN)) & (op > F.col(OP_COLUMN))
+    )
+    return reduce(lambda left, right: left & right, same, later)
+
+
+def _escape_glob(path: str) -> str:
+    """Escape what Hadoop would read as a pattern."""
+    return "".join("\\" + char if char in "{}[]*?\\" else char for char in path)

@@ -1,0 +1,310 @@
+"""Commits that Spark makes: MERGE of a stage's keyed rows, and clearing by predicate.
+
+A stage's MERGE removes every row whose key it upserts or deletes and inserts exactly one row for
+each key whose last operation is an upsert, so that duplicates by key never depend on layout.  The
+rows that go away are counted by a semi-join of the pinned version before (protocol S2b), so that
+the new signature goes into the same commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import reduce
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from delta.tables import DeltaTable
+from pyspark.sql import functions as F
+from pyspark.storagelevel import StorageLevel
+
+from sparktxlog.errors import InvariantViolation
+from sparktxlog.model.signature import EMPTY_SIGNATURE, TableSignature
+from sparktxlog.worker.apply.batches import Piece, Stage
+from sparktxlog.worker.apply.fold import (
+    DELETED_COLUMN,
+    concerned_files,
+    dropped,
+    join_path,
+    last_operations,
+    matched,
+    quoted_path,
+    rows_of,
+    signatures_of,
+    survivors,
+)
+from sparktxlog.worker.apply.signatures import quoted
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from sparktxlog.model.operation import StagedFile
+    from sparktxlog.model.table import TableDefinition
+
+_APP_ID = "spark.databricks.delta.write.txnAppId"
+_TXN_VERSION = "spark.databricks.delta.write.txnVersion"
+_USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+
+#: Fixed for all rows processed by a worker, so that every site evaluates alike.
+SESSION_SETTINGS = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.caseSensitive": "false",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.databricks.delta.snapshotPartitions": "2",
+    # The source is read from files that never change: it needs no copy of its own.
+    "spark.databricks.delta.merge.materializeSource": "none",
+    # Listing given files is no work for a Spark job.
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
+    # Nobody else may commit on the worker's behalf.
+    "spark.databricks.delta.autoCompact.enabled": "false",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitMark:
+    """What makes a commit of Spark own and exactly once."""
+
+    app_id: str
+    txn_version: int
+
+
+def applier_session(spark: SparkSession) -> SparkSession:
+    """Return a session of the worker's own: `txn` settings are shared by all users of one."""
+    session = spark.newSession()
+    for name, value in SESSION_SETTINGS.items():
+        session.conf.set(name, value)
+    return session
+
+
+@contextmanager
+def marked(session: SparkSession, mark: CommitMark, user_metadata: str) -> Iterator[None]:
+    """Put `txn` and metadata into whatever the session commits inside the block."""
+    session.conf.set(_APP_ID, mark.app_id)
+    session.conf.set(_TXN_VERSION, str(mark.txn_version))
+    session.conf.set(_USER_METADATA, user_metadata)
+    try:
+        yield
+    finally:
+        for name in (_APP_ID, _TXN_VERSION, _USER_METADATA):
+            session.conf.unset(name)
+
+
+@contextmanager
+def tagged(session: SparkSession, act: str, table: str) -> Iterator[None]:
+    """Tag the Spark jobs of a block: the UI, the event log and `interruptTag` know them by it."""
+    tag = f"sparktxlog:{act}:{table}"
+    session.addTag(tag)
+    try:
+        yield
+    finally:
+        session.removeTag(tag)
+
+
+class StageRows:
+    """The rows of a stage that Spark has to touch; a context that releases what it persisted."""
+
+    def __init__(
+        self,
+        session: SparkSession,
+        payload_root: Path,
+        table: Path,
+        definition: TableDefinition,
+        stage: Stage,
+    ) -> None:
+        self._session = session
+        self._root = str(payload_root)
+        self._table = str(table)
+        self._definition = definition
+        self._stage = stage
+        self._last: DataFrame | None = None
+        self._touched: tuple[Piece, ...] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._last is not None:
+            _release(self._last)
+
+    def untouched_files(self) -> list[StagedFile]:
+        """Return the appended files that can be placed as they are, in the log's order."""
+        touched = {file.path for piece in self._touched_pieces() for file in piece.effect.files}
+        return [
+            file
+            for piece in self._stage.whole
+            for file in piece.effect.files
+            if file.path not in touched
+        ]
+
+    def delta(self) -> TableSignature:
+        """Count what the MERGE changes in the signature, whole appended pieces left out.
+
+        These count as claimed, or as counted once, whichever way their files take; those of
+        their rows that vanish are subtracted here.
+        """
+        frames: list[tuple[str, DataFrame]] = []
+        last, keys = self._last_operations(), self._definition.keys
+        partial = self._appended(self._stage.partial)
+        if last is not None:
+            target = read_newest(self._session, self._table)
+            frames.append(("removed", matched(target, last, keys)))
+            frames.append(("inserted", last.where(~F.col(DELETED_COLUMN))))
+            touched = self._appended(self._touched_pieces())
+            if touched is not None:
+                frames.append(("dropped", dropped(touched, last, keys)))
+        if partial is not None:
+            kept = partial if last is None else survivors(partial, last, keys)
+            frames.append(("partial", kept))
+        found = signatures_of((tag, frame, self._definition) for tag, frame in frames)
+        gained = found.get("inserted", EMPTY_SIGNATURE) + found.get("partial", EMPTY_SIGNATURE)
+        lost = found.get("removed", EMPTY_SIGNATURE) + found.get("dropped", EMPTY_SIGNATURE)
+        return gained - lost
+
+    def commit(self, mark: CommitMark, user_metadata: str) -> None:
+        """MERGE the stage's keyed rows and the appended rows of touched files."""
+        last = self._last_operations()
+        inserted = self._inserted(last)
+        with marked(self._session, mark, user_metadata):
+            if last is None:
+                inserted.write.format("delta").mode("append").save(self._table)
+                return
+            deleting = last.select(
+                *[
+                    F.col(quoted(column.name))
+                    if column.name in self._definition.keys
+                    else F.lit(None).cast(column.type).alias(column.name)
+                    for column in self._definition.columns
+                ],
+                F.lit(True).alias(DELETED_COLUMN),
+            )
+            source = deleting.unionByName(inserted.withColumn(DELETED_COLUMN, F.lit(False)))
+            names = [quoted(column.name) for column in self._definition.columns]
+            (
+                DeltaTable.forPath(self._session, self._table)
+                .alias("t")
+                .merge(source.alias("s"), self._condition())
+                .whenMatchedDelete()
+                .whenNotMatchedInsert(
+                    condition=f"NOT s.{DELETED_COLUMN}",
+                    values={name: F.col(f"s.{name}") for name in names},
+                )
+                .execute()
+            )
+
+    def _inserted(self, last: DataFrame | None) -> DataFrame:
+        """Return the rows to insert: last upserts, and appended rows of files not placed."""
+        names = [quoted(column.name) for column in self._definition.columns]
+        frames = []
+        if last is not None:
+            frames.append(last.where(~F.col(DELETED_COLUMN)).select(*names))
+        appended = self._appended([*self._stage.partial, *self._touched_pieces()])
+        if appended is not None:
+            kept = appended if last is None else survivors(appended, last, self._definition.keys)
+            frames.append(kept.select(*names))
+        return reduce(lambda left, right: left.unionByName(right), frames)
+
+    def _condition(self) -> Column:
+        same = [
+            F.col(f"t.{quoted(key)}") == F.col(f"s.{quoted(key)}") for key in self._definition.keys
+        ]
+        return reduce(lambda left, right: left & right, same, F.col(f"s.{DELETED_COLUMN}"))
+
+    def _last_operations(self) -> DataFrame | None:
+        if self._last is None and self._stage.keyed:
+            folded = last_operations(self._session, self._root, self._definition, self._stage)
+            # Used several times.  A persisted frame would not do: MERGE refuses cached sources.
+            self._last = folded.localCheckpoint(storageLevel=StorageLevel.MEMORY_AND_DISK)
+        return self._last
+
+    def _touched_pieces(self) -> tuple[Piece, ...]:
+        """Return whole appended pieces, cut down to files with a row that vanishes."""
+        if self._touched is None:
+            self._touched = self._find_touched()
+        return self._touched
+
+    def _find_touched(self) -> tuple[Piece, ...]:
+        last = self._last_operations()
+        latest = max((piece.effect.last for piece in self._stage.keyed), default=0)
+        candidates = [piece for piece in self._stage.whole if piece.effect.first <= latest]
+        appended = self._appended(candidates)
+        if last is None or appended is None:
+            return ()
+        found = concerned_files(appended, last, self._definition.keys)
+        touched = []
+        for piece in candidates:
+            files = tuple(
+                file
+                for file in piece.effect.files
+                if quoted_path(join_path(self._root, file)) in found
+            )
+            if files:
+                touched.append(replace(piece, effect=replace(piece.effect, files=files)))
+        if sum(len(piece.effect.files) for piece in touched) != len(found):
+            raise InvariantViolation(
+                f"table {self._definition.name!r}: Spark names files that the log does not: "
+                f"{sorted(found)[:3]}",
+                table=self._definition.name,
+            )
+        return tuple(touched)
+
+    def _appended(self, pieces: Sequence[Piece]) -> DataFrame | None:
+        if not pieces:
+            return None
+        return rows_of(self._session, self._root, self._definition.columns, pieces, self._stage)
+
+
+def _release(checkpointed: DataFrame) -> None:
+    """Free the blocks of a local checkpoint now, not when the JVM happens to collect garbage."""
+    checkpointed._jdf.queryExecution().analyzed().rdd().unpersist(False)
+
+
+def count_unclaimed(
+    session: SparkSession,
+    payload_root: Path,
+    stages: Iterable[tuple[TableDefinition, Stage]],
+) -> dict[tuple[str, int], TableSignature]:
+    """Count appended rows for which no submitter gave a claim, by table and stage: one Spark job.
+
+    Without such rows Spark is not asked at all.
+    """
+    frames = []
+    for definition, stage in stages:
+        pieces = [piece for piece in stage.whole if not piece.claimed]
+        if pieces:
+            rows = rows_of(session, str(payload_root), definition.columns, pieces)
+            frames.append((f"{definition.name}/{stage.index}", rows, definition))
+    found = signatures_of(frames)
+    return {(tag.split("/")[0], int(tag.split("/")[1])): found[tag] for tag in found}
+
+
+def matching_rows(session: SparkSession, table: Path, predicate: str) -> DataFrame:
+    """Return the rows of a table that a predicate holds for."""
+    return read_newest(session, str(table)).where(predicate)
+
+
+def delete_rows(
+    session: SparkSession,
+    table: Path,
+    predicate: str | None,
+    mark: CommitMark,
+    user_metadata: str,
+) -> None:
+    """Remove rows, all of them without a predicate."""
+    with marked(session, mark, user_metadata):
+        DeltaTable.forPath(session, str(table)).delete(predicate)
+
+
+def read_newest(session: SparkSession, table: str) -> DataFrame:
+    """Read a table that only this worker writes.
+
+    Asking for the version would make Delta compute its snapshot anew, in two Spark jobs.  Should
+    somebody else write meanwhile, the examination after the step finds it, and the table stops.
+    """
+    return session.read.format("delta").load(table)
+
+
+def read_version(session: SparkSession, table: str, version: int) -> DataFrame:
+    """Read a table as it was at a version."""
+    return session.read.format("delta").option("versionAsOf", version).load(table)

@@ -1,0 +1,189 @@
+"""What a power cut leaves of a table's commits: each step is settled, and torn ones are undone.
+
+Neither engine calls fsync.  So the worker brings a step's commit, the files it adds and the
+checkpoints that came with it to the disk before it begins the next one, and its state follows at
+the end of the batch.  Versions behind the recorded one are *unsettled*: after a crash any of them
+may be torn.  If one is, all of them are removed, and the batch is done again from the recorded one.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from sparktxlog.storage.durability import rewrite_file, sync_directory, sync_file, sync_parents
+from sparktxlog.worker.apply.batches import Batch
+from sparktxlog.worker.apply.tables import (
+    check_expected,
+    commit_path,
+    files_of,
+    read_actions,
+    read_commit,
+)
+
+_logger = logging.getLogger(__name__)
+
+#: A file of the log, or Hadoop's checksum of one; of a compacted range the last version counts.
+_NUMBERED = re.compile(r"\.?(?:\d{20}\.)?(\d{20})\.")
+_LAST_CHECKPOINT = "_last_checkpoint"
+_SIDECARS = "_sidecars"
+_PARQUET_END = (b"PAR1", b"PARE")
+
+
+def settle(table: Path, first: int, last: int, *, found: bool = False) -> None:
+    """Make commits `first … last` of a table durable: their files, and checkpoints of them.
+
+    Args:
+        found: They were found after a failure.  If that was an fsync, the system takes pages for
+            written that are not, so what the worker itself wrote is written once more in its place.
+
+    Raises:
+        OSError: A file is not there, or the disk failed.
+    """
+    files: list[Path] = []
+    for version in range(first, last + 1):
+        commit = read_commit(table, version)
+        written = [commit_path(table, version), *(table / name for name in commit.added)]
+        there = [path for path in written if path.exists()]
+        files += there
+        if found and commit.own is not None:
+            for path in there:
+                # Linked files were made durable when the node took them in.
+                if path.stat().st_nlink == 1:
+                    rewrite_file(path)
+    checkpoint = _checkpoint_version(table / "_delta_log")
+    if first <= (checkpoint or -1) <= last:
+        files += _checkpoint_files(table / "_delta_log", f"{checkpoint:020}.checkpoint*")
+    for path in files:
+        sync_file(path)
+        checksum = _checksum(path)
+        if checksum.exists():
+            sync_file(checksum)
+    sync_parents([*files, table / "_delta_log" / _LAST_CHECKPOINT], table)
+
+
+def _checkpoint_files(log: Path, pattern: str) -> list[Path]:
+    files = [log / _LAST_CHECKPOINT, *log.glob(pattern)]
+    if (log / _SIDECARS).is_dir():
+        files += (log / _SIDECARS).iterdir()
+    return files
+
+
+def _checksum(path: Path) -> Path:
+    """Return where Hadoop's local file system keeps the checksum of a file."""
+    return path.with_name(f".{path.name}.crc")
+
+
+def undo_torn(
+    table: Path, recorded: int, lineage: str, batch: Batch | None, name: str
+) -> list[int]:
+    """Remove all versions behind the recorded one if a power cut tore one; return them.
+
+    Where none is torn they stay; torn checkpoints and checksums, which nothing needs, go.
+
+    Args:
+        batch: The batch under way, whose commits are expected; None = none are.
+
+    Raises:
+        DivergedError: A whole one is somebody else's: nothing is removed (definite).
+    """
+    log = table / "_delta_log"
+    found = sorted(_unsettled(log, recorded), reverse=True) if log.is_dir() else []
+    if not found:
+        return []
+    commits = sorted(number for number, path in found if path == commit_path(table, number))
+    if commits == list(range(recorded + 1, recorded + 1 + len(commits))) and _are_whole(
+        table, commits
+    ):
+        _drop_torn_checkpoints(log, recorded)
+        for number, path in found:
+            if path.name.startswith("."):
+                path.unlink(missing_ok=True)
+            if number in commits and path == commit_path(table, number):
+                for added in read_commit(table, number).added:
+                    _checksum(table / added).unlink(missing_ok=True)
+        return []
+    for number in commits:
+        if read_actions(commit_path(table, number)) is not None:
+            check_expected(read_commit(table, number), batch, lineage, name)
+    _logger.warning("table %s: versions %s are torn, and done again", name, commits)
+    # The newest first: what a kill leaves meanwhile is found in the same way.
+    for _, path in found:
+        path.unlink(missing_ok=True)
+    checkpoint = _checkpoint_version(log)
+    if checkpoint is None or checkpoint > recorded:
+        _drop_last_checkpoint(log)
+    sync_directory(log)
+    return commits
+
+
+def _unsettled(log: Path, recorded: int) -> Iterator[tuple[int, Path]]:
+    for path in log.iterdir():
+        match = _NUMBERED.match(path.name)
+        if match and int(match[1]) > recorded:
+            yield int(match[1]), path
+
+
+def _are_whole(table: Path, versions: list[int]) -> bool:
+    removed: set[str] = set()
+    for version in reversed(versions):
+        actions = read_actions(commit_path(table, version))
+        if actions is None:
+            return False
+        for action in actions:
+            add = action.get("add")
+            # What a later one replaced may be gone from the disk by now.
+            if add is not None and add["path"] not in removed and not _is_whole(table, add):
+                return False
+        removed |= {action["remove"]["path"] for action in actions if "remove" in action}
+    return True
+
+
+def _is_whole(table: Path, add: dict[str, Any]) -> bool:
+    data, *vectors = files_of(add)
+    try:
+        with open(table / data, "rb") as file:
+            if file.seek(0, 2) != add["size"]:
+                return False
+            file.seek(max(0, add["size"] - 4))
+            if data.endswith(".parquet") and file.read(4) not in _PARQUET_END:
+                return False
+        vector = add.get("deletionVector") or {}
+        needed = int(vector.get("offset") or 0) + int(vector.get("sizeInBytes") or 0)
+        return all((table / name).stat().st_size >= needed for name in vectors)
+    except FileNotFoundError:
+        return False
+
+
+def _checkpoint_version(log: Path) -> int | None:
+    """Return the version that `_last_checkpoint` names, None if it is not there or torn."""
+    try:
+        return int(json.loads((log / _LAST_CHECKPOINT).read_bytes())["version"])
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _drop_last_checkpoint(log: Path) -> None:
+    for path in (log / _LAST_CHECKPOINT, _checksum(log / _LAST_CHECKPOINT)):
+        path.unlink(missing_ok=True)
+
+
+def _drop_torn_checkpoints(log: Path, recorded: int) -> None:
+    """Drop torn checkpoints of unsettled versions; the commits they stand for are there."""
+    for number, path in sorted(_unsettled(log, recorded)):
+        if ".checkpoint." in path.name and path.suffix == ".parquet":
+            try:
+                pq.read_metadata(path)
+            except (OSError, pa.ArrowException):
+                for part in log.glob(f"{number:020}.checkpoint*"):
+                    part.unlink(missing_ok=True)
+    version = _checkpoint_version(log)
+    if version is None or not any(log.glob(f"{version:020}.checkpoint*")):
+        _drop_last_checkpoint(log)

@@ -1,0 +1,306 @@
+"""The Delta commits of one table in one batch, each done once however often it is tried.
+
+A step's commit carries its number and the table's signature after it.  After a crash the last own
+commit of the batch in the table's log says how far it got and with which signature to go on.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from deltalake.exceptions import DeltaError
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+
+from sparktxlog.codec.arrow import arrow_schema
+from sparktxlog.codec.predicate import evaluable
+from sparktxlog.errors import ApplyError, DiskFullError
+from sparktxlog.model.signature import EMPTY_SIGNATURE, TableSignature
+from sparktxlog.model.table import TableDefinition
+from sparktxlog.worker.apply.batches import Batch, Clear, Stage, Step, StepKind, TablePlan
+from sparktxlog.worker.apply.deltalog import forget_log
+from sparktxlog.worker.apply.merging import (
+    CommitMark,
+    StageRows,
+    count_unclaimed,
+    delete_rows,
+    matching_rows,
+    tagged,
+)
+from sparktxlog.worker.apply.placing import Placer
+from sparktxlog.worker.apply.settling import settle, undo_torn
+from sparktxlog.worker.apply.signatures import signature_of
+from sparktxlog.worker.apply.tables import (
+    OwnCommit,
+    app_id,
+    check_recorded,
+    commit_path,
+    create_table,
+    newest_version,
+    own_progress,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: What the system says of a full disk, and of a user's share of it.
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+#: Signatures of appended rows that carry no claim, by table and stage.
+Counted = Mapping[tuple[str, int], TableSignature]
+
+
+@dataclass(slots=True, kw_only=True)
+class TableProgress:
+    """A table while a batch is applied to it."""
+
+    definition: TableDefinition
+    #: Version that the replica's state holds; -1 = the table is not there yet.
+    recorded: int = -1
+    #: Newest version.
+    version: int = -1
+    signature: TableSignature = EMPTY_SIGNATURE
+    #: Number of the batch's last step done, -1 = none.
+    done: int = -1
+    #: No step of the batch is left.
+    finished: bool = False
+
+    @property
+    def name(self) -> str:
+        """Name of the table."""
+        return self.definition.name
+
+
+class TableSteps:
+    """Does what a batch's plan says to tables of one lake.
+
+    Args:
+        session: The applier's own session.
+        lake: Root of the replica's tables.
+        payload_root: Payload store that node and worker share.
+        lineage: Of the log; names the worker's commits.
+    """
+
+    def __init__(self, session: SparkSession, lake: Path, payload_root: Path, lineage: str) -> None:
+        self._session = session
+        self._lake = lake
+        self._payload_root = payload_root
+        self._lineage = lineage
+        self._placer = Placer(lake, payload_root)
+        #: Table → version, inode and time of the newest commit that was examined.
+        self._examined: dict[str, tuple[int, int, int]] = {}
+        #: Tables whose torn commits were looked for: a process tears none that it survives.
+        self._looked_at: set[str] = set()
+
+    def find_progress(self, progress: TableProgress, batch: Batch | None) -> None:
+        """Examine commits after the recorded version: own ones of `batch`, or foreign ones.
+
+        What a power cut tore is undone; what is left of the batch is durable afterwards.
+
+        Raises:
+            DivergedError: Somebody else wrote to the table (definite).
+        """
+        name, recorded = progress.name, progress.recorded
+        if name not in self._looked_at:
+            with failures_named(name):
+                if undo_torn(self._lake / name, recorded, self._lineage, batch, name):
+                    forget_log(self._session, self._lake / name)
+            self._looked_at.add(name)
+        progress.version, own = self._examine(progress, batch)
+        if progress.version > recorded:
+            with failures_named(name):
+                settle(self._lake / name, recorded + 1, progress.version, found=True)
+        if own is not None:
+            progress.done = own.step
+            progress.finished = own.last
+            progress.signature = TableSignature.from_text(own.signature)
+
+    def count_unclaimed(self, batch: Batch, working: Mapping[str, TableProgress]) -> Counted:
+        """Count appended rows without claim, of all tables not finished; at most one Spark job."""
+        stages = [
+            (working[name].definition, stage)
+            for name, plan in batch.tables.items()
+            if name in working and not working[name].finished
+            for stage in plan.stages
+        ]
+        with failures_named(", ".join(batch.tables)), tagged(self._session, "count", "appends"):
+            return count_unclaimed(self._session, self._payload_root, stages)
+
+    def apply(
+        self, batch: Batch, plan: TablePlan, progress: TableProgress, counted: Counted
+    ) -> None:
+        """Do the steps of a table that are not done yet, durably.
+
+        Raises:
+            DivergedError: Somebody else wrote to the table meanwhile (definite).
+            ApplyError: A step failed; those before it stand, and are not done again.
+        """
+        with failures_named(plan.table):
+            self._do_steps(batch, plan, progress, counted)
+            # Others may have written between the examination before and a step's commit.
+            self._examine(progress, batch)
+
+    def _examine(
+        self, progress: TableProgress, batch: Batch | None
+    ) -> tuple[int, OwnCommit | None]:
+        name, recorded = progress.name, progress.recorded
+        table = self._lake / name
+        if self._examined.get(name) != _identity(table, recorded):
+            check_recorded(table, recorded, self._lineage, name)
+        newest, own = own_progress(table, recorded, self._lineage, batch, name)
+        self._examined[name] = _identity(table, newest)
+        return newest, own
+
+    def _do_steps(
+        self, batch: Batch, plan: TablePlan, progress: TableProgress, counted: Counted
+    ) -> None:
+        steps = plan.steps()
+        for stage in (None, *plan.stages):
+            remaining = [
+                step
+                for step in steps
+                if step.stage is stage and step.number > progress.done and not progress.finished
+            ]
+            if stage is None:
+                for step in remaining:
+                    self.run_step(batch, step, progress, None, EMPTY_SIGNATURE)
+            elif remaining:
+                appended = _appended(stage, counted.get((plan.table, stage.index)))
+                self._apply_stage(batch, remaining, stage, progress, appended)
+
+    def _apply_stage(
+        self,
+        batch: Batch,
+        remaining: list[Step],
+        stage: Stage,
+        progress: TableProgress,
+        appended: TableSignature,
+    ) -> None:
+        table = self._lake / progress.name
+        with StageRows(
+            self._session, self._payload_root, table, progress.definition, stage
+        ) as rows:
+            for step in remaining:
+                if step.number <= progress.done:
+                    continue
+                if step.kind is StepKind.MERGE and stage.whole and not rows.untouched_files():
+                    # The MERGE takes all appended rows: it stands for the placing as well.
+                    step = replace(remaining[-1], kind=StepKind.MERGE)
+                    self.run_step(batch, step, progress, rows, appended)
+                elif step.kind is StepKind.PLACE:
+                    self.run_step(batch, step, progress, rows, appended)
+                else:
+                    self.run_step(batch, step, progress, rows, EMPTY_SIGNATURE)
+
+    def run_step(
+        self,
+        batch: Batch,
+        step: Step,
+        progress: TableProgress,
+        rows: StageRows | None,
+        appended: TableSignature,
+    ) -> None:
+        """Make one Delta commit, durably, and move the table's progress behind it.
+
+        Args:
+            rows: Of the step's stage; None for CREATE.
+            appended: Signature of appended files that the step takes in as a whole.
+        """
+        table = self._lake / progress.name
+        version, before = progress.version, progress.signature + appended
+        mark = CommitMark(
+            app_id=app_id(self._lineage, progress.name), txn_version=batch.txn_version(step.number)
+        )
+
+        def describe(signature: TableSignature) -> str:
+            own = OwnCommit.of(batch, self._lineage, progress.name, step, signature)
+            return own.to_text()
+
+        with tagged(self._session, step.kind.value, progress.name):
+            if step.kind is StepKind.CREATE:
+                after = EMPTY_SIGNATURE
+                txn = {"appId": mark.app_id, "version": mark.txn_version}
+                create_table(table, progress.definition, describe(after), txn)
+            elif step.kind is StepKind.CLEAR:
+                assert step.stage is not None
+                after, predicate = EMPTY_SIGNATURE, None
+                if step.stage.clear is Clear.MATCHING:
+                    schema = arrow_schema(progress.definition)
+                    predicate = evaluable(step.stage.predicate, schema)
+                    gone = matching_rows(self._session, table, predicate)
+                    after = before - signature_of(gone, progress.definition)
+                delete_rows(self._session, table, predicate, mark, describe(after))
+            elif step.kind is StepKind.MERGE:
+                assert rows is not None
+                after = before + rows.delta()
+                rows.commit(mark, describe(after))
+            else:
+                assert rows is not None
+                after = before
+                self._placer.place(
+                    progress.definition,
+                    rows.untouched_files(),
+                    app_id=mark.app_id,
+                    txn_version=mark.txn_version,
+                    user_metadata=describe(after),
+                )
+        progress.version = newest_version(table, version)
+        # The next step must not outlive this one.
+        settle(table, version + 1, progress.version)
+        progress.signature, progress.done, progress.finished = after, step.number, step.last
+
+
+def _identity(table: Path, version: int) -> tuple[int, int, int]:
+    """Return what tells a version's commit from that of a table in its place."""
+    try:
+        status = commit_path(table, version).stat()
+    except FileNotFoundError:
+        return version, 0, 0
+    return version, status.st_ino, status.st_mtime_ns
+
+
+@contextmanager
+def failures_named(table: str) -> Iterator[None]:
+    """Turn what Spark, delta-rs and the disk raise into an error that names the table.
+
+    Raises:
+        DiskFullError: No space is left (definite); nothing of the table has to be repaired.
+        ApplyError: All else.
+    """
+    try:
+        yield
+    except (PySparkException, Py4JError, DeltaError, OSError) as error:
+        text = " ".join(str(error).split("\n")[:3])[:600]
+        if _is_full(error):
+            raise DiskFullError(
+                f"table {table}: no space left on the disk of the lake: {text}",
+                hint="Free space there; the worker goes on from the last whole state.",
+                table=table,
+            ) from error
+        raise ApplyError(
+            f"table {table}: {type(error).__name__}: {text}",
+            hint="Tables keep their last whole state; the worker may be started again.",
+            table=table,
+        ) from error
+
+
+def _is_full(error: Exception) -> bool:
+    # Spark and delta-rs pass on the system's words only.
+    if isinstance(error, OSError):
+        return error.errno in _FULL
+    return any(os.strerror(number) in str(error) for number in _FULL)
+
+
+def _appended(stage: Stage, counted: TableSignature | None) -> TableSignature:
+    """Add up what a stage's whole appended pieces bring: as claimed, or as counted here."""
+    total = counted or EMPTY_SIGNATURE
+    for piece in stage.whole:
+        if piece.claimed:
+            total += TableSignature.from_text(piece.effect.claim)
+    return total

@@ -1,0 +1,364 @@
+"""The replica's Delta tables: creating them, their commits, and whose commits these are.
+
+Versions newer than the recorded one are examined before each batch.  A commit is *own* when its
+`userMetadata` names this lineage and table; one that changes neither data nor metadata
+(OPTIMIZE, VACUUM, checkpoints) is accepted; any other stops the table as diverged.  So is
+RESTORE, which brings back old rows but keeps the `txn` versions of what it undid, and would
+otherwise make the worker skip what is missing.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import pwd
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeGuard
+from urllib.parse import unquote
+
+from deltalake import Schema
+
+from sparktxlog.codec.arrow import arrow_schema
+from sparktxlog.errors import ApplyError, DivergedError
+from sparktxlog.model.signature import TableSignature
+from sparktxlog.model.table import TableDefinition
+from sparktxlog.storage.durability import sync_directory
+from sparktxlog.worker.apply.batches import Batch, Step
+
+_METADATA_KEY = "sparktxlog"
+_DIGITS_AND_LETTERS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+#: Delta names the files of deletion vectors in Z85, an alphabet that Python 3.11 lacks.
+_Z85_TO_B85 = str.maketrans(
+    _DIGITS_AND_LETTERS + ".-:+=^!/*?&<>()[]{}@%$#",
+    "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnCommit:
+    """What a worker writes into each of its commits, and reads back after a crash."""
+
+    lineage: str
+    epoch: int
+    table: str
+    first: int
+    last_position: int
+    from_hash: str
+    to_hash: str
+    step: int
+    #: Whether the batch's last step for the table.
+    last: bool
+    #: Signature of the table after the commit.
+    signature: str
+    #: For the commit of a copy: which, and from which node; empty for a batch's.
+    copy_id: str = ""
+    donor: str = ""
+
+    @classmethod
+    def of(
+        cls, batch: Batch, lineage: str, table: str, step: Step, signature: TableSignature
+    ) -> OwnCommit:
+        """Describe a step's commit."""
+        return cls(
+            lineage=lineage,
+            epoch=batch.epoch,
+            table=table,
+            first=batch.first,
+            last_position=batch.last,
+            from_hash=batch.from_hash,
+            to_hash=batch.to_hash,
+            step=step.number,
+            last=step.last,
+            signature=signature.to_text(),
+        )
+
+    def to_text(self) -> str:
+        """Return the commit's `userMetadata`."""
+        content = {
+            "lineage": self.lineage,
+            "epoch": self.epoch,
+            "table": self.table,
+            "from": self.first,
+            "to": self.last_position,
+            "step": self.step,
+            "last": self.last,
+            "from_hash": self.from_hash,
+            "to_hash": self.to_hash,
+            "signature": self.signature,
+        }
+        if self.copy_id:
+            content |= {"copy_id": self.copy_id, "donor": self.donor}
+        return json.dumps({_METADATA_KEY: content}, separators=(",", ":"))
+
+    @classmethod
+    def from_text(cls, text: object) -> OwnCommit | None:
+        """Read what `to_text` wrote; None for the metadata of others."""
+        if not isinstance(text, str) or _METADATA_KEY not in text:
+            return None
+        try:
+            content = json.loads(text)[_METADATA_KEY]
+            return cls(
+                lineage=content["lineage"],
+                epoch=content["epoch"],
+                table=content["table"],
+                first=content["from"],
+                last_position=content["to"],
+                from_hash=content["from_hash"],
+                to_hash=content["to_hash"],
+                step=content["step"],
+                last=content["last"],
+                signature=content["signature"],
+                copy_id=content.get("copy_id", ""),
+                donor=content.get("donor", ""),
+            )
+        except (ValueError, KeyError, TypeError):
+            return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableCommit:
+    """A version of a Delta table, read from its log."""
+
+    version: int
+    own: OwnCommit | None
+    operation: str
+    #: Engine and owner of the file: open source Delta records no user.
+    author: str
+    #: Data files and deletion vectors added, relative to the table.
+    added: tuple[str, ...]
+    #: Rows, schema or properties may differ from the version before.
+    changes: bool
+
+
+def app_id(lineage: str, table: str) -> str:
+    """Return the `txn` application id of a lineage's table."""
+    return f"sparktxlog:{lineage}:{table}"
+
+
+def commit_path(table: Path, version: int) -> Path:
+    """Return the log file of a version."""
+    return table / "_delta_log" / f"{version:020}.json"
+
+
+def newest_version(table: Path, known: int) -> int:
+    """Return the newest version, given one that exists (-1 = none)."""
+    version = known
+    while commit_path(table, version + 1).exists():
+        version += 1
+    return version
+
+
+def read_commit(table: Path, version: int) -> TableCommit:
+    """Read one commit of a table's log.
+
+    Raises:
+        ApplyError: The file is damaged (definite).
+    """
+    path = commit_path(table, version)
+    info: dict[str, Any] = {}
+    added: list[str] = []
+    changes = False
+    actions = read_actions(path)
+    if actions is None:
+        raise ApplyError(f"{path} is damaged", path=str(path))
+    for action in actions:
+        if "commitInfo" in action:
+            info = action["commitInfo"]
+        elif "add" in action:
+            added += files_of(action["add"])
+            changes |= bool(action["add"].get("dataChange", True))
+        elif "remove" in action:
+            changes |= bool(action["remove"].get("dataChange", True))
+        elif "metaData" in action or "protocol" in action:
+            changes = True
+    return TableCommit(
+        version=version,
+        own=OwnCommit.from_text(info.get("userMetadata")),
+        operation=str(info.get("operation") or "unknown"),
+        author=_author(path, info),
+        added=tuple(added),
+        changes=changes,
+    )
+
+
+def read_actions(path: Path) -> list[dict[str, Any]] | None:
+    """Return the actions of a commit's file, None if it is torn."""
+    try:
+        actions = [json.loads(line) for line in path.read_bytes().splitlines() if line.strip()]
+    except ValueError:
+        return None
+    return actions if actions and all(isinstance(action, dict) for action in actions) else None
+
+
+def check_expected(commit: TableCommit, batch: Batch | None, lineage: str, name: str) -> None:
+    """Refuse a commit behind the recorded one that is neither the batch's nor without effect.
+
+    Raises:
+        DivergedError: Somebody else wrote it, or the state in the lake is older (definite).
+    """
+    if is_own(commit.own, lineage, name):
+        if batch is None or commit.own.last_position != batch.last:
+            raise DivergedError(
+                f"table {name!r}: version {commit.version} holds position "
+                f"{commit.own.last_position}, which this replica's state does not know",
+                hint="The state in the lake is older than its tables: restore both together.",
+                table=name,
+                version=commit.version,
+            )
+    elif commit.changes:
+        raise _foreign(commit, commit.version, name, "Write through the log only.  The table")
+
+
+def own_progress(
+    table: Path, recorded: int, lineage: str, batch: Batch | None, name: str
+) -> tuple[int, OwnCommit | None]:
+    """Examine the versions after the recorded one.
+
+    Args:
+        batch: The batch under way, whose commits are expected; None = none are.
+
+    Returns:
+        The newest version, and this batch's last commit among them.
+
+    Raises:
+        DivergedError: Somebody else wrote, or the table went back (definite).
+    """
+    newest = newest_version(table, recorded)
+    progress: OwnCommit | None = None
+    for version in range(recorded + 1, newest + 1):
+        commit = read_commit(table, version)
+        check_expected(commit, batch, lineage, name)
+        if is_own(commit.own, lineage, name):
+            progress = commit.own
+    if recorded >= 0 and newest == recorded and not commit_path(table, recorded).exists():
+        _check_not_gone(table, recorded, name)
+    return newest, progress
+
+
+def check_recorded(table: Path, recorded: int, lineage: str, name: str) -> None:
+    """Refuse a table that took another one's place: its recorded version must be this log's.
+
+    A version that Delta's cleanup removed, or that changed nothing, tells nothing.
+
+    Raises:
+        DivergedError: Somebody else wrote the recorded version (definite).
+    """
+    if recorded < 0 or not commit_path(table, recorded).exists():
+        return
+    commit = read_commit(table, recorded)
+    if commit.changes and not is_own(commit.own, lineage, name):
+        raise _foreign(commit, recorded, name, "Somebody replaced the table.  It")
+
+
+def _foreign(commit: TableCommit, version: int, name: str, advice: str) -> DivergedError:
+    return DivergedError(
+        f"table {name!r}: version {version} was written by {commit.author} "
+        f"({commit.operation}), not by this log",
+        hint=f"{advice} stands still until it is repaired: sparktxlog repair {name}",
+        table=name,
+        version=version,
+        author=commit.author,
+        operation=commit.operation,
+    )
+
+
+def is_own(own: OwnCommit | None, lineage: str, name: str) -> TypeGuard[OwnCommit]:
+    """Return whether a commit is of this log's worker, for this table."""
+    return own is not None and own.lineage == lineage and own.table == name
+
+
+def _check_not_gone(table: Path, recorded: int, name: str) -> None:
+    """Accept a log file that Delta's own cleanup removed, but not a table that went back."""
+    versions = [
+        int(path.name[:20]) for path in (table / "_delta_log").glob("*") if path.name[:20].isdigit()
+    ]
+    if max(versions, default=-1) < recorded:
+        raise DivergedError(
+            f"table {name!r}: version {recorded} is gone",
+            hint="Somebody removed or replaced the table.  It needs a copy.",
+            table=name,
+            version=recorded,
+        )
+
+
+def create_table(table: Path, definition: TableDefinition, user_metadata: str, txn: Any) -> None:
+    """Write a table's version 0 durably, with the least protocol its columns need.
+
+    Written by hand, alike at every site: engines add features and properties of their own taste,
+    which would keep older readers out.
+
+    Args:
+        txn: `txn` action of the commit.
+    """
+    schema = Schema.from_arrow(arrow_schema(definition)).to_json()
+    features = sorted(
+        feature
+        for feature, wanted in (
+            ("deletionVectors", definition.deletion_vectors),
+            ("timestampNtz", '"timestamp_ntz"' in schema),
+        )
+        if wanted
+    )
+    protocol: dict[str, Any] = {"minReaderVersion": 1, "minWriterVersion": 2}
+    if features:
+        protocol = {
+            "minReaderVersion": 3,
+            "minWriterVersion": 7,
+            "readerFeatures": features,
+            "writerFeatures": sorted([*features, "appendOnly", "invariants"]),
+        }
+    properties = {"delta.enableDeletionVectors": "true"} if definition.deletion_vectors else {}
+    metadata = {
+        "id": str(uuid.uuid4()),
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": schema,
+        "partitionColumns": list(definition.partition_by),
+        "configuration": properties,
+    }
+    info = {
+        "operation": "CREATE TABLE",
+        "operationParameters": {"partitionBy": json.dumps(list(definition.partition_by))},
+        "engineInfo": "sparktxlog",
+        "userMetadata": user_metadata,
+    }
+    actions = [{"commitInfo": info}, {"protocol": protocol}, {"metaData": metadata}, {"txn": txn}]
+    log = table / "_delta_log"
+    log.mkdir(parents=True, exist_ok=True)
+    fresh = log / f".{uuid.uuid4().hex}.tmp"
+    with open(fresh, "w", encoding="utf-8") as file:
+        file.writelines(json.dumps(action, separators=(",", ":")) + "\n" for action in actions)
+        file.flush()
+        os.fsync(file.fileno())
+    try:
+        os.link(fresh, commit_path(table, 0))
+    finally:
+        fresh.unlink()
+    for directory in (log, table, table.parent):
+        sync_directory(directory)
+
+
+def files_of(add: dict[str, Any]) -> list[str]:
+    """Return the data file of an add action, and its deletion vector where it has a file.
+
+    Paths are those of the files, relative to the table.
+    """
+    files = [unquote(add["path"])]
+    vector = add.get("deletionVector") or {}
+    if vector.get("storageType") == "u":
+        prefix, encoded = vector["pathOrInlineDv"][:-20], vector["pathOrInlineDv"][-20:]
+        name = uuid.UUID(bytes=base64.b85decode(encoded.translate(_Z85_TO_B85)))
+        files.append(str(Path(prefix) / f"deletion_vector_{name}.bin"))
+    return files
+
+
+def _author(path: Path, info: dict[str, Any]) -> str:
+    try:
+        owner = pwd.getpwuid(path.stat().st_uid).pw_name
+    except (KeyError, OSError):
+        owner = "unknown"
+    user = info.get("userName") or owner
+    engine = info.get("engineInfo") or info.get("clientVersion") or "unknown engine"
+    return f"user {user} with {engine}"

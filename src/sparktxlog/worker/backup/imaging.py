@@ -1,0 +1,250 @@
+"""Backing up a replica: its newest whole batch becomes an image.
+
+    state.json → position, chain hash, table versions → files of these versions → store → manifest
+
+No Spark, no node and no lock of the worker is needed: Delta never changes a file it has written,
+so the versions of the last whole batch stay readable while the worker goes on.  Only VACUUM and
+log cleanup can take files away; then the replica is asked for a newer batch and the backup begins
+anew with what is stored already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from time import time_ns
+
+from sparktxlog.errors import CorruptLogError, DivergedError, NotAppliedError, StorageError
+from sparktxlog.worker.backup.image_store import (
+    Image,
+    ImageFile,
+    ImageStore,
+    ImageTable,
+    check_image_name,
+)
+from sparktxlog.worker.backup.table_files import VersionGoneError, version_files
+from sparktxlog.worker.replica.state import ReplicaState, ReplicaTable, read_state
+
+#: How often a newer batch is tried when files vanish.
+_ATTEMPTS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far a backup or restore is."""
+
+    files: int
+    files_total: int
+    size_bytes: int
+    total_bytes: int
+    #: What is at work: a table.
+    table: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackupResult:
+    """What a backup stored."""
+
+    image: Image
+    #: Files read in this run, the others were known by name, size and time.
+    read_files: int
+    #: Files and bytes that the store did not have yet; bytes as they are on its disk.
+    new_files: int
+    added_bytes: int
+    #: Files that vanished made it begin anew so many times.
+    repeated: int
+
+
+def back_up_replica(
+    lake: str | Path,
+    store: ImageStore,
+    *,
+    name: str,
+    site: str = "",
+    tell: Callable[[Progress], None] = lambda _: None,
+) -> BackupResult:
+    """Store the newest whole batch of a replica as an image.
+
+    Args:
+        name: Of the new image.
+        site: Node whose replica it is; written into the image.
+        tell: Called after each file.
+
+    Raises:
+        InvalidNameError, InvalidRequestError: The name is reserved or taken (definite).
+        NotAppliedError: Nothing was applied yet, or a copy is under way (definite).
+        DivergedError: A table stands still: an image of it would bring the fault back (definite).
+        CorruptLogError: A file of the lake has not its recorded size (definite).
+        StorageError: Files of the batch are missing, and there is no newer one.  No image was
+            made (definite); what was stored serves the next attempt.
+    """
+    lake = Path(lake).absolute()
+    check_image_name(name)
+    with store.writing():
+        store.check_free(name)
+        tried: list[ReplicaState] = []
+        while True:
+            state = _whole_batch(lake)
+            try:
+                return _Backup(lake, store, state, tell).run(name, site, repeated=len(tried))
+            except (VersionGoneError, FileNotFoundError) as error:
+                if len(tried) + 1 >= _ATTEMPTS or not _is_newer(read_state(lake), state):
+                    raise StorageError(
+                        f"position {state.position} of {lake} cannot be backed up: {error}",
+                        hint="A file of the newest batch is gone: recount with `sparktxlog "
+                        "verify`.  If VACUUM ran, let a worker apply something and try again.",
+                        path=str(lake),
+                    ) from error
+                tried.append(state)
+            except OSError as error:
+                raise StorageError(
+                    f"backing up {lake} to {store.root} failed: {error}",
+                    hint="The backup may be repeated: it goes on behind what is stored.",
+                    path=str(error.filename or lake),
+                ) from error
+
+
+def image_name(now_us: int) -> str:
+    """Return the default name of an image made at a time, microseconds since 1970 UTC."""
+    from datetime import UTC, datetime
+
+    return datetime.fromtimestamp(now_us / 1e6, UTC).strftime("%Y%m%dT%H%M%SZ")
+
+
+def _whole_batch(lake: Path) -> ReplicaState:
+    state = read_state(lake)
+    if state is None or state.position == 0:
+        raise NotAppliedError(
+            f"nothing was applied in {lake} yet",
+            hint="Run a worker first: ./spark-submit.sh jobs/apply.py",
+            path=str(lake),
+        )
+    if state.copying is not None:
+        raise NotAppliedError(
+            f"the replica in {lake} is being copied from another site",
+            hint="Back it up when the copy is done; its tables stand at no common position.",
+            path=str(lake),
+        )
+    for table, reason in sorted(state.diverged.items()):
+        raise DivergedError(
+            f"table {table!r} stands still and must not be backed up: {reason}",
+            hint="Repair the replica first, or back up another site's.",
+            table=table,
+        )
+    return state
+
+
+def _is_newer(now: ReplicaState | None, before: ReplicaState) -> bool:
+    return now is not None and (
+        now.position != before.position
+        or {n: t.version for n, t in now.tables.items()}
+        != {n: t.version for n, t in before.tables.items()}
+    )
+
+
+class _Backup:
+    """One attempt at one batch."""
+
+    def __init__(
+        self,
+        lake: Path,
+        store: ImageStore,
+        state: ReplicaState,
+        tell: Callable[[Progress], None],
+    ) -> None:
+        self._lake = lake
+        self._store = store
+        self._state = state
+        self._tell = tell
+        self._known = store.read_known()
+        self._used: dict[tuple[str, str, int, int], str] = {}
+        self._read = self._new = self._added = 0
+
+    def run(self, name: str, site: str, *, repeated: int) -> BackupResult:
+        state = self._state
+        # All lists first: a missing log is noticed before anything is read.
+        wanted = {
+            table: version_files(self._lake / table, state.tables[table].version)
+            for table in sorted(state.tables)
+        }
+        total = sum(len(files) for files in wanted.values())
+        total_bytes = sum(
+            (self._lake / table / path).stat().st_size
+            for table, files in wanted.items()
+            for path in files
+        )
+        done = done_bytes = 0
+        tables: dict[str, ImageTable] = {}
+        for table, files in wanted.items():
+            stored: list[ImageFile] = []
+            for path, size in sorted(files.items()):
+                stored.append(self._keep(table, path, size))
+                done, done_bytes = done + 1, done_bytes + stored[-1].size_bytes
+                self._tell(
+                    Progress(
+                        files=done,
+                        files_total=total,
+                        size_bytes=done_bytes,
+                        total_bytes=total_bytes,
+                        table=table,
+                    )
+                )
+            tables[table] = _image_table(state.tables[table], stored)
+        image = Image(
+            name=name,
+            created_at=time_ns() // 1000,
+            worker_id=state.worker_id,
+            lineage=state.lineage,
+            epoch=state.epoch,
+            position=state.position,
+            chain_hash=state.chain_hash,
+            tables=tables,
+            site=site,
+        )
+        self._store.add(image)
+        self._store.note_known(self._others() | self._used, anew=True)
+        return BackupResult(
+            image=image,
+            read_files=self._read,
+            new_files=self._new,
+            added_bytes=self._added,
+            repeated=repeated,
+        )
+
+    def _others(self) -> dict[tuple[str, str, int, int], str]:
+        """Return what is known of other replicas that are backed up here."""
+        own = f"{self._state.worker_id}/"
+        return {key: digest for key, digest in self._known.items() if not key[0].startswith(own)}
+
+    def _keep(self, table: str, path: str, recorded: int | None) -> ImageFile:
+        file = self._lake / table / path
+        status = file.stat()
+        size, modified_at = status.st_size, status.st_mtime_ns // 1000
+        key = (f"{self._state.worker_id}/{table}", path, size, modified_at)
+        if recorded is not None and recorded != size:
+            raise CorruptLogError(
+                f"{file} has {size} bytes, its table recorded {recorded}",
+                hint="The replica is damaged: repair it, or back up another site's.",
+                table=table,
+                path=str(file),
+            )
+        digest = self._known.get(key)
+        if digest is None or self._store.location(digest) is None:
+            stored = self._store.put(file)
+            digest, size = stored.digest, stored.size_bytes
+            self._read += 1
+            self._new += bool(stored.added_bytes)
+            self._added += stored.added_bytes
+            self._store.note_known({key: digest}, anew=False)
+        self._used[key] = digest
+        return ImageFile(path=path, size_bytes=size, modified_at=modified_at, digest=digest)
+
+
+def _image_table(table: ReplicaTable, files: list[ImageFile]) -> ImageTable:
+    return ImageTable(
+        definition=table.definition,
+        version=table.version,
+        signature=table.signature,
+        files=tuple(files),
+    )

@@ -1,0 +1,310 @@
+"""What backups and copies leave behind, removed as far as somebody asked for it.
+
+    <store>/images, files            images that the log has outlived, and files of no image
+    lake/_sparktxlog/quarantine/     what copies took away from the replica (`quarantine`)
+    <backup-dir>/<copy id>/          old files kept before a copy replaced them (`backup`)
+
+Nothing here goes by itself.  An image may go when no worker can replay on from it, for the log
+begins behind its position, and newer ones of the same site are there; quarantine and old files
+only by an age in days that people name.  Each removal may be repeated: what a crash left of a
+directory goes with the next run.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from sparktxlog.errors import InvalidRequestError, LockedError, TxLogError
+from sparktxlog.storage.durability import append_line, sync_directory, whole_lines
+from sparktxlog.worker.backup.image_store import Image, ImageStore
+from sparktxlog.worker.replica.state import STATE_DIRECTORY, read_state
+
+#: Newest images of a site that are kept whatever the log holds.
+KEEP_IMAGES = 3
+_DAY_US = 86_400_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unwanted:
+    """What may go."""
+
+    #: Directory of images; None = images are left alone.
+    images: Path | None = None
+    #: Newest images of the site to keep, ≥ 1.
+    keep_images: int = KEEP_IMAGES
+    #: Days after which quarantine goes, ≥ 1; None = never.
+    quarantine_days: int | None = None
+    #: Days after which the files that a copy replaced go, ≥ 1; None = never.
+    backup_days: int | None = None
+    dry_run: bool = False
+
+    @property
+    def anything(self) -> bool:
+        """Whether anything may go."""
+        return (self.images, self.quarantine_days, self.backup_days) != (None, None, None)
+
+    def check(self, *, old_files: bool) -> None:
+        """Refuse what makes no sense.
+
+        Args:
+            old_files: The node has its workers keep the files that a copy replaces.
+
+        Raises:
+            InvalidRequestError: With field and value (definite).
+        """
+        for name, value in (
+            ("keep-images", self.keep_images),
+            ("drop-quarantine-older-than", self.quarantine_days),
+            ("drop-backups-older-than", self.backup_days),
+        ):
+            if value is not None and value < 1:
+                raise InvalidRequestError(
+                    f"{name} is {value}", hint="1 is the least.", field=name, value=value
+                )
+        if self.images is not None and not (self.images / "images").is_dir():
+            raise InvalidRequestError(
+                f"there are no backup images in {self.images}",
+                hint="Name the directory that `sparktxlog backup` writes to.",
+                field="images",
+                value=str(self.images),
+            )
+        if self.backup_days is not None and not old_files:
+            raise InvalidRequestError(
+                "no old files are kept: backup-dir of the node is not set",
+                hint="Leave --drop-backups-older-than out.",
+                field="drop-backups-older-than",
+                value=self.backup_days,
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteLog:
+    """What a site's node says of itself and its log."""
+
+    node_id: str
+    lineage: str
+    #: The log can be replayed behind this position; 0 = all of it.
+    kept_after: int
+    backup_dir: Path | None = None
+
+    @classmethod
+    def of(cls, info: Mapping[str, Any]) -> SiteLog:
+        """Read a node's answer of `/v1/info`."""
+        return cls(
+            node_id=info["node_id"],
+            lineage=info["lineage"],
+            kept_after=info["kept_after"],
+            backup_dir=Path(info["backup_dir"]) if info.get("backup_dir") else None,
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class Removal:
+    """What was removed of one kind; in a dry run, what would be."""
+
+    #: `images`, `quarantine` or `backups`.
+    kind: str
+    #: Names of images, or paths.
+    removed: list[str]
+    #: Images, or directories, that stay.
+    kept: int = 0
+    files: int = 0
+    #: Of the removed names; a file that has another name elsewhere still takes its space.
+    size_bytes: int = 0
+    #: What was left out, and why; the same run later may do it.
+    skipped: str = ""
+    #: What went wrong.
+    failed: str = ""
+
+    def describe(self) -> str:
+        """Return a line for people."""
+        text = (
+            f"{self.kind}: {len(self.removed):,} removed ({', '.join(self.removed) or 'none'}), "
+            f"{self.kept:,} kept; {self.files:,} files of {self.size_bytes:,} bytes"
+        )
+        for label, reason in (("skipped", self.skipped), ("FAILED", self.failed)):
+            text += f"; {label}: {reason}" if reason else ""
+        return text
+
+
+def remove_leftovers(
+    lake: str | Path, unwanted: Unwanted, site: SiteLog, *, now_us: int
+) -> list[Removal]:
+    """Remove what is unwanted, one kind after the other; hold `maintenance.single_flight`.
+
+    A kind that fails is told of in its line, and the others are done.
+
+    Args:
+        now_us: Wall clock, microseconds since 1970 UTC.
+
+    Raises:
+        InvalidRequestError: An age or number makes no sense, there are no images where some are
+            to go, or the node keeps no old files (definite: nothing was removed).
+    """
+    lake = Path(lake).absolute()
+    unwanted.check(old_files=site.backup_dir is not None)
+    done = []
+    if unwanted.images is not None:
+        done.append(_attempt("images", lambda: _remove_images(lake, unwanted, site)))
+    if unwanted.quarantine_days is not None:
+        before_us = now_us - unwanted.quarantine_days * _DAY_US
+        done.append(
+            _attempt(
+                "quarantine",
+                lambda: _remove_quarantine(lake, before_us, now_us, unwanted.dry_run),
+            )
+        )
+    if unwanted.backup_days is not None and site.backup_dir is not None:
+        root, limit_us = site.backup_dir, now_us - unwanted.backup_days * _DAY_US
+        done.append(
+            _attempt("backups", lambda: _remove_backups(lake, root, limit_us, unwanted.dry_run))
+        )
+    return done
+
+
+def _attempt(kind: str, work: Callable[[], Removal]) -> Removal:
+    try:
+        return work()
+    except LockedError as error:
+        return Removal(kind=kind, removed=[], skipped=error.message)
+    except (TxLogError, OSError) as error:
+        return Removal(kind=kind, removed=[], failed=str(error)[:400])
+
+
+# --- images -----------------------------------------------------------------------------------
+
+
+def _remove_images(lake: Path, unwanted: Unwanted, site: SiteLog) -> Removal:
+    assert unwanted.images is not None
+    store = ImageStore(unwanted.images)
+    state = read_state(lake)
+    worker_id = state.worker_id if state is not None else None
+    with store.writing():
+        # All are read first: with a damaged manifest nobody knows which files it needs.
+        images = store.images()
+        own = [image for image in images if _is_own(image, site, worker_id)]
+        gone = outlived(own, site.kept_after, unwanted.keep_images)
+        names = [image.name for image in gone]
+        if not unwanted.dry_run:
+            for name in names:
+                store.remove(name)
+        swept = store.sweep(without=names, dry_run=unwanted.dry_run)
+    return Removal(
+        kind="images",
+        removed=names,
+        kept=len(images) - len(names),
+        files=swept.files,
+        size_bytes=swept.size_bytes,
+    )
+
+
+def _is_own(image: Image, site: SiteLog, worker_id: str | None) -> bool:
+    """Tell whether an image is of this site and this log; of others nothing is known here."""
+    of_site = image.site == site.node_id if image.site else image.worker_id == worker_id
+    return of_site and image.lineage == site.lineage
+
+
+def outlived(images: Sequence[Image], kept_after: int, keep: int) -> list[Image]:
+    """Return images that no replay can begin from, but the newest ones, by rising position."""
+    ordered = sorted(images, key=lambda image: (image.position, image.created_at, image.name))
+    older = ordered[: max(len(ordered) - keep, 0)]
+    return [image for image in older if image.position < kept_after]
+
+
+# --- quarantine -------------------------------------------------------------------------------
+
+
+class _Line(msgspec.Struct, frozen=True):
+    """What is needed of a line of `quarantine.jsonl`."""
+
+    table: str
+    copy_id: str
+    at: int
+    path: str
+
+
+def _remove_quarantine(lake: Path, before_us: int, now_us: int, dry_run: bool) -> Removal:
+    root, running = lake / STATE_DIRECTORY / "quarantine", _running_copy(lake)
+    done = Removal(kind="quarantine", removed=[])
+    # The newest line of a directory tells when it was written; one without a line stays.
+    lines = {line.path: line for line in _lines(root.with_suffix(".jsonl"))}
+    for directory in sorted(root.iterdir()) if root.is_dir() else []:
+        path = str(directory.relative_to(lake))
+        line = lines.get(path)
+        if line is None or line.copy_id == running or line.at >= before_us:
+            done.kept += 1
+            continue
+        _remove_tree(directory, done, path, dry_run)
+        if not dry_run:
+            _note_removed(root.with_suffix(".jsonl"), line, now_us)
+    return done
+
+
+def _lines(journal: Path) -> Iterator[_Line]:
+    for text in whole_lines(journal):
+        try:
+            yield msgspec.json.decode(text, type=_Line)
+        except msgspec.MsgspecError:
+            continue  # torn by a crash: its directory stays
+
+
+def _note_removed(journal: Path, line: _Line, now_us: int) -> None:
+    """Add a line that says so, after the directory is gone; lines are never taken back."""
+    note = {"table": line.table, "copy_id": line.copy_id, "at": now_us, "removed": line.path}
+    append_line(journal, json.dumps(note).encode())
+
+
+# --- old files of copies ----------------------------------------------------------------------
+
+
+def _remove_backups(lake: Path, root: Path, before_us: int, dry_run: bool) -> Removal:
+    done, running = Removal(kind="backups", removed=[]), _running_copy(lake)
+    for directory in sorted(root.iterdir()) if root.is_dir() else []:
+        # Written last, each after its table's files; without one it is not known whose this is.
+        manifests = list(directory.glob("*.manifest.json"))
+        written_us = max((m.stat().st_mtime_ns // 1000 for m in manifests), default=before_us)
+        own = directory.name != running and all(_is_of(m, lake) for m in manifests)
+        if own and written_us < before_us:
+            _remove_tree(directory, done, directory.name, dry_run)
+        else:
+            done.kept += 1
+    return done
+
+
+def _is_of(manifest: Path, lake: Path) -> bool:
+    """Tell whether a manifest is of a copy of this lake; the directory may serve several sites."""
+    try:
+        content = json.loads(manifest.read_bytes())
+        return content["copy_id"] == manifest.parent.name and Path(content["from"]).parent == lake
+    except (ValueError, KeyError, TypeError):
+        return False
+
+
+# --- both -------------------------------------------------------------------------------------
+
+
+def _running_copy(lake: Path) -> str:
+    """Return the id of the copy under way, empty if there is none."""
+    state = read_state(lake)
+    return state.copying.copy_id if state is not None and state.copying is not None else ""
+
+
+def _remove_tree(directory: Path, done: Removal, name: str, dry_run: bool) -> None:
+    sizes = [path.lstat().st_size for path in directory.rglob("*") if not path.is_dir()]
+    if not dry_run:
+        # Manifests stand at the top: they go last, so that a crash leaves nothing unknown.
+        for child in sorted(directory.iterdir()):
+            if child.is_dir() and not child.is_symlink():
+                shutil.rmtree(child)
+        shutil.rmtree(directory)
+        sync_directory(directory.parent)
+    done.removed.append(name)
+    done.files += len(sizes)
+    done.size_bytes += sum(sizes)

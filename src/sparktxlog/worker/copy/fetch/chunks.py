@@ -1,0 +1,355 @@
+"""One kept-alive connection to a donor, with the lease's token: chunks, digests, the lease.
+
+Blocking sockets in a thread, no event loop.  Bytes travel from the socket into the caller's
+buffer; a compressed chunk takes one buffer more.  Nothing a donor says makes this side hold more
+than two chunks.
+
+A donor that says nothing for `silence_s` is given up, although its socket looks fine; one that
+trickles is given up by `overdue`, which somebody else must look at.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import io
+import socket
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote, urlencode, urlsplit
+
+import msgspec
+import zstandard
+
+from sparktxlog.errors import (
+    DamagedChunkError,
+    DonorYieldsError,
+    FileChangedError,
+    LeaseGoneError,
+    PeerTimeoutError,
+    TransportError,
+    TxLogError,
+    UnauthorizedError,
+    UnreachableError,
+)
+from sparktxlog.model.copying import CHUNK_CODEC_HEADER, CHUNK_DIGEST_HEADER, Grant
+from sparktxlog.worker.copy.fetch.tasks import FileKey
+
+#: Slowest rate at which a donor is still of use, bytes per second.
+SLOWEST_BYTES_PER_S = 32 << 10
+#: Longest time a donor may put a chunk off for its own transactions, seconds; it answers meanwhile.
+YIELDING_S = 1_800.0
+#: Slowest rate at which a donor hashes its files, bytes per second.
+SLOWEST_HASH_BYTES_PER_S = 20 << 20
+#: Files whose digests are asked for at once.
+MAX_DIGESTS = 1_000
+_MAX_REPLY_BYTES = 1 << 20
+#: zstd's window grows with the chunk; what needs more was not made by a donor.
+_MAX_WINDOW_BYTES = 1 << 28
+#: What a server does to a connection that was idle for too long: then a new one may do.
+_STALE = (http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchedChunk:
+    """A chunk whose bytes are in the caller's buffer and fit their digest."""
+
+    #: Binary SHA-256 of the plain bytes.
+    digest: bytes
+    #: Bytes of the body as it travelled, of all attempts.
+    wire_bytes: int
+
+
+class _Problem(msgspec.Struct):
+    title: str = ""
+    detail: str = ""
+
+
+class _Digests(msgspec.Struct):
+    digests: list[str]
+
+
+class DonorLink:
+    """A connection to a donor under one lease.  Used by one thread; `abort` and `overdue` by any.
+
+    Args:
+        grant: The lease; its file lists are not looked at.
+        silence_s: Longest silence of the donor, seconds.
+    """
+
+    def __init__(self, grant: Grant, *, silence_s: float) -> None:
+        self._grant = grant
+        self._silence_s = silence_s
+        self._base = f"/replica/v1/leases/{quote(grant.lease_id, safe='')}"
+        self._headers = {"Authorization": f"Bearer {grant.token}"}
+        parts = urlsplit(grant.url)
+        kind = (
+            http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        )
+        self._connection = kind(parts.hostname or "", parts.port, timeout=silence_s)
+        self._packed: memoryview | None = None
+        self._decompressor = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES)
+        #: Monotonic seconds at which the request under way is overdue, None if there is none.
+        self._deadline: float | None = None
+        self._gave_up = False
+
+    # -- chunks ------------------------------------------------------------------------------------
+
+    def fetch(self, table: str, path: str, offset: int, into: memoryview) -> FetchedChunk:
+        """Fetch a chunk that fills the buffer; one that fits not its digest is fetched again, once.
+
+        Args:
+            offset: A multiple of the grant's chunk size.
+            into: As long as the chunk; its content means nothing after an error.
+
+        Raises:
+            UnauthorizedError: The token is not the lease's (definite).
+            LeaseGoneError: The lease has expired (definite).
+            FileChangedError: The donor has this file no more (definite).
+            DamagedChunkError: Twice in a row the bytes did not fit.
+            TransportError: Anything else: broken off, silent, not understood.
+        """
+        query = urlencode({"table": table, "path": path, "offset": offset, "length": len(into)})
+        wire, why = 0, ""
+        for _ in range(2):
+            took, digest, why = self._fetch_once(f"{self._base}/chunks?{query}", into)
+            wire += took
+            if not why:
+                return FetchedChunk(digest=digest, wire_bytes=wire)
+        raise DamagedChunkError(
+            f"{self._grant.url} sent {path} from byte {offset:,} on damaged, twice: {why}",
+            hint="Copy from another site, and look at the disk and memory of this one.",
+            table=table,
+            path=path,
+            offset=offset,
+            node_id=self._grant.node_id,
+        )
+
+    def _fetch_once(self, target: str, into: memoryview) -> tuple[int, bytes, str]:
+        """Return bytes received, digest, and what is wrong with them, empty if nothing is."""
+        response = self._ask(target, self._silence_s + len(into) / SLOWEST_BYTES_PER_S)
+        codec = response.headers.get(CHUNK_CODEC_HEADER, "")
+        size = -1 if response.length is None else response.length
+        expected = response.headers.get(CHUNK_DIGEST_HEADER, "")
+        compressed = codec == "zstd" and self._grant.compression == "zstd"
+        if not compressed and codec != "identity":
+            raise self._refused(
+                f"sent a chunk as {codec[:20]!r}, compression is {self._grant.compression!r}"
+            )
+        if not 0 <= size <= len(into):
+            raise self._refused(f"sent {size:,} bytes for a chunk of {len(into):,}")
+        body = self._buffer(size) if compressed else into[:size]
+        self._receive(response, body)
+        if compressed:
+            try:
+                size_plain = _inflate(self._decompressor, body, into)
+            except zstandard.ZstdError as error:
+                return size, b"", f"zstd: {error}"
+        else:
+            size_plain = size
+        if size_plain != len(into):
+            return size, b"", f"{size_plain:,} bytes instead of {len(into):,}"
+        digest = hashlib.sha256(into)
+        if digest.hexdigest() != expected:
+            return size, b"", f"SHA-256 is {digest.hexdigest()}, the donor says {expected[:64]!r}"
+        return size, digest.digest(), ""
+
+    def _ask(self, target: str, patience_s: float) -> http.client.HTTPResponse:
+        """Ask for a chunk until the donor has time for it: its transactions go first."""
+        until = time.monotonic() + YIELDING_S
+        while True:
+            try:
+                return self._request("GET", target, None, patience_s)
+            except DonorYieldsError:
+                if self._gave_up or time.monotonic() > until:
+                    raise
+
+    def _buffer(self, size: int) -> memoryview:
+        if self._packed is None or len(self._packed) < size:
+            self._packed = memoryview(bytearray(max(size, self._grant.chunk_bytes)))
+        return self._packed[:size]
+
+    # -- digests and the lease ---------------------------------------------------------------------
+
+    def digests(self, files: Sequence[FileKey], size_bytes: int) -> list[str]:
+        """Return the tree digests of files, hexadecimal, in their order.
+
+        Args:
+            files: At most MAX_DIGESTS.
+            size_bytes: Of all of them: the donor may have to read them.
+
+        Raises:
+            UnauthorizedError, LeaseGoneError, FileChangedError, TransportError: As `fetch`.
+        """
+        body = msgspec.json.encode({"files": files})
+        silence_s = self._silence_s + size_bytes / SLOWEST_HASH_BYTES_PER_S
+        data = self._exchange("POST", f"{self._base}/digests", body, silence_s)
+        try:
+            found = msgspec.json.decode(data, type=_Digests).digests
+        except msgspec.MsgspecError as error:
+            raise self._refused(f"answered no digests: {error}") from error
+        if len(found) != len(files):
+            raise self._refused(f"answered {len(found)} digests for {len(files)} files")
+        return found
+
+    def renew(self) -> None:
+        """Keep the lease for another `lease_s`.  Errors as `fetch`."""
+        self._exchange("POST", f"{self._base}/renew", b"", self._silence_s)
+
+    def release(self) -> None:
+        """Give the lease back; the donor removes its pins.  Errors as `fetch`."""
+        self._exchange("DELETE", self._base, None, self._silence_s)
+
+    # -- the connection ----------------------------------------------------------------------------
+
+    def overdue(self, now_s: float) -> bool:
+        """Return whether the request under way takes longer than any useful donor needs."""
+        deadline = self._deadline
+        return deadline is not None and now_s > deadline
+
+    def abort(self) -> None:
+        """Break off the request under way, from another thread: it fails at once."""
+        self._gave_up = True
+        sock = self._connection.sock
+        if sock is not None:
+            try:
+                sock.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                return  # closed meanwhile: that is what was wanted
+
+    def close(self) -> None:
+        """Close the connection; the next request opens another."""
+        self._connection.close()
+
+    def _exchange(
+        self, method: str, target: str, body: bytes | None, silence_s: float
+    ) -> bytearray:
+        response = self._request(method, target, body, silence_s, silence_s)
+        size = -1 if response.length is None else response.length
+        if not 0 <= size <= _MAX_REPLY_BYTES:
+            raise self._refused(f"answered {size:,} bytes to {method} {target}")
+        data = bytearray(size)
+        self._receive(response, memoryview(data))
+        return data
+
+    def _request(
+        self,
+        method: str,
+        target: str,
+        body: bytes | None,
+        patience_s: float,
+        silence_s: float | None = None,
+    ) -> http.client.HTTPResponse:
+        """Send a request and return its answer, of status 200 or 204, with the body unread.
+
+        Args:
+            patience_s: Longest time of request and answer together.
+            silence_s: Longest silence, if not the usual one.
+        """
+        self._deadline = time.monotonic() + patience_s
+        connection = self._connection
+        reused = connection.sock is not None
+        try:
+            self._connect(self._silence_s if silence_s is None else silence_s)
+            try:
+                connection.request(method, target, body=body, headers=self._headers)
+                response = connection.getresponse()
+            except _STALE:
+                if not reused or self._gave_up:
+                    raise
+                connection.close()
+                self._connect(self._silence_s if silence_s is None else silence_s)
+                connection.request(method, target, body=body, headers=self._headers)
+                response = connection.getresponse()
+            if response.status not in (200, 204):
+                raise self._refusal(response, method, target)
+        except (OSError, http.client.HTTPException) as error:
+            raise self._broken(error) from error
+        except TxLogError:
+            self._finish()
+            raise
+        return response
+
+    def _connect(self, silence_s: float) -> None:
+        connection = self._connection
+        connection.timeout = silence_s
+        if connection.sock is None:
+            try:
+                connection.connect()
+            except OSError as error:
+                raise UnreachableError(
+                    f"no connection to {self._grant.url}: {error}", node_id=self._grant.node_id
+                ) from error
+        elif connection.sock.gettimeout() != silence_s:
+            connection.sock.settimeout(silence_s)
+
+    def _receive(self, response: http.client.HTTPResponse, into: memoryview) -> None:
+        done = 0
+        try:
+            while done < len(into):
+                count = response.readinto(into[done:])
+                if not count:
+                    raise http.client.IncompleteRead(b"", len(into) - done)
+                done += count
+            if not response.isclosed():
+                response.readinto(memoryview(bytearray(1)))
+        except (OSError, ValueError, http.client.HTTPException, io.UnsupportedOperation) as error:
+            raise self._broken(error) from error
+        self._deadline = None
+
+    def _finish(self) -> None:
+        self._deadline = None
+        self._connection.close()
+
+    def _broken(self, error: Exception) -> TransportError:
+        overdue = self.overdue(time.monotonic())
+        self._finish()
+        url, node = self._grant.url, self._grant.node_id
+        if isinstance(error, TimeoutError):
+            return PeerTimeoutError(f"{url} was silent for {self._silence_s:g} s", node_id=node)
+        if overdue:
+            return PeerTimeoutError(
+                f"{url} sends less than {SLOWEST_BYTES_PER_S:,} bytes/s", node_id=node
+            )
+        return TransportError(f"fetching from {url} broke off: {error!r}", node_id=node)
+
+    def _refused(self, what: str) -> TransportError:
+        # What is left of the body would be taken for the next answer.
+        self._finish()
+        return TransportError(f"{self._grant.url} {what}", node_id=self._grant.node_id)
+
+    def _refusal(self, response: http.client.HTTPResponse, method: str, target: str) -> TxLogError:
+        try:
+            problem = msgspec.json.decode(response.read(_MAX_REPLY_BYTES), type=_Problem)
+        except msgspec.MsgspecError:
+            problem = _Problem()
+        what = f"{self._grant.url} answered {response.status} to {method} {target[:300]}"
+        if problem.detail:
+            what += f": {problem.detail}"
+        fields: dict[str, Any] = {"node_id": self._grant.node_id, "status": response.status}
+        if response.status in (401, 403):
+            return UnauthorizedError(what, hint="Ask the own node for a new ticket.", **fields)
+        if response.status == 404 or problem.title == FileChangedError.code:
+            return FileChangedError(what, hint="Ask the own node for a new ticket.", **fields)
+        if problem.title == DonorYieldsError.code:
+            return DonorYieldsError(what, **fields)
+        if response.status == 410:
+            return LeaseGoneError(what, hint="Ask the own node for a new ticket.", **fields)
+        return TransportError(what, **fields)
+
+
+def _inflate(decompressor: zstandard.ZstdDecompressor, packed: memoryview, into: memoryview) -> int:
+    """Decompress into the buffer; return the length, which is more than the buffer's if the
+    content did not fit: then the rest was not decompressed.
+    """
+    # `decompress(max_output_size=…)` believes the size that the frame declares; a stream does not.
+    with decompressor.stream_reader(packed) as reader:
+        done = 0
+        while done < len(into):
+            count = reader.readinto(into[done:])
+            if not count:
+                return done
+            done += count
+        return done + len(reader.read(1))

@@ -1,0 +1,248 @@
+"""Which files a version of a table needs, and whether copying files carries the table at all.
+
+A donor offers every file of a table's directory.  The log comes first: a new table takes all of it
+up to the version, another only the newest complete checkpoint and what follows.  Opened at that
+version it names the live data files and the files of deletion vectors; everything else in the
+directory belongs to older versions and comes along only for history.
+
+Paths in the log are quoted once more than names of files (`a%20b`); partition values are quoted in
+the names themselves (`x%2Fy`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from enum import Enum
+from urllib.parse import unquote
+
+from sparktxlog.errors import ApplyError
+from sparktxlog.model.copying import OfferedFile, OfferedTable
+from sparktxlog.worker.apply.deltalog import Action, LogVersion
+from sparktxlog.worker.apply.tables import files_of
+
+LOG = "_delta_log/"
+_COMMIT = re.compile(r"(\d{20})\.json")
+_CHECKSUM = re.compile(r"(\d{20})\.crc")
+_COMPACTED = re.compile(r"\d{20}\.(\d{20})\.compacted\.json")
+#: Of one file, of one of several parts, and of version 2.
+_CHECKPOINT = re.compile(
+    r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10})\.parquet|\.parquet|\.[0-9a-f-]{36}\.(?:json|parquet))"
+)
+_SIDECARS = f"{LOG}_sidecars/"
+_ABSOLUTE = re.compile(r"/|[A-Za-z][A-Za-z0-9+.-]*:")
+
+#: Features that a commit of file actions into another log carries: they concern single files,
+#: rows or columns, and no state of the log they came from.
+CARRIED_BY_COMMIT = frozenset(
+    {
+        "allowColumnDefaults", "appendOnly", "changeDataFeed", "checkConstraints", "columnMapping",
+        "deletionVectors", "generatedColumns", "invariants", "materializePartitionColumns",
+        "timestampNtz", "typeWidening", "typeWidening-preview", "v2Checkpoint",
+        "vacuumProtocolCheck", "variantShredding-preview", "variantType", "variantType-preview",
+    }
+)  # fmt: skip
+#: Features that hold only together with their own log: row ids, high-water marks, domains and
+#: commit times count that log's versions.  They are copied with the whole log.
+CARRIED_BY_LOG = frozenset(
+    {
+        "checkpointProtection", "clustering", "domainMetadata", "icebergCompatV1",
+        "icebergCompatV2", "identityColumns", "inCommitTimestamp", "inCommitTimestamp-preview",
+        "rowTracking",
+    }
+)  # fmt: skip
+_WAY_OUT = (
+    "Drop the feature at the donor (ALTER TABLE … DROP FEATURE) or keep the table out of the "
+    "log; replaying the log still works."
+)
+
+
+class Way(str, Enum):
+    """How staged files become the table."""
+
+    #: The staged directory, log included, becomes the table's.
+    RENAME = "rename"
+    #: The files are added to the table's own log by one commit.
+    COMMIT = "commit"
+
+
+# --- the log ----------------------------------------------------------------------------------
+
+
+def log_files(offered: OfferedTable, *, whole: bool) -> list[OfferedFile]:
+    """Return the files of the log that a table's version needs, ascending by path.
+
+    Args:
+        whole: Everything up to the version, for a table that takes over the log; else from the
+            newest complete checkpoint on.
+
+    Raises:
+        ApplyError: The offered log lacks a commit (definite).
+    """
+    version = offered.version
+    start = _newest_checkpoint(offered)
+    wanted = [
+        file
+        for file in offered.files
+        if file.path.startswith(LOG) and _is_wanted(file.path, -1 if whole else start, version)
+    ]
+    there = {found for file in wanted if (found := _number(_COMMIT, file.path)) is not None}
+    missing = sorted(set(range(start + 1, version + 1)) - there)
+    if missing:
+        raise ApplyError(
+            f"table {offered.definition.name!r}: the donor's log lacks version {missing[0]}",
+            hint="Nothing was changed here.  Repair the donor, or copy from another one.",
+            table=offered.definition.name,
+            version=missing[0],
+        )
+    return wanted
+
+
+def _is_wanted(path: str, start: int, version: int) -> bool:
+    if path.startswith(_SIDECARS):
+        return not path.removeprefix(_SIDECARS).startswith(".")
+    for pattern in (_COMMIT, _CHECKSUM, _COMPACTED):
+        found = _number(pattern, path)
+        if found is not None:
+            return max(start, 0) <= found <= version and (pattern is not _COMPACTED or start < 0)
+    found = _number(_CHECKPOINT, path)
+    return found is not None and found <= version and (start < 0 or found == start)
+
+
+def _newest_checkpoint(offered: OfferedTable) -> int:
+    """Return the newest version ≤ the offered one with all parts of a checkpoint, -1 = none."""
+    parts: dict[tuple[int, int], int] = {}
+    for file in offered.files:
+        match = _CHECKPOINT.fullmatch(file.path.removeprefix(LOG))
+        if match and int(match[1]) <= offered.version:
+            key = (int(match[1]), int(match[3] or 1))
+            parts[key] = parts.get(key, 0) + 1
+    return max((at for (at, total), found in parts.items() if found >= total), default=-1)
+
+
+def _number(pattern: re.Pattern[str], path: str) -> int | None:
+    match = pattern.fullmatch(path.removeprefix(LOG))
+    return int(match[1]) if match else None
+
+
+# --- the data ---------------------------------------------------------------------------------
+
+
+def data_files(
+    offered: OfferedTable, log: LogVersion, *, history: bool = False
+) -> list[OfferedFile]:
+    """Return the data files and deletion vectors of a version, ascending by path.
+
+    Args:
+        log: The offered log, opened at the offered version.
+        history: All other files of the directory too, for time travel and change readers.
+
+    Raises:
+        ApplyError: The donor does not offer a file that the version needs (definite).
+    """
+    by_path = {file.path: file for file in offered.files}
+    wanted = live_paths(log.adds)
+    missing = sorted(wanted - by_path.keys())
+    if missing:
+        raise ApplyError(
+            f"table {offered.definition.name!r}: the donor has no file {missing[0]}, which its "
+            f"version {offered.version} needs",
+            hint="Nothing was changed here.  Repair the donor, or copy from another one.",
+            table=offered.definition.name,
+            path=missing[0],
+        )
+    if history:
+        wanted |= {path for path in by_path if _is_data(path)}
+    return [by_path[path] for path in sorted(wanted)]
+
+
+def live_paths(adds: Iterable[Action]) -> set[str]:
+    """Return the files behind `add` actions, deletion vectors included, by relative path."""
+    return {path for add in adds for path in files_of(add)}
+
+
+def _is_data(path: str) -> bool:
+    """Tell whether a file may belong to some version: as Delta's own VACUUM does."""
+    *folders, name = path.split("/")
+    if name.startswith("."):
+        return False
+    hidden = [part for part in folders if part[:1] in "._" and "=" not in part]
+    return not name.startswith("_") and hidden in ([], ["_change_data"])
+
+
+# --- what can be copied -----------------------------------------------------------------------
+
+
+def check_copyable(table: str, log: LogVersion) -> None:
+    """Refuse a table that a copy of its files would not carry.
+
+    Raises:
+        ApplyError: With table, feature and the way out (definite: nothing was changed).
+    """
+    unknown = sorted(log.features - CARRIED_BY_COMMIT - CARRIED_BY_LOG)
+    if unknown:
+        raise _refusal(table, unknown[0], f"its feature {unknown[0]!r} is not carried by files")
+    for add in log.adds:
+        path = str(add["path"])
+        vector = add.get("deletionVector") or {}
+        if _ABSOLUTE.match(path):
+            reason = f"it refers to a file outside of its directory (shallow clone): {path[:120]}"
+            raise _refusal(table, "shallow clone", reason)
+        if ".." in unquote(path).split("/"):
+            raise _refusal(table, "path", f"a path leaves the table's directory: {path[:120]}")
+        if vector and vector.get("storageType") not in ("u", "i"):
+            kind = vector.get("storageType")
+            raise _refusal(
+                table, "deletionVectors", f"a deletion vector has an absolute path (type {kind!r})"
+            )
+
+
+def swap_way(target: LogVersion | None, donor: LogVersion) -> Way:
+    """Choose how a table is replaced; None = the target has none, or none that can be read."""
+    if target is None or _needs_own_log(donor) or _needs_own_log(target):
+        return Way.RENAME
+    if not target.features <= donor.features or not _is_upgrade(target, donor):
+        return Way.RENAME
+    mapped = {"columnMapping", "typeWidening", "typeWidening-preview"} & donor.features
+    if (mapped or _maps_columns(donor)) and not _same_columns(target, donor):
+        # Files name columns by the mapping of their own log.
+        return Way.RENAME
+    return Way.COMMIT
+
+
+def _needs_own_log(log: LogVersion) -> bool:
+    return (
+        bool(log.features & CARRIED_BY_LOG)
+        or "delta.identity." in str(log.metadata.get("schemaString"))
+        # Nothing may be removed from such a table by a commit.
+        or log.configuration.get("delta.appendOnly", "").lower() == "true"
+    )
+
+
+def _is_upgrade(target: LogVersion, donor: LogVersion) -> bool:
+    return all(
+        int(target.protocol[key]) <= int(donor.protocol[key])
+        for key in ("minReaderVersion", "minWriterVersion")
+    )
+
+
+def _maps_columns(log: LogVersion) -> bool:
+    return log.configuration.get("delta.columnMapping.mode", "none") != "none"
+
+
+def _same_columns(target: LogVersion, donor: LogVersion) -> bool:
+    keys = ("schemaString", "partitionColumns")
+    mapping = [
+        {k: v for k, v in log.configuration.items() if k.startswith("delta.columnMapping.")}
+        for log in (target, donor)
+    ]
+    return mapping[0] == mapping[1] and all(target.metadata[k] == donor.metadata[k] for k in keys)
+
+
+def _refusal(table: str, feature: str, reason: str) -> ApplyError:
+    return ApplyError(
+        f"table {table!r} cannot be copied by its files: {reason}",
+        hint=_WAY_OUT,
+        table=table,
+        feature=feature,
+    )

@@ -1,0 +1,396 @@
+"""A replica brought back by copying a donor's files: from the grant to a KNOWN state.
+
+    journal → back up → ticket → staging of all tables → quarantine → swap
+            → state → report (must be KNOWN) → transfer record
+
+A table is swapped on exactly the version that was examined for rows of others, and exported if it
+had any: also by a process that goes on after a kill, which examines anew.
+
+Nothing of the old state is touched before all tables are fetched and recounted; until then a
+failure costs only the bytes fetched, and these are found again by the next attempt.  The swap then
+goes table by table, each step repeatable; `copying` in the replica's state keeps batches away
+until the last one is done.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, replace
+from pathlib import Path
+from time import monotonic, time_ns
+from typing import TYPE_CHECKING
+
+from sparktxlog.errors import ApplyError, CopyConflictError, DivergedError, TxLogError
+from sparktxlog.model.copying import CatchUpKind, CopyTicket, Grant, Transfer
+from sparktxlog.worker.apply.steps import failures_named
+from sparktxlog.worker.backup.old_files import back_up
+from sparktxlog.worker.copy.copy_terms import CopyOptions, CopyOutcome, Fetched, FetcherOf
+from sparktxlog.worker.copy.layout import Way
+from sparktxlog.worker.copy.staging import Staging
+from sparktxlog.worker.copy.swap import SWAP_ATTEMPTS, StagedTable, swap_table
+from sparktxlog.worker.repair.examining import Examined, examine, foreign_commits, placed_log
+from sparktxlog.worker.repair.quarantine import Quarantine
+from sparktxlog.worker.replica.source import Answer, LogSource, NodeInfo
+from sparktxlog.worker.replica.state import (
+    PendingCopy,
+    ReplicaDirectory,
+    ReplicaState,
+    ReplicaTable,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_logger = logging.getLogger(__name__)
+
+#: Seconds for the node to learn of a position that the donor had before it.
+AHEAD_S = 30.0
+#: Verdicts under which a replica may hold what this log does not.
+_SUSPECT = ("AHEAD", "DIVERGED", "FOREIGN")
+
+
+class ReplicaCopy:
+    """One copy of a whole replica, in steps that may each be repeated.
+
+    Args:
+        session: The worker's own.
+        report: Reports a state to the node and returns its answer.
+        open_fetcher: Where files come from.
+
+    **After calling** `restart`: what keeps tables open must open them anew.
+    """
+
+    def __init__(
+        self,
+        session: SparkSession,
+        source: LogSource,
+        directory: ReplicaDirectory,
+        state: ReplicaState,
+        info: NodeInfo,
+        *,
+        report: Callable[[ReplicaState], Answer],
+        open_fetcher: FetcherOf,
+        options: CopyOptions,
+        verdict: str = "",
+        contested: bool = False,
+    ) -> None:
+        self._session = session
+        self._source = source
+        self._directory = directory
+        self._lake = directory.lake
+        self._info = info
+        self._report = report
+        self._options = options
+        self._verdict = verdict
+        self._contested = contested
+        self._started_at, self._started = time_ns() // 1000, monotonic()
+        self.state = self._journaled(state)
+        assert self.state.copying is not None
+        self._copy_id = self.state.copying.copy_id
+        self._fetcher = open_fetcher(self._lake, self._copy_id)
+        self._quarantine = Quarantine(session, self._lake, self._copy_id)
+        self.ticket: CopyTicket | None = None
+        self._from_position = state.position
+        #: Of the attempt under way, None before its ticket.
+        self._staging: Staging | None = None
+        self._quarantined: dict[str, int] = {}
+        #: Table → newest version that was examined, and exported where it had to be.
+        self._examined: dict[str, int] = {}
+
+    def _journaled(self, state: ReplicaState) -> ReplicaState:
+        """Begin a copy in the replica's state, or go on with the one begun."""
+        if state.copying is not None:
+            if self._options.forced:
+                # Whoever asks anew may have named another donor, or the first one.
+                pending = replace(state.copying, forced=True, donor=self._options.donor)
+                state = replace(state, copying=pending)
+                self._directory.save(state)
+            return state
+        marked = bool(state.diverged)
+        pending = PendingCopy(
+            copy_id=uuid.uuid4().hex[:12],
+            started_at=self._started_at,
+            forced=self._options.forced,
+            donor=self._options.donor,
+            suspect=self._contested
+            or (self._verdict in _SUSPECT and not (self._verdict == "DIVERGED" and marked)),
+        )
+        state = replace(state, copying=pending)
+        self._directory.save(state)
+        return state
+
+    @property
+    def pending(self) -> PendingCopy:
+        """The copy as journaled."""
+        assert self.state.copying is not None
+        return self.state.copying
+
+    @property
+    def grant(self) -> Grant:
+        """What the donor granted."""
+        assert self.ticket is not None
+        return self.ticket.grants[0]
+
+    @property
+    def ticket_grants(self) -> tuple[Grant, ...]:
+        """All grants of the ticket, best donor first."""
+        assert self.ticket is not None
+        return self.ticket.grants
+
+    @property
+    def staging(self) -> Staging:
+        """What the attempt under way has staged."""
+        assert self._staging is not None
+        return self._staging
+
+    # --- before the swap ----------------------------------------------------------------------
+
+    def back_up(self) -> None:
+        """Keep the old files where a backup directory is configured.
+
+        Raises:
+            ApplyError: They cannot be kept: there will be no copy (definite).
+        """
+        if self._info.backup_dir and self.state.tables:
+            back_up(self._lake, Path(self._info.backup_dir), self._copy_id, self.state.tables)
+
+    def request(self) -> int:
+        """Have donors pin a snapshot; return the number of its tables.
+
+        Raises:
+            ApplyError: Nobody lends, or the snapshot is of no use here (definite).
+        """
+        self._staging, self._quarantined = None, {}
+        self.ticket = self._source.copy_ticket(
+            self.state.worker_id, forced=self.pending.forced, donor=self.pending.donor
+        )
+        if not self.ticket.grants:
+            raise ApplyError("no donor granted a copy", hint="Start a worker at another site.")
+        self._fetcher.hold(self.ticket)
+        grant = self.grant
+        self._staging = Staging(
+            self._session, self._lake, self.state, self._fetcher, self.ticket_grants, self._options
+        )
+        if grant.lineage != self._info.lineage:
+            raise DivergedError(
+                f"donor {grant.node_id} is of lineage {grant.lineage!r}, "
+                f"this node of {self._info.lineage!r}"
+            )
+        self._staging.check_paths()
+        return len(grant.tables)
+
+    def fetch(self, index: int) -> None:
+        """Stage the table of that number; errors as `Staging.fetch`."""
+        self.staging.fetch(index)
+
+    # --- the swap -----------------------------------------------------------------------------
+
+    def restart(self) -> CopyOutcome:
+        """Put everything fetched in place, record it, and report; return what was done.
+
+        Raises:
+            ApplyError: A table could not be replaced; the copy may be repeated.
+            DivergedError: The node takes the result for neither KNOWN nor AHEAD of itself.
+            TransportError: The node is not reached; the copy itself is done (not definite).
+        """
+        tables: dict[str, ReplicaTable] = {}
+        self._save_rows()
+        for offered in self.grant.tables:
+            name = offered.definition.name
+            version = self.staging.standing.get(name)
+            if version is None:
+                staged = self.staging.staged[name]
+                self._note_swap(staged)
+                with failures_named(name):
+                    version = self._swap(staged)
+            tables[name] = ReplicaTable(
+                definition=offered.definition, version=version, signature=offered.signature
+            )
+        self._put_aside({*self.state.tables} - tables.keys())
+        outcome = self._outcome()
+        self._record(tables)
+        self._fetcher.release(self.ticket_grants)
+        self._fetcher.remove()
+        answer = self._report_known()
+        self._tell(outcome, "done")
+        # A node that is still behind its donor says stop, and knows the replica once it is there.
+        if answer.verdict not in ("KNOWN", "AHEAD"):
+            raise DivergedError(
+                f"the copy from {outcome.donor} is {answer.verdict} for the node: {answer.reason}",
+                hint="Compare the sites: sparktxlog status; jobs/verify.py.",
+            )
+        return outcome
+
+    def _report_known(self) -> Answer:
+        """Report, and wait for the node where the donor was ahead of it."""
+        answer, deadline = self._report(self.state), monotonic() + AHEAD_S
+        while answer.verdict == "AHEAD" and monotonic() < deadline:
+            self._source.segments(self.state.position - 1, wait_s=1.0, limit=1)
+            answer = self._report(self.state)
+        return answer
+
+    def _save_rows(self) -> None:
+        """Export the rows that a copy would make disappear though nobody ordered it (P28)."""
+        for _, staged in sorted(self.staging.staged.items()):
+            self._save_rows_of(staged)
+
+    def _save_rows_of(self, staged: StagedTable) -> None:
+        """Examine a table, and export what the swap would make disappear; once for a version."""
+        name = staged.name
+        known = self.state.tables.get(name)
+        examined = examine(
+            self._lake / name,
+            known,
+            lineage=self.grant.lineage,
+            name=name,
+            copy_id=self._copy_id,
+            placed=self.pending.renamed.get(name),
+        )
+        reason = self._suspicion(known, examined)
+        if reason:
+            with failures_named(name):
+                saved = self._quarantine.save_rows(
+                    staged.offered.definition,
+                    staged.path,
+                    staged.offered.version,
+                    examined,
+                    reason,
+                )
+            self._quarantined[name] = -1 if saved.rows is None else saved.rows
+            _logger.warning("table %s: %s; see %s", name, reason, saved.path)
+        self._examined[name] = examined.version
+
+    def _suspicion(self, known: ReplicaTable | None, examined: Examined) -> str:
+        if examined.version < 0:
+            return ""
+        if examined.swapped is None and known is None:
+            return "the replica's state does not know the table"
+        if examined.swapped is None and known is not None and known.diverged:
+            return known.diverged
+        if examined.foreign:
+            return "somebody else wrote to the table"
+        if examined.swapped is not None:
+            return ""
+        if self.pending.suspect:
+            return "the node does not know this replica's state"
+        return examined.replaced
+
+    def _swap(self, staged: StagedTable) -> int:
+        for attempt in range(1, SWAP_ATTEMPTS + 1):
+            try:
+                version = swap_table(
+                    self._session,
+                    self._lake,
+                    staged,
+                    self.grant,
+                    self._quarantine,
+                    self._copy_id,
+                    self._examined[staged.name],
+                )
+            except CopyConflictError:
+                if attempt == SWAP_ATTEMPTS:
+                    raise
+                # What came in between would disappear with the next attempt.
+                self._save_rows_of(staged)
+            else:
+                self.staging.ways[staged.name] = staged.way.value
+                return version
+        raise AssertionError("unreachable")
+
+    def _note_swap(self, staged: StagedTable) -> None:
+        swapped = tuple(sorted({*self.pending.swapped, staged.name}))
+        pending = replace(self.pending, swapped=swapped)
+        placed = placed_log(staged.offered)
+        if staged.way is Way.RENAME and placed is not None:
+            pending = replace(pending, renamed={**pending.renamed, staged.name: placed})
+        self.state = replace(self.state, copying=pending)
+        self._directory.save(self.state)
+
+    def _put_aside(self, names: Iterable[str]) -> None:
+        """Move tables that the donor's position does not have into quarantine."""
+        for name in sorted(names):
+            if (self._lake / name).exists():
+                known = self.state.tables[name]
+                foreign = foreign_commits(
+                    self._lake / name, known.version, self.grant.lineage, name
+                )
+                reason = f"not there at position {self.grant.position}"
+                self._quarantine.save_files(name, foreign, reason)
+                self._quarantined[name] = -1
+
+    def _record(self, tables: dict[str, ReplicaTable]) -> None:
+        grant = self.grant
+        if Way.RENAME.value in self.staging.ways.values() or grant.position < self.state.position:
+            # Versions of older positions were those of other logs, or of another history.
+            self._directory.forget_snapshots()
+        self._directory.record_snapshot(grant.position, tables)
+        self.state = replace(
+            self.state,
+            lineage=grant.lineage,
+            epoch=grant.epoch,
+            position=grant.position,
+            chain_hash=grant.chain_hash,
+            tables=tables,
+            pending=None,
+            copying=None,
+            # With the copy's own name: another copy of the same position makes other tables.
+            copied_from=f"{grant.node_id}@{grant.position}/{self._copy_id}",
+        )
+        self._directory.save(self.state)
+
+    def close(self) -> None:
+        """Give back what an interrupted attempt still holds."""
+        if self.ticket is not None:
+            self._fetcher.release(self.ticket_grants)
+
+    # --- telling ------------------------------------------------------------------------------
+
+    def fail(self, reason: str) -> None:
+        """Give leases back and tell the node that an attempt failed; the journal stays."""
+        if self.ticket is not None:
+            self._fetcher.release(self.ticket_grants)
+            self._tell(self._outcome(), reason[:500])
+
+    def _outcome(self) -> CopyOutcome:
+        assert self.ticket is not None
+        estimate, staging = self.ticket.decision.copy, self._staging
+        return CopyOutcome(
+            copy_id=self._copy_id,
+            donor=self.grant.node_id,
+            from_position=self._from_position,
+            position=self.grant.position,
+            tables=dict(sorted(staging.ways.items())) if staging else {},
+            quarantined=dict(self._quarantined),
+            seconds=round(monotonic() - self._started, 3),
+            estimated_s=estimate.seconds if estimate else None,
+            **asdict(staging.fetched if staging else Fetched()),
+        )
+
+    def _tell(self, outcome: CopyOutcome, end: str) -> None:
+        assert self.ticket is not None
+        transfer = Transfer(
+            transfer_id=self.ticket.copy_id,
+            worker_id=self.state.worker_id,
+            node_id=self._info.node_id,
+            kind=CatchUpKind.COPY,
+            donors=tuple(grant.node_id for grant in self.ticket_grants),
+            from_position=outcome.from_position,
+            to_position=outcome.position if end == "done" else outcome.from_position,
+            started_at=self._started_at,
+            finished_at=time_ns() // 1000,
+            estimated_s=outcome.estimated_s,
+            actual_s=outcome.seconds,
+            fetch_s=outcome.fetch_s,
+            size_bytes=outcome.size_bytes,
+            wire_bytes=outcome.wire_bytes,
+            reused_bytes=outcome.reused_bytes,
+            outcome=end,
+            reason=self.ticket.decision.reason,
+        )
+        try:
+            self._source.record_transfer(transfer)
+        except TxLogError as error:
+            # The record is for people and for the next estimate; the copy stands without it.
+            _logger.warning("the node did not take the record of the copy: %s", error)

@@ -1,0 +1,289 @@
+"""A staged table put in the place of the replica's: by its directory, or by one Delta commit.
+
+    RENAME   the staged directory, log included, becomes the table's; an old one is moved into
+             quarantine before.  Versions and commit times are then the donor's.
+    COMMIT   staged files are linked beside the old ones, and one commit removes the old live files
+             and adds the donor's.  The old state stays in the table's history.
+
+Either happens only on the version of the old table that was examined (`examining`): whatever was
+committed since then is examined, and exported where it must be, before it is tried again.
+
+Both may be repeated after a crash at any point: a directory that was renamed is recognized by its
+log, a commit by the copy's id in it.  The commit carries the table's `txn`, so that the next batch
+is newer and what the donor had applied is skipped.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import time_ns
+from typing import TYPE_CHECKING
+
+from sparktxlog.errors import CopyConflictError
+from sparktxlog.model.copying import Grant, OfferedTable
+from sparktxlog.storage.durability import link_or_copy, sync_directory, sync_file
+from sparktxlog.worker.apply.batches import STEPS
+from sparktxlog.worker.apply.deltalog import Action, LogTransaction, LogVersion, forget_log
+from sparktxlog.worker.apply.merging import CommitMark, tagged
+from sparktxlog.worker.apply.settling import settle
+from sparktxlog.worker.apply.tables import (
+    OwnCommit,
+    app_id,
+    commit_path,
+    read_commit,
+)
+from sparktxlog.worker.copy.layout import LOG, Way, live_paths
+from sparktxlog.worker.repair.examining import newest_commit
+from sparktxlog.worker.repair.quarantine import Quarantine
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: Step number of a copy's commit: after all steps of the batch that ended at its position.
+COPY_STEP = STEPS - 1
+#: Attempts of one table's swap while others write to it.
+SWAP_ATTEMPTS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedTable:
+    """A table fetched from a donor: a readable Delta table of its own, not yet the replica's."""
+
+    offered: OfferedTable
+    #: Its directory.
+    path: Path
+    log: LogVersion
+    way: Way
+
+    @property
+    def name(self) -> str:
+        """Name of the table."""
+        return self.offered.definition.name
+
+
+def swap_table(
+    session: SparkSession,
+    lake: Path,
+    staged: StagedTable,
+    grant: Grant,
+    quarantine: Quarantine,
+    copy_id: str,
+    examined: int,
+) -> int:
+    """Make a staged table the replica's, durably; return its version there.
+
+    Args:
+        session: The worker's own.
+        grant: Position, hash and node that the staged table comes from.
+        examined: Newest version of the old table that was examined; -1 = it had no commit.
+
+    Raises:
+        CopyConflictError: Somebody else wrote to the table since then (definite; may be repeated
+            once that was examined).
+        PySparkException, Py4JError, OSError: The table keeps its last whole state, or is absent
+            for a moment while one directory takes the place of another; repeating ends either.
+    """
+    table = lake / staged.name
+    if staged.way is Way.RENAME:
+        if staged.path.exists():
+            _check_examined(table, newest_commit(table), examined)
+            _rename(session, lake, staged, quarantine)
+        # Not the newest one: what somebody committed behind it must be found as theirs.
+        return staged.offered.version
+    done = find_copy(table, copy_id, grant)
+    if done is not None:
+        return done
+    with tagged(session, "swap", staged.name):
+        _place_files(staged, table)
+        version = _commit(session, table, staged, grant, copy_id, examined)
+    settle(table, version, version)
+    return version
+
+
+def find_copy(table: Path, copy_id: str, grant: Grant) -> int | None:
+    """Return the newest version if a copy's own commit made it, None otherwise."""
+    newest = newest_commit(table)
+    if newest < 0:
+        return None
+    own = read_commit(table, newest).own
+    wanted = (grant.lineage, copy_id, grant.position, grant.chain_hash)
+    if own is not None and (own.lineage, own.copy_id, own.last_position, own.to_hash) == wanted:
+        return newest
+    return None
+
+
+def is_renamed(table: Path, offered: OfferedTable) -> bool:
+    """Tell whether a table's log is the offered one: sizes and times of all its commits."""
+    if commit_path(table, offered.version + 1).exists():
+        return False
+    commits = [
+        file
+        for file in offered.files
+        if file.path.startswith(LOG)
+        and file.path.endswith(".json")
+        and file.path.removeprefix(LOG).removesuffix(".json").isdigit()
+        and int(file.path.removeprefix(LOG)[:20]) <= offered.version
+    ]
+    for file in commits:
+        path = table / file.path
+        if not path.exists():
+            return False
+        status = path.stat()
+        if (status.st_size, status.st_mtime_ns // 1000) != (file.size_bytes, file.modified_at):
+            return False
+    return bool(commits)
+
+
+def date_commits(staged: Path, offered: OfferedTable) -> None:
+    """Give staged commits the donor's times: Delta dates them by it.
+
+    Everything else is new here: VACUUM judges unreferenced files by their age.
+    """
+    for file in offered.files:
+        path = staged / file.path
+        if file.path.startswith(LOG) and path.exists():
+            os.utime(path, ns=(file.modified_at * 1000, file.modified_at * 1000))
+
+
+def _check_examined(table: Path, newest: int, examined: int) -> None:
+    if newest != examined:
+        raise CopyConflictError(
+            f"{table} is at version {newest}, the one that was examined is {examined}",
+            hint="Nothing was changed; stop other writers of this table.",
+            path=str(table),
+        )
+
+
+# --- by directory -----------------------------------------------------------------------------
+
+
+def _rename(session: SparkSession, lake: Path, staged: StagedTable, quarantine: Quarantine) -> None:
+    table = lake / staged.name
+    if os.path.lexists(table):
+        reason = f"replaced by a copy of version {staged.offered.version} with its own log"
+        quarantine.save_files(staged.name, (), reason)
+    _touch(staged.path, live_paths(staged.log.adds))
+    date_commits(staged.path, staged.offered)
+    staged.path.rename(table)
+    for directory in (staged.path.parent, lake):
+        sync_directory(directory)
+    for path in (table, staged.path):
+        forget_log(session, path)
+
+
+def _touch(root: Path, paths: Sequence[str] | set[str]) -> None:
+    for path in paths:
+        os.utime(root / path)
+
+
+# --- by commit --------------------------------------------------------------------------------
+
+
+def _place_files(staged: StagedTable, table: Path) -> None:
+    """Link the staged live files into the table, durably.
+
+    A file of the same name that is another one is damaged: names of data files are never reused.
+    """
+    folders = {table}
+    for path in sorted(live_paths(staged.log.adds)):
+        source, target = staged.path / path, table / path
+        if target.exists() and target.samefile(source):
+            continue
+        for folder in reversed(target.relative_to(table).parents):
+            folders.add(table / folder)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        link_or_copy(source, target)
+        os.utime(target)
+        sync_file(target)
+    for folder in folders:
+        sync_directory(folder)
+
+
+def _commit(
+    session: SparkSession,
+    table: Path,
+    staged: StagedTable,
+    grant: Grant,
+    copy_id: str,
+    examined: int,
+) -> int:
+    forget_log(session, table)
+    transaction = LogTransaction(session, table)
+    # Later commits of others are a conflict for Delta itself.
+    _check_examined(table, transaction.base.version, examined)
+    offered = staged.offered
+    own = OwnCommit(
+        lineage=grant.lineage,
+        epoch=grant.epoch,
+        table=staged.name,
+        first=grant.position,
+        last_position=grant.position,
+        from_hash=grant.chain_hash,
+        to_hash=grant.chain_hash,
+        step=COPY_STEP,
+        last=True,
+        signature=offered.signature.to_text(),
+        copy_id=copy_id,
+        donor=grant.node_id,
+    )
+    # The session's own txn setting would skip nothing here, and is the same.
+    mark = CommitMark(
+        app_id=app_id(grant.lineage, staged.name),
+        txn_version=grant.position * STEPS + COPY_STEP,
+    )
+    actions = swap_actions(transaction.base, staged.log, mark, now_ms=time_ns() // 1_000_000)
+    return transaction.commit(actions, mark, own.to_text())
+
+
+def swap_actions(
+    old: LogVersion, new: LogVersion, mark: CommitMark, *, now_ms: int
+) -> list[Action]:
+    """Return what turns a table's live files into the donor's; equal ones are left alone.
+
+    Metadata and protocol come along where they differ; the table keeps its id.
+    """
+    before = {_file_key(add): add for add in old.adds}
+    after = {_file_key(add): add for add in new.adds}
+    actions: list[Action] = [
+        {"txn": {"appId": mark.app_id, "version": mark.txn_version, "lastUpdated": now_ms}}
+    ]
+    if _versioned(old.protocol) != _versioned(new.protocol):
+        actions.append({"protocol": new.protocol})
+    kept = {key: old.metadata.get(key) for key in ("id", "name", "description", "createdTime")}
+    metadata = {**new.metadata, **{key: value for key, value in kept.items() if value is not None}}
+    if {**metadata, **kept} != {**old.metadata, **kept}:
+        actions.append({"metaData": metadata})
+    for key in sorted(before.keys() - after.keys()):
+        actions.append({"remove": _removal(before[key], now_ms)})
+    for key in sorted(after.keys() - before.keys()):
+        actions.append({"add": {**after[key], "dataChange": True}})
+    return actions
+
+
+def _file_key(add: Action) -> tuple[str, str]:
+    """Return what makes a logical file: its path and its deletion vector."""
+    vector = add.get("deletionVector") or {}
+    parts = [str(vector.get(key, "")) for key in ("storageType", "pathOrInlineDv", "offset")]
+    return str(add["path"]), "|".join(parts)
+
+
+def _removal(add: Action, now_ms: int) -> Action:
+    kept = {
+        key: add[key]
+        for key in ("path", "partitionValues", "size", "deletionVector", "stats", "tags")
+        if add.get(key) is not None
+    }
+    extra = {"deletionTimestamp": now_ms, "dataChange": True, "extendedFileMetadata": True}
+    return {**kept, **extra}
+
+
+def _versioned(protocol: Action) -> tuple[int, int, frozenset[str], frozenset[str]]:
+    return (
+        int(protocol["minReaderVersion"]),
+        int(protocol["minWriterVersion"]),
+        frozenset(protocol.get("readerFeatures", ())),
+        frozenset(protocol.get("writerFeatures", ())),
+    )

@@ -1,0 +1,155 @@
+"""What stands in a table before something replaces it: up to which version, and by whom.
+
+A swap may only happen on exactly the version that was examined, and exported where it had to be;
+whoever commits in between makes it be examined again.  Nothing is kept in memory for that: the
+answer is read from the table's log, the replica's state and the record of exports, so that it is
+the same for a process that comes after a kill.
+
+Versions are numbers, and a table that took another one's place counts anew.  So a version is named
+together with the time at which its commit was written.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from sparktxlog.errors import DivergedError
+from sparktxlog.model.copying import OfferedTable
+from sparktxlog.worker.apply.tables import (
+    TableCommit,
+    check_recorded,
+    commit_path,
+    is_own,
+    read_commit,
+)
+from sparktxlog.worker.copy.layout import LOG
+from sparktxlog.worker.replica.state import PlacedLog, ReplicaTable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForeignCommit:
+    """A version that somebody else wrote."""
+
+    version: int
+    #: User and engine, as far as the log says.
+    author: str
+    operation: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examined:
+    """A table's newest version, and what is not this log's in the versions up to it."""
+
+    #: -1 = there is no commit.
+    version: int
+    #: When its commit was written, by its file, microseconds since 1970 UTC; 0 = no commit.
+    committed_at: int = 0
+    #: Version in which a swap of the copy under way ended; None = this is still the old table.
+    swapped: int | None = None
+    #: Commits of others: after that swap, else after the version that the replica's state records.
+    foreign: tuple[ForeignCommit, ...] = ()
+    #: Empty, or why this is not the table that the replica's state knows.
+    replaced: str = ""
+
+
+def examine(
+    table: Path,
+    known: ReplicaTable | None,
+    *,
+    lineage: str,
+    name: str,
+    copy_id: str,
+    placed: PlacedLog | None,
+) -> Examined:
+    """Examine a table up to its newest version.
+
+    Args:
+        known: The table in the replica's state.
+        copy_id: Of the copy under way.
+        placed: Log that this copy was about to put in the table's place, None = it never was.
+
+    Raises:
+        ApplyError: A commit is damaged (definite).
+    """
+    newest = newest_commit(table)
+    if newest < 0:
+        return Examined(version=-1)
+    recorded = known.version if known else -1
+    swapped, foreign = None, list[ForeignCommit]()
+    if placed is not None and placed.stands_in(table):
+        swapped = recorded = placed.version
+    for version in _versions(table, recorded + 1, newest):
+        commit = read_commit(table, version)
+        if not is_own(commit.own, lineage, name):
+            if commit.changes:
+                foreign.append(_foreign(commit))
+        elif commit.own.copy_id == copy_id:
+            # It was made upon a version that had been examined: what is older was seen to.
+            swapped, foreign = version, []
+    return Examined(
+        version=newest,
+        committed_at=committed_at(table, newest),
+        swapped=swapped,
+        foreign=tuple(foreign),
+        replaced="" if swapped is not None else _replaced(table, recorded, newest, lineage, name),
+    )
+
+
+def newest_commit(table: Path) -> int:
+    """Return the newest version that a table's log has a commit of, -1 = none."""
+    versions = [int(path.stem) for path in (table / LOG).glob("*.json") if path.stem.isdigit()]
+    return max(versions, default=-1)
+
+
+def committed_at(table: Path, version: int) -> int:
+    """Return when a commit was written, by its file, microseconds since 1970 UTC; 0 = none."""
+    try:
+        return commit_path(table, version).stat().st_mtime_ns // 1000
+    except FileNotFoundError:
+        return 0
+
+
+def placed_log(offered: OfferedTable) -> PlacedLog | None:
+    """Return what tells an offered log by its last commit, None if the commit is not offered."""
+    path = f"{LOG}{offered.version:020}.json"
+    for file in offered.files:
+        if file.path == path:
+            return PlacedLog(
+                version=offered.version, size_bytes=file.size_bytes, modified_at=file.modified_at
+            )
+    return None
+
+
+def foreign_commits(
+    table: Path, recorded: int, lineage: str, name: str
+) -> tuple[ForeignCommit, ...]:
+    """Return the commits after a version that this log's worker did not make."""
+    commits = (
+        read_commit(table, version)
+        for version in _versions(table, recorded + 1, newest_commit(table))
+    )
+    return tuple(
+        _foreign(commit)
+        for commit in commits
+        if commit.changes and not is_own(commit.own, lineage, name)
+    )
+
+
+def _versions(table: Path, first: int, last: int) -> list[int]:
+    """Return versions whose commits are there: Delta's own cleanup removes old ones."""
+    return [v for v in range(first, last + 1) if commit_path(table, v).exists()]
+
+
+def _foreign(commit: TableCommit) -> ForeignCommit:
+    return ForeignCommit(version=commit.version, author=commit.author, operation=commit.operation)
+
+
+def _replaced(table: Path, recorded: int, newest: int, lineage: str, name: str) -> str:
+    if newest < recorded:
+        return f"table {name!r}: version {recorded} is gone, its newest one is {newest}"
+    try:
+        check_recorded(table, recorded, lineage, name)
+    except DivergedError as error:
+        return error.message
+    return ""

@@ -1,0 +1,256 @@
+"""What a copy or a repair would make disappear, kept for whoever wrote it (protocol P28).
+
+    lake/_sparktxlog/quarantine/<table>-<copy id>        rows that the donor's version lacks, Delta
+    lake/_sparktxlog/quarantine/<table>-<copy id>.files  the whole old directory of a table
+    lake/_sparktxlog/quarantine.jsonl                    one line for each of them
+
+A line names the version of the old table that it covers, and the swap happens on that version or
+not at all (`swap`).  A later export of the old table replaces the earlier one, whose rows it holds
+too; what comes after a swap that has to be done again gets a directory of its own (`.v<version>`),
+and so does a table that somebody put in the old one's place.
+
+Nothing here goes by itself: `leftovers` removes what people name by its age.  Resubmitting rows is
+a decision of people, too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from time import time_ns
+from typing import TYPE_CHECKING
+
+import msgspec
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.sql import Window
+from pyspark.sql import functions as F
+
+from sparktxlog.storage.durability import append_line, free_name, sync_directory, whole_lines
+from sparktxlog.worker.apply.deltalog import forget_log
+from sparktxlog.worker.apply.merging import read_version, tagged
+from sparktxlog.worker.apply.signatures import quoted, row_hash
+from sparktxlog.worker.backup.old_files import link_tree
+from sparktxlog.worker.repair.examining import Examined, ForeignCommit, committed_at, newest_commit
+from sparktxlog.worker.replica.state import STATE_DIRECTORY
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from sparktxlog.model.table import TableDefinition
+
+#: Foreign commits named in a line; the table's own history holds all of them.
+_NAMED = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quarantined:
+    """A line of `quarantine.jsonl`."""
+
+    table: str
+    copy_id: str
+    #: Wall clock, microseconds since 1970 UTC.
+    at: int
+    reason: str
+    #: Version of the old table that is covered, all before it included, and the donor's; None =
+    #: the table has no commit, or the donor has no such table.
+    version: int | None
+    donor_version: int | None
+    #: Rows saved; None = not counted, the files were kept as they are.
+    rows: int | None
+    #: Relative to the lake, empty if there was no row to save.
+    path: str
+    foreign: tuple[ForeignCommit, ...] = ()
+    #: What could not be done, in words.
+    note: str = ""
+    #: When `version` was written, microseconds since 1970 UTC: it tells the version from one of
+    #: the same number in a table that took the place; 0 = unknown.
+    committed_at: int = 0
+
+
+class Quarantine:
+    """Keeps what copies replace in one lake.
+
+    Args:
+        session: The worker's own.
+        lake: Root of the replica's tables.
+        copy_id: Of the copy under way; a repeated act replaces what a crash left.
+    """
+
+    def __init__(self, session: SparkSession, lake: Path, copy_id: str) -> None:
+        self._session = session
+        self._lake = lake
+        self._copy_id = copy_id
+        self._root = lake / STATE_DIRECTORY / "quarantine"
+
+    def place_of_files(self, table: str) -> Path:
+        """Return where a table's old directory goes as a whole."""
+        return self._root / f"{table}-{self._copy_id}.files"
+
+    def save_rows(
+        self,
+        definition: TableDefinition,
+        donor: Path,
+        donor_version: int,
+        examined: Examined,
+        reason: str,
+    ) -> Quarantined:
+        """Save the rows of the old table that the donor's version lacks, duplicates counted.
+
+        Done once for each version that was examined.  A table that cannot be read is kept by its
+        files, and the line says so.
+
+        Args:
+            donor: The staged table.
+            examined: The version that is saved.
+
+        Raises:
+            OSError: The files cannot be kept either; the table must not be replaced.
+        """
+        name, old = definition.name, self._lake / definition.name
+        exports = self._exports(name)
+        for saved in exports:
+            if (saved.version, saved.committed_at) == (examined.version, examined.committed_at):
+                return saved
+        target = self._target(name, examined, exports)
+        note, rows, path = "", None, str(target.relative_to(self._lake))
+        try:
+            rows = self._export(definition, examined.version, donor, donor_version, target)
+        except (PySparkException, Py4JError) as error:
+            note = f"the table cannot be read, its files are kept: {str(error).split(chr(10))[0]}"
+            kept = free_name(target.with_name(f"{target.name}.files"))
+            link_tree(old, kept)
+            path = str(kept.relative_to(self._lake))
+        return self._record(
+            Quarantined(
+                table=name,
+                copy_id=self._copy_id,
+                at=time_ns() // 1000,
+                reason=reason,
+                version=examined.version,
+                donor_version=donor_version,
+                rows=rows,
+                path=path,
+                foreign=examined.foreign[:_NAMED],
+                note=note[:500],
+                committed_at=examined.committed_at,
+            )
+        )
+
+    def _export(
+        self,
+        definition: TableDefinition,
+        version: int,
+        donor: Path,
+        donor_version: int,
+        target: Path,
+    ) -> int:
+        """Write the rows that one version has and the donor's lacks; return how many they are."""
+        name, old = definition.name, self._lake / definition.name
+        forget_log(self._session, old)
+        with tagged(self._session, "quarantine", name):
+            held = read_version(self._session, str(old), version)
+            staged = read_version(self._session, str(donor), donor_version)
+            lost = lacking(held, staged, definition)
+            lost.write.format("delta").mode("overwrite").option("overwriteSchema", "true").save(
+                str(target)
+            )
+            rows = self._session.read.format("delta").load(str(target)).count()
+        _sync_tree(target)
+        return rows
+
+    def save_files(self, table: str, foreign: tuple[ForeignCommit, ...], reason: str) -> str:
+        """Move a table's directory away as a whole, and record it; return where, in the lake."""
+        old, kept = self._lake / table, free_name(self.place_of_files(table))
+        version = newest_commit(old)
+        at = committed_at(old, version)
+        if old.exists():
+            self._root.mkdir(parents=True, exist_ok=True)
+            old.rename(kept)
+            for directory in (self._root, self._lake):
+                sync_directory(directory)
+            forget_log(self._session, old)
+        return self._record(
+            Quarantined(
+                table=table,
+                copy_id=self._copy_id,
+                at=time_ns() // 1000,
+                reason=reason,
+                version=version if version >= 0 else None,
+                donor_version=None,
+                rows=None,
+                path=str(kept.relative_to(self._lake)),
+                foreign=foreign[:_NAMED],
+                committed_at=at,
+            )
+        ).path
+
+    def _exports(self, table: str) -> list[Quarantined]:
+        """Return the lines that say which versions of a table were exported, by any process."""
+        path, found = self._lake / STATE_DIRECTORY / "quarantine.jsonl", list[Quarantined]()
+        for line in whole_lines(path):
+            if f'"{self._copy_id}"'.encode() in line:
+                try:
+                    read = msgspec.json.decode(line, type=Quarantined)
+                except msgspec.MsgspecError:
+                    continue  # an older version wrote on behind a torn line
+                # Lines without a donor's version tell of whole directories.
+                if (read.table, read.copy_id) == (table, self._copy_id) and (
+                    read.donor_version is not None
+                ):
+                    found.append(read)
+        return found
+
+    def _target(self, table: str, examined: Examined, exports: Sequence[Quarantined]) -> Path:
+        """Return where an export goes: in the place of an earlier one whose rows it holds too."""
+        target = self._root / f"{table}-{self._copy_id}"
+        old = self._lake / table
+        same = all(
+            line.version is not None and committed_at(old, line.version) == line.committed_at
+            for line in exports
+        )
+        if examined.swapped is None and same:
+            return target
+        # What was exported before is not in the table any more.
+        return target.with_name(f"{target.name}.v{examined.version}")
+
+    def _record(self, line: Quarantined) -> Quarantined:
+        path = self._lake / STATE_DIRECTORY / "quarantine.jsonl"
+        append_line(path, json.dumps(asdict(line)).encode())
+        return line
+
+
+def lacking(held: DataFrame, donor: DataFrame, definition: TableDefinition) -> DataFrame:
+    """Return the rows of `held` that `donor` lacks; of equal rows as many as are too many.
+
+    Spark's `exceptAll` does not take maps: rows are compared by their signature's two hashes, and
+    columns that only `held` has come along.
+
+    **Shape:** columns of `held`, no order.
+    """
+    left = _numbered(held, definition).alias("held")
+    right = _numbered(donor, definition).alias("donor")
+    keys = list(_KEYS)
+    return left.join(right.select(*keys), keys, "left_anti").select(
+        *[quoted(name) for name in held.columns]
+    )
+
+
+_KEYS = ("__txlog_lane0", "__txlog_lane1", "__txlog_twin")
+
+
+def _numbered(frame: DataFrame, definition: TableDefinition) -> DataFrame:
+    hashed = frame.withColumns({_KEYS[lane]: row_hash(definition.columns, lane) for lane in (0, 1)})
+    equal = Window.partitionBy(*_KEYS[:2]).orderBy(F.lit(0))
+    return hashed.withColumn(_KEYS[2], F.row_number().over(equal))
+
+
+def _sync_tree(root: Path) -> None:
+    for folder, _, names in os.walk(root):
+        for name in names:
+            with open(Path(folder) / name, "rb") as file:
+                os.fsync(file.fileno())
+        sync_directory(folder)

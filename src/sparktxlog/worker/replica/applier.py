@@ -1,0 +1,480 @@
+"""The worker: takes what its node publishes, once or for ever, and heeds what the node answers.
+
+    report → plan → segments → machine → batch, range or copy → report
+
+Batches are `replica`'s work, copies are `copy`'s; the machine behind `recovery` says which comes
+next, and `following` how a worker that goes on for ever comes back from what failed.  Before
+anything is applied the node has seen the worker, and may have it copy or stop.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from time import monotonic, time_ns
+from typing import TYPE_CHECKING
+
+from sparktxlog.catchup.phases import Phase
+from sparktxlog.errors import ApplyError, ExpiredError, TransportError, TxLogError
+from sparktxlog.model.report import Recount, ReplayCost, ReplicaVerdict
+from sparktxlog.worker.apply.merging import applier_session
+from sparktxlog.worker.copy.copy_terms import CopyOptions, CopyOutcome, FetcherOf
+from sparktxlog.worker.copy.donor_fetcher import DonorFetcher
+from sparktxlog.worker.copy.fetch.workspace import remove_others
+from sparktxlog.worker.copy.replica_copy import ReplicaCopy
+from sparktxlog.worker.repair.repairing import RepairOutcome, RepairWay, TableRepair
+from sparktxlog.worker.replica.driver_lock import lock_by_driver
+from sparktxlog.worker.replica.following import POLL_S, Follower
+from sparktxlog.worker.replica.recovery import ReplicaDriver
+from sparktxlog.worker.replica.replays import ReplayRecords
+from sparktxlog.worker.replica.replica import Replica, cost_of
+from sparktxlog.worker.replica.reports import Heartbeat, Reporter
+from sparktxlog.worker.replica.source import LogSource, Tail
+from sparktxlog.worker.replica.state import ReplicaDirectory, ReplicaState
+from sparktxlog.worker.verify.recount_schedule import ScheduledRecounts
+from sparktxlog.worker.verify.recounting import recount
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: Segments asked for at once.
+SEGMENTS_LIMIT = 500
+#: Verdicts on a replica that a replay brings back.
+_REPLAYABLE = ("KNOWN", "EMPTY")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApplyOutcome:
+    """What a worker did."""
+
+    #: Applied position after it.
+    position: int
+    #: Last published position it knows of.
+    published: int
+    batches: int = 0
+    transactions: int = 0
+    seconds: float = 0.0
+    #: Tables that stand still → why.
+    diverged: dict[str, str] = field(default_factory=dict)
+    #: What the node made of the last report, empty if it was not reached.
+    verdict: str = ""
+    #: Why the node wants the worker to stop, empty if it does not.
+    stopped: str = ""
+    #: What was copied, oldest first.
+    copies: tuple[CopyOutcome, ...] = ()
+
+
+class Applier:
+    """Applies the log to one replica.
+
+    Args:
+        spark: A session with Delta; the applier works in a session of its own.
+        source: The log; used by this thread only.
+        directory: The replica, owned.
+        reporting: A second connection, used by the heartbeat's thread too; without one, reports
+            go through `source` and there is no heartbeat.
+        copies: How to copy where the node says so; None = the worker stops instead.
+        replays_anyway: Replay though the node finds a copy faster; not a diverged replica.
+        open_fetcher: Where a copy's files come from.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        source: LogSource,
+        directory: ReplicaDirectory,
+        *,
+        reporting: LogSource | None = None,
+        copies: CopyOptions | None = None,
+        replays_anyway: bool = False,
+        open_fetcher: FetcherOf = DonorFetcher,
+    ) -> None:
+        self.source = source
+        self.directory = directory
+        self.info = source.info()
+        self.published = self.info.published
+        self._session = applier_session(spark)
+        self._replica = Replica(self._session, directory, self.info)
+        self._reporter = Reporter(reporting or source, self.info.node_id)
+        self._beats = reporting is not None
+        self._batches = 0
+        self._transactions = 0
+        self._started = monotonic()
+        self._copies = copies
+        self._replays_anyway = replays_anyway
+        self._open_fetcher = open_fetcher
+        self._copied: list[CopyOutcome] = []
+        #: Position and tables recounted last.
+        self._recounted: tuple[int, tuple[str, ...]] = (-1, ())
+        self._scheduled = ScheduledRecounts(
+            directory.own, self.info.verify_interval, self._count_aside, lambda: time_ns() // 1000
+        )
+        self._replays = ReplayRecords(source, self.info.node_id)
+        self._driver: ReplicaDriver
+        #: What the node sent last, and what the last batch cost.
+        self._at_hand = Tail(position=0, lineage="", epoch=0)
+        self._pace: ReplayCost | None = None
+        # A copy that somebody asked for may replace a replica of another log.
+        replaces = copies is not None and copies.forced and bool(self.state.lineage)
+        if self.state.copying is None and not replaces:
+            self._replica.check_lineage(self.info.lineage)
+            self._replica.state = replace(self.state, lineage=self.info.lineage)
+        directory.on_close(lock_by_driver(spark, directory.own / "lock.driver"))
+
+    @property
+    def state(self) -> ReplicaState:
+        """Where the replica stands."""
+        return self._replica.state
+
+    # --- the loop -----------------------------------------------------------------------------
+
+    def run_once(self, at_least: int = 0, timeout_s: float = 0.0) -> ApplyOutcome:
+        """Apply what is published now, and what is ordered or asked for within a time.
+
+        Args:
+            at_least: Position to reach, besides all that was ordered when the node was asked last.
+            timeout_s: Longest wait for what is not published yet, seconds.
+
+        Raises:
+            TransportError: The node cannot be reached (definite for the batch under way: a
+                repeated run goes on where this one stopped).
+            ApplyError: A batch cannot be applied; its tables keep their last whole state.
+        """
+        with self._heartbeat():
+            self._apply_published(at_least, timeout_s)
+        return self._ended()
+
+    def _apply_published(self, at_least: int, timeout_s: float) -> None:
+        self.begin(threading.Event())
+        deadline = monotonic() + timeout_s
+        # The node sees the worker, and may say stop or copy, before anything is applied.
+        self._report()
+        self._heed()
+        tail = self._tail(wait_s=0.0)
+        at_least = max(at_least, self.info.position)
+        target = max(tail.position, at_least)
+        while True:
+            while tail.segments and not self._is_stopped():
+                self._apply_tail(tail)
+                self._heed()
+                tail = (
+                    self._tail(wait_s=0.0)
+                    if self.state.position < target
+                    else replace(tail, segments=())
+                )
+            left_s = deadline - monotonic()
+            if self.state.position >= at_least or left_s <= 0 or self._is_stopped():
+                return
+            self._heed()
+            tail = self._tail(wait_s=min(POLL_S, left_s))
+
+    def catch_up(self, timeout_s: float = 0.0) -> ApplyOutcome:
+        """Replay or copy until the replica holds what is ordered now, or the time is over.
+
+        Raises:
+            TxLogError: As `run_once`, and the last failure of a copy.
+        """
+        with self._heartbeat():
+            self._report()
+            if self._copies is not None and self._copies.forced:
+                self.begin(threading.Event())
+                self._copy("a copy was asked for")
+            self._apply_published(0, timeout_s)
+        return self._ended()
+
+    def follow(self, stop: threading.Event) -> ApplyOutcome:
+        """Apply whatever comes until `stop` is set; what heals is waited for (`following`).
+
+        Raises:
+            DivergedError: The replica is of another log or history (definite).
+            UnauthorizedError: The node refuses the token (definite).
+            TxLogError: Node and worker do not understand each other, or this worker must not
+                copy and a batch cannot be applied.
+        """
+        self._reporter.follow()
+        with self._heartbeat():
+            Follower(self, self._reporter.changed, stop).run()
+        return self._ended()
+
+    @contextmanager
+    def _heartbeat(self) -> Iterator[None]:
+        """Beat while the block runs; tell the node how it ended."""
+        self._reporter.fail("")
+        beats = Heartbeat(self._reporter.beat, interval_s=self.info.worker_heartbeat)
+        try:
+            with beats if self._beats else nullcontext():
+                yield
+        except Exception as error:
+            self._reporter.end(str(error) or type(error).__name__)
+            raise
+        else:
+            self._reporter.end()
+
+    def _ended(self) -> ApplyOutcome:
+        self._replays.end("the worker ended before", self.state.position, self._transactions)
+        return self.outcome()
+
+    def outcome(self) -> ApplyOutcome:
+        """Return what was done so far."""
+        answer = self._reporter.answer
+        return ApplyOutcome(
+            position=self.state.position,
+            published=max(self.published, self.state.position),
+            batches=self._batches,
+            transactions=self._transactions,
+            seconds=round(monotonic() - self._started, 3),
+            diverged=self.state.diverged,
+            verdict=answer.verdict if answer else "",
+            stopped=self._is_stopped(),
+            copies=tuple(self._copied),
+        )
+
+    def _tail(self, *, wait_s: float) -> Tail:
+        tail = self.source.segments(self.state.position, wait_s=wait_s, limit=SEGMENTS_LIMIT)
+        self._replica.check_lineage(tail.lineage)
+        self.published = tail.position
+        return tail
+
+    def _apply_tail(self, tail: Tail) -> None:
+        if self.state.copying is not None and not self.state.copying.swapped:
+            # Nothing was replaced yet, and the node prefers a replay by now.
+            self._replica.state = replace(self.state, copying=None)
+            remove_others(self.directory.lake)
+        self._at_hand, self._pace = tail, None
+        self._replays.begin(tail, self.state.worker_id, self.state.position, self._transactions)
+        try:
+            self._driver.take(*self._replica.range_of(tail))
+        except TxLogError as error:
+            self._end_replay(error)
+            raise
+        self._report(self._pace)
+        self._replays.applied(self.state.position, self._transactions)
+
+    def _end_replay(self, error: TxLogError) -> None:
+        # While the node is away a replay is not over, and nobody could be told.
+        if not isinstance(error, TransportError):
+            self._replays.end(str(error), self.state.position, self._transactions)
+
+    def repair(self, name: str, *, local: bool) -> RepairOutcome:
+        """Bring a table that somebody else wrote to back to what the log says.
+
+        Args:
+            local: From this site's own files, though another site could give a copy.
+
+        Raises:
+            TxLogError: As `TableRepair`.
+        """
+        repair = TableRepair(
+            session=self._session, source=self.source, lake=self.directory.lake,
+            state=self.state, info=self.info, directory=self.directory,
+        )  # fmt: skip
+        found = repair.diagnose(name)
+        if found.way is RepairWay.NOTHING:
+            return RepairOutcome(found=found)
+        repair.begin(found)
+        self._replica.take_over(repair.state)
+        # Only now the node knows that the replica needs help, and who could give it.
+        self._report()
+        found = replace(found, copy=repair.copy_offered())
+        if found.copy and not local:
+            return RepairOutcome(found=found)
+        with self._heartbeat():
+            try:
+                return repair.run(found)
+            finally:
+                self._replica.take_over(repair.state)
+                self._report()
+
+    # --- what the machine orders ----------------------------------------------------------------
+
+    def begin(self, stop: threading.Event) -> None:
+        """Go on with a new machine; until `stop` is set it waits between attempts."""
+        self._driver = ReplicaDriver(self, stop.wait)
+
+    @property
+    def stands_idle(self) -> bool:
+        """Whether the machine has judged its last failure, and stands still."""
+        return self._driver.phase is Phase.IDLE
+
+    @property
+    def position(self) -> int:
+        """Applied position."""
+        return self.state.position
+
+    @property
+    def may_copy(self) -> bool:
+        """Whether this worker may replace its replica by a copy."""
+        return self._copies is not None
+
+    def apply_to(self, last: int) -> None:
+        """Apply batches up to a position; errors as `Replica.apply_batch`."""
+        while self.state.position < last:
+            tail = self._at_hand
+            if not tail.segments or not _continues(tail, self.state.position):
+                tail = self._at_hand = self._tail(wait_s=0.0)
+            began = monotonic()
+            batch = self._replica.apply_batch(tail)
+            self._batches += 1
+            self._transactions += batch.transactions
+            self._pace = cost_of(batch, monotonic() - began)
+
+    def request(self, first: int, last: int) -> tuple[int, int]:
+        """Ask the node for a missing range.
+
+        Raises:
+            ExpiredError: Its log has it no more (definite).
+            TransportError: It is not published there yet, or the node is not reached.
+        """
+        tail = self._tail(wait_s=POLL_S)
+        if not tail.segments:
+            raise TransportError(f"the node has not published position {first} to {last} yet")
+        if not _continues(tail, self.state.position):
+            raise ExpiredError(f"the log no longer holds position {first}")
+        self._at_hand = tail
+        return self._replica.range_of(tail)
+
+    def give_up(self, reason: str) -> None:
+        """Tell the node that a batch fails again and again: only a copy helps."""
+        self._reporter.report(self.state, irreparable=reason)
+
+    def open_copy(self) -> ReplicaCopy:
+        """Begin a copy, or go on with the one begun.
+
+        Raises:
+            ApplyError: This worker must not copy (definite).
+        """
+        if self._copies is None:
+            raise ApplyError("this worker was started without copying", hint="Drop --no-copy.")
+        self._replays.end("given up for a copy", self.state.position, self._transactions)
+        answer = self._reporter.answer
+        return ReplicaCopy(
+            self._session,
+            self.source,
+            self.directory,
+            self.state,
+            self.info,
+            report=self._reporter.report,
+            open_fetcher=self._open_fetcher,
+            options=self._copies,
+            verdict=answer.verdict if answer else "",
+            contested=answer is not None and answer.contested,
+        )
+
+    def close_copy(self, copy: ReplicaCopy, outcome: CopyOutcome | None) -> None:
+        """Take over the state that a copy ended in."""
+        copy.close()
+        self._replica.take_over(copy.state)
+        if outcome is not None:
+            self._copied.append(outcome)
+
+    def _report(self, pace: ReplayCost | None = None) -> None:
+        half = self.state.copying is not None and self.state.copying.swapped
+        self._reporter.report(
+            self.state,
+            pace=pace,
+            irreparable="a copy was begun and is not finished" if half else "",
+        )
+
+    def _is_stopped(self) -> str:
+        """Return why the node wants this worker to stop, empty if it does not."""
+        answer = self._reporter.answer
+        if self._wants_copy() or answer is None or answer.plan not in ("copy", "stop"):
+            return ""
+        if answer.plan == "copy" and self._replays_anyway and answer.verdict in _REPLAYABLE:
+            return ""
+        how = "  Run jobs/catch_up.py, or apply without --no-copy." if answer.plan == "copy" else ""
+        return f"the node says {answer.verdict}: {answer.reason or answer.plan}.{how}"
+
+    # --- following ----------------------------------------------------------------------------
+
+    def report(self) -> None:
+        """Report the replica as it is, and take the node's answer."""
+        self._report()
+
+    def lives(self) -> bool:
+        """Return whether Spark still runs: without it nothing can be applied."""
+        try:
+            return not self._session.sparkContext._jsc.sc().isStopped()
+        except Exception:  # noqa: BLE001 - its JVM is gone
+            return False
+
+    def obstacle(self) -> str:
+        """Return why the node wants this worker to stand still, empty if it does not."""
+        return self._is_stopped()
+
+    def is_foreign(self) -> bool:
+        """Return whether the node takes the replica for one of another log."""
+        answer = self._reporter.answer
+        return answer is not None and answer.verdict == ReplicaVerdict.FOREIGN.value
+
+    def note_error(self, text: str) -> None:
+        """Have reports say why the worker stands still; empty = it does not any more."""
+        self._reporter.fail(text)
+
+    def go_on(self) -> None:
+        """Recount or copy if the node says so, else wait for segments and apply what comes."""
+        self._recount()
+        self._scheduled.step(self.state, self._tell_recount)
+        if self._wants_copy():
+            self._heed()
+            return
+        tail = self._tail(wait_s=POLL_S)
+        if tail.segments:
+            self._apply_tail(tail)
+
+    # --- a copy -------------------------------------------------------------------------------
+
+    def _wants_copy(self) -> bool:
+        answer = self._reporter.answer
+        return self._copies is not None and answer is not None and answer.plan == "copy"
+
+    def _recount(self) -> None:
+        """Recount the tables that the node asks for: others have them otherwise (S3)."""
+        answer = self._reporter.answer
+        if answer is None or not answer.recount:
+            return
+        asked = (self.state.position, answer.recount)
+        if asked != self._recounted:
+            # Once for a position: a scan that fails is not repeated for ever.
+            self._recounted = asked
+            self._tell_recount(
+                recount(
+                    self._session, self.directory.lake, self.state, self.info.node_id,
+                    answer.recount,
+                )
+            )  # fmt: skip
+
+    def _tell_recount(self, found: Recount) -> None:
+        self._reporter.answer = self.source.take_recount(found)
+
+    def _count_aside(self, state: ReplicaState, table: str) -> Recount:
+        """Recount a table, in a thread and a session of its own."""
+        session = applier_session(self._session)
+        return recount(session, self.directory.lake, state, self.info.node_id, [table])
+
+    def _heed(self) -> None:
+        """Recount and copy if the node says so."""
+        self._recount()
+        answer = self._reporter.answer
+        if answer is not None and self._wants_copy():
+            self._copy(answer.reason)
+
+    def _copy(self, reason: str) -> None:
+        """Copy a donor's replica, or go on with a copy that was begun, until it is KNOWN.
+
+        Raises:
+            TxLogError: As `ReplicaDriver.copy`.
+        """
+        if not self.may_copy:
+            raise ApplyError("this worker was started without copying", hint="Drop --no-copy.")
+        self._pace = None
+        self._driver.copy(reason)
+        if self._pace is not None:
+            # A donor behind what was here: the rest was asked for and applied at once.
+            self._report(self._pace)
+
+
+def _continues(tail: Tail, position: int) -> bool:
+    return tail.segments[0].first <= position + 1 <= tail.segments[-1].last

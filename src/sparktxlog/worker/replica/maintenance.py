@@ -1,0 +1,258 @@
+"""Upkeep of a replica's tables: OPTIMIZE where files are many and small, VACUUM of old versions.
+
+A table on a local disk has one writer: two JVMs that commit at once may overwrite each other's
+commit.  So whatever commits, or judges files by their age, happens under the worker's own lock,
+table by table; while a worker holds it OPTIMIZE is left out, and VACUUM runs in lite mode, which
+commits nothing and looks only at files that the table's log removed: a file that a worker has
+linked and not committed yet is safe.  OPTIMIZE changes no rows, and the worker accepts it.
+
+Nothing below `_sparktxlog/` is touched.  The files that donors pinned for running copies are hard
+links there: VACUUM takes only the table's names of them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+
+from sparktxlog.errors import InvalidRequestError, LockedError, NotAppliedError
+from sparktxlog.worker.apply.merging import applier_session
+from sparktxlog.worker.apply.settling import settle
+from sparktxlog.worker.apply.tables import newest_version
+from sparktxlog.worker.replica.driver_lock import lock_by_driver
+from sparktxlog.worker.replica.state import ReplicaDirectory, ReplicaState, read_state
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: Files below this are small; so many of them make a table worth compacting.
+SMALL_BYTES = 32 << 20
+MANY_FILES = 20
+#: Seconds to wait for a worker that holds the replica.
+WAIT_S = 30.0
+#: Between two attempts to get the replica from its worker, seconds.
+_TRY_S = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upkeep:
+    """What is wanted."""
+
+    #: Only these tables; none named = all of the replica.
+    tables: Sequence[str] = ()
+    optimize: bool = True
+    vacuum: bool = True
+    dry_run: bool = False
+    #: Small files from which a table is compacted.
+    many_files: int = MANY_FILES
+    #: Seconds to wait for a worker that holds the replica.
+    wait_s: float = WAIT_S
+
+
+@dataclass(slots=True, kw_only=True)
+class TableUpkeep:
+    """What was done to one table."""
+
+    table: str
+    #: Live data files and their bytes, and how many of the files are small.
+    files_before: int = 0
+    files: int = 0
+    bytes_before: int = 0
+    bytes: int = 0
+    small_files: int = 0
+    #: Bytes of the table's directory, old versions and log included.
+    disk_before: int = 0
+    disk: int = 0
+    optimized: bool = False
+    #: `full`, `lite`, or empty.
+    vacuumed: str = ""
+    seconds: float = 0.0
+    #: What was left out, and why; the same run later may do it.
+    skipped: str = ""
+    #: What went wrong.
+    failed: str = ""
+
+
+def maintain_replica(
+    spark: SparkSession,
+    lake: str | Path,
+    wanted: Upkeep,
+    tell: Callable[[str], None] = lambda _: None,
+) -> list[TableUpkeep]:
+    """Compact and vacuum the tables of a replica, one after the other; hold `single_flight`.
+
+    Doing it again is harmless, and does only what is due.  A table that fails is told of in its
+    line, and the others are maintained.
+
+    Args:
+        tell: Called with lines that tell of the progress.
+
+    Raises:
+        NotAppliedError: No worker has applied anything here yet (definite).
+        InvalidRequestError: A table that is named is not of this replica (definite).
+    """
+    lake = Path(lake).absolute()
+    state = _state(lake)
+    names = sorted(wanted.tables or state.tables)
+    unknown = sorted(set(names) - set(state.tables))
+    if unknown:
+        raise InvalidRequestError(
+            f"the replica in {lake} has no table {unknown[0]!r}",
+            hint=f"Its tables: {', '.join(sorted(state.tables)) or 'none'}.",
+            table=unknown[0],
+        )
+    session = applier_session(spark)
+    # A log entry of VACUUM would be a commit beside the worker's.
+    session.conf.set("spark.databricks.delta.vacuum.logging.enabled", "false")
+    # VACUUM lists files in so many tasks; Spark's default of 10,000 takes minutes (measured).
+    tasks = max(4, 2 * spark.sparkContext.defaultParallelism)
+    session.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", str(tasks))
+    keeper = _Keeper(session, lake, wanted)
+    done = []
+    for name in names:
+        found = keeper.maintain(name, state.tables[name].diverged)
+        tell(describe(found))
+        done.append(found)
+    return done
+
+
+def describe(found: TableUpkeep) -> str:
+    """Return a table's line for people."""
+    acts = ["compacted"] if found.optimized else []
+    acts += [f"vacuumed ({found.vacuumed})"] if found.vacuumed else []
+    text = (
+        f"{found.table}: {', '.join(acts) or 'nothing done'}; files {found.files_before:,} to "
+        f"{found.files:,}, on disk {found.disk_before:,} to {found.disk:,} bytes, "
+        f"{found.seconds:.1f} s"
+    )
+    for label, reason in (("skipped", found.skipped), ("FAILED", found.failed)):
+        text += f"; {label}: {reason}" if reason else ""
+    return text
+
+
+def _state(lake: Path) -> ReplicaState:
+    state = read_state(lake)
+    if state is None or not state.tables:
+        raise NotAppliedError(
+            f"nothing was applied in {lake} yet",
+            hint="Run a worker first: ./spark-submit.sh jobs/apply.py",
+            path=str(lake),
+        )
+    return state
+
+
+class _Keeper:
+    """Maintains single tables."""
+
+    def __init__(self, session: SparkSession, lake: Path, wanted: Upkeep) -> None:
+        self._session = session
+        self._lake = lake
+        self._wanted = wanted
+        #: Until when a worker is waited for, once for all tables.
+        self._deadline_s = monotonic() + wanted.wait_s
+
+    def maintain(self, name: str, diverged: str) -> TableUpkeep:
+        found = TableUpkeep(table=name)
+        began = monotonic()
+        directory = self._lake / name
+        try:
+            found.files_before, found.bytes_before, found.small_files = _live(directory)
+            found.files, found.bytes = found.files_before, found.bytes_before
+            found.disk_before = found.disk = _disk(directory)
+            if diverged:
+                found.skipped = f"it stands still: {diverged}"
+            elif self._wanted.dry_run:
+                self._predict(found)
+            else:
+                self._work(found, directory)
+                found.files, found.bytes, _ = _live(directory)
+                found.disk = _disk(directory)
+        except (PySparkException, Py4JError, DeltaError, OSError) as error:
+            found.failed = " ".join(str(error).split("\n")[:2])[:400]
+        found.seconds = round(monotonic() - began, 3)
+        return found
+
+    def _is_due(self, found: TableUpkeep) -> bool:
+        return self._wanted.optimize and found.small_files >= self._wanted.many_files
+
+    def _predict(self, found: TableUpkeep) -> None:
+        acts = ["OPTIMIZE"] if self._is_due(found) else []
+        acts += ["VACUUM"] if self._wanted.vacuum else []
+        found.skipped = f"dry run: {' and '.join(acts) or 'nothing'} would run"
+
+    def _work(self, found: TableUpkeep, directory: Path) -> None:
+        due = self._is_due(found)
+        if not due and not self._wanted.vacuum:
+            return
+        try:
+            replica = self._own_replica()
+        except LockedError as error:
+            if due:
+                found.skipped = f"OPTIMIZE, for {error.message}"
+            if self._wanted.vacuum:
+                self._sql(f"VACUUM {_quoted(directory)} LITE")
+                found.vacuumed = "lite"
+            return
+        with closing(replica):
+            state = _state(self._lake)
+            if state.pending is not None or state.copying is not None:
+                found.skipped = "a batch or copy was broken off; a worker has to finish it first"
+                return
+            if due:
+                before = newest_version(directory, state.tables[found.table].version)
+                self._sql(f"OPTIMIZE {_quoted(directory)}")
+                # Spark fsyncs nothing, and VACUUM may take the old files some day.
+                settle(directory, before + 1, newest_version(directory, before))
+                found.optimized = True
+            if self._wanted.vacuum:
+                self._sql(f"VACUUM {_quoted(directory)}")
+                found.vacuumed = "full"
+
+    def _own_replica(self) -> ReplicaDirectory:
+        """Return the replica, locked as a worker locks it; wait for one that holds it."""
+        never = threading.Event()
+        while True:
+            try:
+                replica = ReplicaDirectory(self._lake)
+            except LockedError:
+                if monotonic() >= self._deadline_s:
+                    raise
+                never.wait(_TRY_S)
+                continue
+            try:
+                rest_s = max(self._deadline_s - monotonic(), 0.0)
+                path = replica.own / "lock.driver"
+                replica.on_close(lock_by_driver(self._session, path, wait_s=rest_s))
+            except BaseException:
+                replica.close()
+                raise
+            return replica
+
+    def _sql(self, statement: str) -> None:
+        self._session.sql(statement).collect()
+
+
+def _live(directory: Path) -> tuple[int, int, int]:
+    """Return number and bytes of a table's live data files, and how many of them are small."""
+    actions = pa.table(DeltaTable(directory).get_add_actions())
+    sizes = actions.column("size_bytes").to_pylist()
+    return len(sizes), sum(sizes), sum(size < SMALL_BYTES for size in sizes)
+
+
+def _disk(directory: Path) -> int:
+    return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
+
+
+def _quoted(directory: Path) -> str:
+    return f"delta.`{str(directory).replace('`', '``')}`"

@@ -1,0 +1,121 @@
+"""Catch-ups by replay, told to the node when they are over: estimate against actual.
+
+A replay counts as a catch-up if the oldest transaction that the replica lacks was ordered more than
+`BEHIND_S` seconds ago.  Batches of a worker that keeps up never were; they tell their cost with
+their reports, and leave no record.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from dataclasses import dataclass
+from time import monotonic, time_ns
+
+from sparktxlog.catchup.planner import Plan
+from sparktxlog.errors import TxLogError
+from sparktxlog.model.copying import CatchUpKind, Transfer
+from sparktxlog.worker.replica.source import LogSource, Tail
+
+_logger = logging.getLogger(__name__)
+
+#: Seconds since the ordering of the first missing transaction that make a replay a catch-up.
+BEHIND_S = 60.0
+#: Characters of an outcome that are kept.
+_MAX_OUTCOME = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Replay:
+    """A catch-up under way."""
+
+    #: Position at its begin, and the one at which it is over.
+    first: int
+    target: int
+    #: Microseconds since 1970 UTC, and the steady clock, s.
+    started_at: int
+    started: float
+    #: What the node expected, None without an answer; and its reason.
+    estimated_s: float | None
+    reason: str
+    #: Transactions that the worker had applied before.
+    before: int
+
+
+class ReplayRecords:
+    """Notes the catch-ups by replay of one worker.
+
+    Args:
+        source: Used by the worker's own thread.
+        node_id: Of the node that the worker belongs to.
+    """
+
+    def __init__(self, source: LogSource, node_id: str) -> None:
+        self._source = source
+        self._node_id = node_id
+        self._open: _Replay | None = None
+        self._worker_id = ""
+        #: Up to here the node would have copied: whoever replays nevertheless leaves no record.
+        self._copied_to = 0
+
+    def begin(self, tail: Tail, worker_id: str, position: int, transactions: int) -> None:
+        """Begin a record if what is to be applied next is a catch-up, and none is open.
+
+        Args:
+            tail: With segments.
+            position: Applied position.
+            transactions: Applied by this worker until now.
+        """
+        ordered_at, now = tail.segments[0].ordered_at, time_ns() // 1000
+        if self._open is not None or position < self._copied_to:
+            return
+        if not ordered_at or now - ordered_at < BEHIND_S * 1e6:
+            return
+        estimated_s, reason = None, ""
+        try:
+            decision = self._source.plan(worker_id)
+        except TxLogError as error:
+            # It counts without an estimate; the replay itself is the order of the last report.
+            _logger.warning("the node did not tell its estimate: %s", error)
+        else:
+            if decision.plan == Plan.COPY.value:
+                self._copied_to = tail.position
+                return
+            estimated_s = None if decision.replay is None else decision.replay.seconds
+            reason = decision.reason
+        self._worker_id = worker_id
+        self._open = _Replay(
+            first=position, target=tail.position, started_at=now, started=monotonic(),
+            estimated_s=estimated_s, reason=reason, before=transactions,
+        )  # fmt: skip
+
+    def applied(self, position: int, transactions: int) -> None:
+        """Tell the node if the replica is where the published log ended at the begin."""
+        if self._open is not None and position >= self._open.target:
+            self.end("done", position, transactions)
+
+    def end(self, outcome: str, position: int, transactions: int) -> None:
+        """End an open record, as done or with the reason why it is not."""
+        replay, self._open = self._open, None
+        if replay is None:
+            return
+        transfer = Transfer(
+            transfer_id=uuid.uuid4().hex,
+            worker_id=self._worker_id,
+            node_id=self._node_id,
+            kind=CatchUpKind.REPLAY,
+            from_position=replay.first,
+            to_position=position,
+            started_at=replay.started_at,
+            finished_at=time_ns() // 1000,
+            estimated_s=replay.estimated_s,
+            actual_s=round(monotonic() - replay.started, 3),
+            transactions=transactions - replay.before,
+            outcome=outcome[:_MAX_OUTCOME],
+            reason=replay.reason,
+        )
+        try:
+            self._source.record_transfer(transfer)
+        except TxLogError as error:
+            # The record is for people; the replica stands without it.
+            _logger.warning("the node did not take the record of a replay: %s", error)

@@ -1,0 +1,264 @@
+"""A replica in its worker's hands: its state, and one batch brought to all of its tables.
+
+    segments → batch → plan for each table → steps, each one Delta commit → snapshot → state
+
+Exactly once: the batch is journaled before its first commit, each commit carries a rising `txn`
+version with the step's number, and after a crash the batch is done again with the same end, table
+by table from the last step that is in the table's own log.  A table that somebody else wrote to
+stands still as diverged; the others go on.
+
+What comes next, and when, is `apply`'s; here is no loop, no node and no clock.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow.parquet as pq
+
+from sparktxlog.errors import ApplyError, DivergedError, ForeignLogError
+from sparktxlog.model.operation import OP_COLUMN, POSITION_COLUMN
+from sparktxlog.model.report import ReplayCost
+from sparktxlog.storage.interfaces import Segment, TableEffect
+from sparktxlog.worker.apply.batches import (
+    Batch,
+    Extent,
+    Piece,
+    Place,
+    TablePlan,
+    batch_segments,
+    check_chain,
+    plan_batch,
+)
+from sparktxlog.worker.apply.cutting import cut_segments
+from sparktxlog.worker.apply.steps import TableProgress, TableSteps
+from sparktxlog.worker.replica.source import NodeInfo, Tail
+from sparktxlog.worker.replica.state import (
+    PendingBatch,
+    ReplicaDirectory,
+    ReplicaState,
+    ReplicaTable,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_logger = logging.getLogger(__name__)
+
+Tables = dict[str, ReplicaTable]
+
+
+class Replica:
+    """The tables of a lake with the state that says where they stand.
+
+    Args:
+        session: The worker's own.
+        directory: The lake, owned.
+        info: Of the node that serves the log.
+    """
+
+    def __init__(self, session: SparkSession, directory: ReplicaDirectory, info: NodeInfo) -> None:
+        self.directory = directory
+        self.lake = directory.lake
+        self.state: ReplicaState = directory.load()
+        self._session = session
+        self._payload_root = Path(info.payload_root)
+        self._signature_interval = info.signature_interval
+        self._steps: TableSteps | None = None
+
+    def check_lineage(self, lineage: str) -> None:
+        """Refuse the log of another cluster (protocol P24).
+
+        Raises:
+            ForeignLogError: The replica belongs to another log (definite).
+        """
+        if self.state.lineage and lineage != self.state.lineage:
+            raise ForeignLogError(
+                f"FOREIGN: the node's log is of lineage {lineage!r}, this replica of "
+                f"{self.state.lineage!r}",
+                hint="Give the worker an empty lake, or its own cluster's node.",
+            )
+
+    def range_of(self, tail: Tail) -> tuple[int, int]:
+        """Return first and last position of the next batch of a tail."""
+        segments = self._next_segments(tail)
+        return segments[0].first, segments[-1].last
+
+    def _next_segments(self, tail: Tail) -> Sequence[Segment]:
+        pending, segments = self.state.pending, tail.segments
+        if pending is not None and pending.cut is not None:
+            # It was begun for a worker that was to stop there, and ends there again.
+            segments = cut_segments(segments, pending.cut)
+        return batch_segments(
+            segments, self._signature_interval, end=pending.last if pending else None
+        )
+
+    def take_over(self, state: ReplicaState) -> None:
+        """Go on with a state that somebody else brought the lake to; tables are opened anew."""
+        self.state, self._steps = state, None
+
+    # --- one batch ----------------------------------------------------------------------------
+
+    def apply_batch(self, tail: Tail) -> Batch:
+        """Apply the next batch of a tail durably; the state is behind it afterwards.
+
+        Raises:
+            DivergedError: The log does not continue this replica (protocol P24, definite).
+            ApplyError: A table could not be brought on; the batch is begun and is done again.
+        """
+        pending, segments = self.state.pending, self._next_segments(tail)
+        if self.state.copying is not None:
+            raise ApplyError(
+                f"copy {self.state.copying.copy_id} was begun and is not finished",
+                hint="Run jobs/catch_up.py, which goes on with it.",
+                copy_id=self.state.copying.copy_id,
+            )
+        position, chain_hash = self.state.position, self.state.chain_hash
+        inside = self.state.cut is not None and self.state.cut.position == position
+        check_chain(segments, position, chain_hash, copied=inside or bool(self.state.copied_from))
+        batch = plan_batch(
+            segments,
+            inline_extent(self._payload_root, segments[-1].last),
+            position=position,
+            chain_hash=chain_hash,
+            known=self.state.tables,
+        )
+        cut = tail.cut if pending is None else pending.cut
+        if cut is not None and cut.position != batch.last:
+            cut = None
+        if batch.epoch < self.state.epoch:
+            raise DivergedError(
+                f"segment {batch.first}-{batch.last} is of epoch {batch.epoch}, "
+                f"this replica of {self.state.epoch}"
+            )
+        self._check_pending(batch, pending)
+        if pending is None and batch.tables:
+            self.state = self.state.begin(batch, tail.lineage, cut)
+            self.directory.save(self.state)
+        tables = self._apply_tables(batch, tail.lineage, resumed=pending is not None)
+        self.directory.record_snapshot(batch.last, tables)
+        self.state = replace(self.state.finish(batch, tables), lineage=tail.lineage)
+        # Until here the former one counts: the batch may have begun where that lies.
+        self.state = replace(self.state, cut=cut or self.state.cut)
+        self.directory.save(self.state)
+        return batch
+
+    def _check_pending(self, batch: Batch, pending: PendingBatch | None) -> None:
+        if pending is not None and pending.to_hash != batch.to_hash:
+            raise DivergedError(
+                f"the batch up to {pending.last} was begun with hash {pending.to_hash}, "
+                f"the log now has {batch.to_hash}",
+                position=pending.last,
+            )
+
+    def _apply_tables(self, batch: Batch, lineage: str, *, resumed: bool) -> Tables:
+        steps = self._table_steps(lineage)
+        tables = dict(self.state.tables)
+        working: dict[str, TableProgress] = {}
+        for name in sorted({*tables, *batch.tables}):
+            known = tables.get(name)
+            if known is not None and known.diverged:
+                continue
+            progress = _progress_of(name, known, batch.tables.get(name))
+            try:
+                steps.find_progress(progress, batch if resumed else None)
+            except DivergedError as error:
+                _logger.error("%s", error)
+                tables[name] = self._stands_still(progress, error)
+            else:
+                working[name] = progress
+        counted = steps.count_unclaimed(batch, working)
+        for name, progress in working.items():
+            plan = batch.tables.get(name)
+            if plan is not None:
+                try:
+                    steps.apply(batch, plan, progress, counted)
+                except DivergedError as error:
+                    _logger.error("%s", error)
+                    known = self.state.tables.get(name)
+                    tables[name] = self._stands_still(_progress_of(name, known, plan), error)
+                    continue
+            tables[name] = _recorded(progress)
+        return tables
+
+    def _stands_still(self, progress: TableProgress, error: DivergedError) -> ReplicaTable:
+        """Return a table as it was before the batch, which does not reach it any more."""
+        return ReplicaTable(
+            definition=progress.definition,
+            version=progress.recorded,
+            signature=progress.signature,
+            diverged=str(error),
+            position=self.state.position,
+        )
+
+    def _table_steps(self, lineage: str) -> TableSteps:
+        """Return what does the commits; kept, as it keeps tables open."""
+        if self._steps is None:
+            self._steps = TableSteps(self._session, self.lake, self._payload_root, lineage)
+        return self._steps
+
+
+def cost_of(batch: Batch, seconds: float) -> ReplayCost:
+    """Return what a batch consisted of, for the node's estimates."""
+    stages = [stage for plan in batch.tables.values() for stage in plan.stages]
+
+    def size_of(pieces: Iterable[Piece]) -> int:
+        return sum(file.size_bytes for piece in pieces for file in piece.effect.files)
+
+    return ReplayCost(
+        batches=1,
+        merges=sum(1 for stage in stages if stage.keyed or stage.partial),
+        transactions=batch.transactions,
+        appended_bytes=sum(size_of(stage.whole) for stage in stages),
+        merged_bytes=sum(size_of((*stage.keyed, *stage.partial)) for stage in stages),
+        seconds=seconds,
+    )
+
+
+def _progress_of(name: str, known: ReplicaTable | None, plan: TablePlan | None) -> TableProgress:
+    if known is not None:
+        return TableProgress(
+            definition=known.definition,
+            recorded=known.version,
+            version=known.version,
+            signature=known.signature,
+        )
+    if plan is not None and plan.create is not None:
+        return TableProgress(definition=plan.create)
+    raise DivergedError(
+        f"table {name!r} is written to before it is created",
+        hint="The log begins after this replica's position; it needs a copy.",
+        table=name,
+    )
+
+
+def _recorded(progress: TableProgress) -> ReplicaTable:
+    return ReplicaTable(
+        definition=progress.definition,
+        version=progress.version,
+        signature=progress.signature,
+    )
+
+
+def inline_extent(payload_root: Path, last: int) -> Extent:
+    """Return a reader of the places of an inline effect's first and last row up to a position."""
+
+    def read(effect: TableEffect) -> tuple[Place, Place]:
+        places: list[Place] = []
+        for file in effect.files:
+            rows = pq.read_table(payload_root / file.path, columns=[POSITION_COLUMN, OP_COLUMN])
+            pairs = zip(
+                rows.column(POSITION_COLUMN).to_pylist(),
+                rows.column(OP_COLUMN).to_pylist(),
+                strict=True,
+            )
+            places += [Place(position, op) for position, op in pairs if position <= last]
+        if not places:
+            raise ApplyError(f"inline files of table {effect.table!r} hold no rows")
+        return min(places), max(places)
+
+    return read

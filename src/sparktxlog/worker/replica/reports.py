@@ -1,0 +1,191 @@
+"""Reports to the node: after each batch, and as a heartbeat while following."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from time import time_ns
+from typing import Self
+
+from sparktxlog.codec.reports import ReportSender
+from sparktxlog.errors import TxLogError
+from sparktxlog.model.report import ReplayCost, WorkerReport
+from sparktxlog.supervision import Supervisor
+from sparktxlog.worker.replica.source import Answer, LogSource
+from sparktxlog.worker.replica.state import ReplicaState
+
+_logger = logging.getLogger(__name__)
+
+#: Longest text of an error that a report carries.
+_MAX_ERROR = 1_000
+#: Seconds for which the end of a heartbeat under way is waited for.
+_JOIN_S = 5.0
+#: Reports kept while the node is away; the oldest go first.
+REPORTS_KEPT = 1000
+
+
+@cache
+def engine_name() -> str:
+    """Return which engine applies: replicas with different ones may differ in rounding."""
+    names = []
+    for package in ("pyspark", "delta-spark", "deltalake"):
+        try:
+            names.append(f"{package} {version(package)}")
+        except PackageNotFoundError:
+            names.append(f"{package} unknown")
+    return " ".join(names)
+
+
+def report_of(
+    state: ReplicaState,
+    node_id: str,
+    *,
+    irreparable: str = "",
+    follows: bool = False,
+    error: str = "",
+) -> WorkerReport:
+    """Make the report of a state, stamped now."""
+    return WorkerReport(
+        worker_id=state.worker_id,
+        node_id=node_id,
+        lineage=state.lineage,
+        epoch=state.epoch,
+        position=state.position,
+        chain_hash=state.chain_hash,
+        tables={name: table.to_report() for name, table in state.tables.items()},
+        engine=engine_name(),
+        reported_at=time_ns() // 1000,
+        irreparable=irreparable,
+        copied_from=state.copied_from,
+        follows=follows,
+        error=error,
+    )
+
+
+class Reporter:
+    """Sends reports in order, each once the node takes it.
+
+    Args:
+        source: Used by no other thread.
+    """
+
+    def __init__(self, source: LogSource, node_id: str) -> None:
+        self._source = source
+        self._node_id = node_id
+        self._lock = threading.Lock()
+        self._waiting: deque[WorkerReport] = deque(maxlen=REPORTS_KEPT)
+        self._sender = ReportSender()
+        self._latest: WorkerReport | None = None
+        self._follows = False
+        self._error = ""
+        #: What the node made of the last report it took.
+        self.answer: Answer | None = None
+        #: Set when the node's plan becomes another one; whoever waits for that clears it before.
+        self.changed = threading.Event()
+
+    def report(
+        self, state: ReplicaState, *, pace: ReplayCost | None = None, irreparable: str = ""
+    ) -> Answer:
+        """Send the report of a state, after those that still wait.
+
+        Args:
+            pace: What the batch before it cost.
+            irreparable: Why the worker cannot go on by itself.
+
+        Raises:
+            TransportError: The node did not take it; it is kept for the next time.
+            TxLogError: The node refuses it (definite); kept as well.
+        """
+        with self._lock:
+            self._latest = report_of(
+                state, self._node_id, irreparable=irreparable, follows=self._follows,
+                error=self._error,
+            )  # fmt: skip
+            self._waiting.append(replace(self._latest, pace=pace))
+            return self._flush()
+
+    def follow(self) -> None:
+        """Say from now on that the worker goes on until it says otherwise."""
+        self._follows = True
+
+    def fail(self, error: str) -> None:
+        """Say from now on why the worker stands still; empty = it does something again."""
+        self._error = error[:_MAX_ERROR]
+
+    def end(self, error: str = "") -> None:
+        """Tell the node that the worker ends; if it fails, the node must not expect it to.
+
+        A node that cannot be reached takes the worker for dead, as it is.
+        """
+        if error:
+            self.fail(error)
+        else:
+            self._follows = False
+        if self._latest is not None and (error or self._latest.follows):
+            try:
+                self.beat()
+            except TxLogError as failure:
+                _logger.warning("the node was not told that the worker ends: %s", failure)
+
+    def beat(self) -> None:
+        """Send what waits, or the latest report anew."""
+        with self._lock:
+            latest = self._latest
+            if latest is not None:
+                said = (self._follows, self._error)
+                if not self._waiting or said != (latest.follows, latest.error):
+                    self._latest = replace(
+                        latest, reported_at=time_ns() // 1000, follows=said[0], error=said[1]
+                    )
+                    self._waiting.append(self._latest)
+            if self._waiting:
+                self._flush()
+
+    def _flush(self) -> Answer:
+        while True:
+            report, before = self._waiting[0], self.answer
+            sent = self._sender.shortened(report)
+            answer = self._source.report(sent)
+            if not self._sender.answered(report, sent, (answer.kept,)):
+                continue  # the node has restarted: whole, then
+            self._waiting.popleft()
+            self.answer = answer
+            if before is None or (before.verdict, before.plan) != (answer.verdict, answer.plan):
+                self.changed.set()
+            if not self._waiting:
+                return answer
+
+
+class Heartbeat:
+    """A thread that beats while the context is open; the only one that sends by itself."""
+
+    def __init__(
+        self,
+        beat: Callable[[], None],
+        *,
+        interval_s: float,
+    ) -> None:
+        self._beat = beat
+        self._interval_s = interval_s
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._stop.set()
+        # A beat under way may hang for as long as a request may: nobody waits for that.
+        self._thread.join(timeout=_JOIN_S)
+
+    def _run(self) -> None:
+        supervisor = Supervisor()
+        while not self._stop.wait(self._interval_s):
+            # The next beat tries again; the node sees the silence.
+            supervisor.attempt("heartbeat", self._beat)

@@ -1,0 +1,316 @@
+"""A replica's own durable state, in `lake/_sparktxlog/`: one process at a time.
+
+    lock            held as long as the worker runs, and lock.driver as long as its JVM does
+    state.json      applied position, chain hash, tables, and the batch or copy that is under way
+    snapshots.jsonl one line for each batch: position → {table: version}
+
+A batch is journaled in `state.json` before its first commit, so that after a crash it is done
+again with the same end, and its end is recorded after its last commit was fsynced.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import msgspec
+
+from sparktxlog.errors import CorruptLogError, LockedError
+from sparktxlog.model.report import TableState
+from sparktxlog.model.signature import EMPTY_SIGNATURE, TableSignature
+from sparktxlog.model.table import TableDefinition
+from sparktxlog.storage.durability import (
+    append_line,
+    storage_error,
+    sync_directory,
+    sync_file,
+    whole_lines,
+)
+from sparktxlog.storage.lock import DirectoryLock
+from sparktxlog.worker.apply.batches import Batch
+from sparktxlog.worker.apply.cutting import Cut
+
+#: Directory of the worker's own files inside the lake; Delta ignores the leading underscore.
+STATE_DIRECTORY = "_sparktxlog"
+#: Stands in it while a backup image is being written into the lake.
+RESTORING = "restoring.json"
+#: Snapshots kept, and how many more lines may pile up before the file is rewritten.
+SNAPSHOTS_KEPT = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaTable:
+    """A table of the replica after the last whole batch."""
+
+    definition: TableDefinition
+    #: Delta version that holds exactly the transactions up to the applied position.
+    version: int
+    signature: TableSignature = EMPTY_SIGNATURE
+    #: Empty, or why the table stands still.
+    diverged: str = ""
+    #: Of a table that stands still: the position up to which `version` holds the log; -1 = it was
+    #: not kept, and of all others the replica's.
+    position: int = -1
+
+    def to_report(self) -> TableState:
+        """Return the table as reports carry it."""
+        return TableState(
+            version=self.version,
+            signature=self.signature,
+            schema=self.definition.fingerprint(),
+            diverged=self.diverged,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingBatch:
+    """A batch whose commits may have begun."""
+
+    first: int
+    last: int
+    from_hash: str
+    to_hash: str
+    #: Where it ends, if that is inside a published segment.
+    cut: Cut | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedLog:
+    """A donor's log that takes a table's place: known by its last commit's file."""
+
+    version: int
+    size_bytes: int
+    #: Microseconds since 1970 UTC; the donor's, which staged commits get too.
+    modified_at: int
+
+    def stands_in(self, table: Path) -> bool:
+        """Return whether a table has that log, be it with newer commits."""
+        try:
+            status = (table / "_delta_log" / f"{self.version:020}.json").stat()
+        except FileNotFoundError:
+            return False
+        return (status.st_size, status.st_mtime_ns // 1000) == (self.size_bytes, self.modified_at)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingCopy:
+    """A copy that was begun; until it is done the tables may stand at different positions."""
+
+    #: Of the first attempt: names the workspace, the commits and what was quarantined.
+    copy_id: str
+    #: Wall clock, microseconds since 1970 UTC.
+    started_at: int
+    #: Somebody asked for it; no plan of the node stands behind it.
+    forced: bool = False
+    #: Whom somebody named as the donor, empty = nobody was named.
+    donor: str = ""
+    #: All tables lose rows that the donor lacks: the node found the replica beyond this log.
+    suspect: bool = False
+    #: Tables whose swap was begun.
+    swapped: tuple[str, ...] = ()
+    #: Table → log that was about to take its place with its whole directory.
+    renamed: dict[str, PlacedLog] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaState:
+    """What a worker must not forget."""
+
+    worker_id: str
+    #: Empty until the first batch.
+    lineage: str = ""
+    epoch: int = 0
+    #: Applied position, a run end; 0 = nothing yet.
+    position: int = 0
+    chain_hash: str = ""
+    tables: dict[str, ReplicaTable] = field(default_factory=dict)
+    pending: PendingBatch | None = None
+    #: While it is there no batch may be applied.
+    copying: PendingCopy | None = None
+    #: Node, position and copy that the replica came from last, `B@1200/3f0c…`; empty = none.
+    copied_from: str = ""
+    #: Where it may stand inside a published segment: it was to stop there (`--at-most`), or was
+    #: restored from an image, made where segments may end elsewhere.
+    cut: Cut | None = None
+
+    def begin(self, batch: Batch, lineage: str, cut: Cut | None = None) -> ReplicaState:
+        """Return the state in which a batch is under way, which may end at a cut."""
+        pending = PendingBatch(
+            first=batch.first,
+            last=batch.last,
+            from_hash=batch.from_hash,
+            to_hash=batch.to_hash,
+            cut=cut,
+        )
+        return replace(self, lineage=lineage, pending=pending)
+
+    def finish(self, batch: Batch, tables: dict[str, ReplicaTable]) -> ReplicaState:
+        """Return the state after a whole batch."""
+        return replace(
+            self,
+            epoch=batch.epoch,
+            position=batch.last,
+            chain_hash=batch.to_hash,
+            tables=tables,
+            pending=None,
+        )
+
+    @property
+    def diverged(self) -> dict[str, str]:
+        """Tables that stand still, with the reason."""
+        return {name: table.diverged for name, table in self.tables.items() if table.diverged}
+
+
+class _SnapshotLine(msgspec.Struct, frozen=True):
+    """A line of `snapshots.jsonl`."""
+
+    position: int
+    tables: dict[str, int]
+
+
+class ReplicaDirectory:
+    """The lake of a replica, owned by this process as long as it is open.
+
+    Args:
+        lake: Root of the replica's tables; made if missing.
+
+    Raises:
+        LockedError: Another worker owns the replica (definite).
+        CorruptLogError: The state cannot be read.
+    """
+
+    def __init__(self, lake: str | Path) -> None:
+        self.lake = Path(lake).absolute()
+        self.own = self.lake / STATE_DIRECTORY
+        try:
+            self._lock = DirectoryLock(self.own)
+        except LockedError as error:
+            holder = error.fields["pid"] or "unknown"
+            raise LockedError(
+                f"the replica in {self.lake} is owned by another worker (process {holder})",
+                hint="One worker writes a replica; stop that one first.",
+                path=str(self.lake),
+            ) from error
+        self._snapshot_lines = -1
+        self._releases: list[Callable[[], None]] = []
+
+    def load(self) -> ReplicaState:
+        """Read the state; a fresh replica gets an id and stands at position 0.
+
+        Raises:
+            CorruptLogError: It cannot be read, or a restore was broken off here (definite).
+        """
+        if (self.own / RESTORING).exists():
+            raise CorruptLogError(
+                f"a restore was broken off in {self.lake}: its tables are not whole",
+                hint="Repeat it: sparktxlog restore … --force-clean",
+                path=str(self.own / RESTORING),
+            )
+        found = read_state(self.lake)
+        if found is not None:
+            return found
+        state = ReplicaState(worker_id=uuid.uuid4().hex[:12])
+        self.save(state)
+        return state
+
+    def save(self, state: ReplicaState) -> None:
+        """Replace the state durably: the old or the new one survives a crash.
+
+        Raises:
+            DiskFullError: The old one stands (definite).
+            StorageError: The disk failed; one of both stands.
+        """
+        path = self.own / "state.json"
+        fresh = path.with_suffix(".json.new")
+        try:
+            with open(fresh, "wb") as file:
+                file.write(msgspec.json.encode(state))
+                file.flush()
+                os.fsync(file.fileno())
+            fresh.replace(path)
+            sync_directory(self.own)
+        except OSError as error:
+            raise storage_error(error, path) from error
+
+    def record_snapshot(self, position: int, tables: dict[str, ReplicaTable]) -> None:
+        """Keep which table versions belong to a position, durably, before the state is saved.
+
+        Raises:
+            DiskFullError, StorageError: It is not kept (definite).
+        """
+        path = self.own / "snapshots.jsonl"
+        if self._snapshot_lines < 0:
+            self._snapshot_lines = len(whole_lines(path))
+        line = {
+            "position": position,
+            "tables": {name: table.version for name, table in tables.items()},
+        }
+        try:
+            if self._snapshot_lines >= 2 * SNAPSHOTS_KEPT:
+                self._shorten(path)
+            append_line(path, json.dumps(line).encode())
+        except OSError as error:
+            raise storage_error(error, path) from error
+        self._snapshot_lines += 1
+
+    def forget_snapshots(self) -> None:
+        """Drop all kept snapshots: table versions of another log do not belong to them."""
+        (self.own / "snapshots.jsonl").unlink(missing_ok=True)
+        sync_directory(self.own)
+        self._snapshot_lines = 0
+
+    def _shorten(self, path: Path) -> None:
+        kept = whole_lines(path)[-SNAPSHOTS_KEPT:]
+        fresh = path.with_suffix(".jsonl.new")
+        fresh.write_bytes(b"".join(line + b"\n" for line in kept))
+        sync_file(fresh)
+        fresh.replace(path)
+        sync_directory(self.own)
+        self._snapshot_lines = len(kept)
+
+    def on_close(self, release: Callable[[], None]) -> None:
+        """Have something released before the replica is."""
+        self._releases.append(release)
+
+    def close(self) -> None:
+        """Release the replica."""
+        while self._releases:
+            self._releases.pop()()
+        self._lock.release()
+
+
+def read_state(lake: str | Path) -> ReplicaState | None:
+    """Read a replica's state without owning it, None where no worker has ever been.
+
+    Raises:
+        CorruptLogError: The file is damaged.
+    """
+    path = Path(lake) / STATE_DIRECTORY / "state.json"
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    try:
+        return msgspec.json.decode(content, type=ReplicaState)
+    except msgspec.MsgspecError as error:
+        raise CorruptLogError(
+            f"the replica's state {path} cannot be read: {error}",
+            hint="Restore the file, or remove the lake and let the worker replay the log.",
+            path=str(path),
+        ) from error
+
+
+def read_snapshots(lake: str | Path) -> dict[int, dict[str, int]]:
+    """Return position → {table: version} of the batches kept; torn lines are left out."""
+    found: dict[int, dict[str, int]] = {}
+    for line in whole_lines(Path(lake) / STATE_DIRECTORY / "snapshots.jsonl"):
+        try:
+            entry = msgspec.json.decode(line, type=_SnapshotLine)
+        except msgspec.MsgspecError:
+            continue  # an older version wrote on behind a torn line
+        found[entry.position] = entry.tables
+    return found

@@ -1,0 +1,307 @@
+"""Comparing sites by what they reported: where they began to differ, who, and what was done there.
+
+Reads signatures only: no Spark, no row.  A recount (`worker.verify`) then says whose record
+disagrees with its own rows.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from heapq import nsmallest
+from itertools import combinations
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.compute as pc
+from deltalake.exceptions import DeltaError
+
+from sparktxlog.catchup.bisection import (
+    HISTORY,
+    Difference,
+    common_positions,
+    disagreeing,
+    standing_differences,
+)
+from sparktxlog.errors import ExpiredError
+from sparktxlog.worker.replica.source import HttpLogSource
+from sparktxlog.worker.verify.histories import SiteHistory, local_dataset, read_histories
+
+if TYPE_CHECKING:
+    from sparktxlog.worker.verify.verify import Verification
+
+_logger = logging.getLogger(__name__)
+
+#: Transactions named for one difference; more of the same help nobody.
+_NAMED = 20
+_PAGE = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suspect:
+    """A transaction, or a stretch of them, that touched a table."""
+
+    first: int
+    last: int
+    kind: str
+    #: Node where it was submitted, and its UUID; empty = not known here any more.
+    origin: str = ""
+    transaction_id: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteDifference:
+    """Where one table of two sites began to differ."""
+
+    #: Empty: the orders of transactions themselves differ.
+    table: str
+    last_equal: int
+    first_differing: int
+    #: Site → what it reported at `first_differing`, all sites that reported there.
+    signatures: dict[str, str]
+    #: Sites that disagree with the majority, if there is one of three or more.
+    disagreeing: tuple[str, ...] = ()
+    #: What touched the table in (last_equal, first_differing], at most 20 of them, ascending.
+    suspects: tuple[Suspect, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairFinding:
+    """Two sites beside each other."""
+
+    left: str
+    right: str
+    #: Newest position that both reported, 0 = none: nothing could be compared.
+    compared: int
+    #: Last common position with everything equal, as far as is known.
+    equal_to: int
+    differences: tuple[SiteDifference, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteComparison:
+    """All pairs of sites."""
+
+    site: str
+    pairs: tuple[PairFinding, ...]
+    #: Site → why its own node was not asked.
+    absent: dict[str, str] = field(default_factory=dict)
+    #: Sites of which no report is known at all: their workers never applied anything.
+    unreported: tuple[str, ...] = ()
+
+    @property
+    def equal(self) -> bool:
+        """Whether no difference was found; pairs without common position do not count."""
+        return not any(pair.differences for pair in self.pairs)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every site has reported, and each pair has a position to be compared at."""
+        return not self.unreported and all(pair.compared for pair in self.pairs)
+
+    def to_document(self, said: list[str]) -> dict[str, Any]:
+        """Return it as commands and jobs print it, with what follows from it (`conclusions`)."""
+        return {
+            "equal": self.equal, "complete": self.complete, **asdict(self), "conclusions": said,
+        }  # fmt: skip
+
+
+def compare_sites(
+    source: HttpLogSource, peer_urls: Mapping[str, str] | None = None, *, since: int = 0
+) -> SiteComparison:
+    """Compare the replicas of all sites by what they reported.
+
+    Args:
+        source: The own site's node.
+        peer_urls: Site → URL of its node, over what the node itself knows.
+        since: Position up to which all are known equal (a repair, an earlier comparison).
+
+    Raises:
+        TransportError: The own node cannot be reached (definite: nothing is changed anywhere).
+    """
+    own, histories = read_histories(source, peer_urls)
+    suspects = _Suspects(source)
+    pairs = compare_histories(histories, since=since)
+    return SiteComparison(
+        site=own,
+        pairs=tuple(suspects.name_in(pair) for pair in pairs),
+        absent={site: found.absent for site, found in histories.items() if found.absent},
+        unreported=tuple(sorted(site for site, found in histories.items() if not found.states)),
+    )
+
+
+def compare_histories(histories: Mapping[str, SiteHistory], *, since: int = 0) -> list[PairFinding]:
+    """Compare all pairs of sites; no transactions are named yet."""
+    return [
+        _pair(histories, left, right, since) for left, right in combinations(sorted(histories), 2)
+    ]
+
+
+def _pair(histories: Mapping[str, SiteHistory], left: str, right: str, since: int) -> PairFinding:
+    one, other = histories[left], histories[right]
+    positions = common_positions(one.positions, other.positions)
+    found = standing_differences(
+        left,
+        right,
+        positions,
+        lambda site, position: histories[site].states[position],
+        known_equal=since,
+    )
+    newest = positions[-1] if positions else 0
+    return PairFinding(
+        left=left,
+        right=right,
+        compared=newest,
+        equal_to=min((difference.last_equal for difference in found), default=newest),
+        differences=tuple(_judged(histories, difference) for difference in found),
+    )
+
+
+def _judged(histories: Mapping[str, SiteHistory], found: Difference) -> SiteDifference:
+    signatures = {
+        site: history.states[found.first_differing].get(found.table, "")
+        for site, history in sorted(histories.items())
+        if found.first_differing in history.states
+    }
+    return SiteDifference(
+        table=found.table,
+        last_equal=found.last_equal,
+        first_differing=found.first_differing,
+        signatures=signatures,
+        disagreeing=disagreeing(signatures),
+    )
+
+
+def conclusions(comparison: SiteComparison, recount: Verification | None) -> list[str]:
+    """Return what follows from comparison and recount, in sentences."""
+    said = [
+        f"site {site} has not reported: nothing was applied there that is known here; run its "
+        "worker (sparktxlog apply)"
+        for site in comparison.unreported
+    ]
+    differing = {d.table: d for pair in comparison.pairs for d in pair.differences}
+    for name, found in sorted(differing.items()):
+        what = f"table {name!r}" if name else "the order of transactions"
+        if found.disagreeing:
+            sites = ", ".join(found.disagreeing)
+            said.append(f"{what}: the majority of sites disagrees with {sites}")
+        else:
+            said.append(f"{what}: no majority says which site is wrong; recount each")
+    for table in recount.tables if recount is not None else ():
+        site = recount.node_id if recount is not None else ""
+        if table.counted != table.recorded:
+            said.append(
+                f"table {table.table!r}: what site {site} recorded is not what its rows count: a "
+                "damaged file, a foreign commit or a wrong claim there"
+            )
+        elif table.table in differing:
+            said.append(
+                f"table {table.table!r}: the rows of site {site} are what it recorded: another "
+                "site has other rows, or a step did nothing at one of them; recount there"
+            )
+    return said
+
+
+class _Suspects:
+    """Finds the transactions that touched a table between two positions."""
+
+    def __init__(self, source: HttpLogSource) -> None:
+        self._source = source
+        self._found: dict[tuple[str, int, int], tuple[Suspect, ...]] = {}
+
+    def name_in(self, pair: PairFinding) -> PairFinding:
+        named = tuple(
+            replace(d, suspects=self._between(d.table, d.last_equal, d.first_differing))
+            if d.table != HISTORY
+            else d
+            for d in pair.differences
+        )
+        return replace(pair, differences=named)
+
+    def _between(self, table: str, after: int, until: int) -> tuple[Suspect, ...]:
+        key = (table, after, until)
+        if key not in self._found:
+            root = Path(str(self._source.document("/v1/info").get("log_root") or ""))
+            found = queue_suspects(root / "synchronized_queue", *key)
+            self._found[key] = self._by_segments(*key) if found is None else found
+        return self._found[key]
+
+    def _by_segments(self, table: str, after: int, until: int) -> tuple[Suspect, ...]:
+        """Ask the node; inline rows are known by stretches of positions only."""
+        found: list[Suspect] = []
+        try:
+            runs = self._runs(after, until)
+            for effect in self._effects(table, after, until):
+                origins = {o for first, last, o in runs
+                           if first <= effect.last and last >= effect.first}  # fmt: skip
+                path = effect.files[0].path if effect.files and not effect.inline else ""
+                found.append(
+                    Suspect(
+                        first=effect.first,
+                        last=effect.last,
+                        kind=effect.kind,
+                        origin=", ".join(sorted(origins)),
+                        transaction_id=path.split("/")[0],
+                    )
+                )
+        except ExpiredError as error:
+            # The log does not reach back so far any more: what it still has is named.
+            _logger.warning("transactions after position %d are not all known: %s", after, error)
+        return tuple(nsmallest(_NAMED, found, key=lambda suspect: suspect.first))
+
+    def _runs(self, after: int, until: int) -> list[tuple[int, int, str]]:
+        """Return (first, last, origin) of the runs in (after, until]."""
+        runs: list[tuple[int, int, str]] = []
+        while page := self._source.document("/v1/queue", after=after, limit=_PAGE):
+            for run in page:
+                first = int(run["position"])
+                if first > until:
+                    return runs
+                runs.append((first, first + int(run["n"]) - 1, str(run["origin"])))
+            after = int(page[-1]["position"])
+        return runs
+
+    def _effects(self, table: str, after: int, until: int) -> Iterator[Any]:
+        while after < until:
+            segments = self._source.segments(after, wait_s=0.0, limit=_PAGE).segments
+            if not segments:
+                return
+            for segment in segments:
+                if segment.first > until:
+                    return
+                yield from (effect for effect in segment.effects if effect.table == table)
+            after = segments[-1].last
+
+
+def queue_suspects(queue: Path, table: str, after: int, until: int) -> tuple[Suspect, ...] | None:
+    """Read the transactions that touched a table in (after, until] from the queue's Delta table.
+
+    Returns:
+        At most 20, ascending; None if the table cannot be read here.
+    """
+    if not (queue / "_delta_log").is_dir():
+        return None
+    try:
+        batches = local_dataset(queue).to_batches(
+            columns=["position", "origin", "transaction_id", "operations"],
+            filter=(pc.field("position") > after) & (pc.field("position") <= until)
+            & (pc.field("outcome") == "committed"),
+        )  # fmt: skip
+        found = (
+            Suspect(
+                first=row["position"],
+                last=row["position"],
+                kind=operation["kind"],
+                origin=row["origin"],
+                transaction_id=row["transaction_id"],
+            )
+            for batch in batches
+            for row in batch.to_pylist()
+            for operation in row["operations"] or ()
+            if operation["table"] == table
+        )
+        return tuple(nsmallest(_NAMED, found, key=lambda suspect: suspect.first))
+    except (DeltaError, OSError) as error:
+        _logger.warning("%s cannot be read: %s", queue, error)
+        return None

@@ -1,0 +1,186 @@
+"""What sites reported about their replicas: signatures by position, from whoever still has them.
+
+A site's history is read from its own node (`GET /v1/signatures`).  What that node does not tell is
+added from this site: the newest report of every replica (`GET /v1/status?tables=1`, also of one
+that is judged DIVERGED), and older ones from the Delta table `log/signatures`, which holds the
+reports of all sites.  So a site that cannot be reached is compared up to its last report that came
+here.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+from pyarrow.dataset import Dataset
+from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
+
+from sparktxlog.catchup.bisection import HISTORY
+from sparktxlog.errors import InvalidRequestError, TransportError, TxLogError
+from sparktxlog.worker.replica.source import HttpLogSource
+
+_logger = logging.getLogger(__name__)
+
+#: Signatures asked for at once.
+_PAGE = 1_000
+#: Stands behind the signature of a table that stands still: it is no state of the log.
+_STANDS_STILL = " (stands still)"
+
+
+@dataclass(slots=True, kw_only=True)
+class SiteHistory:
+    """What one site reported."""
+
+    site: str
+    #: Position → table → signature as text; `HISTORY` → chain hash.
+    states: dict[int, dict[str, str]] = field(default_factory=dict)
+    #: Why the site's own node was not asked, empty if it answered.
+    absent: str = ""
+
+    def add(
+        self, position: int, chain_hash: str, tables: Mapping[str, str], *, replace: bool = False
+    ) -> None:
+        """Take what was reported at a position; what is there wins unless `replace`."""
+        if position > 0 and (replace or position not in self.states):
+            self.states[position] = {HISTORY: chain_hash, **tables}
+
+    @property
+    def positions(self) -> list[int]:
+        """Positions reported, ascending."""
+        return sorted(self.states)
+
+
+def read_peer_urls(pairs: Sequence[str]) -> dict[str, str]:
+    """Read `NAME=URL` options.
+
+    Raises:
+        InvalidRequestError: One is no such pair (definite).
+    """
+    found = {}
+    for pair in pairs:
+        name, _, url = pair.partition("=")
+        if not name or not url:
+            raise InvalidRequestError(
+                f"--peer-url {pair[:120]!r} is no NAME=URL",
+                hint="Example: --peer-url B=http://127.0.0.1:7071",
+                value=pair[:120],
+            )
+        found[name] = url
+    return found
+
+
+def read_histories(
+    source: HttpLogSource, peer_urls: Mapping[str, str] | None = None
+) -> tuple[str, dict[str, SiteHistory]]:
+    """Return this site's name, and the histories of all sites known there.
+
+    Args:
+        source: The own site's node.
+        peer_urls: Site → URL of its node, over what the node itself knows.
+
+    Raises:
+        TransportError: The own node cannot be reached (definite: nothing is changed anywhere).
+    """
+    info, status = source.document("/v1/info"), source.document("/v1/status", tables=1)
+    own = str(info["node_id"])
+    peers = [peer for peer in status.get("peers") or () if not peer.get("witness")]
+    urls = {str(peer["id"]): str(peer["url"]) for peer in peers if peer.get("url")}
+    urls |= dict(peer_urls or {})
+    replicas = list(status.get("replicas") or ())
+    sites = sorted({own, *urls, *(str(replica["node_id"]) for replica in replicas)})
+    found = {site: SiteHistory(site=site) for site in sites}
+    _ask(source, found[own])
+    for site in sites:
+        if site == own:
+            continue
+        if site not in urls:
+            found[site].absent = "its URL is not known here"
+            continue
+        try:
+            with closing(HttpLogSource(urls[site], source.token)) as other:
+                _ask(other, found[site])
+        except TxLogError as error:
+            found[site].absent = str(error)
+    for replica in replicas:
+        _add_newest(found[str(replica["node_id"])], replica)
+    read_log_table(Path(str(info.get("log_root") or "")) / "signatures", found)
+    return own, found
+
+
+def _ask(source: HttpLogSource, history: SiteHistory) -> None:
+    after = 0
+    while True:
+        answer = source.document("/v1/signatures", after=after, limit=_PAGE)
+        if str(answer.get("node_id")) != history.site:
+            raise TransportError(
+                f"{source.url} is the node of site {answer.get('node_id')!r}, not of "
+                f"{history.site!r}",
+                hint="Give --peer-url NAME=URL with the right URL.",
+                url=source.url,
+            )
+        listed = list(answer.get("signatures") or ())
+        for state in listed:
+            history.add(int(state["position"]), str(state["chain_hash"]), dict(state["tables"]))
+        if not listed or int(listed[-1]["position"]) <= after:
+            return
+        after = int(listed[-1]["position"])
+
+
+def _add_newest(history: SiteHistory, replica: Mapping[str, Any]) -> None:
+    """Take the newest report, which may be one that the site's node does not keep."""
+    tables = {
+        str(name): _text(str(state.get("signature") or ""), str(state.get("diverged") or ""))
+        for name, state in (replica.get("tables") or {}).items()
+    }
+    position, chain_hash = int(replica.get("position") or 0), str(replica.get("chain_hash") or "")
+    history.add(position, chain_hash, tables)
+    if any(text.endswith(_STANDS_STILL) for text in tables.values()):
+        # The site's own list does not say that a table stands still.
+        history.add(position, chain_hash, tables, replace=True)
+
+
+def local_dataset(path: Path) -> Dataset:
+    """Return a Delta table of this machine as a dataset that Arrow reads by itself.
+
+    The file system that delta-rs gives by default calls Python from Arrow's threads: one that is
+    still closing a file when the interpreter ends aborts the process.
+
+    Raises:
+        deltalake.exceptions.DeltaError: The table cannot be read (definite).
+    """
+    files = SubTreeFileSystem(str(path), LocalFileSystem())
+    return DeltaTable(path).to_pyarrow_dataset(filesystem=files)
+
+
+def read_log_table(path: Path, histories: Mapping[str, SiteHistory]) -> None:
+    """Add what the Delta table `log/signatures` has of sites, where it can be read."""
+    if not (path / "_delta_log").is_dir():
+        return
+    try:
+        rows = local_dataset(path).to_table(
+            columns=["position", "chain_hash", "table", "node_id", "signature", "diverged",
+                     "reported_at"],
+            filter=pc.field("node_id").isin(list(histories)),
+        )  # fmt: skip
+    except (DeltaError, OSError) as error:
+        _logger.warning("%s cannot be read: %s", path, error)
+        return
+    states: dict[tuple[str, int], tuple[str, dict[str, str]]] = {}
+    # The last report of a position counts: it may come after a repair.
+    for row in rows.sort_by("reported_at").to_pylist():
+        state = states.setdefault((row["node_id"], row["position"]), ("", {}))
+        state[1][row["table"]] = _text(row["signature"], row["diverged"] or "")
+        states[row["node_id"], row["position"]] = (row["chain_hash"], state[1])
+    for (site, position), (chain_hash, tables) in states.items():
+        histories[site].add(position, chain_hash, tables)
+
+
+def _text(signature: str, diverged: str) -> str:
+    return signature + (_STANDS_STILL if diverged else "")

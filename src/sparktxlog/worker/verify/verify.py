@@ -1,0 +1,385 @@
+"""Proof by full scan: recount a replica's tables, compare sites, and name what is wrong.
+
+What a worker records is a sum of claims and of rows it counted itself; only a recount proves it.
+Where a table's recount differs from what is recorded, the causes are looked for in this order:
+
+    a data file that is missing, not of its recorded size, or cannot be read
+    a placed file whose bytes are not those the log carried (SHA-256)
+    a transaction whose claimed signature is not that of the rows it carried (protocol S2b)
+
+The replica's own node is told: what is not as recorded is a fault of this replica, and is repaired.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as F
+
+from sparktxlog.errors import NotAppliedError
+from sparktxlog.model.operation import StagedFile
+from sparktxlog.model.report import Recount, RecountedTable
+from sparktxlog.model.signature import EMPTY_SIGNATURE, TableSignature
+from sparktxlog.storage.interfaces import TableEffect
+from sparktxlog.worker.apply.batches import Piece
+from sparktxlog.worker.apply.fold import FILE_COLUMN, join_path, quoted_path, rows_of
+from sparktxlog.worker.apply.merging import applier_session, read_version, tagged
+from sparktxlog.worker.apply.placing import placed_name
+from sparktxlog.worker.apply.signatures import signature_columns, signature_from, signature_of
+from sparktxlog.worker.replica.source import LogSource
+from sparktxlog.worker.replica.state import ReplicaState, ReplicaTable, read_state
+from sparktxlog.worker.verify.watching import tasks_shown, watched
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from sparktxlog.model.table import TableDefinition
+
+_logger = logging.getLogger(__name__)
+
+#: Segments read at once while looking for a wrong claim.
+_SEGMENTS_AT_ONCE = 200
+#: Findings named per table and cause; more of the same help nobody.
+_NAMED = 20
+#: Rows decoded at once while a damaged file is looked for.
+_ROWS_AT_ONCE = 65_536
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableFinding:
+    """What a recount found in one table."""
+
+    table: str
+    version: int
+    #: Signatures as text, `rows:lane0:lane1`; counted is empty where the table cannot be read.
+    recorded: str
+    counted: str
+    #: Node → signature it reported at the same position, where it differs from the count.
+    differing_sites: dict[str, str] = field(default_factory=dict)
+    #: Why it stands still, or what was found: sentences that name files and transactions.
+    causes: tuple[str, ...] = ()
+    #: Data files are missing, not of their recorded size, or cannot be read.
+    damaged: bool = False
+
+    @property
+    def sound(self) -> bool:
+        """Recount, record and other sites agree, and the table does not stand still."""
+        return self.counted == self.recorded and not self.differing_sites and not self.causes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verification:
+    """What a recount found in a replica."""
+
+    node_id: str
+    position: int
+    tables: tuple[TableFinding, ...]
+    #: Nodes with a replica at the same position.
+    compared_sites: tuple[str, ...]
+    #: What the node makes of it.
+    verdict: str = ""
+    plan: str = ""
+
+    @property
+    def sound(self) -> bool:
+        """Whether nothing differs anywhere."""
+        return all(table.sound for table in self.tables)
+
+
+def verify_replica(
+    spark: SparkSession, source: LogSource, lake: str | Path, tables: Iterable[str] = ()
+) -> Verification:
+    """Recount a replica's tables at their recorded versions, and tell its node what was found.
+
+    A running worker may go on.  A replica with a wrong table is DIVERGED from then on, lends to
+    nobody, and its worker copies it anew (protocol S2b).
+
+    Args:
+        tables: Only these; none named = all.
+
+    Raises:
+        NotAppliedError: No worker has ever applied anything here (definite).
+    """
+    lake = Path(lake)
+    state = read_state(lake)
+    if state is None or state.position == 0:
+        raise NotAppliedError(
+            f"nothing was applied in {lake} yet",
+            hint="Run a worker first: ./spark-submit.sh jobs/apply.py",
+            path=str(lake),
+        )
+    info = source.info()
+    session = applier_session(spark)
+    others = [
+        replica
+        for replica in source.replicas()
+        if replica.position == state.position and replica.worker_id != state.worker_id
+    ]
+    wanted = set(tables) or set(state.tables)
+    search = _Search(session, source, Path(info.payload_root), lake, state.position)
+    findings = []
+    for name in sorted(wanted & set(state.tables)):
+        table = state.tables[name]
+        reported = {other.node_id: other.signatures.get(name, "") for other in others}
+        findings.append(_verify_table(session, search, lake / name, table, reported))
+    found = Verification(
+        node_id=info.node_id,
+        position=state.position,
+        tables=tuple(findings),
+        compared_sites=tuple(sorted({other.node_id for other in others})),
+    )
+    answer = source.take_recount(recount_of(found, state))
+    return replace(found, verdict=answer.verdict, plan=answer.plan)
+
+
+def recount_of(found: Verification, state: ReplicaState) -> Recount:
+    """Return what a verification of a replica found, as the node is told it."""
+    tables = {
+        table.table: RecountedTable(
+            version=table.version,
+            recorded=table.recorded,
+            counted=table.counted,
+            cause="; ".join(table.causes[:3]) if table.counted != table.recorded else "",
+        )
+        for table in found.tables
+        if table.counted or table.damaged
+    }
+    return Recount(
+        worker_id=state.worker_id,
+        node_id=found.node_id,
+        copied_from=state.copied_from,
+        position=state.position,
+        tables=tables,
+    )
+
+
+def recount_tables(spark: SparkSession, lake: str | Path) -> dict[str, tuple[str, str]]:
+    """Recount a replica that no node knows yet; return (recorded, counted) where they differ.
+
+    Raises:
+        NotAppliedError: There is no replica (definite).
+    """
+    lake = Path(lake)
+    state = read_state(lake)
+    if state is None:
+        raise NotAppliedError(f"there is no replica in {lake}", path=str(lake))
+    session = applier_session(spark)
+    found = {}
+    for name, table in sorted(state.tables.items()):
+        with _counting(session, name):
+            frame = read_version(session, str(lake / name), table.version)
+            counted = signature_of(frame, table.definition).to_text()
+        if counted != table.signature.to_text():
+            found[name] = (table.signature.to_text(), counted)
+    return found
+
+
+@contextmanager
+def _counting(session: SparkSession, table: str) -> Iterator[None]:
+    """Tag Spark's jobs, and tell how far they are."""
+    _logger.info("recounting table %s", table)
+    look = tasks_shown(session, _logger, f"recounting table {table}")
+    with tagged(session, "recount", table), watched(look):
+        yield
+
+
+def _verify_table(
+    session: SparkSession,
+    search: _Search,
+    path: Path,
+    table: ReplicaTable,
+    reported: dict[str, str],
+) -> TableFinding:
+    definition = table.definition
+    causes = [table.diverged] if table.diverged else []
+    files = data_files(path, table.version)
+    counted, damages, failure = count_table(session, path, table, files)
+    causes += damages
+    if failure and not causes:
+        causes.append(f"the table cannot be read: {failure}")
+    recorded = table.signature.to_text()
+    differing = {node: text for node, text in reported.items() if text and text != counted}
+    if counted != recorded or differing:
+        causes += search.altered_files(definition, files)
+        causes += search.wrong_claims(definition)
+    return TableFinding(
+        table=definition.name,
+        version=table.version,
+        recorded=recorded,
+        counted=counted,
+        differing_sites=differing,
+        causes=tuple(causes),
+        damaged=bool(damages),
+    )
+
+
+def count_table(
+    session: SparkSession, path: Path, table: ReplicaTable, files: Mapping[str, int]
+) -> tuple[str, list[str], str]:
+    """Count a table's rows, and name its damaged files.
+
+    Args:
+        session: Has Delta.
+        path: The table's directory.
+        table: Its recorded version is counted.
+        files: Live data files of that version, as `data_files`.
+
+    Returns:
+        The counted signature as text, empty if the scan failed; damages, empty if none was found;
+        why the scan failed, which alone proves nothing.
+    """
+    damages = damaged_files(path, files)
+    try:
+        with _counting(session, table.definition.name):
+            frame = read_version(session, str(path), table.version)
+            return signature_of(frame, table.definition).to_text(), damages, ""
+    except (PySparkException, Py4JError) as error:
+        return "", damages or unreadable_files(path, files), str(error).splitlines()[0][:300]
+
+
+def data_files(path: Path, version: int) -> dict[str, int]:
+    """Return the live data files of a version with their sizes, relative to the table."""
+    actions = pa.table(DeltaTable(path, version=version).get_add_actions())
+    names, sizes = actions.column("path").to_pylist(), actions.column("size_bytes").to_pylist()
+    return dict(zip(names, sizes, strict=True))
+
+
+def damaged_files(path: Path, files: Mapping[str, int]) -> list[str]:
+    """Name live data files of a table that are missing, or not of their recorded size."""
+    found = []
+    for name, size in sorted(files.items()):
+        file = _located(path, name)
+        if not file.exists():
+            found.append(f"data file {name} is missing from {path}")
+        elif file.stat().st_size != size:
+            found.append(f"data file {name} has {file.stat().st_size} bytes, recorded are {size}")
+    return found[:_NAMED]
+
+
+def unreadable_files(path: Path, files: Iterable[str]) -> list[str]:
+    """Name live data files that are there and cannot be decoded; reads every page."""
+    found: list[str] = []
+    for name in sorted(files):
+        file = _located(path, name)
+        try:
+            with pq.ParquetFile(file, page_checksum_verification=True) as reader:
+                for _ in reader.iter_batches(_ROWS_AT_ONCE, use_threads=False):
+                    pass
+        except MemoryError:
+            continue
+        except (OSError, ValueError, ArithmeticError, pa.ArrowException) as error:
+            # Damaged bytes make the reader fail in every way there is.  What only this process
+            # lacks, such as a file descriptor, says nothing of the file.
+            number = error.errno if isinstance(error, OSError) else None
+            if number in (None, errno.EIO):
+                found.append(f"data file {name} cannot be read: {str(error)[:200]}")
+        if len(found) == _NAMED:
+            break
+    return found
+
+
+def _located(path: Path, name: str) -> Path:
+    """Return where a data file lies: some writers quote partition values in paths once more."""
+    file = path / name
+    return file if file.exists() else path / unquote(name)
+
+
+class _Search:
+    """Looks through the log for the cause of a difference, only where there is one."""
+
+    def __init__(
+        self, session: SparkSession, source: LogSource, root: Path, lake: Path, position: int
+    ) -> None:
+        self._session = session
+        self._source = source
+        self._root = root
+        self._lake = lake
+        self._position = position
+
+    def altered_files(self, definition: TableDefinition, files: dict[str, int]) -> list[str]:
+        """Name placed files whose bytes are not those that the log carried."""
+        found = []
+        for effects in self._ranges(definition.name):
+            for effect in effects:
+                for file in effect.files:
+                    name = placed_name(file.path)
+                    path = self._lake / definition.name / name
+                    if name not in files or not file.digest or not path.exists():
+                        continue
+                    if digest_of(path) != file.digest:
+                        found.append(f"data file {name} was altered ({_whose(effect, file)})")
+        return found[:_NAMED]
+
+    def wrong_claims(self, definition: TableDefinition) -> list[str]:
+        """Name transactions whose claim is not the signature of the rows they carried."""
+        found: list[str] = []
+        for effects in self._ranges(definition.name):
+            claimed = [effect for effect in effects if effect.claim and self._is_there(effect)]
+            if claimed:
+                found += self._compare_claims(definition, claimed)
+            if len(found) >= _NAMED:
+                break
+        return found[:_NAMED]
+
+    def _compare_claims(self, definition: TableDefinition, effects: list[TableEffect]) -> list[str]:
+        """Recount effects file by file, in one Spark job."""
+        pieces = [Piece(effect=effect, whole=True) for effect in effects]
+        rows = rows_of(self._session, str(self._root), definition.columns, pieces)
+        counted = rows.groupBy(F.col(FILE_COLUMN)).agg(*signature_columns(definition)).collect()
+        by_file = {row[FILE_COLUMN]: signature_from(row) for row in counted}
+        found = []
+        for effect in effects:
+            total = EMPTY_SIGNATURE
+            for file in effect.files:
+                path = quoted_path(join_path(str(self._root), file))
+                total += by_file.get(path, EMPTY_SIGNATURE)
+            if total != TableSignature.from_text(effect.claim):
+                found.append(
+                    f"{_whose(effect, effect.files[0])} claimed {effect.claim}, "
+                    f"its rows count {total.to_text()}"
+                )
+        return found
+
+    def _is_there(self, effect: TableEffect) -> bool:
+        return all((self._root / file.path).exists() for file in effect.files)
+
+    def _ranges(self, table: str) -> Iterator[list[TableEffect]]:
+        """Yield the row effects on a table up to the applied position, in ranges of the log."""
+        after = 0
+        while after < self._position:
+            tail = self._source.segments(after, wait_s=0.0, limit=_SEGMENTS_AT_ONCE)
+            segments = [s for s in tail.segments if s.last <= self._position]
+            if not segments:
+                return
+            after = segments[-1].last
+            yield [
+                effect
+                for segment in segments
+                for effect in segment.effects
+                if effect.table == table and effect.files and effect.kind != "delete_keys"
+            ]
+
+
+def digest_of(path: Path) -> str:
+    """Return the SHA-256 of a file, hexadecimal."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _whose(effect: TableEffect, file: StagedFile) -> str:
+    if effect.inline:
+        return f"transactions at positions {effect.first} to {effect.last}"
+    return f"transaction {file.path.split('/')[0]} at position {effect.first}"

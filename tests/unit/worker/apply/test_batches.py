@@ -1,0 +1,235 @@
+"""Planning: where batches end, how stages are cut, which steps a crash can fall between."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sparktxlog.errors import DivergedError
+from sparktxlog.model.table import Column, TableDefinition
+from sparktxlog.storage.interfaces import Segment, TableEffect
+from sparktxlog.worker.apply.batches import (
+    STEPS,
+    Clear,
+    Place,
+    StepKind,
+    TablePlan,
+    batch_segments,
+    check_chain,
+    plan_batch,
+)
+
+
+def segment(first: int, last: int, *effects: TableEffect) -> Segment:
+    return Segment(
+        first=first,
+        last=last,
+        from_hash=f"h{first - 1}",
+        to_hash=f"h{last}",
+        epoch=1,
+        transactions=last - first + 1,
+        rejected=0,
+        effects=effects,
+    )
+
+
+def effect(kind: str, first: int, last: int | None = None, **fields: Any) -> TableEffect:
+    return TableEffect(
+        table="t", kind=kind, first=first, last=first if last is None else last, **fields
+    )
+
+
+def never(found: TableEffect) -> tuple[Place, Place]:
+    raise AssertionError(f"the rows of {found} were looked at")
+
+
+def plan(*effects: TableEffect, extent: Any = never) -> TablePlan:
+    last = max(e.last for e in effects)
+    return plan_batch([segment(1, last, *effects)], extent).tables["t"]
+
+
+@pytest.mark.parametrize(
+    ("ends", "count"),
+    [
+        ((3, 7), 2),
+        ((10,), 1),
+        ((9, 12, 15), 2),
+        ((9, 10, 11), 2),
+        ((25, 26), 1),
+        ((4, 8, 9), 3),
+    ],
+)
+def test_batches_stop_at_the_first_run_end_at_or_after_a_boundary(
+    ends: tuple[int, ...], count: int
+) -> None:
+    starts = [1, *(end + 1 for end in ends)]
+    segments = [segment(first, last) for first, last in zip(starts, ends, strict=False)]
+    assert len(batch_segments(segments, 10)) == count
+
+
+def test_a_batch_after_a_boundary_goes_on_to_the_next() -> None:
+    segments = [segment(13, 15), segment(16, 19), segment(20, 22), segment(23, 24)]
+    assert [s.last for s in batch_segments(segments, 10)] == [15, 19, 22]
+
+
+def test_a_batch_begun_ends_where_it_ended() -> None:
+    segments = [segment(1, 3), segment(4, 6), segment(7, 9)]
+    assert [s.last for s in batch_segments(segments, 100, end=6)] == [3, 6]
+    with pytest.raises(DivergedError, match="no published segment ends there"):
+        batch_segments(segments, 100, end=5)
+
+
+def test_the_fence_wants_an_unbroken_chain() -> None:
+    segments = [segment(4, 5), segment(6, 9)]
+    check_chain(segments, 3, "h3")
+    with pytest.raises(DivergedError, match="has hash h3"):
+        check_chain(segments, 3, "h3'")
+    with pytest.raises(DivergedError, match="does not follow"):
+        check_chain(segments, 2, "h2")
+    with pytest.raises(DivergedError, match="does not follow"):
+        check_chain([segments[0], segment(7, 9)], 3, "h3")
+    with pytest.raises(DivergedError, match="does not follow"):
+        check_chain([segments[0], segment(5, 9)], 3, "h3")
+
+
+def test_a_copied_replica_goes_on_inside_a_segment() -> None:
+    """Segments end elsewhere at the site that the replica was copied from."""
+    segments = [segment(1, 9), segment(10, 12)]
+    with pytest.raises(DivergedError, match="does not follow"):
+        check_chain(segments, 4, "h4")
+    check_chain(segments, 4, "h4", copied=True)
+    with pytest.raises(DivergedError, match="does not follow"):
+        check_chain([segment(1, 4), segment(5, 9)], 4, "h4", copied=True)
+    effects = (
+        effect("create_table", 1),
+        effect("append", 2),
+        effect("delete_where", 3, predicate="old"),
+        effect("append", 1, 9, inline=True),
+        effect("upsert", 4),
+        effect("append", 5),
+        effect("delete_where", 6, predicate="new"),
+    )
+    batch = plan_batch(
+        [segment(1, 9, *effects), segments[1]],
+        lambda found: (Place(1, 0), Place(9, 0)),
+        position=4,
+        chain_hash="h4",
+    )
+    assert (batch.first, batch.last, batch.from_hash, batch.transactions) == (5, 12, "h4", 8)
+    plan_of_t = batch.tables["t"]
+    assert plan_of_t.create is None
+    first, second = plan_of_t.stages
+    assert (first.lower, first.clear) == (Place(5, 0), Clear.NOTHING)
+    # What came before is left out; of the inline rows only the later ones count.
+    assert [(piece.effect.first, piece.whole) for piece in first.appends] == [(1, False), (5, True)]
+    assert not first.keyed and second.predicate == "(new)"
+
+
+def test_to_create_a_table_again_does_nothing() -> None:
+    """Protocol P25b; older nodes publish it as an effect all the same."""
+    made = TableDefinition(name="t", columns=(Column(name="id", type="bigint"),))
+    repeat = effect("create_table", 5, definition=made)
+    again = segment(5, 8, repeat, effect("append", 6))
+    batch = plan_batch([again], never, position=4, chain_hash="h4", known={"t"})
+    assert batch.tables["t"].create is None
+    assert [step.kind for step in batch.tables["t"].steps()] == [StepKind.PLACE]
+    alone = plan_batch([segment(5, 5, repeat)], never, position=4, chain_hash="h4", known={"t"})
+    assert alone.tables == {} and (alone.first, alone.last) == (5, 5)
+    # Another table, and a replica that does not have it yet.
+    other = plan_batch([segment(1, 5, repeat)], never, known={"u"})
+    assert [step.kind for step in other.tables["t"].steps()] == [StepKind.CREATE]
+
+
+def test_nothing_known_takes_any_start() -> None:
+    check_chain([segment(1, 2)], 0, "")
+
+
+def test_appends_alone_are_one_placing_and_no_row_is_looked_at() -> None:
+    found = plan(effect("append", 1, 5, inline=True, claim="c"), effect("append", 3))
+    assert [step.kind for step in found.steps()] == [StepKind.PLACE]
+    assert found.steps()[0].last
+    assert [piece.claimed for piece in found.stages[0].whole] == [True, False]
+
+
+def test_a_clearing_between_inline_rows_takes_them_apart() -> None:
+    rows = effect("append", 1, 5, inline=True, claim="c")
+    found = plan(
+        rows,
+        effect("delete_where", 3, op=1, predicate="id > 1"),
+        extent=lambda _: (Place(1, 0), Place(5, 0)),
+    )
+    before, after = found.stages
+    assert (before.clear, before.upper) == (Clear.NOTHING, Place(3, 1))
+    assert (after.clear, after.predicate, after.lower) == (
+        Clear.MATCHING,
+        "(id > 1)",
+        Place(3, 1),
+    )
+    # A part of a file's rows cannot be placed, and the claim is for all of them.
+    assert not before.partial[0].claimed and not after.partial[0].claimed
+    kinds = [step.kind for step in found.steps()]
+    assert kinds == [StepKind.MERGE, StepKind.CLEAR, StepKind.MERGE]
+
+
+def test_a_clearing_beside_inline_rows_leaves_them_whole() -> None:
+    found = plan(
+        effect("append", 1, 5, inline=True),
+        effect("delete_where", 3, op=1, predicate="x"),
+        extent=lambda _: (Place(4, 0), Place(5, 0)),
+    )
+    assert [stage.clear for stage in found.stages] == [Clear.MATCHING]
+    assert found.stages[0].whole
+
+
+def test_predicates_without_rows_between_are_one_delete() -> None:
+    found = plan(
+        effect("delete_where", 1, predicate="a"),
+        effect("delete_where", 2, predicate="b"),
+        effect("append", 3),
+        effect("delete_where", 4, predicate="c"),
+    )
+    assert [stage.predicate for stage in found.stages] == ["(a) OR (b)", "(c)"]
+
+
+def test_what_stands_before_the_last_overwrite_is_not_done() -> None:
+    found = plan(
+        effect("append", 1),
+        effect("delete_where", 2, predicate="a"),
+        effect("overwrite", 3),
+        effect("upsert", 4),
+        effect("overwrite", 5, op=1),
+        effect("append", 5, op=2),
+        effect("upsert", 5, op=0),
+    )
+    (stage,) = found.stages
+    assert stage.clear is Clear.EVERYTHING and stage.lower == Place(5, 1)
+    assert [(p.effect.kind, p.effect.op) for p in stage.whole] == [("overwrite", 1), ("append", 2)]
+    assert stage.keyed == ()
+
+
+def test_of_inline_overwrites_only_the_last_counts() -> None:
+    found = plan(
+        effect("overwrite", 1, 4, inline=True), extent=lambda _: (Place(1, 0), Place(4, 0))
+    )
+    (stage,) = found.stages
+    assert stage.lower == Place(4, 0) and stage.partial and not stage.whole
+
+
+def test_steps_are_numbered_alike_and_rise() -> None:
+    definition = TableDefinition(name="t", columns=(Column(name="id", type="bigint"),))
+    effects = (
+        effect("create_table", 1, definition=definition),
+        effect("append", 2),
+        effect("upsert", 3),
+        effect("delete_where", 4, predicate="a"),
+        effect("append", 5),
+    )
+    steps = plan(*effects).steps()
+    assert [step.kind.value for step in steps] == ["create", "merge", "place", "clear", "place"]
+    numbers = [step.number for step in steps]
+    assert numbers == sorted(set(numbers)) and numbers[-1] < STEPS
+    assert [step.last for step in steps] == [False] * 4 + [True]
+    batch = plan_batch([segment(1, 5, *effects)], never)
+    following = plan_batch([segment(6, 6)], never)
+    assert batch.txn_version(numbers[-1]) < following.txn_version(0)

@@ -1,0 +1,150 @@
+"""Files in place: names, links, copies, statistics, and repeats after a crash."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from tests.worker_log import LogBuilder, table
+
+from sparktxlog.errors import ApplyError
+from sparktxlog.model.operation import StagedFile
+from sparktxlog.worker.apply.placing import Placer, placed_name
+from sparktxlog.worker.apply.tables import create_table
+
+
+def test_names_are_plain_and_tell_files_apart() -> None:
+    paths = [
+        "00000000-0000-0000-0000-000000000001/t/part-0.parquet",
+        "00000000-0000-0000-0000-000000000001/t/p=1/part-0.parquet",
+        "00000000-0000-0000-0000-000000000001/t/p=a b/part-0.parquet",
+        "00000000-0000-0000-0000-000000000001/t/p=a_b/part-0.parquet",
+        "00000000-0000-0000-0000-000000000001/t/p=a%20b/part-0.parquet",
+        "_hidden/t/part-0.parquet",
+        "x/" + "long" * 100,
+    ]
+    names = [placed_name(path) for path in paths]
+    assert len(set(names)) == len(paths)
+    assert names[0] == "00000000-0000-0000-0000-000000000001-t-part-0.parquet"
+    for name in names:
+        assert len(name) <= 200 and name[0] not in "._"
+        assert all(char.isascii() and (char.isalnum() or char in "._-") for char in name)
+
+
+def placer(tmp_path: Path, *, partitioned: bool = False) -> tuple[LogBuilder, Placer]:
+    log = LogBuilder(tmp_path)
+    definition = table("t", "id bigint, p string", partition_by=["p"] if partitioned else [])
+    create_table(tmp_path / "lake" / "t", definition, "{}", {"appId": "a", "version": 0})
+    log.transaction().create(definition)
+    return log, Placer(tmp_path / "lake", log.payloads)
+
+
+def staged(tmp_path: Path) -> tuple[LogBuilder, Placer, StagedFile]:
+    """Return a log with one staged file that is to be placed."""
+    log, to = placer(tmp_path)
+    log.staged("append", "t", [(1, "x")])
+    log.publish()
+    (file,) = log.segments[0].effects[1].files
+    return log, to, file
+
+
+def place(log: LogBuilder, to: Placer, version: int = 1) -> int:
+    files = [file for effect in log.segments[-1].effects for file in effect.files]
+    return to.place(log.tables["t"], files, app_id="a", txn_version=version, user_metadata="m")
+
+
+def read(lake: Path) -> list[dict[str, object]]:
+    rows = DeltaTable(lake / "t").to_pyarrow_table().sort_by("id").to_pylist()
+    return [dict(row) for row in rows]
+
+
+@pytest.mark.parametrize("partitioned", [False, True])
+def test_placed_files_are_links_with_statistics(tmp_path: Path, partitioned: bool) -> None:
+    log, to = placer(tmp_path, partitioned=partitioned)
+    log.staged("append", "t", [(1, "x"), (2, None), (3, "a b/%")])
+    log.publish()
+    assert place(log, to) == 1
+    lake = tmp_path / "lake"
+    assert [row["id"] for row in read(lake)] == [1, 2, 3]
+    assert [row["p"] for row in read(lake)] == ["x", None, "a b/%"]
+    files = list((lake / "t").glob("*.parquet"))
+    assert {file.stat().st_nlink for file in files} == {2}
+    counted = pa.table(DeltaTable(lake / "t").get_add_actions()).column("num_records")
+    assert sum(counted.to_pylist()) == 3
+    assert DeltaTable(lake / "t").transaction_version("a") == 1
+
+
+def test_another_file_system_gets_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log, to, _ = staged(tmp_path)
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EXDEV, "another file system")
+
+    monkeypatch.setattr(os, "link", refuse)
+    place(log, to)
+    (file,) = (tmp_path / "lake" / "t").glob("*.parquet")
+    assert file.stat().st_nlink == 1
+    assert read(tmp_path / "lake") == [{"id": 1, "p": "x"}]
+
+
+def test_links_left_by_a_crash_are_kept(tmp_path: Path) -> None:
+    log, to, file = staged(tmp_path)
+    os.link(log.payloads / file.path, tmp_path / "lake" / "t" / placed_name(file.path))
+    assert place(log, to) == 1
+    assert len(read(tmp_path / "lake")) == 1
+
+
+def test_missing_and_changed_payloads_leave_the_table_alone(tmp_path: Path) -> None:
+    log, to, file = staged(tmp_path)
+    path = log.payloads / file.path
+    content = path.read_bytes()
+    path.unlink()
+    with pytest.raises(ApplyError, match="is missing"):
+        place(log, to)
+    path.write_bytes(content + b"?")
+    with pytest.raises(ApplyError, match="its manifest says"):
+        place(log, to)
+    assert DeltaTable(tmp_path / "lake" / "t").version() == 0
+
+
+def test_a_file_damaged_after_it_was_accepted_enters_no_table(tmp_path: Path) -> None:
+    log, to, file = staged(tmp_path)
+    path = log.payloads / file.path
+    good = path.read_bytes()
+    bad = bytearray(good)
+    bad[len(bad) // 2] ^= 1
+    path.write_bytes(bad)
+    with pytest.raises(ApplyError, match="has the digest") as caught:
+        place(log, to)
+    assert caught.value.fields["path"] == file.path
+    assert not list((tmp_path / "lake" / "t").glob("*.parquet"))
+    path.write_bytes(good)
+    assert place(log, to) == 1
+    assert read(tmp_path / "lake") == [{"id": 1, "p": "x"}]
+
+
+def test_a_damaged_file_left_by_a_crash_is_linked_anew(tmp_path: Path) -> None:
+    log, to, file = staged(tmp_path)
+    left = tmp_path / "lake" / "t" / placed_name(file.path)
+    left.write_bytes(bytes(file.size_bytes))
+    assert place(log, to) == 1
+    assert os.path.samefile(left, log.payloads / file.path)
+
+
+def test_a_disk_that_cannot_read_a_file_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, to, _ = staged(tmp_path)
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(hashlib, "file_digest", fail)
+    with pytest.raises(ApplyError, match="cannot be read: Input/output error"):
+        place(log, to)
+    assert DeltaTable(tmp_path / "lake" / "t").version() == 0

@@ -1,0 +1,453 @@
+"""Backup images without Spark: incremental, resumable, verified, never overwritten, restorable."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from tests.worker_log import table
+
+from sparktxlog.errors import (
+    CorruptLogError,
+    DivergedError,
+    InvalidNameError,
+    InvalidRequestError,
+    LockedError,
+    NotAppliedError,
+    NotFoundError,
+    StorageError,
+)
+from sparktxlog.model.signature import TableSignature
+from sparktxlog.worker.backup import imaging, restoring
+from sparktxlog.worker.backup.image_store import ImageStore
+from sparktxlog.worker.backup.imaging import back_up_replica, image_name
+from sparktxlog.worker.backup.restoring import choose_image, restore_replica
+from sparktxlog.worker.backup.table_files import version_files
+from sparktxlog.worker.replica.state import (
+    PendingCopy,
+    ReplicaDirectory,
+    ReplicaState,
+    ReplicaTable,
+    read_snapshots,
+    read_state,
+)
+
+DEFINITION = table("t", "id bigint, p string", partition_by=["p"])
+
+
+class Lake:
+    """A replica of one table, written by delta-rs."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.position = 0
+
+    def append(self, *rows: tuple[int, str]) -> ReplicaState:
+        data = pa.table({"id": [r[0] for r in rows], "p": [r[1] for r in rows]})
+        write_deltalake(self.path / "t", data, mode="append", partition_by=["p"])
+        return self.record()
+
+    def record(self, **changes: object) -> ReplicaState:
+        self.position += 1
+        signature = TableSignature(rows=self.position, lane0=2**64 - 1, lane1=7)
+        with closing(ReplicaDirectory(self.path)) as directory:
+            state = replace(
+                directory.load(),
+                lineage="l",
+                epoch=1,
+                position=self.position,
+                chain_hash=f"{self.position:064x}",
+                tables={
+                    "t": ReplicaTable(
+                        definition=DEFINITION,
+                        version=DeltaTable(self.path / "t").version(),
+                        signature=signature,
+                    )
+                },
+                **changes,  # type: ignore[arg-type]
+            )
+            directory.save(state)
+        return state
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    made = Lake(tmp_path / "lake")
+    made.append((1, "a b/%=é"), (2, "x"))
+    made.append((3, "x"))
+    return made
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ImageStore:
+    return ImageStore(tmp_path / "backups")
+
+
+def rows(lake: Path, version: int | None = None) -> list[tuple[int, str]]:
+    found = DeltaTable(lake / "t", version=version).to_pyarrow_table().to_pydict()
+    return sorted(zip(found["id"], found["p"], strict=True))
+
+
+def stored_files(store: ImageStore) -> set[Path]:
+    return {path for path in (store.root / "files").rglob("*") if path.is_file()}
+
+
+def test_a_restored_image_is_the_replica_at_its_position(
+    lake: Lake, store: ImageStore, tmp_path: Path
+) -> None:
+    before = read_state(lake.path)
+    assert before is not None
+    log = lake.path / "t" / "_delta_log"
+    for number in (0, 1):
+        os.utime(log / f"{number:020}.json", (1_600_000_000 + number, 1_600_000_000 + number))
+    wanted = rows(lake.path)
+    done = back_up_replica(lake.path, store, name="one", site="A")
+    assert done.repeated == 0 and done.read_files == done.new_files == done.image.files == 5
+    lake.append((4, "x"))
+    told: list[imaging.Progress] = []
+    state = restore_replica(store, store.image("one"), tmp_path / "new", tell=told.append)
+    assert rows(tmp_path / "new") == wanted
+    assert (state.position, state.chain_hash, state.lineage, state.epoch) == (
+        before.position,
+        before.chain_hash,
+        before.lineage,
+        before.epoch,
+    )
+    assert state.tables == before.tables and state.worker_id != before.worker_id
+    assert read_state(tmp_path / "new") == state
+    assert read_snapshots(tmp_path / "new") == {2: {"t": 1}}
+    commits = [p.stat().st_mtime for p in sorted((tmp_path / "new/t/_delta_log").glob("*.json"))]
+    assert commits == [1_600_000_000, 1_600_000_001]
+    assert told[-1].files == told[-1].files_total == 5
+    assert told[-1].size_bytes == told[-1].total_bytes == done.image.size_bytes
+    # The table goes on where it was.
+    Lake(tmp_path / "new").append((9, "y"))
+    assert len(rows(tmp_path / "new")) == len(wanted) + 1
+
+
+def test_a_second_backup_stores_and_reads_only_what_is_new(lake: Lake, store: ImageStore) -> None:
+    back_up_replica(lake.path, store, name="one")
+    before = stored_files(store)
+    again = back_up_replica(lake.path, store, name="two")
+    assert (again.read_files, again.new_files, again.added_bytes) == (0, 0, 0)
+    assert stored_files(store) == before
+    lake.append((4, "x"))
+    third = back_up_replica(lake.path, store, name="three")
+    # One data file and one commit.
+    assert (third.read_files, third.new_files) == (2, 2)
+    added = stored_files(store) - before
+    assert sum(path.stat().st_size for path in added) == third.added_bytes
+    # What was read is only remembered to save time.
+    (store.root / "known.jsonl").write_text('["torn')
+    anew = back_up_replica(lake.path, store, name="four")
+    assert anew.read_files == anew.image.files and anew.new_files == 0
+    assert [image.name for image in store.images()] == ["one", "two", "three", "four"]
+
+
+def test_files_are_compressed_where_it_pays(tmp_path: Path) -> None:
+    text, noise = tmp_path / "text", tmp_path / "noise"
+    text.write_bytes(b"once more " * 300_000)
+    noise.write_bytes(os.urandom(3_000_000))
+    store = ImageStore(tmp_path / "packed")
+    with store.writing():
+        packed, plain = store.put(text), store.put(noise)
+    assert packed.added_bytes < packed.size_bytes / 100
+    assert plain.added_bytes == plain.size_bytes
+    bare = ImageStore(tmp_path / "bare", compress=False)
+    with bare.writing():
+        assert bare.put(text).added_bytes == 3_000_000
+        assert bare.put(text).added_bytes == 0
+
+
+def test_names_are_checked_and_images_never_overwritten(lake: Lake, store: ImageStore) -> None:
+    for name in ("default", "Default", "", "../x", ".hidden", "a/b", "x" * 101):
+        with pytest.raises(InvalidNameError, match="cannot name"):
+            back_up_replica(lake.path, store, name=name)
+    back_up_replica(lake.path, store, name="one")
+    content = (store.root / "images" / "one.json").read_bytes()
+    with pytest.raises(InvalidRequestError, match="already"):
+        back_up_replica(lake.path, store, name="one")
+    assert (store.root / "images" / "one.json").read_bytes() == content
+    with pytest.raises(NotFoundError, match=r"no image 'two'"):
+        store.image("two")
+    assert image_name(1_700_000_000_000_000) == "20231114T221320Z"
+
+
+def test_what_must_not_be_backed_up(lake: Lake, store: ImageStore, tmp_path: Path) -> None:
+    with pytest.raises(NotAppliedError, match="nothing was applied"):
+        back_up_replica(tmp_path / "nowhere", store, name="x")
+    lake.record(copying=PendingCopy(copy_id="c", started_at=1))
+    with pytest.raises(NotAppliedError, match="being copied"):
+        back_up_replica(lake.path, store, name="x")
+    state = lake.record(copying=None)
+    with closing(ReplicaDirectory(lake.path)) as directory:
+        still = replace(state.tables["t"], diverged="somebody wrote")
+        directory.save(replace(state, tables={"t": still}))
+    with pytest.raises(DivergedError, match="somebody wrote"):
+        back_up_replica(lake.path, store, name="x")
+    assert store.names() == []
+
+
+def test_one_backup_writes_at_a_time(lake: Lake, store: ImageStore) -> None:
+    with store.writing(), pytest.raises(LockedError, match="another backup"):
+        back_up_replica(lake.path, ImageStore(store.root), name="x")
+
+
+def test_a_killed_backup_goes_on_behind_what_is_stored(lake: Lake, store: ImageStore) -> None:
+    for number in range(10, 20):
+        lake.append((number, "x"))
+    script = f"""
+import os, signal
+from sparktxlog.worker.backup.image_store import ImageStore
+from sparktxlog.worker.backup.imaging import back_up_replica
+def tell(progress):
+    if progress.files == 9:
+        os.kill(os.getpid(), signal.SIGKILL)
+back_up_replica({str(lake.path)!r}, ImageStore({str(store.root)!r}), name="one", tell=tell)
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    assert store.names() == [] and len(stored_files(store)) == 9
+    (store.root / "files" / ".left.new").write_bytes(b"half of a file")
+    done = back_up_replica(lake.path, store, name="one")
+    assert done.read_files == done.new_files == done.image.files - 9
+    assert not list((store.root / "files").glob(".*"))
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "remove"])
+def test_a_damaged_file_is_found_before_the_worker_can_start(
+    lake: Lake, store: ImageStore, tmp_path: Path, damage: str
+) -> None:
+    image = back_up_replica(lake.path, store, name="one").image
+    victim = next(file for file in image.tables["t"].files if file.path.endswith(".parquet"))
+    path = store.location(victim.digest)
+    assert path is not None
+    content = path.read_bytes()
+    match damage:
+        case "flip":
+            path.write_bytes(content[:40] + bytes([content[40] ^ 1]) + content[41:])
+        case "cut":
+            path.write_bytes(content[:-10])
+        case "remove":
+            path.unlink()
+    with pytest.raises(CorruptLogError, match="damaged"):
+        restore_replica(store, image, tmp_path / "new")
+    with (
+        closing(ReplicaDirectory(tmp_path / "new")) as directory,
+        pytest.raises(CorruptLogError, match="broken off"),
+    ):
+        directory.load()
+    # The site is still there: the next backup stores the file anew, but only if it is gone.
+    if damage == "remove":
+        assert back_up_replica(lake.path, store, name="two").new_files == 1
+        with pytest.raises(InvalidRequestError, match="broken off"):
+            restore_replica(store, image, tmp_path / "new")
+        restore_replica(store, image, tmp_path / "new", force_clean=True)
+        assert rows(tmp_path / "new") == rows(lake.path)
+
+
+def test_a_damaged_manifest_is_found(lake: Lake, store: ImageStore) -> None:
+    back_up_replica(lake.path, store, name="one")
+    path = store.root / "images" / "one.json"
+    content = path.read_text()
+    path.write_text(content.replace('"position":2', '"position":3'))
+    with pytest.raises(CorruptLogError, match="digest"):
+        store.image("one")
+    path.write_text(content[:50])
+    with pytest.raises(CorruptLogError):
+        store.images()
+
+
+def test_a_lake_that_is_not_empty_is_refused_and_untouched(
+    lake: Lake, store: ImageStore, tmp_path: Path
+) -> None:
+    image = back_up_replica(lake.path, store, name="one").image
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "precious").write_text("mine")
+    for force_clean in (False, True):
+        with pytest.raises(InvalidRequestError, match="not empty"):
+            restore_replica(store, image, lake.path, force_clean=force_clean)
+        with pytest.raises(InvalidRequestError, match="not empty"):
+            restore_replica(store, image, other, force_clean=force_clean)
+    assert [path.name for path in other.iterdir()] == ["precious"]
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    restore_replica(store, image, empty)
+
+
+def test_a_broken_off_restore_is_removed_only_by_force(
+    lake: Lake, store: ImageStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = back_up_replica(lake.path, store, name="one").image
+    new = tmp_path / "new"
+    monkeypatch.setattr(restoring, "is_commit", lambda _: (_ for _ in ()).throw(OSError("full")))
+    with pytest.raises(StorageError, match="full"):
+        restore_replica(store, image, new)
+    monkeypatch.undo()
+    (new / "t").mkdir(exist_ok=True)
+    (new / "t" / "half.parquet").write_bytes(b"half")
+    with pytest.raises(InvalidRequestError, match="--force-clean"):
+        restore_replica(store, image, new)
+    restore_replica(store, image, new, force_clean=True)
+    assert rows(new) == rows(lake.path) and not (new / "t" / "half.parquet").exists()
+    # Whole now: force does not remove it.
+    with pytest.raises(InvalidRequestError, match="not empty"):
+        restore_replica(store, image, new, force_clean=True)
+
+
+def test_a_killed_restore_leaves_nothing_a_worker_would_take(
+    lake: Lake, store: ImageStore, tmp_path: Path
+) -> None:
+    image = back_up_replica(lake.path, store, name="one").image
+    new = tmp_path / "new"
+    for files in (1, image.files):
+        script = f"""
+import os, signal
+from sparktxlog.worker.backup.image_store import ImageStore
+from sparktxlog.worker.backup.restoring import restore_replica
+store = ImageStore({str(store.root)!r})
+def tell(progress):
+    if progress.files == {files}:
+        os.kill(os.getpid(), signal.SIGKILL)
+restore_replica(store, store.image("one"), {str(new)!r}, force_clean=True, tell=tell)
+"""
+        ended = subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, check=False
+        )
+        assert ended.returncode == -signal.SIGKILL, ended.stderr
+        assert read_state(new) is None
+        with (
+            closing(ReplicaDirectory(new)) as directory,
+            pytest.raises(CorruptLogError, match="broken off"),
+        ):
+            directory.load()
+    restore_replica(store, image, new, force_clean=True)
+    assert rows(new) == rows(lake.path)
+
+
+def test_the_image_nearest_to_a_position_is_chosen(lake: Lake, store: ImageStore) -> None:
+    back_up_replica(lake.path, store, name="two")
+    lake.append((4, "x"))
+    back_up_replica(lake.path, store, name="three")
+    assert choose_image(store, None, None).name == "three"
+    assert choose_image(store, None, 2).name == "two"
+    assert choose_image(store, "two", 9).name == "two"
+    with pytest.raises(InvalidRequestError, match="beyond 2"):
+        choose_image(store, "three", 2)
+    with pytest.raises(NotFoundError, match="before position 1"):
+        choose_image(store, None, 1)
+
+
+def vacuum_at(files: int, act: Callable[[], None]) -> Callable[[imaging.Progress], None]:
+    done: list[int] = []
+
+    def tell(progress: imaging.Progress) -> None:
+        if progress.files == files and not done:
+            done.append(1)
+            act()
+
+    return tell
+
+
+def test_a_vacuum_meanwhile_makes_it_take_a_newer_batch(
+    lake: Lake, store: ImageStore, tmp_path: Path
+) -> None:
+    def compact_and_vacuum() -> None:
+        lake.append((4, "x"))
+        opened = DeltaTable(lake.path / "t")
+        opened.optimize.compact()
+        opened.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+        lake.record()
+
+    tell = vacuum_at(1, compact_and_vacuum)
+    done = back_up_replica(lake.path, store, name="one", tell=tell)
+    assert done.repeated == 1 and done.image.position == 4
+    restore_replica(store, done.image, tmp_path / "new")
+    assert rows(tmp_path / "new") == rows(lake.path)
+
+
+def test_a_file_that_is_gone_for_good_is_an_error(lake: Lake, store: ImageStore) -> None:
+    (file,) = (lake.path / "t" / "p=x").glob(
+        DeltaTable(lake.path / "t").file_uris()[0].split("/")[-1]
+    )
+    file.unlink()
+    with pytest.raises(StorageError, match="cannot be backed up"):
+        back_up_replica(lake.path, store, name="one")
+    assert store.names() == []
+
+
+def test_a_file_of_another_size_is_an_error(lake: Lake, store: ImageStore) -> None:
+    file = next((lake.path / "t" / "p=x").glob("*.parquet"))
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(CorruptLogError, match="recorded"):
+        back_up_replica(lake.path, store, name="one")
+
+
+def test_only_the_version_and_its_log_are_taken(lake: Lake, tmp_path: Path) -> None:
+    path = lake.path / "t"
+    DeltaTable(path).create_checkpoint()
+    lake.append((4, "new"))
+    (path / "orphan.parquet").write_bytes(b"x")
+    (path / "_delta_log" / ".tmp.json").write_bytes(b"x")
+    files = version_files(path, 1)
+    assert not any("p=new" in name or "orphan" in name or ".tmp" in name for name in files)
+    log = sorted(name for name in files if name.startswith("_delta_log"))
+    assert log == [
+        "_delta_log/00000000000000000000.json",
+        "_delta_log/00000000000000000001.checkpoint.parquet",
+        "_delta_log/00000000000000000001.json",
+    ]
+    # Old commits may be cleaned up behind a checkpoint.
+    (path / "_delta_log" / f"{0:020}.json").unlink()
+    assert len(version_files(path, 1)) == len(files) - 1
+
+
+def test_deletion_vectors_of_the_version_are_taken(tmp_path: Path) -> None:
+    """The vector's name is that of the example in Delta's protocol."""
+    path = tmp_path / "t"
+    write_deltalake(path, pa.table({"id": [1, 2]}))
+    commit = path / "_delta_log" / f"{0:020}.json"
+    actions = [json.loads(line) for line in commit.read_text().splitlines()]
+    protocol = {
+        "minReaderVersion": 3,
+        "minWriterVersion": 7,
+        "readerFeatures": ["deletionVectors"],
+        "writerFeatures": ["deletionVectors"],
+    }
+    actions = [{"protocol": protocol} if "protocol" in a else a for a in actions]
+    commit.write_text("\n".join(json.dumps(action) for action in actions))
+    (add,) = (action["add"] for action in actions if "add" in action)
+    vector = {
+        "storageType": "u",
+        "pathOrInlineDv": "ab^-aqEH.-t@S}K{vb[*k^",
+        "offset": 1,
+        "sizeInBytes": 36,
+        "cardinality": 1,
+    }
+    removed = {"path": add["path"], "dataChange": True, "deletionTimestamp": 1}
+    changed = [{"add": add | {"deletionVector": vector}}, {"remove": removed}]
+    (path / "_delta_log" / f"{1:020}.json").write_text("\n".join(map(json.dumps, changed)))
+    name = "ab/deletion_vector_d2c639aa-8816-431a-aaf6-d3fe2512ff61.bin"
+    assert name not in version_files(path, 0)
+    assert name in version_files(path, 1) and add["path"] in version_files(path, 1)
+    # The same from a checkpoint; and gone again once the file is.
+    DeltaTable(path).create_checkpoint()
+    for number in (0, 1):
+        (path / "_delta_log" / f"{number:020}.json").unlink()
+    assert name in version_files(path, 1)
+    gone = path / "_delta_log" / f"{2:020}.json"
+    gone.write_text(json.dumps({"remove": removed | {"deletionVector": vector}}))
+    assert set(version_files(path, 2)).isdisjoint({name, add["path"]})

@@ -1,0 +1,220 @@
+"""What may be removed: images that the log has outlived, quarantine and old files by their age."""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+from tests.unit.worker.backup.test_imaging import Lake, rows, stored_files
+
+from sparktxlog.errors import InvalidRequestError, NotFoundError
+from sparktxlog.worker.backup.image_store import ImageStore
+from sparktxlog.worker.backup.imaging import back_up_replica
+from sparktxlog.worker.backup.leftovers import (
+    Removal,
+    SiteLog,
+    Unwanted,
+    remove_leftovers,
+)
+from sparktxlog.worker.backup.old_files import back_up
+from sparktxlog.worker.backup.restoring import (
+    choose_image,
+    damaged_files,
+    restore_replica,
+)
+from sparktxlog.worker.replica.state import PendingCopy, ReplicaDirectory, read_state
+
+DAY_US = 86_400_000_000
+NOW_US = 1_800_000_000_000_000
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return Lake(tmp_path / "lake")
+
+
+@pytest.fixture
+def store(tmp_path: Path, lake: Lake) -> ImageStore:
+    """Five images of site A, at positions 1 to 5."""
+    made = ImageStore(tmp_path / "backups")
+    for number in range(1, 6):
+        lake.append((number, "x"))
+        back_up_replica(lake.path, made, name=f"at{number}", site="A")
+    return made
+
+
+def remove(
+    lake: Lake, *, kept_after: int = 0, backup_dir: Path | None = None, **unwanted: object
+) -> Removal:
+    site = SiteLog(node_id="A", lineage="l", kept_after=kept_after, backup_dir=backup_dir)
+    wanted = Unwanted(**unwanted)  # type: ignore[arg-type]
+    (removal,) = remove_leftovers(lake.path, wanted, site, now_us=NOW_US)
+    return removal
+
+
+def test_nothing_is_removed_that_nobody_named(lake: Lake, store: ImageStore) -> None:
+    site = SiteLog(node_id="A", lineage="l", kept_after=99, backup_dir=lake.path)
+    assert not Unwanted().anything
+    assert remove_leftovers(lake.path, Unwanted(), site, now_us=NOW_US) == []
+    assert len(store.names()) == 5
+
+
+@pytest.mark.parametrize(
+    ("kept_after", "keep", "gone"),
+    [
+        # The log can be replayed behind 4: an image at 4 still serves, one at 3 does not.
+        (4, 1, ["at1", "at2", "at3"]),
+        (4, 3, ["at1", "at2"]),
+        (0, 1, []),
+        (99, 1, ["at1", "at2", "at3", "at4"]),
+        (99, 9, []),
+    ],
+)
+def test_images_go_that_the_log_has_outlived_but_the_newest(
+    lake: Lake, store: ImageStore, kept_after: int, keep: int, gone: list[str]
+) -> None:
+    dry = remove(lake, images=store.root, kept_after=kept_after, keep_images=keep, dry_run=True)
+    assert len(store.names()) == 5
+    done = remove(lake, images=store.root, kept_after=kept_after, keep_images=keep)
+    assert (done.removed, done.kept, done.failed) == (gone, 5 - len(gone), "")
+    assert (dry.removed, dry.files, dry.size_bytes) == (done.removed, done.files, done.size_bytes)
+    assert store.names() == sorted({"at1", "at2", "at3", "at4", "at5"} - set(gone))
+    for image in store.images():
+        assert damaged_files(store, image) == []
+
+
+def test_files_of_no_image_go_and_the_rest_is_restorable(
+    lake: Lake, store: ImageStore, tmp_path: Path
+) -> None:
+    data = lake.path / "t"
+    # One file takes the place of all, and the older ones are needed by older images only.
+    DeltaTable(data).optimize.compact()
+    lake.record()
+    newest = back_up_replica(lake.path, store, name="at6", site="A").image
+    # A backup that was killed before its manifest.
+    orphan = data / "orphan.parquet"
+    orphan.write_bytes(os.urandom(1000))
+    digest = store.put(orphan).digest
+    orphan.unlink()
+    assert store.location(digest) is not None
+    before = stored_files(store)
+    done = remove(lake, images=store.root, kept_after=99, keep_images=1)
+    assert store.location(digest) is None and done.files > 1 and done.size_bytes >= 1000
+    needed = {file.digest for table in newest.tables.values() for file in table.files}
+    assert {path.name[:64] for path in stored_files(store)} == needed
+    assert len(before) == len(needed) + done.files
+    assert set(store.read_known().values()) == needed
+    restore_replica(store, choose_image(store, None, None), tmp_path / "new")
+    assert rows(tmp_path / "new") == rows(lake.path)
+    # The next backup finds everything it still has, and is whole.
+    lake.append((6, "x"))
+    image = back_up_replica(lake.path, store, name="at7", site="A").image
+    assert damaged_files(store, image) == []
+    with pytest.raises(NotFoundError):
+        store.remove("at1")
+
+
+def test_images_of_others_and_of_another_log_are_left_alone(
+    lake: Lake, store: ImageStore, tmp_path: Path
+) -> None:
+    other = Lake(tmp_path / "other")
+    for number in (1, 2):
+        other.append((number, "x"))
+        back_up_replica(other.path, store, name=f"b{number}", site="B")
+        # Made with --lake: whose it is, the worker's id tells.
+        back_up_replica(other.path, store, name=f"unknown{number}")
+    back_up_replica(lake.path, store, name="own")
+    done = remove(lake, images=store.root, kept_after=99, keep_images=1)
+    # Of equal positions the younger one is the newest.
+    assert done.removed == ["at1", "at2", "at3", "at4", "at5"] and done.kept == 5
+    assert store.names() == ["b1", "b2", "own", "unknown1", "unknown2"]
+    site = SiteLog(node_id="B", lineage="elsewhere", kept_after=99)
+    wanted = Unwanted(images=store.root, keep_images=1)
+    (foreign,) = remove_leftovers(other.path, wanted, site, now_us=NOW_US)
+    assert foreign.removed == []
+
+
+def test_a_damaged_manifest_or_another_backup_keeps_everything(
+    lake: Lake, store: ImageStore
+) -> None:
+    with store.writing():
+        busy = remove(lake, images=store.root, kept_after=99)
+    assert "another backup writes" in busy.skipped and not busy.removed
+    (store.root / "images" / "at5.json").write_bytes(b"{}")
+    before = stored_files(store)
+    damaged = remove(lake, images=store.root, kept_after=99)
+    assert "is damaged" in damaged.failed and "FAILED" in damaged.describe()
+    assert len(store.names()) == 5 and stored_files(store) == before
+
+
+def put_aside(lake: Lake, name: str, copy_id: str, days: int, *, line: bool = True) -> Path:
+    """Make a quarantined directory as old as some days."""
+    own = lake.path / "_sparktxlog"
+    directory = own / "quarantine" / f"{name}-{copy_id}.files"
+    (directory / "_delta_log").mkdir(parents=True)
+    (directory / "_delta_log" / "0.json").write_bytes(b"12345")
+    if line:
+        path = str(directory.relative_to(lake.path))
+        told = {"table": name, "copy_id": copy_id, "at": NOW_US - days * DAY_US, "path": path,
+                "reason": "why", "rows": None}  # fmt: skip
+        with open(own / "quarantine.jsonl", "a") as file:
+            file.write(json.dumps(told) + "\n")
+    return directory
+
+
+def test_quarantine_goes_by_its_age_only_and_a_line_says_so(lake: Lake) -> None:
+    state = lake.append((1, "x"))
+    old, young = put_aside(lake, "t", "c1", 31), put_aside(lake, "t", "c2", 29)
+    running, untold = put_aside(lake, "t", "c3", 99), put_aside(lake, "t", "c4", 99, line=False)
+    copying = PendingCopy(copy_id="c3", started_at=1)
+    with closing(ReplicaDirectory(lake.path)) as directory:
+        directory.save(replace(state, copying=copying))
+    dry = remove(lake, quarantine_days=30, dry_run=True)
+    assert old.exists()
+    done = remove(lake, quarantine_days=30)
+    assert done.removed == dry.removed == ["_sparktxlog/quarantine/t-c1.files"]
+    assert (done.kept, done.files, done.size_bytes) == (3, 1, 5)
+    assert not old.exists() and all(path.exists() for path in (young, running, untold))
+    lines = (lake.path / "_sparktxlog" / "quarantine.jsonl").read_text().splitlines()
+    note = json.loads(lines[-1])
+    assert len(lines) == 4 and (note["removed"], note["at"]) == (done.removed[0], NOW_US)
+    assert remove(lake, quarantine_days=30).removed == []
+
+
+def test_old_files_of_copies_go_by_age_and_only_those_of_this_lake(
+    lake: Lake, tmp_path: Path
+) -> None:
+    lake.append((1, "x"))
+    other, kept = Lake(tmp_path / "other"), tmp_path / "kept"
+    other.append((1, "x"))
+    for made, copy_id, days in ((lake, "old", 8), (lake, "young", 6), (other, "others", 99)):
+        back_up(made.path, kept, copy_id, ["t"])
+        at_s = (NOW_US - days * DAY_US) / 1e6
+        os.utime(kept / copy_id / "t.manifest.json", (at_s, at_s))
+    (kept / "begun" / "t").mkdir(parents=True)
+    before = rows(lake.path)
+    done = remove(lake, backup_days=7, backup_dir=kept)
+    assert (done.removed, done.kept) == (["old"], 3)
+    assert sorted(path.name for path in kept.iterdir()) == ["begun", "others", "young"]
+    assert rows(lake.path) == before and read_state(lake.path) is not None
+
+
+@pytest.mark.parametrize(
+    ("unwanted", "field"),
+    [
+        ({"keep_images": 0}, "keep-images"),
+        ({"quarantine_days": 0}, "drop-quarantine-older-than"),
+        ({"backup_days": -1}, "drop-backups-older-than"),
+        ({"backup_days": 3}, "drop-backups-older-than"),
+        ({"images": Path("/nowhere")}, "images"),
+    ],
+)
+def test_nonsense_is_refused_with_its_field(unwanted: dict[str, object], field: str) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        Unwanted(**unwanted).check(old_files=False)  # type: ignore[arg-type]
+    assert caught.value.fields["field"] == field and caught.value.definite

@@ -1,0 +1,152 @@
+"""What travels and what is here; room on the disk."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from tests.stand_in_donor import StandInDonor
+from tests.unit.worker.copy.fetch.conftest import CHUNK, FILES, assert_staged, tasks_of
+
+from sparktxlog.errors import DiskFullError, FileChangedError, TransportError
+from sparktxlog.worker.copy.fetch import part_writer as placing
+from sparktxlog.worker.copy.fetch.fetch import fetch_files
+from sparktxlog.worker.copy.fetch.selection import (
+    digest_batches,
+    require_space,
+    select_files,
+    wanted_files,
+)
+from sparktxlog.worker.copy.fetch.tasks import FileTask
+from sparktxlog.worker.copy.fetch.workspace import CopyWorkspace
+
+SIZE = sum(size for size, _ in FILES.values())
+
+
+def test_unchanged_files_are_linked(donor: StandInDonor, workspace: CopyWorkspace) -> None:
+    """No byte of them travels."""
+    grant = donor.grant()
+    own = workspace.lake / "t"
+    shutil.copytree(donor.lake / "t", own)
+    selection = select_files(workspace, grant, grant.tables[0], FILES, own)
+    assert (selection.fetch, selection.reused_bytes) == ((), SIZE)
+    assert workspace.staged("t", "big.parquet").samefile(own / "big.parquet")
+    stats = fetch_files(workspace, [grant], tasks_of(grant))
+    assert (stats.fetched_bytes, stats.wire_bytes, donor.chunks) == (0, 0, [])
+    assert_staged(workspace, donor.lake)
+
+
+def test_parts_of_files_that_are_here_go(donor: StandInDonor, workspace: CopyWorkspace) -> None:
+    """The staged directory becomes the table's: nothing but its files may be in it."""
+    grant = donor.grant()
+    donor.fault = lambda path, offset: "500 x" if offset >= 5 * CHUNK else ""
+    with pytest.raises(TransportError):
+        fetch_files(workspace, [grant], tasks_of(grant), streams=1)
+    assert list(workspace.root.rglob("*.part"))
+    own = workspace.lake / "t"
+    shutil.copytree(donor.lake / "t", own)
+    donor.fault = lambda path, offset: ""
+    selection = select_files(workspace, grant, grant.tables[0], FILES, own)
+    fetch_files(workspace, [grant], selection.fetch)
+    assert_staged(workspace, donor.lake)
+
+
+def test_files_that_only_look_alike_are_fetched(
+    donor: StandInDonor, workspace: CopyWorkspace
+) -> None:
+    grant = donor.grant()
+    own = workspace.lake / "t"
+    shutil.copytree(donor.lake / "t", own)
+    with open(own / "big.parquet", "r+b") as file:
+        file.write(b"damage")
+    (own / "a" / "exact.parquet").write_bytes(b"shorter")
+    (own / "b=1" / "text.parquet").unlink()
+    selection = select_files(workspace, grant, grant.tables[0], FILES, own)
+    assert [task.path for task in selection.fetch] == [
+        "a/exact.parquet", "b=1/text.parquet", "big.parquet",
+    ]  # fmt: skip
+    assert selection.fetch_bytes + selection.reused_bytes == SIZE
+    stats = fetch_files(workspace, [grant], selection.fetch)
+    assert stats.fetched_bytes == selection.fetch_bytes
+    assert_staged(workspace, donor.lake)
+    assert (own / "big.parquet").read_bytes()[:6] == b"damage"
+
+
+def test_no_table_of_its_own(donor: StandInDonor, workspace: CopyWorkspace) -> None:
+    """The directory was deleted."""
+    grant = donor.grant()
+    selection = select_files(workspace, grant, grant.tables[0], FILES, workspace.lake / "t")
+    assert len(selection.fetch) == len(FILES)
+    assert donor.asked == []
+
+
+def test_a_wanted_file_that_is_not_offered(donor: StandInDonor) -> None:
+    with pytest.raises(FileChangedError, match=r"no file 'other.parquet'"):
+        wanted_files(donor.grant().tables[0], ["big.parquet", "other.parquet"])
+
+
+def test_digests_are_asked_for_in_batches() -> None:
+    tasks = [
+        FileTask(table="t", path=str(n), size_bytes=size, modified_at=0)
+        for n, size in enumerate([1] * 2_500 + [200 << 20] * 3)
+    ]
+    assert [len(batch) for batch in digest_batches(tasks)] == [1_000, 1_000, 501, 1, 1]
+    assert list(digest_batches([])) == []
+
+
+def test_no_room(
+    donor: StandInDonor, workspace: CopyWorkspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error names both figures, and nothing was written."""
+    tasks = tasks_of(donor.grant())
+    monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_bavail=10, f_frsize=4096))
+    with pytest.raises(DiskFullError, match=rf"needs {SIZE:,} bytes .* 40,960 bytes are free") as e:
+        require_space(workspace, tasks, margin_bytes=100)
+    assert e.value.definite
+    assert (e.value.fields["needed_bytes"], e.value.fields["free_bytes"]) == (SIZE, 40_960)
+    assert list(workspace.lake.iterdir()) == []
+
+
+def test_what_is_here_needs_no_room(donor: StandInDonor, workspace: CopyWorkspace) -> None:
+    grant = donor.grant()
+    tasks = tasks_of(grant)
+    assert require_space(workspace, tasks) == SIZE
+    fetch_files(workspace, [grant], [t for t in tasks if t.path != "big.parquet"])
+    assert require_space(workspace, tasks) == FILES["big.parquet"][0]
+
+
+def test_the_disk_fills_up_meanwhile(
+    donor: StandInDonor, workspace: CopyWorkspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real: Callable[..., int] = os.pwrite
+    written: list[int] = []
+
+    def full(descriptor: int, data: memoryview, offset: int) -> int:
+        written.append(real(descriptor, data, offset))
+        if len(written) > 9:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return written[-1]
+
+    grant = donor.grant()
+    with monkeypatch.context() as patch:
+        patch.setattr(placing.os, "pwrite", full)
+        with pytest.raises(DiskFullError, match="no space left"):
+            fetch_files(workspace, [grant], tasks_of(grant), streams=2)
+    stats = fetch_files(workspace, [grant], tasks_of(grant), streams=2)
+    assert stats.resumed_bytes >= 5 * CHUNK
+    assert_staged(workspace, donor.lake)
+
+
+def test_a_link_into_nowhere_is_no_file(donor: StandInDonor, workspace: CopyWorkspace) -> None:
+    own = workspace.lake / "t"
+    own.mkdir()
+    target = donor.lake / "t" / "big.parquet"
+    (own / "big.parquet").symlink_to(Path(target))
+    grant = donor.grant()
+    selection = select_files(workspace, grant, grant.tables[0], ["big.parquet"], own)
+    assert selection.reused == ()

@@ -1,0 +1,160 @@
+"""A full disk under the worker's own files: a definite error of ours, and the old state stands."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.unit.worker.repair.test_examining import DEFINITION
+
+from sparktxlog.catchup.replica_events import Fault
+from sparktxlog.errors import ApplyError, DiskFullError
+from sparktxlog.model.copying import Grant, OfferedFile, OfferedTable
+from sparktxlog.worker.apply.deltalog import LogVersion
+from sparktxlog.worker.apply.steps import failures_named
+from sparktxlog.worker.copy import staging
+from sparktxlog.worker.copy.copy_terms import CopyOptions, Fetched, Wanted
+from sparktxlog.worker.copy.fetch.tasks import FileTask
+from sparktxlog.worker.copy.layout import Way
+from sparktxlog.worker.copy.staging import Staging
+from sparktxlog.worker.replica.recovery import fault_of
+from sparktxlog.worker.replica.state import (
+    PendingCopy,
+    ReplicaDirectory,
+    ReplicaState,
+    ReplicaTable,
+    read_snapshots,
+    read_state,
+)
+
+LOG = [OfferedFile(path="log", size_bytes=10, modified_at=0)]
+DATA = [OfferedFile(path="data", size_bytes=600, modified_at=0)]
+TABLES = {"t": ReplicaTable(definition=DEFINITION, version=3)}
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[ReplicaDirectory]:
+    with closing(ReplicaDirectory(tmp_path)) as found:
+        yield found
+
+
+def full(*_: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_the_old_state_stands(directory: ReplicaDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = directory.load()
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(DiskFullError) as caught:
+        directory.save(replace(state, position=7))
+    assert caught.value.definite and fault_of(caught.value) is Fault.REFUSED
+    assert read_state(directory.lake) == state
+
+
+def test_a_torn_line_does_not_swallow_the_next_one(
+    directory: ReplicaDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory.record_snapshot(1, TABLES)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        with pytest.raises(DiskFullError):
+            directory.record_snapshot(2, TABLES)
+    directory.record_snapshot(3, TABLES)
+    assert read_snapshots(directory.lake) == {1: {"t": 3}, 3: {"t": 3}}
+
+
+@pytest.mark.parametrize(
+    "error",
+    [OSError(errno.ENOSPC, "x"), OSError(errno.EDQUOT, "x")],
+)
+def test_a_full_disk_is_no_failure_of_the_batch(error: OSError) -> None:
+    with pytest.raises(DiskFullError, match="table t"), failures_named("t"):
+        raise error
+    with pytest.raises(ApplyError, match="table t"), failures_named("t"):
+        raise OSError(errno.EIO, "x")
+
+
+class Fetcher:
+    """Notes what is done, with a disk that has room for so many bytes."""
+
+    def __init__(self, root: Path, room: int) -> None:
+        self.root = root
+        self.room = room
+        self.done: list[str] = []
+
+    def staged(self, table: str) -> Path:
+        return self.root / table
+
+    def select(self, grants: object, offered: OfferedTable, files: list[OfferedFile]) -> Wanted:
+        self.done.append(f"select {offered.definition.name} {files[0].path}")
+        (file,) = files
+        task = FileTask(
+            table=offered.definition.name, path=file.path, size_bytes=file.size_bytes, modified_at=0
+        )
+        return Wanted(size_bytes=file.size_bytes, reused_bytes=0, tasks=(task,))
+
+    def require_space(self, wanted: list[Wanted]) -> None:
+        needed = sum(part.size_bytes for part in wanted)
+        self.done.append(f"room for {needed}")
+        if needed > self.room:
+            raise DiskFullError(f"the copy needs {needed} bytes")
+
+    def fetch(self, grants: object, wanted: Wanted) -> Fetched:
+        self.done.append(f"fetch {wanted.tasks[0].path}")
+        return Fetched(size_bytes=wanted.size_bytes)
+
+
+def stage(tmp_path: Path, room: int, monkeypatch: pytest.MonkeyPatch) -> tuple[Staging, Fetcher]:
+    """Return the staging of two tables of 600 bytes each, and who fetches."""
+    monkeypatch.setattr(staging, "log_files", lambda offered, whole: LOG)
+    monkeypatch.setattr(staging, "data_files", lambda offered, log, history: DATA)
+    monkeypatch.setattr(staging, "read_log", lambda *_: LogVersion(
+        version=0, protocol={}, metadata={}, adds=()
+    ))  # fmt: skip
+    for name in ("forget_log", "check_copyable", "_prune"):
+        monkeypatch.setattr(staging, name, lambda *_: None)
+    tables = tuple(
+        OfferedTable(
+            definition=replace(DEFINITION, name=name), version=0, signature=TABLES["t"].signature
+        )
+        for name in ("one", "two")
+    )
+    grant = Grant(
+        lease_id="l", token="", node_id="b", url="", lineage="l", epoch=1, position=5,
+        chain_hash="h", chunk_bytes=1, compression="none", lease_s=1.0, tables=tables,
+    )  # fmt: skip
+    pending = PendingCopy(copy_id="c", started_at=0, forced=True, suspect=True)
+    state = ReplicaState(worker_id="w", lineage="l", copying=pending)
+    fetcher = Fetcher(tmp_path / "staged", room)
+    made = Staging(
+        None, tmp_path, state, fetcher, [grant], CopyOptions(verify=False)  # type: ignore[arg-type]
+    )  # fmt: skip
+    return made, fetcher
+
+
+def test_tables_that_fit_one_by_one_only_are_refused_before_their_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, fetcher = stage(tmp_path, 1_000, monkeypatch)
+    with pytest.raises(DiskFullError, match="1200"):
+        made.fetch(0)
+    assert "fetch data" not in fetcher.done and made.staged == {}
+
+
+def test_room_for_all_is_asked_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, fetcher = stage(tmp_path, 1_200, monkeypatch)
+    made.fetch(0)
+    made.fetch(1)
+    assert fetcher.done == [
+        "select one log", "select two log", "room for 20",
+        "fetch log", "select one data", "fetch log", "select two data", "room for 1200",
+        "fetch data", "fetch data",
+    ]  # fmt: skip
+    assert {name: staged.way for name, staged in made.staged.items()} == {
+        "one": Way.RENAME, "two": Way.RENAME,
+    }  # fmt: skip

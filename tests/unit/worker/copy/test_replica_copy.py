@@ -1,0 +1,316 @@
+"""A swap happens on exactly the version that was exported, whoever writes and whoever is killed.
+
+The steps that need Spark are stood in for: exporting notes the version, swapping checks it as
+Delta's transaction does and writes the copy's commit.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.unit.worker.apply.test_tables import ADD, metadata, write
+from tests.unit.worker.repair.test_examining import DEFINITION
+
+from sparktxlog.errors import CopyConflictError
+from sparktxlog.model.copying import CopyTicket, Decision, Grant, OfferedFile, OfferedTable
+from sparktxlog.model.signature import EMPTY_SIGNATURE
+from sparktxlog.worker.apply.deltalog import LogVersion
+from sparktxlog.worker.apply.tables import OwnCommit, read_commit
+from sparktxlog.worker.copy import replica_copy as copying
+from sparktxlog.worker.copy import swap
+from sparktxlog.worker.copy.copy_terms import CopyOptions, Fetched
+from sparktxlog.worker.copy.layout import Way
+from sparktxlog.worker.copy.replica_copy import ReplicaCopy
+from sparktxlog.worker.copy.swap import StagedTable
+from sparktxlog.worker.repair.examining import newest_commit
+from sparktxlog.worker.repair.quarantine import Quarantine
+from sparktxlog.worker.replica.source import Answer
+from sparktxlog.worker.replica.state import ReplicaDirectory, ReplicaState, ReplicaTable
+
+
+class Killed(BaseException):
+    """The process ended here."""
+
+
+class Site:
+    """A lake with one table at version 0, written to by others, and copies of it."""
+
+    def __init__(self, root: Path, patch: pytest.MonkeyPatch) -> None:
+        self.lake = root / "lake"
+        self.table = self.lake / "t"
+        self.donor = root / "donor"
+        #: Versions of the old table that were exported, in order.
+        self.exported: list[int] = []
+        #: Happens once, before a step of that name does its work.
+        self.before: dict[str, Callable[[], None]] = {}
+        self.position = 5
+        write(self.table, 0, ADD, userMetadata=metadata(2))
+        write(self.donor, 0, ADD, userMetadata=metadata(5))
+        known = ReplicaTable(definition=DEFINITION, version=0)
+        with closing(ReplicaDirectory(self.lake)) as directory:
+            directory.save(
+                ReplicaState(worker_id="w", lineage="l", position=2, tables={"t": known})
+            )
+        patch.setattr(Quarantine, "_export", self._export)
+        patch.setattr(swap, "_place_files", lambda *rest: None)
+        patch.setattr(swap, "forget_log", lambda *rest: None)
+        patch.setattr(swap, "tagged", _nothing)
+        patch.setattr(swap, "settle", lambda *rest: None)
+        patch.setattr(swap, "LogTransaction", self._begin)
+        patch.setattr(swap, "swap_actions", lambda *rest, **named: [])
+        patch.setattr("sparktxlog.worker.repair.quarantine.forget_log", lambda *rest: None)
+
+    def foreign(self) -> None:
+        """Let somebody else commit."""
+        write(self.table, newest_commit(self.table) + 1, ADD)
+
+    def _at(self, step: str) -> None:
+        self.before.pop(step, lambda: None)()
+
+    def _export(self, definition: Any, version: int, *rest: Any) -> int:
+        self._at("export")
+        self.exported.append(version)
+        return version
+
+    def _begin(self, session: Any, table: Path) -> Any:
+        self._at("begin")
+        base = newest_commit(table)
+
+        def commit(actions: Any, mark: Any, user_metadata: str) -> int:
+            self._at("commit")
+            if newest_commit(table) != base:
+                raise CopyConflictError("written by somebody else during the swap")
+            write(table, base + 1, ADD, userMetadata=user_metadata)
+            self._at("committed")
+            return base + 1
+
+        return SimpleNamespace(base=SimpleNamespace(version=base), commit=commit)
+
+    def copy(self, way: Way = Way.COMMIT) -> Any:
+        """Copy in a process of its own: begin, or go on with what the journal says."""
+        source: Any = SimpleNamespace(record_transfer=lambda transfer: None)
+        fetcher: Any = SimpleNamespace(release=lambda grants: None, remove=lambda: None)
+        staged = self.staged(way)
+        with closing(ReplicaDirectory(self.lake)) as directory:
+            copy = ReplicaCopy(
+                None,  # type: ignore[arg-type]
+                source,
+                directory,
+                directory.load(),
+                SimpleNamespace(node_id="A"),  # type: ignore[arg-type]
+                report=lambda state: Answer(verdict="KNOWN", plan="up-to-date"),
+                open_fetcher=lambda lake, copy_id: fetcher,
+                options=CopyOptions(),
+            )
+            copy.ticket = CopyTicket(
+                copy_id="ticket",
+                decision=Decision(worker_id="w", plan="copy", reason=""),
+                grants=(self.grant(staged.offered),),
+            )
+            copy._staging = SimpleNamespace(  # type: ignore[assignment]
+                staged={"t": staged}, standing={}, ways={}, fetched=Fetched()
+            )
+            return copy.restart()
+
+    def staged(self, way: Way) -> StagedTable:
+        path = self.donor.with_name(f"staged-{self.position}")
+        if way is Way.RENAME:
+            write(path, 0, ADD, userMetadata=metadata(self.position))
+        commit = path / "_delta_log" / f"{0:020}.json"
+        files: tuple[OfferedFile, ...] = ()
+        if commit.exists():
+            status = commit.stat()
+            files = (
+                OfferedFile(
+                    path=f"_delta_log/{commit.name}", size_bytes=status.st_size,
+                    modified_at=status.st_mtime_ns // 1000,
+                ),
+            )  # fmt: skip
+        offered = OfferedTable(
+            definition=DEFINITION, version=0, signature=EMPTY_SIGNATURE, files=files
+        )
+        log = LogVersion(version=0, protocol={}, metadata={}, adds=())
+        return StagedTable(offered=offered, path=path, log=log, way=way)
+
+    def grant(self, offered: OfferedTable) -> Grant:
+        return Grant(
+            lease_id="lease", token="", node_id="b", url="", lineage="l", epoch=1,
+            position=self.position, chain_hash="h", chunk_bytes=1, compression="none", lease_s=1.0,
+            tables=(offered,),
+        )  # fmt: skip
+
+    def lines(self) -> list[dict[str, Any]]:
+        path = self.lake / "_sparktxlog" / "quarantine.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()]
+
+    def state(self) -> ReplicaState:
+        with closing(ReplicaDirectory(self.lake)) as directory:
+            return directory.load()
+
+    def check_swapped_upon_the_exported(self) -> None:
+        """The copy's commit follows directly upon the version that was exported last."""
+        version = self.state().tables["t"].version
+        assert self.state().copying is None
+        own = read_commit(self.table, version).own
+        assert isinstance(own, OwnCommit) and own.copy_id
+        assert self.exported[-1] == version - 1 == self.lines()[-1]["version"]
+
+
+@contextmanager
+def _nothing(*rest: Any) -> Iterator[None]:
+    yield
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+    return Site(tmp_path, monkeypatch)
+
+
+def kill() -> None:
+    raise Killed
+
+
+def test_a_table_of_this_log_alone_is_not_exported(site: Site) -> None:
+    site.copy()
+    assert site.exported == []
+    assert site.state().tables["t"].version == 1
+
+
+@pytest.mark.parametrize("step", ["export", "begin", "commit"])
+def test_who_commits_before_the_swap_is_exported_first(site: Site, step: str) -> None:
+    site.foreign()
+    site.before[step] = site.foreign
+    outcome = site.copy()
+    assert site.exported == [1, 2]
+    assert outcome.quarantined == {"t": 2}
+    site.check_swapped_upon_the_exported()
+
+
+@pytest.mark.parametrize("step", ["begin", "commit"])
+def test_a_kill_between_the_conflict_and_the_second_export_loses_nothing(
+    site: Site, step: str
+) -> None:
+    site.foreign()
+
+    def foreign_then_killed() -> None:
+        site.foreign()
+        site.before["export"] = kill
+
+    site.before[step] = foreign_then_killed
+    with pytest.raises(Killed):
+        site.copy()
+    # The record says which version the export covers: an older one than stands there.
+    assert [line["version"] for line in site.lines()] == [1] and newest_commit(site.table) == 2
+    pending = site.state().copying
+    assert pending is not None and pending.swapped == ("t",)
+    site.copy()
+    assert site.exported == [1, 2]
+    site.check_swapped_upon_the_exported()
+
+
+def test_an_export_is_not_repeated_for_the_version_it_covers(site: Site) -> None:
+    site.foreign()
+    site.before["begin"] = kill
+    with pytest.raises(Killed):
+        site.copy()
+    site.copy()
+    assert site.exported == [1]
+    site.check_swapped_upon_the_exported()
+
+
+def test_what_comes_upon_a_swap_that_is_done_again_is_exported_beside(site: Site) -> None:
+    site.foreign()
+
+    def foreign_and_killed() -> None:
+        site.foreign()
+        raise Killed
+
+    site.before["committed"] = foreign_and_killed
+    with pytest.raises(Killed):
+        site.copy()
+    # The donor is further by now: the table is swapped once more.
+    site.position = 9
+    site.copy()
+    assert site.exported == [1, 3]
+    first, second = site.lines()
+    assert first["path"] != second["path"] and second["path"].endswith(".v3")
+    assert [commit["version"] for commit in second["foreign"]] == [3]
+    site.check_swapped_upon_the_exported()
+
+
+def test_a_swap_that_is_done_again_alone_exports_nothing(site: Site) -> None:
+    site.foreign()
+    site.before["committed"] = kill
+    with pytest.raises(Killed):
+        site.copy()
+    site.position = 9
+    site.copy()
+    assert site.exported == [1]
+    assert site.state().tables["t"].version == 3
+
+
+def test_a_renamed_table_is_known_again_and_what_came_upon_it_is_kept(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.foreign()
+    record = ReplicaCopy._record
+    monkeypatch.setattr(ReplicaCopy, "_record", lambda *rest: kill())
+    with pytest.raises(Killed):
+        site.copy(Way.RENAME)
+    assert site.exported == [1] and newest_commit(site.table) == 0
+    monkeypatch.setattr(ReplicaCopy, "_record", record)
+    site.position = 9
+    site.before["begin"] = site.foreign
+    site.foreign()
+    site.copy(Way.RENAME)
+    # Exported as rows, and kept as directories: that of the old table, and that of the first swap.
+    assert site.exported == [1, 1]
+    kept = [line["path"] for line in site.lines() if line["rows"] is None]
+    assert len(set(kept)) == 2
+    assert [newest_commit(site.lake / path) for path in kept] == [1, 1]
+    assert newest_commit(site.table) == 0
+
+
+def test_an_export_is_not_overwritten_by_that_of_a_table_that_took_the_place(site: Site) -> None:
+    site.foreign()
+    site.before["begin"] = kill
+    with pytest.raises(Killed):
+        site.copy()
+    # Somebody replaces the table by one with as many versions.
+    shutil.rmtree(site.table)
+    write(site.table, 0, ADD)
+    write(site.table, 1, ADD, note="another one")
+    os.utime(site.table / "_delta_log" / f"{1:020}.json", ns=(5_000, 5_000))
+    site.copy()
+    first, second = site.lines()
+    assert site.exported == [1, 1]
+    assert first["path"] != second["path"]
+    assert "was written by" in second["reason"] or second["foreign"]
+    site.check_swapped_upon_the_exported()
+
+
+def test_writers_that_never_rest_end_the_copy_and_lose_nothing(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = site._begin
+
+    def restless(*rest: Any) -> Any:
+        site.foreign()
+        return begin(*rest)
+
+    monkeypatch.setattr(swap, "LogTransaction", restless)
+    with pytest.raises(CopyConflictError, match="the one that was examined is"):
+        site.copy()
+    assert len(site.exported) == copying.SWAP_ATTEMPTS - 1
+    assert newest_commit(site.table) == copying.SWAP_ATTEMPTS
+    monkeypatch.setattr(swap, "LogTransaction", begin)
+    site.copy()
+    site.check_swapped_upon_the_exported()

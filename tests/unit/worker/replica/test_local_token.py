@@ -1,0 +1,56 @@
+"""How clients find the token of a node on their machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sparktxlog.api.http import Http
+from sparktxlog.cli.node_api import NodeApi
+from sparktxlog.worker.replica.local_token import local_token, note_token, notes_directory
+from sparktxlog.worker.replica.source import HttpLogSource
+
+NOTED = "a token that a node noted"
+
+
+@pytest.fixture
+def token_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))
+    for name in ("SPARKTXLOG_CLIENT_TOKEN", "SPARKTXLOG_ADMIN_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    path = tmp_path / "mine.token"
+    path.write_text(f"{NOTED}\n")
+    return path
+
+
+def test_a_note_is_found_by_every_name_of_this_machine_and_by_no_other(token_file: Path) -> None:
+    note_token(["http://127.0.0.1:7070", "https://node-a"], token_file)
+    for url in ("http://localhost:7070", "http://127.0.0.1:7070/", "http://[::1]:7070",
+                "https://node-a", "https://node-a:443"):  # fmt: skip
+        assert local_token(url) == NOTED
+    for url in ("http://127.0.0.1:7071", "http://10.0.0.1:7070", "http://node-a", "x", "", "http://",
+                "http://a:b", "http://../../x:7070"):  # fmt: skip
+        assert local_token(url) is None
+    assert NOTED not in "".join(path.read_text() for path in notes_directory().iterdir())
+    token_file.unlink()
+    assert local_token("http://127.0.0.1:7070") is None
+
+
+def test_every_client_shows_it_unless_another_one_is_named(
+    token_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = "http://127.0.0.1:7070"
+    note_token([url], token_file)
+
+    def shown(token: str | None = None) -> set[str | None]:
+        api = NodeApi(url, token=token)
+        header = Http(url, token=token)._headers["authorization"]
+        found = {header.removeprefix("Bearer "), api._client_token, api._admin_token}
+        return found | {HttpLogSource(url, token)._own_token}
+
+    assert shown() == {NOTED}
+    assert shown("another") == {"another"}
+    monkeypatch.setenv("SPARKTXLOG_CLIENT_TOKEN", "of the environment")
+    assert Http(url)._headers["authorization"] == "Bearer of the environment"
+    assert NodeApi(url)._admin_token == "of the environment"

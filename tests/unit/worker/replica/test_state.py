@@ -1,0 +1,104 @@
+"""The replica's own state: one owner, old or new after a crash, bounded history."""
+
+from __future__ import annotations
+
+import os
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from tests.unit.worker.apply.test_batches import segment
+from tests.worker_log import table
+
+from sparktxlog.errors import CorruptLogError, LockedError
+from sparktxlog.model.signature import TableSignature
+from sparktxlog.worker.apply.batches import plan_batch
+from sparktxlog.worker.replica import state as state_module
+from sparktxlog.worker.replica.state import (
+    ReplicaDirectory,
+    ReplicaTable,
+    read_snapshots,
+    read_state,
+)
+
+TABLE = ReplicaTable(
+    definition=table("t", "id bigint, p decimal(3,1)", keys=["id"], partition_by=["p"]),
+    version=7,
+    signature=TableSignature(rows=2, lane0=2**64 - 1, lane1=3),
+)
+
+
+def test_a_state_is_read_back_and_keeps_its_id(tmp_path: Path) -> None:
+    batch = plan_batch([segment(1, 4)], lambda _: pytest.fail("no rows"))
+    with closing(ReplicaDirectory(tmp_path)) as directory:
+        fresh = directory.load()
+        begun = fresh.begin(batch, "l")
+        directory.save(begun)
+        assert directory.load() == begun and begun.pending is not None
+        assert begun.position == 0 and begun.pending.last == 4
+        done = begun.finish(batch, {"t": TABLE})
+        directory.save(done)
+    with closing(ReplicaDirectory(tmp_path)) as directory:
+        assert directory.load() == done
+    assert done.position == 4 and done.pending is None and done.worker_id == fresh.worker_id
+    assert done.tables["t"].to_report().signature == TABLE.signature
+
+
+def test_a_second_owner_is_refused_until_the_first_is_gone(tmp_path: Path) -> None:
+    first = ReplicaDirectory(tmp_path)
+    with pytest.raises(LockedError, match=rf"another worker \(process {os.getpid()}\)"):
+        ReplicaDirectory(tmp_path)
+    (first.own / "lock").unlink()
+    with pytest.raises(LockedError, match="another worker"):
+        ReplicaDirectory(tmp_path)
+    first.close()
+    ReplicaDirectory(tmp_path).close()
+
+
+def test_what_was_registered_is_released_in_reverse(tmp_path: Path) -> None:
+    directory, released = ReplicaDirectory(tmp_path), list[int]()
+    directory.on_close(lambda: released.append(1))
+    directory.on_close(lambda: released.append(2))
+    directory.close()
+    directory.close()
+    assert released == [2, 1]
+
+
+def test_a_damaged_state_is_an_error_and_none_is_not(tmp_path: Path) -> None:
+    assert read_state(tmp_path) is None
+    with closing(ReplicaDirectory(tmp_path)) as directory:
+        directory.load()
+        (directory.own / "state.json").write_text('{"worker_id": 3')
+        with pytest.raises(CorruptLogError, match="cannot be read"):
+            directory.load()
+
+
+def test_snapshots_are_bounded_and_torn_lines_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state_module, "SNAPSHOTS_KEPT", 3)
+    with closing(ReplicaDirectory(tmp_path)) as directory:
+        for position in range(1, 10):
+            directory.record_snapshot(position, {"t": TABLE})
+        with open(directory.own / "snapshots.jsonl", "ab") as file:
+            file.write(b'{"position": 99')
+    found = read_snapshots(tmp_path)
+    assert list(found) == [4, 5, 6, 7, 8, 9] and found[9] == {"t": 7}
+
+
+@pytest.mark.parametrize(
+    "torn", [b'{"position": 2, "tab', b'{"position": 2, "tables"}', bytes(70_000)]
+)
+def test_what_follows_a_torn_line_is_read(tmp_path: Path, torn: bytes) -> None:
+    with closing(ReplicaDirectory(tmp_path)) as directory:
+        directory.record_snapshot(1, {"t": TABLE})
+        with open(directory.own / "snapshots.jsonl", "ab") as file:
+            file.write(torn)
+    with closing(ReplicaDirectory(tmp_path)) as directory:
+        directory.record_snapshot(3, {"t": TABLE})
+        assert read_snapshots(tmp_path) == {1: {"t": 7}, 3: {"t": 7}}
+        # As a version before this one went on behind a torn line.
+        with open(directory.own / "snapshots.jsonl", "ab") as file:
+            file.write(torn + b'{"position": 4, "tables": {"t": 7}}\n')
+        directory.record_snapshot(5, {"t": TABLE})
+    assert read_snapshots(tmp_path) == {1: {"t": 7}, 3: {"t": 7}, 5: {"t": 7}}

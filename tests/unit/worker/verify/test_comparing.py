@@ -1,0 +1,278 @@
+"""Sites compared over HTTP by what they reported: canned nodes, a real queue table."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+from pyarrow.fs import PyFileSystem
+
+from sparktxlog.cli.output import ExitCode
+from sparktxlog.cli.verification import run_comparison
+from sparktxlog.errors import InvalidRequestError
+from sparktxlog.storage.schemas import SIGNATURES
+from sparktxlog.worker.replica.source import HttpLogSource
+from sparktxlog.worker.verify.comparing import (
+    SiteComparison,
+    Suspect,
+    compare_sites,
+    conclusions,
+    queue_suspects,
+)
+from sparktxlog.worker.verify.findings import comparison_lines
+from sparktxlog.worker.verify.histories import local_dataset, read_peer_urls
+from sparktxlog.worker.verify.verify import TableFinding, Verification
+
+
+def states_of(name: str, positions: list[int], wrong_from: int = 1 << 40) -> list[dict[str, Any]]:
+    return [
+        {
+            "position": position,
+            "chain_hash": f"h{position}",
+            "tables": {
+                "t": f"{position}:0:{name if position >= wrong_from else 0}",
+                "u": f"{position}:1:1",
+            },
+        }
+        for position in positions
+    ]
+
+
+class CannedNode:
+    """A node that answers from a list of states."""
+
+    def __init__(self, name: str, positions: list[int], wrong_from: int = 1 << 40) -> None:
+        self.name = name
+        self.states = states_of(name, positions, wrong_from)
+        self.documents: dict[str, Any] = {
+            "/v1/info": {"node_id": name, "log_root": ""},
+            "/v1/status": {"peers": [], "replicas": []},
+            "/v1/queue": [],
+            "/v1/worker/segments": {"position": 0, "lineage": "l", "epoch": 1, "segments": []},
+        }
+        node = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                content = json.dumps(node.answer(self.path)).encode()
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
+
+    def answer(self, path: str) -> Any:
+        parts = urlsplit(path)
+        query = {name: int(float(values[0])) for name, values in parse_qs(parts.query).items()}
+        if parts.path == "/v1/signatures":
+            found = [s for s in self.states if s["position"] > query["after"]]
+            return {"node_id": self.name, "signatures": found[: min(query["limit"], 7)]}
+        if parts.path == "/v1/queue":
+            return [r for r in self.documents[parts.path] if r["position"] > query["after"]]
+        if parts.path == "/v1/worker/segments":
+            document = self.documents[parts.path]
+            kept = [s for s in document["segments"] if s["last"] > query["after"]]
+            return document | {"segments": kept}
+        return self.documents[parts.path]
+
+
+@pytest.fixture
+def nodes() -> Iterator[dict[str, CannedNode]]:
+    """Three sites; B differs in table t from position 60 on."""
+    made = {
+        "A": CannedNode("A", list(range(10, 210, 10))),
+        "B": CannedNode("B", list(range(5, 185, 5)), wrong_from=60),
+        "C": CannedNode("C", list(range(20, 220, 20))),
+    }
+    made["A"].documents["/v1/status"]["peers"] = [
+        {"id": name, "url": made[name].url} for name in "BC"
+    ]
+    yield made
+    for node in made.values():
+        node.server.shutdown()
+        node.server.server_close()
+
+
+def compare(nodes: dict[str, CannedNode], **options: Any) -> SiteComparison:
+    with closing(HttpLogSource(nodes["A"].url)) as source:
+        return compare_sites(source, **options)
+
+
+def test_the_first_difference_of_each_pair_is_found(nodes: dict[str, CannedNode]) -> None:
+    found = compare(nodes)
+    assert not found.equal and found.absent == {} and found.site == "A"
+    pairs = {(pair.left, pair.right): pair for pair in found.pairs}
+    assert pairs["A", "C"].equal_to == pairs["A", "C"].compared == 200
+    (difference,) = pairs["A", "B"].differences
+    assert pairs["A", "B"].equal_to == 50
+    assert (difference.table, difference.last_equal, difference.first_differing) == ("t", 50, 60)
+    assert difference.signatures == {"A": "60:0:0", "B": "60:0:B", "C": "60:0:0"}
+    assert difference.disagreeing == ("B",)
+    # B and C share even multiples of 20 only.
+    (difference,) = pairs["B", "C"].differences
+    assert (difference.last_equal, difference.first_differing) == (40, 60)
+    text = "\n".join(comparison_lines(found, conclusions(found, None)))
+    assert "equal   A and C: up to position 200" in text
+    assert "DIFFER  A and B: equal up to position 50" in text
+    assert "table t: first difference in (50, 60]" in text
+    assert "site B: 60:0:B  against the majority" in text
+    assert "the majority of sites disagrees with B" in text
+    # Behind a repair at 100, what was before is not looked at.
+    again = compare(nodes, since=100)
+    assert again.pairs[0].differences[0].last_equal == 100
+
+
+def test_equal_sites_are_equal(nodes: dict[str, CannedNode]) -> None:
+    nodes["B"].states = nodes["A"].states[:3]
+    found = compare(nodes)
+    assert found.equal and [p.compared for p in found.pairs] == [30, 200, 20]
+
+
+def test_a_site_that_never_reported_is_named(nodes: dict[str, CannedNode]) -> None:
+    """Nothing differs, but nothing was compared either: that is not in sync."""
+    url = nodes["A"].url
+    nodes["B"].states = nodes["A"].states[:3]
+    assert run_comparison(url, [], peers={}, since=0, recount=False, token=None)[1] == 0
+    nodes["C"].states = []
+    report, code = run_comparison(url, [], peers={}, since=0, recount=False, token=None)
+    assert (code, report["equal"], report["unreported"]) == (ExitCode.LAGGING, True, ("C",))
+    assert any("site C has not reported" in line for line in report["lines"])
+    # Nor is it where two have no position in common, or nobody has reported at all.
+    nodes["C"].states = states_of("C", [7])
+    report, code = run_comparison(url, [], peers={}, since=0, recount=False, token=None)
+    assert (code, report["unreported"]) == (ExitCode.LAGGING, ())
+    for node in nodes.values():
+        node.states = []
+    report, code = run_comparison(url, [], peers={}, since=0, recount=False, token=None)
+    assert (code, report["unreported"]) == (ExitCode.LAGGING, ("A", "B", "C"))
+    # A witness has no tables; a difference counts for more.
+    for peer in nodes["A"].documents["/v1/status"]["peers"]:
+        peer["witness"] = peer["id"] == "C"
+    nodes["A"].states, nodes["B"].states = (states_of(name, [9], 9) for name in "AB")
+    report, code = run_comparison(url, [], peers={}, since=0, recount=False, token=None)
+    assert (code, report["unreported"]) == (ExitCode.DIVERGED, ())
+
+
+def test_a_newest_report_that_its_node_does_not_keep_counts(nodes: dict[str, CannedNode]) -> None:
+    nodes["B"].states = nodes["A"].states[:3]
+    replica = {
+        "node_id": "B",
+        "position": 40,
+        "chain_hash": "h40",
+        "tables": {
+            "t": {"signature": "40:0:0", "diverged": "somebody wrote"},
+            "u": {"signature": "40:1:1", "diverged": ""},
+        },
+    }
+    nodes["A"].documents["/v1/status"]["replicas"] = [replica]
+    (difference,) = compare(nodes).pairs[0].differences
+    assert (difference.last_equal, difference.first_differing) == (30, 40)
+    assert difference.signatures["B"] == "40:0:0 (stands still)"
+
+
+def test_an_absent_site_is_compared_by_what_it_reported_here(
+    nodes: dict[str, CannedNode], tmp_path: Path
+) -> None:
+    states, name = nodes["B"].states, "signatures"
+    rows = [
+        {
+            "position": state["position"], "chain_hash": state["chain_hash"], "table": table,
+            "node_id": "B", "worker_id": "w", "version": 1, "rows": 1, "signature": text,
+            "schema": "s", "diverged": "", "reported_at": state["position"],
+        }
+        for state in states
+        for table, text in state["tables"].items()
+    ]  # fmt: skip
+    write_deltalake(tmp_path / name, pa.Table.from_pylist(rows, SIGNATURES))
+    nodes["A"].documents["/v1/info"]["log_root"] = str(tmp_path)
+    found = compare(nodes, peer_urls={"B": "http://127.0.0.1:9"})
+    assert "did not answer" in found.absent["B"]
+    (difference,) = found.pairs[0].differences
+    assert (difference.last_equal, difference.first_differing) == (50, 60)
+    assert any("site B was not asked" in line for line in comparison_lines(found, []))
+
+
+def test_a_wrong_peer_url_is_noticed(nodes: dict[str, CannedNode]) -> None:
+    found = compare(nodes, peer_urls={"B": nodes["C"].url})
+    assert "is the node of site 'C', not of 'B'" in found.absent["B"]
+    assert read_peer_urls(["B=http://h:1"]) == {"B": "http://h:1"}
+    with pytest.raises(InvalidRequestError, match="NAME=URL"):
+        read_peer_urls(["http://h:1"])
+
+
+def test_transactions_are_named_from_the_segments(nodes: dict[str, CannedNode]) -> None:
+    file = {"path": "0f8f/t/0-part-0.parquet", "size_bytes": 1, "rows": 1, "digest": ""}
+    effects = [
+        {"table": "t", "kind": "append", "first": 52, "last": 52, "files": [file]},
+        {"table": "u", "kind": "append", "first": 53, "last": 53, "files": [file]},
+        {"table": "t", "kind": "upsert", "first": 54, "last": 58, "inline": True, "files": [file]},
+    ]
+    whole = {"from_hash": "", "to_hash": "", "epoch": 1, "transactions": 1, "rejected": 0}
+    nodes["A"].documents["/v1/worker/segments"]["segments"] = [
+        {"first": 41, "last": 50, "effects": effects[:1], **whole},
+        {"first": 51, "last": 60, "effects": effects, **whole},
+        {"first": 61, "last": 70, "effects": effects, **whole},
+    ]
+    nodes["A"].documents["/v1/queue"] = [
+        {"position": 51, "n": 4, "origin": "A"},
+        {"position": 55, "n": 6, "origin": "B"},
+        {"position": 61, "n": 1, "origin": "C"},
+    ]
+    found = compare(nodes).pairs[0].differences[0]
+    assert found.suspects == (
+        Suspect(first=52, last=52, kind="append", origin="A", transaction_id="0f8f"),
+        Suspect(first=54, last=58, kind="upsert", origin="A, B"),
+    )
+
+
+def test_transactions_are_named_from_the_queue_table(tmp_path: Path) -> None:
+    def row(position: int, table: str, outcome: str = "committed") -> dict[str, Any]:
+        return {
+            "position": position,
+            "origin": "B",
+            "transaction_id": f"id{position}",
+            "outcome": outcome,
+            "operations": [{"table": "v", "kind": "append"}, {"table": table, "kind": "upsert"}],
+        }
+
+    rows = [row(50, "t"), row(53, "t"), row(51, "t"), row(52, "u"), row(54, "t", "rejected")]
+    write_deltalake(tmp_path / "q", pa.Table.from_pylist([*rows, row(61, "t")]))
+    found = queue_suspects(tmp_path / "q", "t", 50, 60)
+    assert found is not None and [s.transaction_id for s in found] == ["id51", "id53"]
+    assert {(s.kind, s.origin) for s in found} == {("upsert", "B")}
+    assert queue_suspects(tmp_path / "nowhere", "t", 50, 60) is None
+
+
+def test_log_tables_are_read_without_python_in_the_threads_of_arrow(tmp_path: Path) -> None:
+    """Such a thread, late at the end of the interpreter, aborts the process."""
+    write_deltalake(tmp_path / "a b%=é", pa.table({"day": ["x:y/z"], "n": [1]}), partition_by="day")
+    found = local_dataset(tmp_path / "a b%=é")
+    assert not isinstance(found.filesystem, PyFileSystem)
+    assert found.to_table().to_pylist() == [{"day": "x:y/z", "n": 1}]
+
+
+@pytest.mark.parametrize(("counted", "said"), [("1", "other rows"), ("2", "damaged file")])
+def test_the_recount_says_whose_record_is_wrong(
+    nodes: dict[str, CannedNode], counted: str, said: str
+) -> None:
+    table = TableFinding(table="t", version=1, recorded="1", counted=counted)
+    recount = Verification(node_id="A", position=60, tables=(table,), compared_sites=())
+    assert said in conclusions(compare(nodes), recount)[-1]

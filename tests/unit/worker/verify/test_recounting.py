@@ -1,0 +1,77 @@
+"""Damaged files of a table are named, and count as damage; a failed scan alone proves nothing."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import write_deltalake
+from pyspark.errors import PySparkException
+from tests.worker_log import table
+
+from sparktxlog.model.signature import TableSignature
+from sparktxlog.worker.replica.state import ReplicaState, ReplicaTable
+from sparktxlog.worker.verify import verify
+from sparktxlog.worker.verify.recounting import recount
+
+SIGNATURE = TableSignature(rows=1_000)
+
+
+@pytest.fixture
+def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A lake of one table, two files, that Spark cannot scan."""
+
+    def fail(*_: object) -> None:
+        raise PySparkException("the scan failed")
+
+    monkeypatch.setattr(verify, "read_version", fail)
+    monkeypatch.setattr(verify, "tasks_shown", lambda *_: lambda: None)
+    for first in (0, 1_000):
+        rows = pa.table({"id": pa.array(range(first, first + 1_000), pa.int64())})
+        write_deltalake(tmp_path / "t", rows, mode="append")
+    return tmp_path
+
+
+def counted(lake: Path) -> Any:
+    """Return what a recount of the table tells the node, None = nothing."""
+    named = ReplicaTable(definition=table("t", "id bigint"), version=1, signature=SIGNATURE)
+    state = ReplicaState(worker_id="w", lineage="l", tables={"t": named})
+
+    return recount(Mock(), lake, state, "a", ["t"]).tables.get("t")
+
+
+def test_a_scan_that_failed_over_whole_files_proves_nothing(lake: Path) -> None:
+    assert counted(lake) is None
+
+
+def test_a_file_that_cannot_be_decoded_is_damage_and_named(
+    lake: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    name, size = next(iter(verify.data_files(lake / "t", 1).items()))
+    # Footer and size are as they were; the pages are not.
+    with (lake / "t" / name).open("r+b") as file:
+        file.seek(4)
+        file.write(b"\xff" * (size // 4))
+    found = counted(lake)
+    assert (found.sound, found.counted, found.recorded) == (False, "", SIGNATURE.to_text())
+    assert found.cause.startswith(f"data file {name} cannot be read: ")
+    assert name in caplog.text and caplog.records[-1].levelname == "ERROR"
+
+
+@pytest.mark.parametrize(("number", "damaged"), [(errno.EIO, True), (errno.EMFILE, False)])
+def test_a_disk_that_fails_is_damage_and_a_lack_of_this_process_is_none(
+    lake: Path, monkeypatch: pytest.MonkeyPatch, number: int, damaged: bool
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(number, "the system says no")
+
+    monkeypatch.setattr(pq, "ParquetFile", fail)
+    found = counted(lake)
+    assert damaged is (found is not None)
+    if damaged:
+        assert found.cause.count("cannot be read") == 2 and "the system says no" in found.cause
