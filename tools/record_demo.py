@@ -14,6 +14,17 @@ ROOT = Path(__file__).resolve().parents[1]
 _MARKS = re.compile(r"(<!-- demo output: begin -->\n).*?(<!-- demo output: end -->)", re.DOTALL)
 
 
+#: Details that the short form in the README leaves out, and those that it keeps.
+_LEFT_OUT = ("MB received", "seconds to", "│   while")
+_KEPT = ("waiting to be ordered", "queues stand", "KNOWN")
+
+
+def _is_shown(line: str) -> bool:
+    if line.startswith("  "):
+        return any(part in line for part in _KEPT)
+    return not any(part in line for part in _LEFT_OUT)
+
+
 def main(argv: list[str]) -> int:
     """Record a run that passed; leave the README alone if it did not."""
     command = [sys.executable, "-m", "sparktxlog.cli", "demo", *argv]
@@ -21,7 +32,7 @@ def main(argv: list[str]) -> int:
     print(answer.stdout)
     if answer.returncode:
         return answer.returncode
-    text = "\n".join(line.rstrip() for line in answer.stdout.splitlines())
+    text = "\n".join(line.rstrip() for line in answer.stdout.splitlines() if _is_shown(line))
     page = ROOT / "README.md"
     page.write_text(_MARKS.sub(rf"\1```text\n{text}\n```\n\2", page.read_text()))
     return 0

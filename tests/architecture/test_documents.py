@@ -108,6 +108,25 @@ def test_readme_jobs_exist() -> None:
     assert [name for name in named if not (ROOT / name).is_file()] == []
 
 
+def test_the_readme_is_short() -> None:
+    """What it is, a picture, two commands, one screen of output, where to go."""
+    assert len(_README.read_text().splitlines()) <= 150
+
+
+def test_the_index_lists_every_page() -> None:
+    """A page that docs/index.md does not name is not found."""
+    listed = set(re.findall(r"\]\((\w[\w-]*\.md)\)", (ROOT / "docs" / "index.md").read_text()))
+    assert listed == {page.name for page in (ROOT / "docs").glob("*.md")} - {"index.md"}
+
+
+def test_files_that_contributors_are_sent_to_exist() -> None:
+    """CONTRIBUTING.md names files and folders that are there; whoever moves one mends the page."""
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    named = re.findall(r"`((?:src|tests|docs|tools|jobs)/[^`]*)`", text)
+    assert len(named) > 20
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
 def test_links_between_documents_lead_somewhere() -> None:
     """Relative links of README and docs name files that exist."""
     broken = []
