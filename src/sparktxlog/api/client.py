@@ -16,19 +16,16 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from types import TracebackType
 from typing import Any, Self, TypeAlias
 
 import msgspec
 import pyarrow as pa
 
 from sparktxlog.api.batches import BatchReceipt, submit_batch
-from sparktxlog.api.http import error_of_rejection
 from sparktxlog.api.nodes import Nodes
-from sparktxlog.api.waiting import wait_for
+from sparktxlog.api.operations import Commits, TransactionDraft
 from sparktxlog.codec.arrow import columns_of
 from sparktxlog.codec.requests import (
     ColumnRequest,
@@ -53,73 +50,63 @@ Rows: TypeAlias = Sequence[Mapping[str, Any]] | Any
 Columns: TypeAlias = Mapping[str, str] | Iterable[Column] | Any
 
 
-@dataclass(slots=True)
-class _Options:
-    """How one transaction is submitted."""
-
-    transaction_id: bytes
-    #: The user gave the id: what changes nothing is recorded under it all the same.
-    given: bool
-    session: str | None
-    level: str
-    timeout_s: float | None
-    valid_until: datetime | None
-
-
-class Transaction:
+class Transaction(TransactionDraft[Rows, Columns]):
     """Operations over one or more tables that take effect together or not at all.
 
     Made by `Client.transaction`; leaving its `with` block submits it, an error inside drops it.
     Without one, `commit` submits it.
     """
 
-    def __init__(self, submit: Callable[[Transaction], Receipt], options: _Options) -> None:
-        self._submit = submit
-        self._options = options
+    _another = "client.transaction()"
+
+    def __init__(
+        self,
+        link: Nodes,
+        *,
+        transaction_id: str | None,
+        session: str | None,
+        level: str,
+        timeout_s: float | None,
+        valid_until: datetime | None,
+    ) -> None:
+        self._link = link
+        self._id = (
+            transaction_id_from_text(transaction_id) if transaction_id else uuid.uuid4().bytes
+        )
+        #: The user gave the id: what changes nothing is recorded under it all the same.
+        self._given = transaction_id is not None
+        self._session = session
+        self._level = level
+        self._timeout_s = timeout_s
+        self._valid_until = valid_until
         self._operations: list[OperationRequest] = []
         self._is_nothing = True
         self._posted = False
-        self._receipt: Receipt | None = None
 
     @property
     def id(self) -> str:
         """The transaction id, a UUID."""
-        return transaction_id_to_text(self._options.transaction_id)
+        return transaction_id_to_text(self._id)
 
-    @property
-    def receipt(self) -> Receipt:
-        """The receipt, once submitted.
+    def add(self, kind: OperationKind, table: str, rows: Rows) -> None:
+        """Add an operation of a kind that carries rows."""
+        operation = OperationRequest(kind=kind, table=table)
+        if isinstance(rows, Sequence) and not isinstance(rows, (str, bytes)):
+            operation.rows = [to_json(row) for row in rows]
+            count = len(operation.rows)
+        else:
+            given = arrow_table(rows)
+            operation.arrow, count = arrow_text(given), given.num_rows
+        self._add(operation, is_nothing=not count and kind is not OperationKind.OVERWRITE)
 
-        Raises:
-            LocalProtocolError: Not submitted yet (definite).
-        """
-        if self._receipt is None:
-            raise LocalProtocolError(
-                f"transaction {self.id} has no receipt, for no commit of it succeeded",
-                hint="Call its commit(), or leave its `with` block.",
-                transaction_id=self.id,
-            )
-        return self._receipt
-
-    def create_table(
+    def _create(
         self,
         table: str,
         columns: Columns,
-        *,
-        keys: Sequence[str] = (),
-        partition_by: Sequence[str] = (),
-        deletion_vectors: bool = False,
+        keys: Sequence[str],
+        partition_by: Sequence[str],
+        deletion_vectors: bool | None,
     ) -> None:
-        """Create a table; creating an equal one again does nothing.
-
-        Args:
-            table: Letters, digits and underscores, a letter first.
-            columns: Name → Spark's DDL type (`bigint`, with ` not null` if need be), an Arrow
-                schema, or `Column`s.
-            keys: Columns that upserts and deletes match on.
-            partition_by: Columns to partition the table by.
-            deletion_vectors: Whether Delta marks deleted rows instead of rewriting files.
-        """
         self._add(
             OperationRequest(
                 kind=OperationKind.CREATE_TABLE,
@@ -130,79 +117,19 @@ class Transaction:
                 ],
                 keys=list(keys),
                 partition_by=list(partition_by),
-                deletion_vectors=deletion_vectors,
+                deletion_vectors=bool(deletion_vectors),
             )
         )
 
-    def append(self, table: str, rows: Rows) -> None:
-        """Add rows; keys are not looked at.  No rows are no operation; see `Client.transaction`."""
-        self._rows(OperationKind.APPEND, table, rows)
-
-    def upsert(self, table: str, rows: Rows) -> None:
-        """Remove every row with one of the keys, then add the rows."""
-        self._rows(OperationKind.UPSERT, table, rows)
-
-    def delete_keys(self, table: str, rows: Rows) -> None:
-        """Remove every row with one of the keys; the rows hold the key columns only."""
-        self._rows(OperationKind.DELETE_KEYS, table, rows)
-
-    def overwrite(self, table: str, rows: Rows) -> None:
-        """Replace all rows of the table; no rows empty it."""
-        self._rows(OperationKind.OVERWRITE, table, rows)
-
-    def delete_where(self, table: str, predicate: str) -> None:
-        """Remove the rows for which the predicate is true."""
+    def _delete_where(self, table: str, predicate: str) -> None:
         self._add(
             OperationRequest(kind=OperationKind.DELETE_WHERE, table=table, predicate=predicate)
         )
 
-    def _rows(self, kind: OperationKind, table: str, rows: Rows) -> None:
-        operation = OperationRequest(kind=kind, table=table)
-        if isinstance(rows, Sequence) and not isinstance(rows, (str, bytes)):
-            operation.rows = [to_json(row) for row in rows]
-            count = len(operation.rows)
-        else:
-            given = arrow_table(rows)
-            operation.arrow, count = arrow_text(given), given.num_rows
-        self._add(operation, is_nothing=not count and kind is not OperationKind.OVERWRITE)
-
     def _add(self, operation: OperationRequest, *, is_nothing: bool = False) -> None:
-        if self._posted:
-            raise LocalProtocolError(
-                f"transaction {self.id} was submitted, it takes no more operations",
-                hint="Begin another one with client.transaction().",
-                transaction_id=self.id,
-            )
+        self._take_more(self._posted)
         self._operations.append(operation)
         self._is_nothing = self._is_nothing and is_nothing
-
-    def body(self) -> bytes:
-        """Return the request's JSON; without an id if there is nothing to record."""
-        return encode_request(
-            TransactionRequest(
-                operations=self._operations,
-                transaction_id=self.id if self._options.given or not self._is_nothing else None,
-                session=self._options.session,
-                valid_until=microseconds(self._options.valid_until),
-            )
-        )
-
-    @property
-    def options(self) -> _Options:
-        """How to submit it."""
-        return self._options
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if kind is None:
-            self.commit()
 
     def commit(self) -> Receipt:
         """Submit it and return the receipt; again, it returns the same one.
@@ -216,11 +143,20 @@ class Transaction:
         """
         self._posted = True
         if self._receipt is None:
-            self._receipt = self._submit(self)
+            request = TransactionRequest(
+                operations=self._operations,
+                # Without an id there is nothing to record.
+                transaction_id=self.id if self._given or not self._is_nothing else None,
+                session=self._session,
+                valid_until=microseconds(self._valid_until),
+            )
+            self._receipt = self._link.commit(
+                encode_request(request), self._id, level=self._level, timeout_s=self._timeout_s
+            )
         return self._receipt
 
 
-class Client:
+class Client(Commits[Rows, Columns]):
     """Talks to one node, or to several nodes of one log; safe to share between threads.
 
     With several URLs a call goes to the next node when one does not answer or takes no
@@ -284,81 +220,14 @@ class Client:
                 `id-window-time` (24 h) ahead.  Who gives the same one with every repeat has the
                 transaction once, for ever.
         """
-        found = transaction_id_from_text(transaction_id) if transaction_id else uuid.uuid4().bytes
-        options = _Options(
-            transaction_id=found,
-            given=transaction_id is not None,
+        return Transaction(
+            self._link,
+            transaction_id=transaction_id,
             session=session,
             level=level or self._level,
             timeout_s=timeout_s,
             valid_until=valid_until,
         )
-        return Transaction(self._submit, options)
-
-    def _submit(self, transaction: Transaction) -> Receipt:
-        options = transaction.options
-        receipt = self._link.submit(
-            "/v1/transactions",
-            transaction.body(),
-            "application/json",
-            options.transaction_id,
-            level=options.level,
-            timeout_s=options.timeout_s,
-        )
-        if receipt.outcome == "rejected":
-            raise error_of_rejection(receipt)
-        return receipt
-
-    def create_table(
-        self,
-        table: str,
-        columns: Columns,
-        *,
-        keys: Sequence[str] = (),
-        partition_by: Sequence[str] = (),
-        deletion_vectors: bool = False,
-        **options: Any,
-    ) -> Receipt:
-        """Create a table; see `Transaction.create_table`, options as `transaction`."""
-        with self.transaction(**options) as tx:
-            tx.create_table(
-                table,
-                columns,
-                keys=keys,
-                partition_by=partition_by,
-                deletion_vectors=deletion_vectors,
-            )
-        return tx.receipt
-
-    def append(self, table: str, rows: Rows, **options: Any) -> Receipt:
-        """Add rows in a transaction of their own; options as `transaction`."""
-        with self.transaction(**options) as tx:
-            tx.append(table, rows)
-        return tx.receipt
-
-    def upsert(self, table: str, rows: Rows, **options: Any) -> Receipt:
-        """Replace rows by key in a transaction of their own; options as `transaction`."""
-        with self.transaction(**options) as tx:
-            tx.upsert(table, rows)
-        return tx.receipt
-
-    def delete_keys(self, table: str, rows: Rows, **options: Any) -> Receipt:
-        """Remove rows by key in a transaction of its own; options as `transaction`."""
-        with self.transaction(**options) as tx:
-            tx.delete_keys(table, rows)
-        return tx.receipt
-
-    def overwrite(self, table: str, rows: Rows, **options: Any) -> Receipt:
-        """Replace all rows in a transaction of its own; options as `transaction`."""
-        with self.transaction(**options) as tx:
-            tx.overwrite(table, rows)
-        return tx.receipt
-
-    def delete_where(self, table: str, predicate: str, **options: Any) -> Receipt:
-        """Remove rows by predicate in a transaction of its own; options as `transaction`."""
-        with self.transaction(**options) as tx:
-            tx.delete_where(table, predicate)
-        return tx.receipt
 
     def submit_many(
         self,
@@ -443,9 +312,8 @@ class Client:
             CommitStateUnknownError: Not ordered in time (not definite).
             NotFoundError: No node ever saw it (definite).
         """
-        return wait_for(
-            self._link, receipt, level, self._link.timeout_s if timeout_s is None else timeout_s
-        )
+        timeout_s = self._link.timeout_s if timeout_s is None else timeout_s
+        return self._link.wait(_id_of(receipt), level, timeout_s)
 
     def receipt(self, transaction_id: str) -> Receipt:
         """Return what is known of a transaction; NotFoundError if no node that answers saw it."""
@@ -489,6 +357,24 @@ class Client:
                 waits=timeout_s > 0,
             )
         )
+
+
+def _id_of(receipt: Receipt | BatchReceipt | str) -> str:
+    if isinstance(receipt, str):
+        return transaction_id_to_text(transaction_id_from_text(receipt))
+    if isinstance(receipt, BatchReceipt):
+        if not receipt.n:
+            raise LocalProtocolError("the batch had no rows: there is nothing to wait for")
+        return receipt.transaction_id(receipt.n - 1)
+    if receipt.transaction_id is None:
+        if not receipt.n:
+            raise LocalProtocolError("nothing was submitted: there is nothing to wait for")
+        if receipt.ids:
+            return receipt.ids[-1]
+        raise LocalProtocolError(
+            "the receipt of a run names no transaction", hint="Wait for one of its ids."
+        )
+    return receipt.transaction_id
 
 
 def arrow_table(rows: Any) -> pa.Table:

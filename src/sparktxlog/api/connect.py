@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Literal, Self, TypeVar
 from sparktxlog import __version__
 from sparktxlog.api.datasource import register
 from sparktxlog.api.grouped import GroupedTransactions
-from sparktxlog.api.grouped_batch import GroupedBatch, GroupedReceipt
+from sparktxlog.api.grouped_batch import GroupedBatch, GroupedReceipt, submit_runs
 from sparktxlog.api.http import Http
 from sparktxlog.api.inline import InlineWorker
 from sparktxlog.api.nodes import Nodes, one_url
+from sparktxlog.api.operations import Commits
 from sparktxlog.api.probe import check_store
 from sparktxlog.api.schema import definition_from
 from sparktxlog.api.snapshot import Snapshot, not_applied
 from sparktxlog.api.staging import PayloadStore, SignatureExpressions
-from sparktxlog.api.submission import Submission
-from sparktxlog.api.transaction import Transaction
+from sparktxlog.api.transaction import SparkColumns, Transaction, submit_prepared
 from sparktxlog.api.views import view
 from sparktxlog.codec.requests import microseconds, parse_level
 from sparktxlog.codec.transactions import PreparedTransaction
@@ -42,7 +42,6 @@ from sparktxlog.model.table import TableDefinition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -133,7 +132,7 @@ def _check_version(version: str, url: str) -> None:
         )
 
 
-class TxLog:
+class TxLog(Commits["DataFrame", SparkColumns]):
     """The log, as a Spark session uses it; made by `connect`.
 
     Every commit returns a receipt once its level is reached.  Levels in rising order: `accepted`
@@ -162,7 +161,6 @@ class TxLog:
         self._link = link
         #: Whose payload store and tables the session sees.
         self._home = home
-        self._submission = Submission(link, home.url)
         self._session = session
         self._timeout_s = timeout_s
         self._definitions: dict[str, TableDefinition] = {}
@@ -239,56 +237,6 @@ class TxLog:
             valid_until=microseconds(valid_until),
         )
 
-    def create_table(
-        self,
-        name: str,
-        schema: StructType | str | DataFrame,
-        keys: Sequence[str] = (),
-        partition_by: Sequence[str] = (),
-        deletion_vectors: bool | None = None,
-        **options: object,
-    ) -> Receipt:
-        """Create a table; see `Transaction.create_table`, and `transaction` for `options`."""
-        with self.transaction(**options) as t:  # type: ignore[arg-type]
-            t.create_table(
-                name,
-                schema,
-                keys=keys,
-                partition_by=partition_by,
-                deletion_vectors=deletion_vectors,
-            )
-        return t.receipt
-
-    def append(self, table: str, frame: DataFrame, **options: object) -> Receipt:
-        """Add rows, as one transaction; see `transaction` for `options`."""
-        with self.transaction(**options) as t:  # type: ignore[arg-type]
-            t.append(table, frame)
-        return t.receipt
-
-    def upsert(self, table: str, frame: DataFrame, **options: object) -> Receipt:
-        """Replace rows by key, as one transaction; see `transaction` for `options`."""
-        with self.transaction(**options) as t:  # type: ignore[arg-type]
-            t.upsert(table, frame)
-        return t.receipt
-
-    def delete_keys(self, table: str, frame: DataFrame, **options: object) -> Receipt:
-        """Delete rows by key, as one transaction; see `transaction` for `options`."""
-        with self.transaction(**options) as t:  # type: ignore[arg-type]
-            t.delete_keys(table, frame)
-        return t.receipt
-
-    def delete_where(self, table: str, predicate: str, **options: object) -> Receipt:
-        """Delete rows by predicate, as one transaction; see `transaction` for `options`."""
-        with self.transaction(**options) as t:  # type: ignore[arg-type]
-            t.delete_where(table, predicate)
-        return t.receipt
-
-    def overwrite(self, table: str, frame: DataFrame, **options: object) -> Receipt:
-        """Replace all rows, as one transaction; see `transaction` for `options`."""
-        with self.transaction(**options) as t:  # type: ignore[arg-type]
-            t.overwrite(table, frame)
-        return t.receipt
-
     def batch(self, *, level: str = "ordered", timeout: float | None = None) -> GroupedBatch:
         """Return a batch to fill in a `with` block: many transactions out of DataFrames.
 
@@ -326,7 +274,7 @@ class TxLog:
 
     def find(self, transaction_id: str | uuid.UUID) -> Receipt | None:
         """Return what the node knows of a transaction, None if it never saw it."""
-        return self._submission.find(transaction_id_from_text(str(transaction_id)))
+        return self._link.find(transaction_id_from_text(str(transaction_id)))
 
     # -- what transactions and batches need ------------------------------------------------------
 
@@ -346,13 +294,15 @@ class TxLog:
         """Submit a staged transaction; called by `Transaction`."""
         stamped = replace(transaction, session=self._session)
         deadline = time.monotonic() + timeout_s
-        receipt = self._submission.submit(stamped, self._asked(level), timeout_s)
+        receipt = submit_prepared(
+            self._link, self.url, stamped, level=self._asked(level), timeout_s=timeout_s
+        )
         return self._after([receipt], level, deadline, _only)
 
     def known(self, transaction_id: bytes, level: str, timeout_s: float) -> Receipt | None:
         """Return the receipt of a transaction that the node knows, once at its level."""
         deadline = time.monotonic() + timeout_s
-        receipt = self._submission.known(transaction_id, self._asked(level), timeout_s)
+        receipt = self._link.known(transaction_id, self._asked(level), timeout_s)
         if receipt is None:
             return None
         return self._after([receipt], level, deadline, _only)
@@ -370,7 +320,7 @@ class TxLog:
             self._session,
         )
         left = max(0.0, deadline - time.monotonic())
-        done = self._submission.submit_runs(runs, self._asked(level), left)
+        done = submit_runs(self._link, runs, self._asked(level), left)
 
         def whole(receipts: Sequence[Receipt]) -> GroupedReceipt:
             encoded = [run for run, _ in done]

@@ -38,7 +38,7 @@ from sparktxlog.api.files import FileStage
 from sparktxlog.api.nodes import Nodes
 from sparktxlog.api.probe import check_directory
 from sparktxlog.api.schema import check_fit, definition_from
-from sparktxlog.api.submission import Submission
+from sparktxlog.api.transaction import submit_prepared
 from sparktxlog.api.views import VIEWS, view
 from sparktxlog.codec.problems import ERROR_CLASSES
 from sparktxlog.codec.transactions import PreparedOperation, PreparedTransaction
@@ -291,12 +291,13 @@ class TxLogWriter(DataSourceArrowWriter):
         level = self._options.get("level", "ordered")
         timeout_s = float(self._options.get("timeout", _TIMEOUT_S))
         deadline = time.monotonic() + timeout_s
-        submission = Submission(_link(self._options), self._home)
-        if submission.known(self._id, level, timeout_s) is not None:
+        link = _link(self._options)
+        if link.known(self._id, level, timeout_s) is not None:
             self._remove()  # of the first commit the log has its own
             return
         self._marker().touch()
-        receipt = submission.submit(transaction, level, max(0.0, deadline - time.monotonic()))
+        left = max(0.0, deadline - time.monotonic())
+        receipt = submit_prepared(link, self._home, transaction, level=level, timeout_s=left)
         if receipt.late:
             _log.warning(
                 "transaction %s is ordered at position %s and not %s yet",

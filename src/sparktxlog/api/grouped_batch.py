@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, NotRequired, Protocol, TypedDict, Unpack
 
 import numpy as np
 import pyarrow as pa
 
+from sparktxlog.api.batches import RUN_CONTENT_TYPE
 from sparktxlog.api.grouped import (
     EncodedRun,
     GroupedRows,
@@ -16,11 +19,14 @@ from sparktxlog.api.grouped import (
     fetch,
     id_texts,
 )
+from sparktxlog.api.nodes import Nodes
+from sparktxlog.api.operations import Draft
 from sparktxlog.api.staging import SignatureExpressions
-from sparktxlog.errors import CommittedNotAppliedError, InvalidRequestError, LocalProtocolError
+from sparktxlog.codec.requests import parse_level
+from sparktxlog.errors import CommittedNotAppliedError, InvalidRequestError, TxLogError
 from sparktxlog.model.ids import transaction_id_to_text
 from sparktxlog.model.operation import ROW_KINDS, OperationKind
-from sparktxlog.model.receipt import Receipt
+from sparktxlog.model.receipt import Level, Receipt
 from sparktxlog.model.table import TableDefinition
 
 if TYPE_CHECKING:
@@ -108,7 +114,14 @@ class GroupedSubmitter(Protocol):
         """Commit; raises CommitRejectedError or CommitStateUnknownError."""
 
 
-class GroupedBatch:
+class Grouping(TypedDict):
+    """Which rows make a transaction; see `GroupedBatch.add`."""
+
+    transaction: str
+    transaction_ids: NotRequired[str | None]
+
+
+class GroupedBatch(Draft[GroupedReceipt]):
     """Collects operations whose rows say which transaction they belong to.
 
     Each distinct value of the transaction column is one transaction; it holds the rows of all
@@ -122,6 +135,8 @@ class GroupedBatch:
     into `log.transaction()`, where executors write it.
     """
 
+    _another = "log.batch()"
+
     def __init__(self, log: GroupedSubmitter, *, level: str, timeout_s: float) -> None:
         self._log = log
         self._level = level
@@ -129,33 +144,6 @@ class GroupedBatch:
         self._operations: list[GroupedRows] = []
         #: Fixed with its ids by the first commit.
         self._grouped: GroupedTransactions | None = None
-        self._receipt: GroupedReceipt | None = None
-
-    @property
-    def receipt(self) -> GroupedReceipt:
-        """What became of it.
-
-        Raises:
-            LocalProtocolError: It is not committed, or its commit failed (definite).
-        """
-        if self._receipt is None:
-            raise LocalProtocolError(
-                "the batch has no receipt, for no commit of it succeeded",
-                hint="Call its commit(), or leave its `with` block.",
-            )
-        return self._receipt
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if kind is None:
-            self.commit()
 
     def commit(self) -> GroupedReceipt:
         """Submit it and return the receipt; again, it returns the same one.
@@ -185,32 +173,17 @@ class GroupedBatch:
             raise
         return self._receipt
 
-    def append(
-        self, table: str, frame: DataFrame, *, transaction: str, transaction_ids: str | None = None
-    ) -> None:
+    def append(self, table: str, frame: DataFrame, **by: Unpack[Grouping]) -> None:
         """Add rows; see `add`."""
-        self.add(
-            OperationKind.APPEND, table, frame, transaction=transaction,
-            transaction_ids=transaction_ids,
-        )  # fmt: skip
+        self.add(OperationKind.APPEND, table, frame, **by)
 
-    def upsert(
-        self, table: str, frame: DataFrame, *, transaction: str, transaction_ids: str | None = None
-    ) -> None:
+    def upsert(self, table: str, frame: DataFrame, **by: Unpack[Grouping]) -> None:
         """Replace rows by key; see `add`."""
-        self.add(
-            OperationKind.UPSERT, table, frame, transaction=transaction,
-            transaction_ids=transaction_ids,
-        )  # fmt: skip
+        self.add(OperationKind.UPSERT, table, frame, **by)
 
-    def delete_keys(
-        self, table: str, frame: DataFrame, *, transaction: str, transaction_ids: str | None = None
-    ) -> None:
+    def delete_keys(self, table: str, frame: DataFrame, **by: Unpack[Grouping]) -> None:
         """Delete rows by key; see `add`."""
-        self.add(
-            OperationKind.DELETE_KEYS, table, frame, transaction=transaction,
-            transaction_ids=transaction_ids,
-        )  # fmt: skip
+        self.add(OperationKind.DELETE_KEYS, table, frame, **by)
 
     def add(
         self,
@@ -238,11 +211,7 @@ class GroupedBatch:
         """
         if kind not in ROW_KINDS:
             raise InvalidRequestError(f"{kind.value} takes no rows")
-        if self._grouped is not None:
-            raise LocalProtocolError(
-                "the batch was submitted, it takes no more operations",
-                hint="Begin another one with log.batch().",
-            )
+        self._take_more(self._grouped is not None)
         place = len(self._operations)
         definition = self._log.definition(table)
         self._operations.append(
@@ -256,3 +225,53 @@ class GroupedBatch:
                 transaction_ids,
             )
         )
+
+
+def submit_runs(
+    link: Nodes, runs: Iterable[EncodedRun], level: str, timeout_s: float
+) -> list[tuple[EncodedRun, Receipt]]:
+    """Commit runs in order, each posted while the next is being encoded.
+
+    A run is posted once the one before is accepted, so that their order is kept; the level is
+    awaited at the end.
+
+    Raises:
+        CommitRejectedError: A run was refused; the hint says how many transactions before it
+            are accepted (definite for the rest).
+        CommitStateUnknownError: Not known in time; field `transaction_id` (not definite).
+    """
+    deadline = time.monotonic() + timeout_s
+    posted: list[tuple[EncodedRun, Receipt]] = []
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="txlog-submit") as pool:
+        pending: tuple[EncodedRun, Future[Receipt]] | None = None
+        for run in runs:
+            if pending is not None:
+                posted.append((pending[0], _result(pending[1], posted)))
+            pending = (run, pool.submit(_post_run, link, run, "accepted", deadline))
+        if pending is not None:
+            posted.append((pending[0], _result(pending[1], posted)))
+    if parse_level(level)[0] is Level.ACCEPTED:
+        return posted
+    # A repeated run is answered from the first one, once that has reached the level.
+    return [(run, _post_run(link, run, level, deadline)) for run, _ in posted]
+
+
+def _post_run(link: Nodes, run: EncodedRun, level: str, deadline: float) -> Receipt:
+    return link.submit(
+        "/v1/runs",
+        run.payload,
+        RUN_CONTENT_TYPE,
+        run.transaction_id,
+        level=level,
+        timeout_s=max(0.0, deadline - time.monotonic()),
+    )
+
+
+def _result(future: Future[Receipt], posted: list[tuple[EncodedRun, Receipt]]) -> Receipt:
+    try:
+        return future.result()
+    except TxLogError as error:
+        done = sum(run.n for run, _ in posted)
+        error.hint = f"{error.hint} The first {done:,} transactions of the batch are accepted."
+        error.fields["accepted_transactions"] = done
+        raise

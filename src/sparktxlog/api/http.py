@@ -21,13 +21,11 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
 
-from sparktxlog.codec.problems import ERROR_CLASSES, error_of
+from sparktxlog.codec.problems import error_of
 from sparktxlog.errors import (
-    CommitRejectedError,
     InvalidRequestError,
     PeerTimeoutError,
     TransportError,
-    TxLogError,
     UnreachableError,
 )
 from sparktxlog.model.receipt import Receipt
@@ -322,19 +320,3 @@ def _broken(url: str, error: Exception, timeout: float) -> TransportError:
         )
     text = str(error) or type(error).__name__
     return TransportError(f"the link to {url} broke: {text}", url=url)
-
-
-def error_of_rejection(receipt: Receipt) -> TxLogError:
-    """Return the error that stands for a transaction whose ordered outcome is `rejected`."""
-    reason = receipt.rejections[0]
-    kind = ERROR_CLASSES.get(reason.code, CommitRejectedError)
-    if not issubclass(kind, CommitRejectedError):
-        kind = CommitRejectedError
-    return kind(
-        f"transaction {receipt.transaction_id} was rejected at position {receipt.position}: "
-        f"{reason.text}",
-        hint="Every site rejects it alike; nothing of it takes effect.",
-        transaction_id=receipt.transaction_id,
-        position=receipt.position,
-        reason=reason.code,
-    )

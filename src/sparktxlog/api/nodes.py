@@ -16,12 +16,14 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from sparktxlog.api.http import LEAST_S, Http, node_patience
+from sparktxlog.codec.problems import ERROR_CLASSES
 from sparktxlog.codec.requests import parse_level
 from sparktxlog.errors import (
+    CommitRejectedError,
     CommitStateUnknownError,
     DiskFullError,
     InvalidRequestError,
@@ -46,6 +48,9 @@ _TAKES_PART = ("NORMAL", "SUSPECT", "WEDGED")
 #: Seconds for which a node that did not answer is asked last.
 _MUTE_S = 5.0
 _FIRST_PAUSE_S = 0.05
+#: Pauses between two questions for a receipt.
+_FIRST_WAIT_S = 0.01
+_LONGEST_WAIT_S = 0.25
 _LONGEST_PAUSE_S = 1.0
 _LEAST_SHARE_S = 0.5
 #: Seconds for a question that others can answer too.
@@ -379,6 +384,79 @@ class Nodes:
             pause.wait(min(pause_s, errand.left()))
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
+    def commit(
+        self,
+        body: bytes,
+        transaction_id: bytes,
+        *,
+        level: str,
+        timeout_s: float | None,
+        only: str | None = None,
+    ) -> Receipt:
+        """Submit one transaction's JSON; see `submit`.
+
+        Raises:
+            CommitRejectedError: Also if it was rejected at its position: the class fits the code.
+        """
+        return committed(
+            self.submit(
+                _SINGLE, body, "application/json", transaction_id,
+                level=level, timeout_s=timeout_s, only=only,
+            )
+        )  # fmt: skip
+
+    def find(self, transaction_id: bytes, timeout_s: float | None = None) -> Receipt | None:
+        """Return what is known of a transaction, None if no node that answers ever saw it."""
+        try:
+            return self.receipt(transaction_id_to_text(transaction_id), timeout_s)
+        except NotFoundError:
+            return None
+
+    def known(self, transaction_id: bytes, level: str, timeout_s: float) -> Receipt | None:
+        """Return the receipt of a transaction that a node knows, once at the level.
+
+        Raises:
+            CommitRejectedError: It was rejected by the order of the log (definite).
+            CommitStateUnknownError: It did not reach the level in time (not definite).
+        """
+        deadline = time.monotonic() + timeout_s
+        if self.find(transaction_id, timeout_s) is None:
+            return None
+        left = max(0.0, deadline - time.monotonic())
+        return committed(self.wait(transaction_id_to_text(transaction_id), level, left))
+
+    def wait(self, transaction_id: str, level: str, timeout_s: float) -> Receipt:
+        """Ask until a transaction has reached a level; see `Client.wait`."""
+        wanted, copies = parse_level(level)
+        if copies != 1:
+            raise InvalidRequestError(
+                f"level {level!r} can only be asked for at submit", hint="Wait for applied."
+            )
+        deadline = time.monotonic() + timeout_s
+        pause, pause_s = threading.Event(), _FIRST_WAIT_S
+        while True:
+            found: Receipt | None = None
+            try:
+                found = self.receipt(transaction_id, max(0.0, deadline - time.monotonic()))
+            except NotFoundError as error:
+                if not error.fields.get("unheard"):
+                    raise  # else a node that does not answer may have it
+            reached = None if found is None else found.level
+            if found and reached and LEVEL_RANK[reached] >= LEVEL_RANK[wanted]:
+                return found
+            left = deadline - time.monotonic()
+            if left <= 0 and found is not None and found.position is not None:
+                return replace(found, late=True)
+            if left <= 0:
+                raise CommitStateUnknownError(
+                    f"transaction {transaction_id} has not reached {level!r} in time",
+                    hint="It may still get there.",
+                    transaction_id=transaction_id,
+                    reached=None if reached is None else reached.value,
+                )
+            pause.wait(min(pause_s, left))
+            pause_s = min(2 * pause_s, _LONGEST_WAIT_S)
+
     def _visit(self, link: Http, errand: _Errand) -> Receipt | None:
         """Ask a node for what may have happened elsewhere, then submit; None = go on."""
         # A node that is alone is asked by submitting the same id again.
@@ -466,6 +544,28 @@ class Nodes:
             reached=_reached(errand),
             asked=[link.url for link in self._links],
         ) from reason
+
+
+def committed(receipt: Receipt) -> Receipt:
+    """Return the receipt of a transaction that takes effect, or is not ordered yet.
+
+    Raises:
+        CommitRejectedError: It was rejected at its position; the class fits the code (definite).
+    """
+    if receipt.outcome != "rejected":
+        return receipt
+    reason = receipt.rejections[0]
+    kind = ERROR_CLASSES.get(reason.code, CommitRejectedError)
+    if not issubclass(kind, CommitRejectedError):
+        kind = CommitRejectedError
+    raise kind(
+        f"transaction {receipt.transaction_id} was rejected at position {receipt.position}: "
+        f"{reason.text}",
+        hint="Every site rejects it alike; nothing of it takes effect.",
+        transaction_id=receipt.transaction_id,
+        position=receipt.position,
+        reason=reason.code,
+    )
 
 
 def one_url(urls: str | Sequence[str], purpose: str) -> None:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
+from sparktxlog.api.nodes import Nodes
+from sparktxlog.api.operations import TransactionDraft
 from sparktxlog.api.schema import columns_of
 from sparktxlog.api.staging import PayloadStore, SignatureExpressions, Staging
-from sparktxlog.codec.requests import parse_level
+from sparktxlog.codec.requests import parse_level, request_of
 from sparktxlog.codec.transactions import PreparedOperation, PreparedTransaction
 from sparktxlog.errors import (
     CommittedNotAppliedError,
     InvalidRequestError,
-    LocalProtocolError,
     TxLogError,
 )
 from sparktxlog.model.ids import transaction_id_to_text
@@ -24,6 +24,10 @@ from sparktxlog.model.table import TableDefinition
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
+
+
+#: Columns of a new table: a StructType, a DDL string, or a DataFrame that has them.
+SparkColumns: TypeAlias = "StructType | str | DataFrame"
 
 
 class Submitter(Protocol):
@@ -43,7 +47,7 @@ class Submitter(Protocol):
         """Return the receipt of a transaction that the node knows, once at its level."""
 
 
-class Transaction:
+class Transaction(TransactionDraft["DataFrame", SparkColumns]):
     """Operations over one or more tables, all or nothing.
 
     Used in a `with` statement: submitted at its end, or given up, and its staged files removed,
@@ -62,6 +66,8 @@ class Transaction:
         repeatable: The id was given by the user, so the node may know it already.
         valid_until: Microseconds since 1970 UTC after which no copy of it takes effect.
     """
+
+    _another = "log.transaction()"
 
     def __init__(
         self,
@@ -84,7 +90,6 @@ class Transaction:
         self._operations: list[PreparedOperation] = []
         self._created: dict[str, TableDefinition] = {}
         self._staging = Staging(log.spark, log.store, transaction_id, log.expressions)
-        self._receipt: Receipt | None = None
         #: The node knew the transaction before: nothing is staged, its first receipt is told.
         self._repeated = False
         #: Submitted: staged files are removed only if it certainly did not happen.
@@ -95,33 +100,8 @@ class Transaction:
         """The transaction id, a UUID."""
         return transaction_id_to_text(self._transaction_id)
 
-    @property
-    def receipt(self) -> Receipt:
-        """What became of it.
-
-        Raises:
-            LocalProtocolError: It is not committed, or its commit failed (definite).
-        """
-        if self._receipt is None:
-            raise LocalProtocolError(
-                f"transaction {self.id} has no receipt, for no commit of it succeeded",
-                hint="Call its commit(), or leave its `with` block.",
-                transaction_id=self.id,
-            )
-        return self._receipt
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if kind is None:
-            self.commit()
-        elif not self._submitted:
+    def _drop(self) -> None:
+        if not self._submitted:
             self._staging.discard()
 
     def commit(self) -> Receipt:
@@ -183,75 +163,35 @@ class Transaction:
         """
         if self._is_repeated():
             return False
-        if self._submitted:
-            raise LocalProtocolError(
-                f"transaction {self.id} was submitted, it takes no more operations",
-                hint="Begin another one with log.transaction().",
-                transaction_id=self.id,
-            )
+        self._take_more(self._submitted)
         return True
 
-    def create_table(
+    def _create(
         self,
-        name: str,
-        schema: StructType | str | DataFrame,
-        *,
-        keys: Sequence[str] = (),
-        partition_by: Sequence[str] = (),
-        deletion_vectors: bool | None = None,
+        table: str,
+        columns: SparkColumns,
+        keys: Sequence[str],
+        partition_by: Sequence[str],
+        deletion_vectors: bool | None,
     ) -> None:
-        """Create a table; an identical one may exist already.
-
-        Args:
-            name: A letter, then letters, digits and underscores, 128 at most.
-            schema: StructType, DDL string, or DataFrame whose names and types are taken.
-            keys: Columns that upserts and deletes match on; never NULL.
-            partition_by: Columns whose values make directories.
-            deletion_vectors: Upserts mark old rows instead of rewriting files; default: with keys.
-
-        Raises:
-            InvalidNameError: A name is outside the allowed pattern (definite).
-            SchemaMismatchError: An unknown type, key or partition column (definite).
-        """
         if not self._takes_more():
             return
         for role, given in (("keys", keys), ("partition_by", partition_by)):
             if isinstance(given, str):
                 raise InvalidRequestError(f"{role}={given!r} is a string", hint=f"Write {[given]}.")
         definition = TableDefinition(
-            name=name,
-            columns=columns_of(schema),
+            name=table,
+            columns=columns_of(columns),
             keys=tuple(keys),
             partition_by=tuple(partition_by),
             deletion_vectors=bool(keys) if deletion_vectors is None else deletion_vectors,
         )
-        self._created[name] = definition
+        self._created[table] = definition
         self._operations.append(
-            PreparedOperation(table=name, kind=OperationKind.CREATE_TABLE, definition=definition)
+            PreparedOperation(table=table, kind=OperationKind.CREATE_TABLE, definition=definition)
         )
 
-    def append(self, table: str, frame: DataFrame) -> None:
-        """Add rows; keys are not enforced.  Errors: see `Staging.stage`."""
-        self.add(OperationKind.APPEND, table, frame)
-
-    def upsert(self, table: str, frame: DataFrame) -> None:
-        """Replace every row that has one of the keys, and add the rows."""
-        self.add(OperationKind.UPSERT, table, frame)
-
-    def delete_keys(self, table: str, frame: DataFrame) -> None:
-        """Delete the rows that have one of the keys; `frame` has the key columns only."""
-        self.add(OperationKind.DELETE_KEYS, table, frame)
-
-    def overwrite(self, table: str, frame: DataFrame) -> None:
-        """Replace all rows of the table; no rows empty it."""
-        self.add(OperationKind.OVERWRITE, table, frame)
-
-    def delete_where(self, table: str, predicate: str) -> None:
-        """Delete the rows for which a deterministic predicate is true, such as `age > 3`.
-
-        Raises:
-            InvalidRequestError: At submit: the predicate is outside the allowed grammar (definite).
-        """
+    def _delete_where(self, table: str, predicate: str) -> None:
         if not self._takes_more():
             return
         definition = self._definition(table)
@@ -264,7 +204,7 @@ class Transaction:
             )
         )
 
-    def add(self, kind: OperationKind, table: str, frame: DataFrame) -> None:
+    def add(self, kind: OperationKind, table: str, rows: DataFrame) -> None:
         """Add an operation of a kind that carries rows; they are checked and staged now.
 
         Raises:
@@ -274,7 +214,30 @@ class Transaction:
         if not self._takes_more():
             return
         place = len(self._operations)
-        self._operations.append(self._staging.stage(frame, self._definition(table), kind, place))
+        self._operations.append(self._staging.stage(rows, self._definition(table), kind, place))
 
     def _definition(self, table: str) -> TableDefinition:
         return self._created.get(table) or self._log.definition(table)
+
+
+def submit_prepared(
+    link: Nodes, home: str, transaction: PreparedTransaction, *, level: str, timeout_s: float
+) -> Receipt:
+    """Commit one transaction and return its receipt at the level.
+
+    Args:
+        home: URL of the node in whose payload store its files are staged.
+
+    Raises:
+        CommitRejectedError: It does not take effect; the class says why (definite).
+        CommitStateUnknownError: Not known in time; field `transaction_id` (not definite).
+        UnreachableError: No node answers; nothing was sent (definite).
+    """
+    staged = any(operation.files for operation in transaction.operations)
+    return link.commit(
+        request_of(transaction),
+        transaction.transaction_id,
+        level=level,
+        timeout_s=timeout_s,
+        only=home if staged else None,
+    )

@@ -42,7 +42,10 @@ class Link:
     def receipt(self, transaction_id: str, timeout_s: float | None = None) -> Receipt:
         raise NotFoundError("never seen")
 
-    def submit(self, path: str, body: bytes, *_: Any, **__: Any) -> Receipt:
+    def known(self, transaction_id: bytes, level: str, timeout_s: float) -> None:
+        return None
+
+    def commit(self, body: bytes, *_: Any, **__: Any) -> Receipt:
         self.submitted.append(body)
         if self.failures:
             raise self.failures.pop(0)

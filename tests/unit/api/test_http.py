@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from sparktxlog import errors
-from sparktxlog.api.http import Http, error_of_rejection
+from sparktxlog.api.http import Http
+from sparktxlog.api.nodes import committed
 from sparktxlog.codec.problems import ERROR_CLASSES, error_of
 from sparktxlog.errors import (
     CommitRejectedError,
@@ -71,6 +72,6 @@ def test_a_rejected_outcome_is_an_error_of_its_class() -> None:
         outcome="rejected",
         rejections=(ReceiptRejection(index=0, code="unknown-table", text="no table 't'"),),
     )
-    error = error_of_rejection(receipt)
-    assert isinstance(error, UnknownTableError)
-    assert error.fields["position"] == 7
+    with pytest.raises(UnknownTableError) as caught:
+        committed(receipt)
+    assert caught.value.fields["position"] == 7

@@ -11,8 +11,7 @@ import pytest
 
 from sparktxlog.api import nodes as module
 from sparktxlog.api.nodes import Nodes, one_url
-from sparktxlog.api.submission import Submission
-from sparktxlog.api.waiting import wait_for
+from sparktxlog.api.transaction import submit_prepared
 from sparktxlog.codec.transactions import PreparedOperation, PreparedTransaction
 from sparktxlog.errors import (
     BusyError,
@@ -155,8 +154,8 @@ def test_time_is_left_for_the_others_and_for_the_answer(script: Callable[..., No
 def test_questions_for_a_transaction_keep_the_time_of_its_commit(
     script: Callable[..., Nodes],
 ) -> None:
-    submission = Submission(script({"a": [ORDERED]}, a=[GONE]), "a")
-    assert submission.known(ID, "ordered", 4) == ORDERED
+    link = script({"a": [ORDERED]}, a=[GONE])
+    assert link.known(ID, "ordered", 4) == ORDERED
     assert all(asked is not None and 3 < asked <= 4 for asked in FakeHttp.asked)
 
 
@@ -280,6 +279,10 @@ def test_runs_have_no_receipt_by_one_id(script: Callable[..., Nodes]) -> None:
     assert FakeHttp.calls == ["submit a", "submit b"]
 
 
+def submitted(link: Nodes, transaction: PreparedTransaction, timeout_s: float) -> Receipt:
+    return submit_prepared(link, "a", transaction, level="ordered", timeout_s=timeout_s)
+
+
 def test_staged_files_bind_a_transaction_to_their_node(script: Callable[..., Nodes]) -> None:
     staged = PreparedOperation(
         table="t", kind=OperationKind.APPEND,
@@ -287,16 +290,16 @@ def test_staged_files_bind_a_transaction_to_their_node(script: Callable[..., Nod
     )  # fmt: skip
     transaction = PreparedTransaction(transaction_id=ID, operations=(staged,))
     link = script({"b": [ORDERED]}, a=[BROKEN], b=[ORDERED])
-    assert Submission(link, "a").submit(transaction, "ordered", 0.5) == ORDERED
+    assert submitted(link, transaction, 0.5) == ORDERED
     assert "submit b" not in FakeHttp.calls
     with pytest.raises(CommitStateUnknownError, match="staged in the payload store"):
-        Submission(script(a=[BROKEN], b=[ORDERED]), "a").submit(transaction, "ordered", 0.3)
+        submitted(script(a=[BROKEN], b=[ORDERED]), transaction, 0.3)
     with pytest.raises(NotMemberError, match="staged in the payload store"):
         link = script(a=[NotMemberError("x")], b=[ORDERED])
-        Submission(link, "a").submit(transaction, "ordered", 0.3)
+        submitted(link, transaction, 0.3)
     assert len(FakeHttp.calls) >= 2 and set(FakeHttp.calls) == {"submit a"}
     link = script(a=[NotMemberError("evicted"), ORDERED], b=[ORDERED])
-    assert Submission(link, "a").submit(transaction, "ordered", 0.5) == ORDERED
+    assert submitted(link, transaction, 0.5) == ORDERED
     assert FakeHttp.calls == ["submit a", "submit a"]
 
 
@@ -328,12 +331,12 @@ def test_the_best_receipt_of_all(script: Callable[..., Nodes]) -> None:
 
 def test_a_wait_goes_on_while_a_node_is_away(script: Callable[..., Nodes]) -> None:
     link = script({"a": [GONE, GONE, ORDERED]}, a=[GONE], b=[GONE])
-    assert wait_for(link, TEXT, "ordered", 2) == ORDERED
-    assert wait_for(script({"a": [ORDERED]}, a=[GONE]), TEXT, "applied", 0.05) == LATE
+    assert link.wait(TEXT, "ordered", 2) == ORDERED
+    assert script({"a": [ORDERED]}, a=[GONE]).wait(TEXT, "applied", 0.05) == LATE
     with pytest.raises(CommitStateUnknownError):
-        wait_for(script({"a": [GONE]}, a=[GONE], b=[GONE]), TEXT, "ordered", 0.05)
+        script({"a": [GONE]}, a=[GONE], b=[GONE]).wait(TEXT, "ordered", 0.05)
     with pytest.raises(NotFoundError):
-        wait_for(script(a=[GONE], b=[GONE]), TEXT, "ordered", 2)
+        script(a=[GONE], b=[GONE]).wait(TEXT, "ordered", 2)
 
 
 def test_urls() -> None:

@@ -1,0 +1,62 @@
+"""The public API as mypy sees it, with `make lint`; nothing here runs.
+
+A wrong call carries a `type: ignore`: mypy complains of one that is no longer needed, so what the
+types refuse stays refused.
+"""
+
+from __future__ import annotations
+
+import uuid
+from datetime import datetime
+from typing import assert_type
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+import sparktxlog
+from sparktxlog import Column, Receipt
+from sparktxlog.api.grouped_batch import GroupedReceipt
+
+
+def use_client(client: sparktxlog.Client, rows: pa.Table, until: datetime) -> None:
+    """Every way to write from Python."""
+    client.create_table("t", {"id": "bigint not null"}, keys=["id"], deletion_vectors=True)
+    client.create_table("t", [Column(name="id", type="bigint")], partition_by=["id"])
+    assert_type(client.append("t", [{"id": 1}], level="accepted", timeout_s=3), Receipt)
+    assert_type(client.upsert("t", rows, transaction_id=str(uuid.uuid4())), Receipt)
+    assert_type(client.delete_keys("t", rows, session="s", valid_until=until), Receipt)
+    assert_type(client.overwrite("t", []), Receipt)
+    assert_type(client.delete_where("t", "id < 3", level=None), Receipt)
+    with client.transaction(session="s", level="applied(2)") as t:
+        t.create_table("u", {"id": "bigint"})
+        t.append("u", rows)
+        t.delete_where("u", "id < 3")
+    assert_type(t.receipt, Receipt)
+    assert_type(t.commit().position, int | None)
+    client.append("t", rows, levle="accepted")  # type: ignore[call-arg]
+    client.append("t", rows, timeout_s="3")  # type: ignore[arg-type]
+    client.delete_where("t", 3)  # type: ignore[arg-type]
+    t.append("u", rows, level="ordered")  # type: ignore[call-arg]
+    client.transaction(timeout=3)  # type: ignore[call-arg]
+
+
+def use_log(spark: SparkSession, frame: DataFrame) -> None:
+    """Every way to write from Spark."""
+    log = sparktxlog.connect(spark, ["http://a:7070", "http://b:7070"], apply="inline")
+    log.create_table("t", "id bigint not null", ["id"])
+    log.create_table("t", frame, partition_by=["id"], level="applied")
+    assert_type(log.append("t", frame, timeout=3.5), Receipt)
+    assert_type(log.upsert("t", frame, transaction_id=uuid.uuid4()), Receipt)
+    with log.transaction(level="ordered") as t:
+        t.overwrite("t", frame)
+    assert_type(t.receipt, Receipt)
+    with log.batch(timeout=5) as b:
+        b.append("t", frame, transaction="tx")
+        b.delete_keys("t", frame, transaction="tx", transaction_ids="id")
+    assert_type(b.receipt, GroupedReceipt)
+    log.append("t", [{"id": 1}])  # type: ignore[arg-type]
+    log.create_table("t", {"id": "bigint"})  # type: ignore[arg-type]
+    log.append("t", frame, level=3)  # type: ignore[arg-type]
+    t.append("t", frame, timeout=3)  # type: ignore[call-arg]
+    b.append("t", frame)  # type: ignore[call-arg]
+    b.upsert("t", frame, transaction="tx", level="ordered")  # type: ignore[call-arg]
