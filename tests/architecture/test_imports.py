@@ -41,14 +41,16 @@ MAY_IMPORT: dict[str, set[str]] = {
         "config", "protocol", "catchup", "codec", "storage", "supervision", "transport",
     },
     "service": {"config", "codec", "runtime", "storage.interfaces"} | _EPOCHS,
+    "http": {"codec"},
     "worker": {
-        "catchup", "codec", "storage.durability", "storage.interfaces", "storage.lock",
+        "catchup", "codec", "http", "storage.durability", "storage.interfaces", "storage.lock",
         "supervision",
     },
     "worker.copy.fetch": {"codec", "storage.durability", "supervision"},
-    "api": {"codec", "worker"},
+    "api": {"codec", "http", "worker"},
     "cli": {
-        "api", "catchup", "codec", "config", "runtime", "service", "storage", "transport", "worker",
+        "api", "catchup", "codec", "config", "http", "runtime", "service", "storage", "transport",
+        "worker",
     },
     "pyspark_txlog": {"api"},
 }  # fmt: skip
@@ -74,6 +76,7 @@ MUST_NOT: dict[str, set[str]] = {
     "runtime": _SPARK | _WEB,
     "service": _SPARK | {"sqlite3", "deltalake", "random"},
     "worker.copy.fetch": _SPARK | _WEB | {"sqlite3", "asyncio", "random"},
+    "http": _SPARK | _WEB | {"sqlite3", "asyncio", "random"},
     "worker": _WEB | {"sqlite3", "asyncio", "random"},
     "api": _WEB | {"sqlite3", "asyncio"},
 }

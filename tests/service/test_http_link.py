@@ -13,7 +13,6 @@ from urllib.parse import parse_qs, urlsplit
 import msgspec
 import pytest
 
-from sparktxlog.api.http import Http
 from sparktxlog.api.nodes import Nodes
 from sparktxlog.errors import (
     BusyError,
@@ -26,6 +25,7 @@ from sparktxlog.errors import (
     TxLogError,
     UnreachableError,
 )
+from sparktxlog.http.link import Http
 from sparktxlog.model.receipt import Level, Receipt
 
 ID = uuid.uuid4().bytes

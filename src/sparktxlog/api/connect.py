@@ -16,7 +16,6 @@ from sparktxlog import __version__
 from sparktxlog.api.datasource import register
 from sparktxlog.api.grouped import GroupedTransactions
 from sparktxlog.api.grouped_batch import GroupedBatch, GroupedReceipt, submit_runs
-from sparktxlog.api.http import Http
 from sparktxlog.api.inline import InlineWorker
 from sparktxlog.api.nodes import Nodes, one_url
 from sparktxlog.api.operations import Commits
@@ -35,6 +34,7 @@ from sparktxlog.errors import (
     NotAppliedError,
     TxLogError,
 )
+from sparktxlog.http.link import Http
 from sparktxlog.model.ids import check_table_name, transaction_id_from_text
 from sparktxlog.model.operation import OperationKind
 from sparktxlog.model.receipt import LEVEL_RANK, Level, Receipt

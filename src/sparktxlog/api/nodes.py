@@ -19,7 +19,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from sparktxlog.api.http import LEAST_S, Http, node_patience
 from sparktxlog.codec.problems import ERROR_CLASSES
 from sparktxlog.codec.requests import parse_level
 from sparktxlog.errors import (
@@ -35,6 +34,7 @@ from sparktxlog.errors import (
     TxLogError,
     UnreachableError,
 )
+from sparktxlog.http.link import LEAST_S, Http, node_patience
 from sparktxlog.model.ids import transaction_id_to_text
 from sparktxlog.model.receipt import LEVEL_RANK, Level, Receipt
 

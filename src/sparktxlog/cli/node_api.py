@@ -11,7 +11,7 @@ from urllib.request import Request, urlopen
 
 from sparktxlog import errors
 from sparktxlog.errors import InvalidRequestError, TransportError, TxLogError
-from sparktxlog.worker.replica.local_token import local_token
+from sparktxlog.http.tokens import local_token
 
 DEFAULT_URL = "http://127.0.0.1:7070"
 TOKEN_VARIABLE = "SPARKTXLOG_CLIENT_TOKEN"  # noqa: S105 - a name, no secret

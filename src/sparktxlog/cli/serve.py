@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from sparktxlog.config import NodeConfig, check_directories, load_config
 from sparktxlog.errors import ConfigError, TxLogError
+from sparktxlog.http.tokens import note_token
 from sparktxlog.model.values import split_urls
-from sparktxlog.worker.replica.local_token import note_token
 
 if TYPE_CHECKING:
     from sparktxlog.runtime.running import RunningNode

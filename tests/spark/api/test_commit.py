@@ -351,7 +351,7 @@ def test_a_node_that_is_not_there_and_a_store_that_is_not_shared(
         # Another directory under the same path: what Spark writes, the node does not see.
         hidden.rename(tmp_path / "data" / "payloads")
         from sparktxlog.api import probe
-        from sparktxlog.api.http import Http
+        from sparktxlog.http.link import Http
 
         with pytest.raises(PayloadStoreError, match="does not see it"):
             probe.check_store(spark, tmp_path, Http(node.url).get, node.url)

@@ -26,7 +26,7 @@ from sparktxlog.errors import (
     TxLogError,
     UnknownTableError,
 )
-from sparktxlog.worker.replica.local_token import local_token
+from sparktxlog.http.tokens import local_token
 
 STATUS: dict[str, Any] = {
     "node_id": "A",

@@ -7,7 +7,6 @@ replica      one batch brought to all tables, once
 state        the replica's durable state and lock
 driver_lock  the same lock, held by Spark's JVM
 source       where segments come from and reports go to
-local_token  how a client on the node's machine finds its token
 reports      reports and heartbeats
 replays      records of catch-ups by replay
 maintenance  OPTIMIZE, VACUUM

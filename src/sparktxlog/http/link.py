@@ -28,8 +28,8 @@ from sparktxlog.errors import (
     TransportError,
     UnreachableError,
 )
+from sparktxlog.http.tokens import local_token
 from sparktxlog.model.receipt import Receipt
-from sparktxlog.worker.replica.local_token import local_token
 
 TOKEN_VARIABLE = "SPARKTXLOG_CLIENT_TOKEN"  # noqa: S105 - a name, no secret
 #: Least seconds for a call: a node that need not wait has to be asked all the same.

@@ -6,7 +6,6 @@ import msgspec
 import pytest
 
 from sparktxlog import errors
-from sparktxlog.api.http import Http
 from sparktxlog.api.nodes import committed
 from sparktxlog.codec.problems import ERROR_CLASSES, error_of
 from sparktxlog.errors import (
@@ -19,6 +18,7 @@ from sparktxlog.errors import (
     UnknownKindError,
     UnknownTableError,
 )
+from sparktxlog.http.link import Http
 from sparktxlog.model.receipt import Level, Receipt, ReceiptRejection
 
 #: They have the code of their base, and never leave a node.

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from sparktxlog.api.http import Http
 from sparktxlog.cli.node_api import NodeApi
-from sparktxlog.worker.replica.local_token import local_token, note_token, notes_directory
+from sparktxlog.http.link import Http
+from sparktxlog.http.tokens import local_token, note_token, notes_directory
 from sparktxlog.worker.replica.source import HttpLogSource
 
 NOTED = "a token that a node noted"
