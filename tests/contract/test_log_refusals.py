@@ -8,7 +8,6 @@ from contextlib import closing
 import pytest
 from tests.contract.test_log_source import Node, node, source_of
 
-from sparktxlog.catchup.replica_events import Fault
 from sparktxlog.errors import (
     ApplyError,
     ExpiredError,
@@ -21,7 +20,7 @@ from sparktxlog.errors import (
     TxLogError,
     UnauthorizedError,
 )
-from sparktxlog.worker.replica.recovery import fault_of
+from sparktxlog.worker.replica.recovery import Fault, fault_of
 
 __all__ = ["node"]
 

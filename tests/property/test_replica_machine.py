@@ -1,218 +1,165 @@
-"""Any order of ranges, any sequence of failures: applied once, ascending, and never stuck."""
+"""Any ranges, orders and failures: applied once, ascending, never stuck, and idle with a reason."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from typing import Any, cast
 
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from sparktxlog.catchup.phases import Phase
-from sparktxlog.catchup.planner import Plan
-from sparktxlog.catchup.replica import ReplicaMachine
-from sparktxlog.catchup.replica_events import (
-    Applied,
-    Apply,
-    BackedUp,
-    BackUp,
-    ChunkWritten,
-    Failed,
-    Fault,
-    FetchChunk,
-    GoIdle,
-    KeptAlive,
-    LoadOffered,
-    MasterDeclared,
-    PlanTold,
-    Received,
-    ReplicaAction,
-    ReplicaEvent,
-    RequestLoad,
-    RequestRange,
-    Restart,
-    Restarted,
-    Resume,
-    Tick,
+from sparktxlog.errors import (
+    ApplyError,
+    DiskFullError,
+    ExpiredError,
+    LeaseGoneError,
+    TransportError,
+    TxLogError,
+    UnauthorizedError,
 )
+from sparktxlog.worker.copy.copy_terms import CopyOutcome
+from sparktxlog.worker.replica.recovery import COPIES, RETRIES, Phase, ReplicaDriver
 
-RETRIES, LOADS = 2, 2
-#: Tasks of the replica itself, which the shell answers for certain.
-LOCAL = (Apply, BackUp, Restart)
 END = 40
-
-
-@dataclass
-class Shell:
-    """Carries out what the machine wants, as well or as badly as the test says."""
-
-    machine: ReplicaMachine
-    now_s: float = 0.0
-    #: Actions not answered yet.
-    open: list[ReplicaAction] = field(default_factory=list)
-    #: Where the tables came from: ranges applied since the last copy.
-    applied: list[int] = field(default_factory=list)
-    restarted_at: int = 0
-    old_tickets: list[int] = field(default_factory=list)
-    #: Positions that came.
-    here: set[int] = field(default_factory=set)
-
-    def send(self, occurrence: ReplicaEvent) -> None:
-        if isinstance(occurrence, Received):
-            self.here.update(range(occurrence.first, occurrence.last + 1))
-        for action in self.machine.handle(occurrence, self.now_s):
-            if isinstance(action, GoIdle):
-                assert action.reason
-                self.open = []
-                continue
-            if self.open and action.ticket != self.open[-1].ticket:  # type: ignore[union-attr]
-                # A task begins only when the one before is over: local ones are never dropped.
-                assert not any(isinstance(other, LOCAL) for other in self.open)
-                self.open = []
-            self.open.append(action)
-            self.old_tickets.append(action.ticket)
-        self.check()
-
-    def check(self) -> None:
-        machine = self.machine
-        expected = self.applied[-1] if self.applied else self.restarted_at
-        assert machine.position == expected
-        positions = range(self.restarted_at + 1, expected + 1)
-        assert self.applied == list(positions)
-        idle = machine.phase is Phase.IDLE
-        assert bool(machine.reason) is idle
-        local = any(isinstance(action, LOCAL) for action in self.open)
-        deadline = machine.next_deadline()
-        # Never stuck: something is due, or will certainly be answered, or nothing is wanted.
-        assert idle or local or deadline is not None or machine.waits
-        if idle or machine.waits:
-            assert deadline is None
-
-    def succeed(self, chunks: int = 2, snapshot: int = END) -> None:
-        action = self.open.pop(0)
-        match action:
-            case Apply():
-                positions = range(action.first, action.last + 1)
-                assert self.here.issuperset(positions)
-                self.applied += positions
-                self.send(Applied(ticket=action.ticket))
-            case RequestRange():
-                self.send(Received(first=action.first, last=action.last))
-            case BackUp():
-                self.send(BackedUp(ticket=action.ticket))
-            case RequestLoad():
-                self.send(LoadOffered(ticket=action.ticket, position=snapshot, chunks=chunks))
-            case FetchChunk():
-                self.send(ChunkWritten(ticket=action.ticket, index=action.index))
-            case Restart():
-                self.applied, self.restarted_at = [], action.position
-                self.send(Restarted(ticket=action.ticket))
-            case GoIdle():
-                raise AssertionError("never open")
-
-    def fail(self, fault: Fault) -> None:
-        action = self.open.pop(0)
-        assert not isinstance(action, GoIdle)
-        self.open = []
-        self.send(Failed(ticket=action.ticket, fault=fault, reason="made up"))
-
-    def wait(self) -> None:
-        deadline = self.machine.next_deadline()
-        if deadline is not None:
-            self.now_s = max(self.now_s, deadline)
-            self.open = []
-            self.send(Tick())
-
-
-def machine() -> ReplicaMachine:
-    return ReplicaMachine(position=0, retries=RETRIES, loads=LOADS, streams=2, queue_limit=6)
-
-
-RANGE = st.tuples(st.integers(1, END), st.integers(0, 12)).map(
-    lambda pair: Received(first=pair[0], last=min(pair[0] + pair[1], END))
+ERRORS = (
+    None,
+    ApplyError("fails"),
+    DiskFullError("full"),
+    ExpiredError("gone"),
+    LeaseGoneError("gone"),
+    TransportError("broken"),
+    UnauthorizedError("refused"),
 )
+#: More steps than any run may need that gets nowhere.
+MANY = 60 * (RETRIES + 1) * (COPIES + 1)
 
 
-@settings(max_examples=300, deadline=None)
-@given(st.lists(st.one_of(RANGE, st.booleans()), max_size=60))
-def test_positions_are_applied_once_and_ascending(steps: list[Received | bool]) -> None:
-    shell = Shell(machine())
-    heard = 0
-    for step in steps:
-        if isinstance(step, Received):
-            heard = max(heard, step.last)
-            shell.send(step)
-        elif shell.open:
-            shell.succeed()
-    while shell.open:
-        shell.succeed()
-    # `check` compared with 1 … n after every step; nothing heard of is left out.
-    assert shell.machine.waits
-    assert shell.applied == list(range(1, heard + 1))
+class Replica:
+    """A replica, and a copy of it, that fail as they are told: one entry of `faults` a step."""
+
+    may_copy = True
+
+    def __init__(self, faults: list[TxLogError | None], log: list[int]) -> None:
+        self.faults = faults
+        #: Ends of the runs that the node has, ascending.
+        self.log = log
+        #: For ever after `faults`.
+        self.always: TxLogError | None = None
+        self.position = self.snapshot = 0
+        self.steps = 0
+        self.open = 0
+        self.backed_up = False
+
+    def step(self) -> None:
+        self.steps += 1
+        assert self.steps < MANY
+        error = self.faults.pop(0) if self.faults else self.always
+        if error is not None:
+            raise error
+
+    def apply_to(self, last: int) -> None:
+        assert not self.open
+        assert self.position < last <= self.log[-1]
+        self.step()
+        self.position = last
+
+    def request(self, first: int, last: int) -> tuple[int, int]:
+        assert first == self.position + 1 <= last
+        self.step()
+        return first, next(end for end in self.log if end >= first)
+
+    def give_up(self, reason: str) -> None:
+        assert reason
+
+    def open_copy(self) -> Any:
+        self.open += 1
+        assert self.open == 1
+        return self
+
+    def close_copy(self, copy: Any, outcome: CopyOutcome | None) -> None:
+        self.open -= 1
+        if outcome is not None:
+            self.position = outcome.position
+            self.backed_up = False
+
+    @property
+    def grant(self) -> Any:
+        return type("Grant", (), {"position": self.snapshot, "node_id": "B"})
+
+    def back_up(self) -> None:
+        self.step()
+        self.backed_up = True
+
+    def copy_of_two_tables(self) -> int:
+        assert self.backed_up
+        self.step()
+        return 2
+
+    def fetch(self, index: int) -> None:
+        assert index in (0, 1)
+        self.step()
+
+    def restart(self) -> CopyOutcome:
+        self.step()
+        return CopyOutcome(
+            copy_id="c", donor="B", from_position=self.position, position=self.snapshot
+        )
+
+    def fail(self, reason: str) -> None:
+        assert reason
 
 
-STEP = st.one_of(
-    RANGE,
-    st.sampled_from(
-        ["succeed", "wait", "alive", "late", "stop", "copy", "replay", "resume", "new"]
-    ),
-    st.sampled_from(list(Fault)),
-    st.tuples(st.integers(0, 3), st.integers(0, END)),
+class Copying(Replica):
+    """A replica that is its own copy: `request` without a range asks for a grant."""
+
+    def request(self, *span: int) -> Any:
+        return super().request(*span) if span else self.copy_of_two_tables()
+
+
+ORDER = st.one_of(
+    st.integers(0, END), st.tuples(st.integers(1, END), st.integers(0, 12)), st.just("new")
 )
-
-
-def play(shell: Shell, step: object) -> None:
-    """Let one thing happen, whether it fits or not."""
-    match step:
-        case Received():
-            shell.send(step)
-        case Fault() if shell.open:
-            shell.fail(step)
-        case (int(chunks), int(snapshot)) if shell.open:
-            shell.succeed(chunks, snapshot)
-        case "succeed" if shell.open:
-            shell.succeed()
-        case "wait" if not any(isinstance(action, LOCAL) for action in shell.open):
-            shell.wait()
-        case "alive" if shell.old_tickets:
-            shell.send(KeptAlive(ticket=shell.old_tickets[-1]))
-        case "late" if shell.old_tickets[:-2]:
-            ticket = shell.old_tickets[0]
-            current = {action.ticket for action in shell.open if not isinstance(action, GoIdle)}
-            if ticket not in current:
-                shell.send(Applied(ticket=ticket))
-                shell.send(Failed(ticket=ticket, fault=Fault.DETERMINISTIC, reason="late"))
-        case "stop" | "copy" | "replay":
-            shell.send(PlanTold(plan=Plan(step)))
-        case "resume":
-            shell.send(Resume())
-        case "new":
-            shell.send(MasterDeclared(node_id=str(len(shell.old_tickets))))
-        case _:
-            pass
 
 
 @settings(max_examples=500, deadline=None)
-@given(st.lists(STEP, max_size=60), st.sampled_from(list(Fault)))
-def test_it_is_never_stuck_and_ends_well_or_idle(steps: list[object], fault: Fault) -> None:
-    shell = Shell(machine())
-    for step in steps:
-        play(shell, step)
-    event(shell.machine.phase.value)
-    # Whatever happened: if everything fails from now on it stands still soon, with a reason …
-    for _ in range(8 * (RETRIES + 1) * (LOADS + 2)):
-        if shell.machine.phase is Phase.IDLE or shell.machine.waits:
-            break
-        if shell.open:
-            shell.fail(fault)
+@given(
+    st.lists(st.sampled_from(ERRORS), max_size=40),
+    st.lists(ORDER, max_size=12),
+    st.lists(st.integers(1, END), max_size=8),
+    st.sampled_from(ERRORS),
+)
+def test_it_is_never_stuck_and_ends_in_sync_or_idle(
+    faults: list[TxLogError | None],
+    orders: list[Any],
+    ends: list[int],
+    always: TxLogError | None,
+) -> None:
+    replica = Copying(faults, sorted({*ends, END}))
+    replica.always = always
+    driven = ReplicaDriver(cast(Any, replica), lambda seconds: False)
+    for order in orders:
+        replica.steps = 0
+        heard = driven._heard
+        try:
+            match order:
+                case int():
+                    replica.snapshot = order
+                    driven.copy("told")
+                case (int(first), int(more)):
+                    heard = max(heard, min(first + more, END))
+                    driven.take(first, min(first + more, END))
+                case _:
+                    driven = ReplicaDriver(cast(Any, replica), lambda seconds: False)
+                    continue
+        except TxLogError:
+            event(driven.phase.value)
+            # A batch that fails of anything but the batch itself is the worker's to judge.
+            assert bool(driven.reason) is (driven.phase is Phase.IDLE)
+            driven = ReplicaDriver(cast(Any, replica), lambda seconds: False)
         else:
-            shell.wait()
-    assert shell.machine.phase is Phase.IDLE or shell.machine.waits
-    # … and when the faults are gone, it comes back.
-    shell.send(PlanTold(plan=Plan.REPLAY))
-    shell.send(Resume())
-    for _ in range(20 * END):
-        if not shell.open:
-            break
-        shell.succeed()
-    assert shell.machine.waits
-    assert shell.machine.next_deadline() is None
+            assert driven.phase is Phase.BASIC and not driven.reason
+            assert replica.position >= heard
+        assert replica.open == 0
+    # When the faults are gone, it comes back.
+    replica.faults, replica.always, replica.steps = [], None, 0
+    ReplicaDriver(cast(Any, replica), lambda seconds: False).take(1, END)
+    assert replica.position == END

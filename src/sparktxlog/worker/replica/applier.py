@@ -16,7 +16,6 @@ from dataclasses import dataclass, field, replace
 from time import monotonic, time_ns
 from typing import TYPE_CHECKING
 
-from sparktxlog.catchup.phases import Phase
 from sparktxlog.errors import ApplyError, ExpiredError, TransportError, TxLogError
 from sparktxlog.model.report import Recount, ReplayCost, ReplicaVerdict
 from sparktxlog.worker.apply.merging import applier_session
@@ -27,7 +26,7 @@ from sparktxlog.worker.copy.replica_copy import ReplicaCopy
 from sparktxlog.worker.repair.repairing import RepairOutcome, RepairWay, TableRepair
 from sparktxlog.worker.replica.driver_lock import lock_by_driver
 from sparktxlog.worker.replica.following import POLL_S, Follower
-from sparktxlog.worker.replica.recovery import ReplicaDriver
+from sparktxlog.worker.replica.recovery import Phase, ReplicaDriver
 from sparktxlog.worker.replica.replays import ReplayRecords
 from sparktxlog.worker.replica.replica import Replica, cost_of
 from sparktxlog.worker.replica.reports import Heartbeat, Reporter
@@ -295,7 +294,7 @@ class Applier:
 
     @property
     def stands_idle(self) -> bool:
-        """Whether the machine has judged its last failure, and stands still."""
+        """Whether the driver has judged its last failure, and stands still."""
         return self._driver.phase is Phase.IDLE
 
     @property

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from tests.unit.worker.repair.test_examining import DEFINITION
 
-from sparktxlog.catchup.replica_events import Fault
 from sparktxlog.errors import ApplyError, DiskFullError
 from sparktxlog.model.copying import Grant, OfferedFile, OfferedTable
 from sparktxlog.worker.apply.deltalog import LogVersion
@@ -22,7 +21,7 @@ from sparktxlog.worker.copy.copy_terms import CopyOptions, Fetched, Wanted
 from sparktxlog.worker.copy.fetch.tasks import FileTask
 from sparktxlog.worker.copy.layout import Way
 from sparktxlog.worker.copy.staging import Staging
-from sparktxlog.worker.replica.recovery import fault_of
+from sparktxlog.worker.replica.recovery import Fault, fault_of
 from sparktxlog.worker.replica.state import (
     PendingCopy,
     ReplicaDirectory,

@@ -6,18 +6,19 @@ from typing import Any, cast
 
 import pytest
 
-from sparktxlog.catchup.replica import Phase
 from sparktxlog.errors import (
     ApplyError,
+    DiskFullError,
     DivergedError,
     ExpiredError,
     LeaseGoneError,
     TransportError,
     TxLogError,
+    UnauthorizedError,
 )
 from sparktxlog.worker.copy.copy_terms import CopyOutcome
 from sparktxlog.worker.copy.replica_copy import ReplicaCopy
-from sparktxlog.worker.replica.recovery import ReplicaDriver
+from sparktxlog.worker.replica.recovery import TRANSITIONS, Phase, ReplicaDriver
 
 
 class Copy:
@@ -32,6 +33,7 @@ class Copy:
 
     def back_up(self) -> None:
         self.replica.done.append("back up")
+        self.replica.fail("back up")
 
     def request(self) -> int:
         self.replica.done.append("request")
@@ -43,8 +45,9 @@ class Copy:
         self.replica.fail("fetch")
 
     def restart(self) -> CopyOutcome:
-        self.replica.position = 40
-        return CopyOutcome(copy_id="c", donor="B", from_position=0, position=40)
+        self.replica.fail("restart")
+        self.replica.position = self.replica.snapshot
+        return CopyOutcome(copy_id="c", donor="B", from_position=0, position=self.replica.position)
 
     def fail(self, reason: str) -> None:
         self.replica.done.append("fail")
@@ -57,8 +60,13 @@ class Replica:
         self.position, self.may_copy = position, may_copy
         self.failures: dict[str, list[TxLogError]] = {}
         self.missing: tuple[int, int] | None = None
+        #: What is there after it.
+        self.rest: list[tuple[int, int]] = []
         self.done: list[str] = []
         self.outcomes: list[CopyOutcome | None] = []
+        self.pauses: list[float] = []
+        #: Where a copy ends.
+        self.snapshot = 40
 
     def fail(self, what: str) -> None:
         if self.failures.get(what):
@@ -74,7 +82,8 @@ class Replica:
         self.fail("ask")
         if self.missing is None:
             raise ExpiredError(f"the log no longer holds position {first}")
-        return self.missing
+        found, self.missing = self.missing, self.rest.pop(0) if self.rest else self.missing
+        return found
 
     def give_up(self, reason: str) -> None:
         self.done.append(f"give up: {reason}")
@@ -87,7 +96,11 @@ class Replica:
 
 
 def driver(replica: Replica) -> ReplicaDriver:
-    return ReplicaDriver(cast(Any, replica), lambda seconds: False)
+    def wait(seconds: float) -> bool:
+        replica.pauses.append(seconds)
+        return False
+
+    return ReplicaDriver(cast(Any, replica), wait)
 
 
 def test_what_follows_is_applied_and_what_is_here_already_is_dropped() -> None:
@@ -101,15 +114,16 @@ def test_what_follows_is_applied_and_what_is_here_already_is_dropped() -> None:
 def test_a_gap_is_asked_for_exactly() -> None:
     replica = Replica()
     replica.missing = (1, 6)
+    replica.rest = [(7, 9)]
     driver(replica).take(7, 9)
-    assert replica.done[:2] == ["ask 1-6", "apply 1-6"] and replica.position == 9
+    assert replica.done == ["ask 1-9", "apply 1-6", "ask 7-9", "apply 7-9"]
 
 
 def test_a_gap_that_the_log_no_longer_holds_needs_a_copy() -> None:
     replica = Replica()
     driven = driver(replica)
     driven.take(30, 35)
-    assert replica.done == ["ask 1-29", "back up", "request", "fetch 0", "fetch 1"]
+    assert replica.done == ["ask 1-35", "back up", "request", "fetch 0", "fetch 1"]
     assert replica.position == 40 and driven.phase is Phase.BASIC
     (outcome,) = replica.outcomes
     assert outcome is not None and outcome.donor == "B"
@@ -121,7 +135,7 @@ def test_a_range_that_does_not_come_is_asked_for_again_then_the_replica_is_idle(
     driven = driver(replica)
     with pytest.raises(TransportError):
         driven.take(7, 9)
-    assert replica.done == ["ask 1-6"] * 4
+    assert replica.done == ["ask 1-9"] * 4
     assert driven.phase is Phase.IDLE
 
 
@@ -165,12 +179,124 @@ def test_a_failed_chunk_begins_again_with_the_request() -> None:
     ]  # fmt: skip
 
 
-def test_a_refused_copy_leaves_the_replica_idle_until_it_is_asked_again() -> None:
+def test_a_refused_copy_leaves_the_replica_idle_and_another_driver_goes_on() -> None:
     replica = Replica()
     replica.failures["request"] = [ApplyError("no donor")]
     driven = driver(replica)
     with pytest.raises(ApplyError, match="no donor"):
         driven.copy("told")
     assert driven.phase is Phase.IDLE and replica.outcomes == [None]
-    driven.copy("told again")
-    assert replica.position == 40 and driven.phase is Phase.BASIC
+    assert driven.reason == "nothing to copy from: no donor"
+    with pytest.raises(ApplyError, match="stands still: nothing to copy from: no donor"):
+        driven.take(1, 5)
+    again = driver(replica)
+    again.copy("told again")
+    assert replica.position == 40 and again.phase is Phase.BASIC
+
+
+def test_errors_of_the_link_are_tried_again_with_growing_pauses() -> None:
+    replica = Replica()
+    replica.missing = (1, 6)
+    replica.failures["ask"] = [TransportError("link down") for _ in range(3)]
+    replica.failures["request"] = [TransportError("link down") for _ in range(3)]
+    driven = driver(replica)
+    driven.take(6, 6)
+    assert replica.pauses == [1.0, 2.0, 4.0]
+    driven.copy("told")
+    assert replica.pauses == [1.0, 2.0, 4.0] * 2
+    assert replica.done.count("back up") == 1 and replica.position == 40
+
+
+def test_a_worker_that_is_to_end_does_not_wait() -> None:
+    replica = Replica()
+    replica.failures["ask"] = [TransportError("link down")]
+    driven = ReplicaDriver(cast(Any, replica), lambda seconds: True)
+    with pytest.raises(TransportError, match="link down"):
+        driven.take(7, 9)
+    assert replica.done == ["ask 1-9"] and driven.phase is Phase.REQUEST
+
+
+def test_success_in_between_makes_all_attempts_good_again() -> None:
+    replica = Replica()
+    driven = driver(replica)
+    for end in (9, 18, 27):
+        replica.missing = (replica.position + 1, end)
+        replica.failures["ask"] = [TransportError("link down") for _ in range(3)]
+        driven.take(end, end)
+    assert (driven.phase, replica.position) == (Phase.BASIC, 27)
+
+
+def test_a_snapshot_behind_what_was_heard_of_requests_the_rest() -> None:
+    replica = Replica(50)
+    replica.snapshot, replica.missing = 30, (31, 50)
+    driver(replica).copy("told")
+    assert replica.done[-2:] == ["ask 31-50", "apply 31-50"]
+
+
+def test_without_a_backup_nothing_is_copied() -> None:
+    replica = Replica()
+    replica.failures["back up"] = [ApplyError("no room")]
+    driven = driver(replica)
+    with pytest.raises(ApplyError, match="no room"):
+        driven.copy("told")
+    assert replica.done == ["back up"]
+    assert driven.reason == "the old files are not kept: no room"
+
+
+def test_copies_that_fail_are_not_repeated_for_ever() -> None:
+    replica = Replica()
+    replica.failures["restart"] = [LeaseGoneError("file changed") for _ in range(9)]
+    driven = driver(replica)
+    with pytest.raises(LeaseGoneError):
+        driven.copy("told")
+    assert replica.done.count("request") == 4 and replica.pauses == []
+    assert driven.reason == "4 copies failed, the last one: file changed"
+
+
+def test_a_broken_link_pauses_before_the_fresh_grant() -> None:
+    replica = Replica()
+    replica.failures["fetch"] = [TransportError("broken") for _ in range(3)]
+    driver(replica).copy("told")
+    assert replica.pauses == [1.0, 2.0, 4.0] and replica.position == 40
+
+
+def test_a_copy_that_does_not_help_is_not_repeated_for_ever() -> None:
+    replica = Replica()
+    replica.snapshot, replica.missing = 10, (11, 50)
+    replica.failures["apply"] = [ApplyError("predicate fails") for _ in range(99)]
+    driven = driver(replica)
+    with pytest.raises(ApplyError, match="predicate fails"):
+        driven.take(1, 50)
+    assert replica.done.count("back up") == 3
+    assert driven.reason == "3 copies did not help: predicate fails"
+
+
+@pytest.mark.parametrize(
+    ("failing", "error"),
+    [
+        ("ask", UnauthorizedError("wrong token")),
+        ("fetch", DiskFullError("no space left")),
+        ("restart", DiskFullError("no space left")),
+    ],
+)
+def test_what_neither_replay_nor_copy_would_change_makes_it_idle_at_once(
+    failing: str, error: TxLogError
+) -> None:
+    replica = Replica()
+    replica.failures[failing] = [error]
+    driven = driver(replica)
+    with pytest.raises(type(error)):
+        driven.take(7, 9) if failing == "ask" else driven.copy("told")
+    assert (driven.phase, driven.reason, replica.pauses) == (Phase.IDLE, error.message, [])
+
+
+def test_what_a_donor_refuses_another_one_may_give() -> None:
+    replica = Replica()
+    replica.failures["fetch"] = [UnauthorizedError("another lease")]
+    driver(replica).copy("told")
+    assert replica.position == 40
+
+
+def test_every_phase_can_be_reached_and_all_but_the_last_left() -> None:
+    assert set(TRANSITIONS.values()) == set(Phase)
+    assert {start for start, _ in TRANSITIONS} == set(Phase) - {Phase.IDLE}
