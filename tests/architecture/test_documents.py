@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import typer
-from tests.architecture.source_tree import ROOT
+from tests.architecture.source_tree import ROOT, package_modules
 from tools.reference import PAGES
 from typer.testing import CliRunner
 
@@ -29,6 +29,18 @@ def test_generated_pages_are_up_to_date(path: Path) -> None:
 def test_every_setting_has_a_meaning() -> None:
     """A setting nobody can explain should not exist."""
     assert [s.key for s in SETTINGS if len(s.description) < 15] == []
+
+
+def test_every_setting_is_read() -> None:
+    """A setting is a field that some module outside `config` reads; `-file` ones are read there."""
+    sources = [m.text for m in package_modules() if m.room != "config"]
+    unread = [
+        setting.key
+        for setting in SETTINGS
+        if not setting.key.endswith("-file")
+        and not any(re.search(rf'\.{setting.attribute}\b|"{setting.key}"', t) for t in sources)
+    ]
+    assert unread == []
 
 
 def _shell_commands(text: str) -> list[str]:

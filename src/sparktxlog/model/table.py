@@ -31,7 +31,7 @@ class TableDefinition:
     keys: tuple[str, ...] = ()
     partition_by: tuple[str, ...] = ()
     deletion_vectors: bool = False
-    #: Transactions that touch the table are synchronous.
+    #: Reserved: always False. It stays in the encoding until the next wire version.
     is_sync: bool = False
     schema_version: int = 1
 
