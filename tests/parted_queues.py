@@ -29,14 +29,14 @@ from sparktxlog.errors import (
 from sparktxlog.model.operation import OP_COLUMN, POSITION_COLUMN, OperationKind
 from sparktxlog.model.table import Column, TableDefinition
 from sparktxlog.protocol.words.messages import QueueEntry, Rejection
-from sparktxlog.storage.front import SqliteFront
 from sparktxlog.storage.interfaces import (
     AppendQueue,
     PutRun,
 )
-from sparktxlog.storage.payloads import LocalPayloadStore
-from sparktxlog.storage.publishing import publish
-from sparktxlog.storage.queue_table import QueueTable
+from sparktxlog.storage.journal.journal import Journal
+from sparktxlog.storage.log_tables.queue_table import QueueTable
+from sparktxlog.storage.payloads.local_store import LocalPayloadStore
+from sparktxlog.storage.segments.publishing import publish
 
 LOG = "log of A and B"
 CITIES = TableDefinition(
@@ -134,7 +134,7 @@ class Node:
         self.payloads = LocalPayloadStore(self.config.payload_dir)
 
     def write(self, *writes: Any) -> None:
-        front = SqliteFront(self.data_dir, id_window=self.config.id_window)
+        front = Journal(self.data_dir, id_window=self.config.id_window)
         try:
             front.write(list(writes))
         finally:
@@ -166,7 +166,7 @@ class Node:
 
     def publish(self) -> None:
         """Publish the whole queue."""
-        front = SqliteFront(self.data_dir, id_window=self.config.id_window)
+        front = Journal(self.data_dir, id_window=self.config.id_window)
         try:
             marks = publish(
                 front.read_queue(0, 1_000, payloads=True),

@@ -40,7 +40,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "runtime": {
         "config", "protocol", "catchup", "codec", "storage", "supervision", "transport",
     },
-    "service": {"config", "codec", "runtime", "storage.interfaces"} | _EPOCHS,
+    "service": {
+        "config", "codec", "runtime", "storage.interfaces", "storage.payloads.payload_store",
+    } | _EPOCHS,
     "http": {"codec"},
     "worker": {
         "catchup", "codec", "http", "storage.durability", "storage.interfaces", "storage.lock",

@@ -10,7 +10,7 @@ from tests.storage_samples import parquet_bytes, staged_of
 
 from sparktxlog.errors import InvalidNameError, ManifestMismatchError, PayloadStoreError
 from sparktxlog.storage.memory import MemoryPayloadStore
-from sparktxlog.storage.payloads import LocalPayloadStore
+from sparktxlog.storage.payloads.local_store import LocalPayloadStore
 
 NAME = "0a0a/orders/part-0.parquet"
 Store = LocalPayloadStore | MemoryPayloadStore

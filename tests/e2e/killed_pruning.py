@@ -15,11 +15,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from sparktxlog.cli import serve
-from sparktxlog.storage import front_expiry
-from sparktxlog.storage.delta_table import LogTable
-from sparktxlog.storage.front import SqliteFront
 from sparktxlog.storage.interfaces import DropExpired, ExpireLog
-from sparktxlog.storage.payload_expiry import PayloadExpiry
+from sparktxlog.storage.journal import log_expiry
+from sparktxlog.storage.journal.journal import Journal
+from sparktxlog.storage.log_tables.log_table import LogTable
+from sparktxlog.storage.payloads.payload_expiry import PayloadExpiry
 
 
 def die() -> None:
@@ -42,7 +42,7 @@ def dying_after(function: Callable[..., Any], when: Callable[..., bool]) -> Call
 def writes_a(kind: type) -> Callable[..., bool]:
     """Return whether the front is told such a write."""
 
-    def told(_: SqliteFront, writes: Sequence[Any]) -> bool:
+    def told(_: Journal, writes: Sequence[Any]) -> bool:
         return any(isinstance(write, kind) for write in writes)
 
     return told
@@ -53,12 +53,12 @@ def main(config: str, point: str, *settings: str) -> int:
     always = lambda *_: True
     has_removed = lambda _, actions, *rest: not any(hasattr(a, "stats") for a in actions)
     replaced: dict[str, tuple[Any, str, Callable[..., bool]]] = {
-        "expired": (SqliteFront, "write", writes_a(ExpireLog)),
+        "expired": (Journal, "write", writes_a(ExpireLog)),
         "files": (PayloadExpiry, "remove", lambda _, files: bool(files)),
-        "dropped": (SqliteFront, "write", writes_a(DropExpired)),
+        "dropped": (Journal, "write", writes_a(DropExpired)),
         "commit": (LogTable, "_commit", has_removed),
         "vacuumed": (LogTable, "_vacuum", always),
-        "shrunk": (front_expiry, "shrink", always),
+        "shrunk": (log_expiry, "shrink", always),
     }
     owner, name, when = replaced[point]
     setattr(owner, name, dying_after(getattr(owner, name), when))

@@ -32,7 +32,7 @@ from tests.node_processes import (
 from sparktxlog import Client
 from sparktxlog.model.operation import OP_COLUMN, POSITION_COLUMN
 from sparktxlog.runtime.membership.joining import JoinOrder, keep_order
-from sparktxlog.storage.front import SqliteFront
+from sparktxlog.storage.journal.journal import Journal
 
 pytestmark = [pytest.mark.e2e, pytest.mark.faults]
 
@@ -322,7 +322,7 @@ def test_a_node_of_another_history_stops_before_a_snapshot_replaces_it(two: Clus
     two.stop()
     # B was told that it is too far behind, and then A lost what B has.
     told_to = JoinOrder(lineage=ended["lineage"], incarnation=1, behind=True, log=log)
-    front = SqliteFront(b.directory / "B")
+    front = Journal(b.directory / "B")
     front.write([keep_order(told_to)])
     front.close()
     put_image_back(a)

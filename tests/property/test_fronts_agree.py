@@ -17,21 +17,20 @@ from sparktxlog.protocol.words.balloting import BallotState
 from sparktxlog.protocol.words.messages import QueueEntry
 from sparktxlog.protocol.words.recovery import NoOlderIds
 from sparktxlog.protocol.words.view import Ballot, Seat, View
-from sparktxlog.storage.front import SqliteFront
 from sparktxlog.storage.interfaces import (
     AppendQueue,
     ForgetPayloads,
-    Front,
-    FrontSnapshot,
     MarkPublished,
     PutBallot,
     PutRestamp,
     PutRun,
     PutView,
-    ResetFront,
+    QueueSnapshot,
+    ResetJournal,
     Segment,
     Write,
 )
+from sparktxlog.storage.journal.journal import Journal
 from sparktxlog.storage.memory import MemoryFront
 
 OWN = NodeId("a")
@@ -54,14 +53,14 @@ class History:
         #: All runs ever made.
         self.runs: list[PutRun] = []
 
-    def step(self, snapshot: FrontSnapshot) -> list[Write]:
+    def step(self, snapshot: QueueSnapshot) -> list[Write]:
         """Return the next write."""
         kinds = ["run"] * 6 + ["order"] * 5 + ["publish"] * 3 + ["forget"] * 3
         kind = self.random.choice([*kinds, "view", "view", "ballot", "reset", "wrong"])
         made: list[Write] = getattr(self, f"_{kind}")(snapshot)
         return made
 
-    def _run(self, snapshot: FrontSnapshot) -> list[Write]:
+    def _run(self, snapshot: QueueSnapshot) -> list[Write]:
         origin, n = self.random.choice("aabc"), self.random.choice([1, 2, 70])
         self.ts += 1
         run = run_of(
@@ -75,7 +74,7 @@ class History:
         self.runs.append(run)
         return [run, run] if self.random.random() < 0.2 else [run]
 
-    def _order(self, snapshot: FrontSnapshot) -> list[Write]:
+    def _order(self, snapshot: QueueSnapshot) -> list[Write]:
         count = self.random.randint(0, len(self.waiting))
         taken, self.waiting = self.waiting[:count], self.waiting[count:]
         if not taken:
@@ -89,7 +88,7 @@ class History:
         self.entries.extend(entries)
         return [AppendQueue(entries=entries, ordered_at=self.ts)]
 
-    def _publish(self, snapshot: FrontSnapshot) -> list[Write]:
+    def _publish(self, snapshot: QueueSnapshot) -> list[Write]:
         behind = [entry for entry in self.entries if entry.end > self.published]
         if not behind:
             return []
@@ -101,7 +100,7 @@ class History:
         self.published = entry.end
         return [MarkPublished(position=entry.end, version=1, segment=segment)]
 
-    def _forget(self, snapshot: FrontSnapshot) -> list[Write]:
+    def _forget(self, snapshot: QueueSnapshot) -> list[Write]:
         end = self.published + 5
         spare = self.random.choice([None, self.random.randint(0, end)])
         return [
@@ -112,7 +111,7 @@ class History:
             )
         ]
 
-    def _view(self, snapshot: FrontSnapshot) -> list[Write]:
+    def _view(self, snapshot: QueueSnapshot) -> list[Write]:
         self.epoch += 1
         own, writes = [], []
         for run in self.waiting:
@@ -130,11 +129,11 @@ class History:
         )  # fmt: skip
         return [PutView(view=view, node_id=OWN, incarnation=self.incarnation), *writes]
 
-    def _ballot(self, snapshot: FrontSnapshot) -> list[Write]:
+    def _ballot(self, snapshot: QueueSnapshot) -> list[Write]:
         ballot = Ballot(number=self.random.randint(1, 9), node="b")
         return [PutBallot(state=BallotState(epoch=self.epoch, promised=ballot))]
 
-    def _reset(self, snapshot: FrontSnapshot) -> list[Write]:
+    def _reset(self, snapshot: QueueSnapshot) -> list[Write]:
         """Go back to what was published, as a node does that a copy of itself is given to."""
         if snapshot.position < (self.entries[-1].end if self.entries else 0):
             self.incarnation += 1
@@ -146,9 +145,9 @@ class History:
         self.next = {origin: marks.get(origin, 0) + 1 for origin in "abc"}
         if self.waiting:
             self.next["a"] = self.waiting[-1].header.last + 1
-        return [ResetFront(snapshot=snapshot, node_id=OWN, incarnation=self.incarnation)]
+        return [ResetJournal(snapshot=snapshot, node_id=OWN, incarnation=self.incarnation)]
 
-    def _wrong(self, snapshot: FrontSnapshot) -> list[Write]:
+    def _wrong(self, snapshot: QueueSnapshot) -> list[Write]:
         header = run_of(seq=9_999_999).header
         return [PutBallot(state=BallotState(epoch=77)), PutRestamp(header=header)]
 
@@ -158,7 +157,7 @@ def joined(pieces: Sequence[tuple[int, bytes]], window: int, end: int) -> tuple[
     return end, ids
 
 
-def seen(front: Front, runs: Sequence[PutRun], window: int) -> dict[str, Any]:
+def seen(front: Journal, runs: Sequence[PutRun], window: int) -> dict[str, Any]:
     """Return everything that a node can learn from a front."""
     state = front.load(window)
     core = state.core
@@ -195,8 +194,8 @@ def seen(front: Front, runs: Sequence[PutRun], window: int) -> dict[str, Any]:
 def test_both_forms_say_the_same_through_any_history(tmp_path: Path, seed: int) -> None:
     window = 200
     history = History(seed)
-    sqlite: Front = SqliteFront(tmp_path, id_window=window)
-    memory: Front = MemoryFront(id_window=window)
+    sqlite: Journal = Journal(tmp_path, id_window=window)
+    memory: Journal = MemoryFront(id_window=window)
     for number in range(120):
         writes = history.step(memory.read_snapshot())
         outcomes = []
@@ -212,7 +211,7 @@ def test_both_forms_say_the_same_through_any_history(tmp_path: Path, seed: int) 
         ), writes
         if number % 7 == 0:
             sqlite.close()
-            sqlite = SqliteFront(tmp_path, id_window=window)
+            sqlite = Journal(tmp_path, id_window=window)
         if number % 5 == 0:
             assert seen(sqlite, history.runs, window) == seen(memory, history.runs, window)
     assert history.epoch > 3

@@ -17,7 +17,7 @@ from tests.node_processes import TABLE, NodeProcess, append, free_ports, wait_un
 from sparktxlog.model.copying import CatchUpKind, Transfer
 from sparktxlog.model.report import TableState, WorkerReport
 from sparktxlog.model.signature import TableSignature
-from sparktxlog.storage.schemas import TRANSFERS
+from sparktxlog.storage.log_tables.log_schemas import TRANSFERS
 
 _JSON = {"content-type": "application/json"}
 

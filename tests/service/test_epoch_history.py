@@ -14,7 +14,7 @@ from tests.node_processes import HttpProblem, NodeProcess, call, free_ports, wai
 from tests.service.local_nodes import cluster, until
 
 from sparktxlog.runtime.running import RunningNode
-from sparktxlog.storage.schemas import EPOCHS
+from sparktxlog.storage.log_tables.log_schemas import EPOCHS
 
 
 def rows_of(data: Path) -> list[dict[str, Any]]:

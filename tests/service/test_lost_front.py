@@ -25,8 +25,8 @@ from sparktxlog.protocol.words.phases import Phase
 from sparktxlog.runtime.membership.joining import StartAgainError
 from sparktxlog.runtime.running import RunningNode
 from sparktxlog.runtime.wiring import build_node
-from sparktxlog.storage.front import FRONT_NAME as FRONT
-from sparktxlog.storage.front import SqliteFront
+from sparktxlog.storage.journal.journal import JOURNAL_NAME as FRONT
+from sparktxlog.storage.journal.journal import Journal
 
 
 def alone(directory: Path) -> NodeConfig:
@@ -186,7 +186,7 @@ def test_a_log_without_its_database_is_not_thrown_away(tmp_path: Path) -> None:
     log = tmp_path / f"{FRONT}-wal"
     log.write_bytes(b"pages")
     with pytest.raises(FrontLostError, match="its write-ahead log"):
-        SqliteFront(tmp_path)
+        Journal(tmp_path)
     assert log.read_bytes() == b"pages"
 
 

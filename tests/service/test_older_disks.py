@@ -23,8 +23,8 @@ from sparktxlog.protocol.words.phases import Phase
 from sparktxlog.protocol.words.view import Seat, View
 from sparktxlog.runtime.membership.joining import JoinOrder, StartAgainError, keep_order
 from sparktxlog.runtime.running import RunningNode
-from sparktxlog.storage.front import SqliteFront
 from sparktxlog.storage.interfaces import PutView
+from sparktxlog.storage.journal.journal import Journal
 
 QUICK = {"eviction": "auto", "suspect_timeout": 1.0, "start_timeout": 1.0}
 
@@ -184,7 +184,7 @@ def test_two_decisions_for_one_epoch_stop_both(tmp_path: Path, later: int) -> No
             for number, name in enumerate("AB"):
                 config = made.configs[name]
                 config.data_dir.mkdir(parents=True)
-                front = SqliteFront(config.data_dir)
+                front = Journal(config.data_dir)
                 view = replace(decided(made.ports, name), lineage=config.lineage)
                 front.write([PutView(view=view, node_id=NodeId(name), incarnation=1)])
                 front.close()
@@ -192,7 +192,7 @@ def test_two_decisions_for_one_epoch_stop_both(tmp_path: Path, later: int) -> No
                     await made.start(name)
                     await until(lambda: made.nodes["A"].parts.epochs.history.latest(1))
                     await made.stop(name)
-                    front = SqliteFront(config.data_dir)
+                    front = Journal(config.data_dir)
                     view = replace(view, epoch=3)
                     front.write([PutView(view=view, node_id=NodeId(name), incarnation=1)])
                     front.close()
@@ -253,7 +253,7 @@ def test_of_two_equal_masters_one_with_an_older_disk_is_admitted_after_force(
             epochs = made.nodes["A"].parts.epochs
             if when == "it was told to join":
                 order = JoinOrder(lineage=made.configs["A"].lineage, incarnation=2)
-                front = SqliteFront(made.configs["B"].data_dir)
+                front = Journal(made.configs["B"].data_dir)
                 front.write([keep_order(order)])
                 front.close()
             elif when == "it asks to join":

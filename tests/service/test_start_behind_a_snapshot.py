@@ -22,8 +22,8 @@ from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import OperationKind
 from sparktxlog.model.receipt import Level
 from sparktxlog.runtime.running import RunningNode
-from sparktxlog.storage.front import SqliteFront
-from sparktxlog.storage.interfaces import ResetFront
+from sparktxlog.storage.interfaces import ResetJournal
+from sparktxlog.storage.journal.journal import Journal
 
 
 def free_ports(names: str) -> dict[str, int]:
@@ -93,19 +93,19 @@ async def run_both(
 def test_a_reset_node_goes_on(tmp_path: Path) -> None:
     ports = free_ports("AB")
     end = asyncio.run(run_both(tmp_path, ports, range(20), create=True))
-    giver = SqliteFront(tmp_path / "A")
+    giver = Journal(tmp_path / "A")
     giver.load(1_000_000)
     snapshot = giver.read_snapshot()
     giver.close()
     assert snapshot.position == end
-    front = SqliteFront(tmp_path / "B")
+    front = Journal(tmp_path / "B")
     front.load(1_000_000)
-    front.write([ResetFront(snapshot=snapshot, node_id=NodeId("B"))])
+    front.write([ResetJournal(snapshot=snapshot, node_id=NodeId("B"))])
     front.close()
 
     later = asyncio.run(run_both(tmp_path, ports, range(20, 30)))
     assert later == end + 10
-    front = SqliteFront(tmp_path / "B")
+    front = Journal(tmp_path / "B")
     assert front.read_segments(end, 100)[-1].last == later
     assert front.load(1_000_000).kept_after == end
     front.close()

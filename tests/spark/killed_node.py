@@ -16,10 +16,10 @@ from typing import Any
 from sparktxlog.cli import serve
 from sparktxlog.runtime.commit import fetching
 from sparktxlog.runtime.log import publisher
-from sparktxlog.storage.front import SqliteFront
 from sparktxlog.storage.interfaces import MarkPublished, PutRun
-from sparktxlog.storage.payloads import LocalPayloadStore
-from sparktxlog.storage.queue_table import QueueTable
+from sparktxlog.storage.journal.journal import Journal
+from sparktxlog.storage.log_tables.queue_table import QueueTable
+from sparktxlog.storage.payloads.local_store import LocalPayloadStore
 
 
 def die() -> None:
@@ -38,11 +38,11 @@ def dying_after(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def dying_write(own: str, point: str) -> Callable[[SqliteFront, Sequence[Any]], None]:
+def dying_write(own: str, point: str) -> Callable[[Journal, Sequence[Any]], None]:
     """Return a front's `write` that dies beside the writes of its point."""
-    write = SqliteFront.write
+    write = Journal.write
 
-    def call(self: SqliteFront, writes: Sequence[Any]) -> None:
+    def call(self: Journal, writes: Sequence[Any]) -> None:
         foreign = any(isinstance(w, PutRun) and w.header.origin != own for w in writes)
         published = any(isinstance(w, MarkPublished) for w in writes)
         if point == "before" and foreign:
@@ -66,7 +66,7 @@ def main(config: str, point: str) -> int:
         receive = dying_after(LocalPayloadStore.receive)
         LocalPayloadStore.receive = receive  # type: ignore[method-assign]
     else:
-        SqliteFront.write = dying_write("B", point)  # type: ignore[method-assign]
+        Journal.write = dying_write("B", point)  # type: ignore[method-assign]
     assert publisher.publish  # the publisher calls what was replaced above
     return serve.main(["--config", config])
 

@@ -47,7 +47,8 @@ from sparktxlog.runtime.log.pruning import Maintenance
 from sparktxlog.runtime.membership.epochs import Epochs, duty_master
 from sparktxlog.runtime.parts import Parts
 from sparktxlog.runtime.worker_token import worker_token_file
-from sparktxlog.storage.interfaces import OlderIdsFound, PayloadStore, Segment, StoredEntry
+from sparktxlog.storage.interfaces import OlderIdsFound, Segment, StoredEntry
+from sparktxlog.storage.payloads.payload_store import PayloadStore
 
 _log = structlog.get_logger("sparktxlog.node")
 

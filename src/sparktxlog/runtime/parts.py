@@ -41,7 +41,9 @@ from sparktxlog.runtime.membership.members import Membership
 from sparktxlog.runtime.metrics import Metrics
 from sparktxlog.runtime.progress import Progress
 from sparktxlog.runtime.settings import RunTimeSettings
-from sparktxlog.storage.interfaces import ForgetPayloads, Front, PayloadStore, Write
+from sparktxlog.storage.interfaces import ForgetPayloads, Write
+from sparktxlog.storage.journal.journal import Journal
+from sparktxlog.storage.payloads.payload_store import PayloadStore
 from sparktxlog.supervision import Supervisor
 from sparktxlog.transport.greeting import Greeter
 from sparktxlog.transport.peers import PeerLink
@@ -58,7 +60,7 @@ class Parts:
 
     config: NodeConfig
     instance: str
-    front: Front
+    front: Journal
     payloads: PayloadStore
     clock: Clock
     master: Master

@@ -64,9 +64,9 @@ from sparktxlog.runtime.parts import Parts
 from sparktxlog.runtime.progress import Progress
 from sparktxlog.runtime.running import RunningNode
 from sparktxlog.runtime.settings import RunTimeSettings
-from sparktxlog.storage.front import PRIVATE, SqliteFront
-from sparktxlog.storage.interfaces import Front, FrontState, PutValue, Write
-from sparktxlog.storage.payloads import LocalPayloadStore
+from sparktxlog.storage.interfaces import JournalState, PutValue, Write
+from sparktxlog.storage.journal.journal import PRIVATE, Journal
+from sparktxlog.storage.payloads.local_store import LocalPayloadStore
 from sparktxlog.supervision import Supervisor
 from sparktxlog.transport.addresses import AddressCheck, check_interval_s, found_addresses
 from sparktxlog.transport.exchange import OpenSession, open_session
@@ -92,7 +92,7 @@ def build_node(config: NodeConfig, session: OpenSession = open_session) -> Runni
         CorruptLogError: The front is damaged.
     """
     config.data_dir.mkdir(PRIVATE, parents=True, exist_ok=True)
-    front = SqliteFront(
+    front = Journal(
         config.data_dir, id_window=config.id_window, id_window_us=int(config.id_window_time * _US)
     )
     try:
@@ -105,11 +105,11 @@ def build_node(config: NodeConfig, session: OpenSession = open_session) -> Runni
 class _Builder:
     """Wires one node; attributes are the parts that others refer to."""
 
-    def __init__(self, config: NodeConfig, front: Front, session: OpenSession) -> None:
+    def __init__(self, config: NodeConfig, front: Journal, session: OpenSession) -> None:
         self.front = front
         self.session = session
         self.loop = asyncio.get_running_loop()
-        self.state: FrontState = front.load(1 if config.is_witness else config.id_window)
+        self.state: JournalState = front.load(1 if config.is_witness else config.id_window)
         self.order = join_order(self.state.values)
         if self.order is not None:
             front.write(begin_as_another(config.node_id, self.order.incarnation, self.state, front))

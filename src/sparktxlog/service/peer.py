@@ -31,7 +31,7 @@ from sparktxlog.runtime.peering import Peering
 from sparktxlog.service.listener import HEAD_S
 from sparktxlog.service.problems import problem_response
 from sparktxlog.service.queries import whole
-from sparktxlog.storage.interfaces import PayloadStore
+from sparktxlog.storage.payloads.payload_store import PayloadStore
 
 _BINARY = "application/msgpack"
 _RUN = "application/vnd.sparktxlog.run"

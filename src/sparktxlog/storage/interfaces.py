@@ -1,10 +1,10 @@
-"""Interfaces of the storage room; each has a durable and a memory form behind one test suite."""
+"""Values of the storage room: writes of the journal, segments, snapshots."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import StagedFile
@@ -85,7 +85,7 @@ class PutRestamp:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ResetFront:
+class ResetJournal:
     """Go on behind a snapshot: the queue, and all that was made of it, is replaced (P21).
 
     Incoming runs go, but for those of `node_id` under its incarnation behind the snapshot's
@@ -93,7 +93,7 @@ class ResetFront:
     counts as published and expired.  **After calling** start the node anew.
     """
 
-    snapshot: FrontSnapshot
+    snapshot: QueueSnapshot
     #: This node, and its incarnation from now on: None = as before, higher after a lost disk.
     node_id: NodeId
     incarnation: int | None = None
@@ -151,7 +151,7 @@ class DropExpired:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShrinkFront:
+class ShrinkJournal:
     """Give space that is free inside the front back to the disk."""
 
     #: Less than so many free bytes are kept for later writes.
@@ -174,13 +174,13 @@ Write = (
     | PutBallot
     | PutView
     | PutRestamp
-    | ResetFront
+    | ResetJournal
     | AppendQueue
     | MarkPublished
     | ForgetPayloads
     | ExpireLog
     | DropExpired
-    | ShrinkFront
+    | ShrinkJournal
     | PutValue
 )
 
@@ -301,7 +301,7 @@ class IdPieces(Sequence[tuple[int, bytes]]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FrontSnapshot:
+class QueueSnapshot:
     """The queue at a run end, without the runs before it: enough to go on there (P21).
 
     Taken at the end of what is published.  It travels as a file (`snapshots`).
@@ -325,7 +325,7 @@ class FrontSnapshot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FrontState:
+class JournalState:
     """What the node needs at start beside the core's state."""
 
     core: RecoveredState
@@ -347,116 +347,3 @@ class OlderIdsFound:
     end: int = 0
     #: Index of the id → (position where it stands first, whether it was rejected there).
     found: dict[int, tuple[int, bool]] = field(default_factory=dict)
-
-
-class Front(Protocol):
-    """Durable state of the protocol.  Not thread safe but for `read_*`, which may run elsewhere."""
-
-    def load(self, id_window: int) -> FrontState:
-        """Read the state at start."""
-
-    def write(self, writes: Sequence[Write]) -> None:
-        """Make all writes durable, atomically: one transaction, one fsync.
-
-        Raises:
-            DiskFullError: Nothing of it was kept (definite).
-            StorageError: State unknown: the node must stop and restart (not definite).
-        """
-
-    def read_payload(self, origin: str, incarnation: int, seq: int) -> bytes | None:
-        """Return the payload container of the run that starts at `seq`, None if not held."""
-
-    def read_announced(self, digest: bytes) -> bytes | None:
-        """Return the payload container of an own unstamped run."""
-
-    def read_queue(self, after: int, limit_runs: int, *, payloads: bool) -> list[StoredEntry]:
-        """Return queue entries that start after position `after`, ascending.
-
-        Raises:
-            ExpiredError: `after` lies before what the front keeps (definite).
-        """
-
-    def read_entry_at(self, position: int) -> StoredEntry | None:
-        """Return the entry that holds `position`, without payload."""
-
-    def read_hash_at(self, position: int) -> bytes | None:
-        """Return the chain hash at a run end, None if no run ends at `position`.
-
-        Of what lies behind the id window only the ends of published segments are known.
-
-        Raises:
-            ExpiredError: The hash at `position` is not known any more (definite).
-        """
-
-    def read_segments(self, after: int, limit: int) -> list[Segment]:
-        """Return published segments that end after position `after`, ascending.
-
-        Raises:
-            ExpiredError: `after` lies before what the front keeps (definite).
-        """
-
-    def read_extent(self) -> LogExtent:
-        """Return what of the log is kept, and how large it is."""
-
-    def read_cuts(self, after: int, limit: int) -> list[SegmentCut]:
-        """Return places behind position `after` where the log may be cut, ascending."""
-
-    def read_expired(self, limit: int) -> list[Segment]:
-        """Return expired segments that `DropExpired` has not named yet, ascending."""
-
-    def read_snapshot(self) -> FrontSnapshot:
-        """Return the queue at the end of what is published."""
-
-    def read_created(self, first: int, last: int) -> set[tuple[int, str]]:
-        """Return position and name of the tables created from position `first` to `last`."""
-
-    def read_waiting_payloads(self) -> list[bytes]:
-        """Return the payload containers of unpublished runs that may name staged files."""
-
-    def find_transaction(self, transaction_id: bytes) -> tuple[RunHeader, int] | None:
-        """Return header and index of a transaction that waits in the incoming queue."""
-
-    def find_withdrawn(self, transaction_id: bytes) -> tuple[str, str] | None:
-        """Return code and text of what a transaction was rejected for that never got a stamp."""
-
-    @property
-    def filed_ids(self) -> int:
-        """Last position whose id is among those of old positions, 0 = none is."""
-        ...
-
-    def older_ids(self, ids: bytes) -> OlderIdsFound:
-        """Look 16-byte ids up among those of old positions; may block, from any thread."""
-
-    def size_bytes(self) -> int:
-        """Bytes on disk."""
-
-    def close(self) -> None:
-        """Release lock and files."""
-
-
-class PayloadStore(Protocol):
-    """Staged and published files, named relative to one root that node and executors share."""
-
-    def path(self, relative: str) -> str:
-        """Return the absolute path of a checked relative name; the file need not exist.
-
-        Raises:
-            InvalidNameError: It would leave the root (definite).
-        """
-
-    def verify(self, file: StagedFile) -> None:
-        """Check existence, size and digest, then fsync file and directory.
-
-        Raises:
-            PayloadStoreError: No such file: node and executors see different stores (definite).
-            ManifestMismatchError: Size, rows or digest differ (definite).
-        """
-
-    def has(self, file: StagedFile) -> bool:
-        """Return whether the file was verified here before or stands here with its size."""
-
-    def receive(self, file: StagedFile, chunks: Iterable[bytes], offset: int = 0) -> None:
-        """Write, verify, fsync and put in place a file fetched from a peer; resumes at offset."""
-
-    def received_bytes(self, file: StagedFile) -> int:
-        """Return how much of a broken-off transfer is here, to resume there."""

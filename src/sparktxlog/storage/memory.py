@@ -29,17 +29,13 @@ from sparktxlog.protocol.words.balloting import BallotState
 from sparktxlog.protocol.words.messages import MergeBase, QueueEntry, RunHeader
 from sparktxlog.protocol.words.recovery import RecoveredAnnouncement, RecoveredRun, RecoveredState
 from sparktxlog.protocol.words.view import View
-from sparktxlog.storage.front_epochs import check_own, check_restamp, check_snapshot, newer_view
-from sparktxlog.storage.front_expiry import cut_of, published_hash
-from sparktxlog.storage.front_forgetting import held_bytes_of
 from sparktxlog.storage.interfaces import (
     AppendQueue,
     DropAnnouncement,
     DropExpired,
     ExpireLog,
     ForgetPayloads,
-    FrontSnapshot,
-    FrontState,
+    JournalState,
     LogExtent,
     MarkPublished,
     OlderIdsFound,
@@ -50,18 +46,27 @@ from sparktxlog.storage.interfaces import (
     PutRun,
     PutValue,
     PutView,
-    ResetFront,
+    QueueSnapshot,
+    ResetJournal,
     Segment,
     SegmentCut,
-    ShrinkFront,
+    ShrinkJournal,
     StoredEntry,
     Write,
 )
-from sparktxlog.storage.waiting import RunKey, WaitingIds, run_key
+from sparktxlog.storage.journal.epoch_changes import (
+    check_own,
+    check_restamp,
+    check_snapshot,
+    newer_view,
+)
+from sparktxlog.storage.journal.forgetting import held_bytes_of
+from sparktxlog.storage.journal.log_expiry import cut_of, published_hash
+from sparktxlog.storage.journal.waiting_ids import RunKey, WaitingIds, run_key
 
 
 class MemoryFront:
-    """`Front` without a disk."""
+    """`Journal` without a disk."""
 
     def __init__(self, *, id_window: int = 1_000_000) -> None:
         self._id_window = id_window
@@ -90,7 +95,7 @@ class MemoryFront:
         #: Ids before the first queue entry, as a snapshot brought them.
         self._recent: list[tuple[int, bytes]] = []
 
-    def load(self, id_window: int) -> FrontState:
+    def load(self, id_window: int) -> JournalState:
         """Read the state at start."""
         self._id_window = id_window
         base = MergeBase()
@@ -125,7 +130,7 @@ class MemoryFront:
                 if rejection.first is not None and stored.entry.position > base.position - id_window
             ],
         )
-        return FrontState(
+        return JournalState(
             core=core,
             incarnation=self._incarnation,
             published=self._published,
@@ -183,7 +188,7 @@ class MemoryFront:
                 self._drop_incoming(write.node_id, write.incarnation, 0)
             case PutRestamp():
                 self._restamp(write.header)
-            case ResetFront():
+            case ResetJournal():
                 self._reset(write)
             case MarkPublished():
                 self._mark_published(write)
@@ -194,7 +199,7 @@ class MemoryFront:
             case DropExpired():
                 gone = min(write.position, self._kept_after)
                 self._segments = [s for s in self._segments if s.last > gone]
-            case ShrinkFront():
+            case ShrinkJournal():
                 pass
             case PutValue():
                 self._values[write.name] = write.value
@@ -248,7 +253,7 @@ class MemoryFront:
                 self._waiting.remove(header, ids)
                 del self._incoming[key], self._payloads[key]
 
-    def _reset(self, write: ResetFront) -> None:
+    def _reset(self, write: ResetJournal) -> None:
         snapshot, position = write.snapshot, write.snapshot.position
         check_snapshot(snapshot)
         check_own(write, self._incarnation, self._watermarks.get(write.node_id, 0))
@@ -393,18 +398,18 @@ class MemoryFront:
         """Return expired segments that `DropExpired` has not named yet, ascending."""
         return [segment for segment in self._segments if segment.last <= self._kept_after][:limit]
 
-    def read_snapshot(self) -> FrontSnapshot:
+    def read_snapshot(self) -> QueueSnapshot:
         """Return the queue at the end of what is published."""
         position = self._published
         if not position:
-            return FrontSnapshot(view=self._view)
+            return QueueSnapshot(view=self._view)
         last = self.read_entry_at(position)
         if last is None or last.entry.end != position:
             raise ExpiredError(f"the run that ends at {position} is gone", kept_after=position)
         watermarks = dict(self._watermarks)
         for stored in reversed(self._queue[bisect_right(self._starts, position) :]):
             watermarks[stored.entry.header.origin] = stored.entry.header.seq - 1
-        return FrontSnapshot(
+        return QueueSnapshot(
             last=last,
             watermarks={origin: seq for origin, seq in watermarks.items() if seq},
             tables=tuple(

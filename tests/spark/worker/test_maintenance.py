@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from tests.worker_log import LogBuilder, MemoryLog, table
 
 from sparktxlog.errors import InvalidRequestError
-from sparktxlog.storage.pins import Pins
+from sparktxlog.storage.copies.pins import Pins
 from sparktxlog.worker.replica.applier import Applier
 from sparktxlog.worker.replica.maintenance import Upkeep, describe, maintain_replica
 from sparktxlog.worker.replica.state import ReplicaDirectory, read_state

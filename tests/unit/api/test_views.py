@@ -13,7 +13,7 @@ from sparktxlog.api.views import VIEWS, view
 from sparktxlog.errors import CommitStateUnknownError, InvalidRequestError, SchemaMismatchError
 from sparktxlog.model.copying import CatchUpKind, Transfer
 from sparktxlog.model.epoch import EpochRecord, QueueEnd, RosterSeat
-from sparktxlog.storage.schemas import LOG_TABLES
+from sparktxlog.storage.log_tables.log_schemas import LOG_TABLES
 
 STATUS: dict[str, Any] = {
     "node_id": "A",

@@ -22,8 +22,8 @@ from sparktxlog.model.operation import Block, OperationKind, RunManifest, Staged
 from sparktxlog.model.table import Column, TableDefinition
 from sparktxlog.protocol.words.messages import QueueEntry
 from sparktxlog.protocol.words.versions import NEWEST, OLDEST
-from sparktxlog.storage.interfaces import FrontSnapshot, StoredEntry
-from sparktxlog.storage.snapshots import decode_whole, encode_whole
+from sparktxlog.storage.interfaces import QueueSnapshot, StoredEntry
+from sparktxlog.storage.journal.snapshot_files import decode_whole, encode_whole
 
 _DIRECTORY = Path(__file__).parent / "golden"
 _MANIFEST = RunManifest(
@@ -35,7 +35,7 @@ _MANIFEST = RunManifest(
               files=(StagedFile(path="p/x", size_bytes=1 << 40, rows=3, digest="d"),)),
     ),
 )  # fmt: skip
-_SNAPSHOT = FrontSnapshot(
+_SNAPSHOT = QueueSnapshot(
     last=StoredEntry(
         entry=QueueEntry(position=1, header=HEADER, previous_hash=bytes(32), chain_hash=b"h" * 32),
         ids=b"i" * 16, ordered_at=5, payload=None,

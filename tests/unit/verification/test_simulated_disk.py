@@ -12,9 +12,9 @@ import pytest
 from tests.verification.nodes.disk import Disks, Failure, SimulatedDisk, die_inside, tear
 
 from sparktxlog.errors import DiskFullError, StorageError
-from sparktxlog.storage.front import FRONT_NAME, SqliteFront
 from sparktxlog.storage.interfaces import PutValue
-from sparktxlog.storage.payloads import INCOMING
+from sparktxlog.storage.journal.journal import JOURNAL_NAME, Journal
+from sparktxlog.storage.payloads.local_store import INCOMING
 
 
 def sync(disk: SimulatedDisk, path: Path) -> None:
@@ -23,18 +23,18 @@ def sync(disk: SimulatedDisk, path: Path) -> None:
     os.close(descriptor)
 
 
-def opened(disk: SimulatedDisk) -> SqliteFront:
-    front = SqliteFront(disk.path)
+def opened(disk: SimulatedDisk) -> Journal:
+    front = Journal(disk.path)
     disk.opened(front)
     return front
 
 
-def put(disk: SimulatedDisk, front: SqliteFront, name: str, size: int = 1) -> None:
+def put(disk: SimulatedDisk, front: Journal, name: str, size: int = 1) -> None:
     front.write([PutValue(name=name, value=b"x" * size)])
     disk.committed()
 
 
-def names(front: SqliteFront) -> set[str]:
+def names(front: Journal) -> set[str]:
     return set(front.load(1_000).values)
 
 
@@ -141,7 +141,7 @@ def test_a_lost_disk_is_empty_and_another_one(tmp_path: Path) -> None:
     disk.lose()
     assert disk.generation == 2
     assert list(disk.path.iterdir()) == []
-    assert (tmp_path / "aside").exists() and FRONT_NAME not in os.listdir(disk.path)
+    assert (tmp_path / "aside").exists() and JOURNAL_NAME not in os.listdir(disk.path)
     front.close()
 
 
@@ -208,6 +208,6 @@ def test_a_front_is_not_opened_on_a_disk_that_fails(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", disks._fsync)
         with pytest.raises(DiskFullError):
-            SqliteFront(disk.path)
+            Journal(disk.path)
         disk.mend()
-        SqliteFront(disk.path).close()  # its lock is free
+        Journal(disk.path).close()  # its lock is free

@@ -33,7 +33,7 @@ from sparktxlog.storage.interfaces import (
     ForgetPayloads,
     MarkPublished,
     PutView,
-    ResetFront,
+    ResetJournal,
     Write,
 )
 
@@ -143,7 +143,7 @@ class Checks:
                         self._appended(node, entry)
                 case PutView():
                     self._viewed(write.view)
-                case ResetFront():
+                case ResetJournal():
                     self._reset(node, write)
                 case ForgetPayloads():
                     self.marks["payloads forgotten"] += 1
@@ -201,7 +201,7 @@ class Checks:
             if place[1] == _DUPLICATE:
                 self.happened("duplicate rejected")
 
-    def _reset(self, node: SimulatedNode, write: ResetFront) -> None:
+    def _reset(self, node: SimulatedNode, write: ResetJournal) -> None:
         snapshot = write.snapshot
         chain = _GENESIS if snapshot.last is None else snapshot.last.entry.chain_hash
         self.happened("snapshot of a queue taken")

@@ -24,18 +24,18 @@ from random import Random
 from typing import Any
 
 from sparktxlog.errors import TxLogError
-from sparktxlog.storage import front as front_module
-from sparktxlog.storage.front import FRONT_NAME, SqliteFront
-from sparktxlog.storage.front_schema import translate
 from sparktxlog.storage.interfaces import Write
-from sparktxlog.storage.payloads import INCOMING
+from sparktxlog.storage.journal import journal as front_module
+from sparktxlog.storage.journal.journal import JOURNAL_NAME, Journal
+from sparktxlog.storage.journal.sqlite_schema import translate
+from sparktxlog.storage.payloads.local_store import INCOMING
 
 #: Pages SQLite may use by default, as it says.
 _ALL_PAGES = 1_073_741_823
 #: `PRAGMA synchronous` of a front whose commits are durable.
 _FULL = 2
-_FRONT_FILES = (FRONT_NAME, f"{FRONT_NAME}-wal")
-_SHARED_MEMORY = f"{FRONT_NAME}-shm"
+_FRONT_FILES = (JOURNAL_NAME, f"{JOURNAL_NAME}-wal")
+_SHARED_MEMORY = f"{JOURNAL_NAME}-shm"
 
 _real_fsync = os.fsync
 
@@ -94,7 +94,7 @@ class SimulatedDisk:
         self.failed = False
         #: Writes of a commit of which nobody knows whether it was kept.
         self.doubtful: Sequence[Write] = ()
-        self._front: SqliteFront | None = None
+        self._front: Journal | None = None
         #: Bytes of SQLite's log that outlive a power loss.
         self._log_bytes = 0
         self._synced = _Synced()
@@ -103,7 +103,7 @@ class SimulatedDisk:
 
     # -- while a node runs -------------------------------------------------------------------------
 
-    def opened(self, front: SqliteFront) -> None:
+    def opened(self, front: Journal) -> None:
         """See a front opened: what it found is on the disk."""
         self._front = front
         self._log_bytes = self._log_size()
@@ -155,7 +155,7 @@ class SimulatedDisk:
             self._synced.content[status.st_ino] = Path(path).read_bytes()
 
     def _log_size(self) -> int:
-        log = self.path / f"{FRONT_NAME}-wal"
+        log = self.path / f"{JOURNAL_NAME}-wal"
         return log.stat().st_size if log.exists() else 0
 
     # -- the end of a process ----------------------------------------------------------------------
@@ -192,7 +192,7 @@ class SimulatedDisk:
         self._settle()
 
     def _lose_unsynced(self, old: Path) -> None:
-        log = self.path / f"{FRONT_NAME}-wal"
+        log = self.path / f"{JOURNAL_NAME}-wal"
         if log.exists() and (size := log.stat().st_size) > self._log_bytes:
             at = self._random.choice((size, self._random.randint(self._log_bytes, size)))
             os.truncate(log, at)
@@ -206,7 +206,7 @@ class SimulatedDisk:
             for name in {*files, *known}:
                 was = Path(directory) / name
                 inode = was.stat().st_ino if was.exists() else None
-                if not was.is_dir() and not name.startswith(FRONT_NAME):
+                if not was.is_dir() and not name.startswith(JOURNAL_NAME):
                     found.append((inode or known[name], here / name, was, inode, known.get(name)))
         # By age: names may be drawn by others, and are no order to rely on.
         reached: dict[int, bool] = {}
@@ -249,7 +249,7 @@ class SimulatedDisk:
                 self._synced.names[directory] = {entry.name: entry.inode() for entry in entries}
             for name in files:
                 path = Path(directory) / name
-                if not name.startswith(FRONT_NAME):
+                if not name.startswith(JOURNAL_NAME):
                     self._synced.content[path.stat().st_ino] = path.read_bytes()
 
 
@@ -291,7 +291,7 @@ def _io_error() -> sqlite3.Error:
     return error
 
 
-def die_inside(front: SqliteFront, writes: object) -> None:
+def die_inside(front: Journal, writes: object) -> None:
     """Begin a write and be killed in it: all of it but the commit was done."""
     connection: Any = front._db
     connection.dying = True
@@ -301,7 +301,7 @@ def die_inside(front: SqliteFront, writes: object) -> None:
         return
 
 
-def tear(front: SqliteFront, writes: Sequence[Write]) -> None:
+def tear(front: Journal, writes: Sequence[Write]) -> None:
     """Write a commit whose process does not live to see it synced."""
     with contextlib.suppress(TxLogError):  # the disk may be full, or fail
         front.write(writes)
@@ -330,7 +330,7 @@ class Disks:
         """Replace `os.fsync`, and how a front is opened, for the rest of this process."""
         os.fsync = self._fsync  # type: ignore[assignment]
         module: Any = front_module
-        opening = module.open_front
+        opening = module.open_journal
 
         def opened(path: Path) -> sqlite3.Connection:
             if any(disk.path == path.parent and disk.failing for disk in self._all):
@@ -338,7 +338,7 @@ class Disks:
             connection: sqlite3.Connection = opening(path)
             return connection
 
-        module.open_front = opened
+        module.open_journal = opened
 
     def _fsync(self, descriptor: int) -> None:
         path = str(Path(f"/proc/self/fd/{descriptor}").readlink())

@@ -10,8 +10,8 @@ from typing import Any
 from sparktxlog.runtime import wiring
 from sparktxlog.runtime.commit.executor import AsideWrite, Executor
 from sparktxlog.runtime.membership.epochs import Edit, Epochs
-from sparktxlog.storage import front
-from sparktxlog.storage.front_schema import open_front
+from sparktxlog.storage.journal import journal as front
+from sparktxlog.storage.journal.sqlite_schema import open_journal
 
 
 class HastyExecutor(Executor):
@@ -33,12 +33,12 @@ def _careless() -> None:
     """Let SQLite not sync its log when it commits."""
 
     def opened(path: Path) -> sqlite3.Connection:
-        connection = open_front(path)
+        connection = open_journal(path)
         connection.execute("PRAGMA synchronous=NORMAL")
         return connection
 
     mutated: Any = front
-    mutated.open_front = opened
+    mutated.open_journal = opened
 
 
 async def _obliged(self: Epochs, edit: Edit, timeout: float) -> dict[str, Any]:

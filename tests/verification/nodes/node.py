@@ -16,8 +16,8 @@ from sparktxlog.runtime.membership.joining import StartAgainError
 from sparktxlog.runtime.running import RunningNode
 from sparktxlog.runtime.wiring import build_node
 from sparktxlog.service import app as application
-from sparktxlog.storage.front import SqliteFront
 from sparktxlog.storage.interfaces import AppendQueue, Write
+from sparktxlog.storage.journal.journal import Journal
 
 if TYPE_CHECKING:
     from tests.verification.nodes.world import World
@@ -118,7 +118,7 @@ class SimulatedNode:
         running = build_node(load_config(None, values, {}), self._session)
         self.running = running
         front = running.parts.front
-        assert isinstance(front, SqliteFront)
+        assert isinstance(front, Journal)
         self.disk.opened(front)
         base = running.parts.master.base
         self.world.checks.started(self, base.position, base.chain_hash)
@@ -228,4 +228,4 @@ class SimulatedNode:
 
 def is_write(work: Any) -> bool:
     """Return whether work of a thread is a write of a front."""
-    return getattr(work, "__func__", None) is SqliteFront.write
+    return getattr(work, "__func__", None) is Journal.write

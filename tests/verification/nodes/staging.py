@@ -24,7 +24,7 @@ from tests.verification.nodes.virtual import LIFE
 from sparktxlog.errors import PeerTimeoutError, TransportError
 from sparktxlog.model.ids import transaction_id_to_text
 from sparktxlog.model.operation import StagedFile
-from sparktxlog.storage.interfaces import PayloadStore
+from sparktxlog.storage.payloads.payload_store import PayloadStore
 from sparktxlog.transport import files, peers
 
 if TYPE_CHECKING:

@@ -38,7 +38,8 @@ from sparktxlog.runtime.commit.fetching import Fetcher
 from sparktxlog.runtime.commit.holdings import Holdings
 from sparktxlog.runtime.commit.receipts import Receipts
 from sparktxlog.runtime.progress import Progress
-from sparktxlog.storage.interfaces import Front, StoredEntry
+from sparktxlog.storage.interfaces import StoredEntry
+from sparktxlog.storage.journal.journal import Journal
 from sparktxlog.transport.peers import PeerLink
 
 _log = structlog.get_logger("sparktxlog.delivery")
@@ -77,7 +78,7 @@ class Delivery:
         *,
         node_id: NodeId,
         view: Callable[[], View],
-        front: Front,
+        front: Journal,
         holdings: Holdings,
         receipts: Receipts,
         links: Mapping[str, PeerLink],

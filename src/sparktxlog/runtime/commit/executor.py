@@ -42,7 +42,6 @@ from sparktxlog.runtime.membership.standings import keep_standing
 from sparktxlog.storage.interfaces import (
     AppendQueue,
     DropAnnouncement,
-    Front,
     PutAnnouncement,
     PutBallot,
     PutReservation,
@@ -51,6 +50,7 @@ from sparktxlog.storage.interfaces import (
     PutView,
     Write,
 )
+from sparktxlog.storage.journal.journal import Journal
 from sparktxlog.supervision import foreseen
 
 _log = structlog.get_logger("sparktxlog.executor")
@@ -83,7 +83,7 @@ class Executor:
 
     def __init__(
         self,
-        front: Front,
+        front: Journal,
         holdings: Holdings,
         deliver: Callable[[Action, int], None],
         wrote: Callable[[float], None],

@@ -28,7 +28,7 @@ from sparktxlog.protocol.words.events import Event, FetchFailed, FilesHeld, Payl
 from sparktxlog.protocol.words.messages import Announcement, RunHeader
 from sparktxlog.runtime.commit.damage import Damage
 from sparktxlog.runtime.commit.holdings import Holdings
-from sparktxlog.storage.interfaces import PayloadStore
+from sparktxlog.storage.payloads.payload_store import PayloadStore
 from sparktxlog.transport.peers import PeerLink
 from sparktxlog.transport.run_requests import SMALL_BYTES
 from sparktxlog.transport.signing import StaleSessionError

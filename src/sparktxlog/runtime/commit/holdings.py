@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from sparktxlog.errors import InvariantViolation
 from sparktxlog.protocol.words.messages import RunHeader
-from sparktxlog.storage.waiting import RunKey, run_key
+from sparktxlog.storage.journal.waiting_ids import RunKey, run_key
 
 _MAX_ENDS = 8_192
 

@@ -22,8 +22,8 @@ from sparktxlog.codec.validation import row_schema
 from sparktxlog.errors import InvalidRowsError, ManifestMismatchError, SchemaMismatchError
 from sparktxlog.model.operation import OperationKind, StagedFile
 from sparktxlog.model.table import TableDefinition
-from sparktxlog.storage.interfaces import PayloadStore
-from sparktxlog.storage.parquet import ParquetFacts, inspect_parquet
+from sparktxlog.storage.parquet_files import ParquetFacts, inspect_parquet
+from sparktxlog.storage.payloads.payload_store import PayloadStore
 
 #: Staged files of a transaction that are read at once.
 _PARALLEL_FILES = 4

@@ -20,7 +20,8 @@ from sparktxlog.protocol.words.view import View
 from sparktxlog.runtime.commit.damage import Damage
 from sparktxlog.runtime.commit.fetching import staged_files
 from sparktxlog.runtime.membership.epochs import Epochs
-from sparktxlog.storage.interfaces import Front, PayloadStore
+from sparktxlog.storage.journal.journal import Journal
+from sparktxlog.storage.payloads.payload_store import PayloadStore
 
 _log = structlog.get_logger("sparktxlog.voiding")
 
@@ -42,7 +43,7 @@ class Voiding:
         *,
         master: Master,
         epochs: Epochs,
-        front: Front,
+        front: Journal,
         payloads: PayloadStore,
         damage: Damage,
         run_blocking: Callable[..., asyncio.Future[Any]],

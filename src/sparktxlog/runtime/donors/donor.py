@@ -1,7 +1,7 @@
 """The donor's side of a copy: leases on the own replica, and chunks of its files.
 
 A lease pins all files of the replica's tables at its newest KNOWN report, by hard links (see
-`storage.pins`); so the replica stays online and writable while it is copied, and nothing that
+`storage.copies.pins`); so the replica stays online and writable while it is copied, and nothing that
 happens to it reaches the copy.  Whoever holds the lease's token may read these files and no
 others.  An unused lease expires; its pins go with it.
 
@@ -39,9 +39,9 @@ from sparktxlog.runtime.donors.copy_throttle import Turn, Turns
 from sparktxlog.runtime.donors.leases import Leases, lease_gone
 from sparktxlog.runtime.fleet.replicas import Replicas
 from sparktxlog.runtime.metrics import Metrics
-from sparktxlog.storage.chunks import ZSTD, Chunk, ChunkReader
-from sparktxlog.storage.live_files import live_files
-from sparktxlog.storage.pins import OWN_DIRECTORY, PinnedFile, Pins
+from sparktxlog.storage.copies.live_files import live_files
+from sparktxlog.storage.copies.pinned_chunks import ZSTD, Chunk, ChunkReader
+from sparktxlog.storage.copies.pins import OWN_DIRECTORY, PinnedFile, Pins
 
 _log = structlog.get_logger("sparktxlog.donor")
 

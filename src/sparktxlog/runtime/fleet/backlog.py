@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from sparktxlog.catchup.estimates import Workload
 from sparktxlog.errors import ExpiredError
 from sparktxlog.model.operation import OperationKind
-from sparktxlog.storage.interfaces import Front, Segment
+from sparktxlog.storage.interfaces import Segment
+from sparktxlog.storage.journal.journal import Journal
 
 _PAGE = 500
 #: Sums kept; there is one worker at a site, as a rule.
@@ -78,7 +79,7 @@ class Backlog:
         signature_interval: Where batches end, positions (S2a).
     """
 
-    def __init__(self, front: Front, signature_interval: int) -> None:
+    def __init__(self, front: Journal, signature_interval: int) -> None:
         self._front = front
         self._interval = signature_interval
         self._sums: OrderedDict[str, _Sum] = OrderedDict()

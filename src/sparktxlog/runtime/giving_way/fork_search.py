@@ -23,8 +23,9 @@ from sparktxlog.errors import (
 )
 from sparktxlog.model.ids import transaction_id_to_text
 from sparktxlog.protocol.words.view import View
-from sparktxlog.storage.interfaces import Front, StoredEntry
-from sparktxlog.storage.waiting import RunKey, run_key
+from sparktxlog.storage.interfaces import StoredEntry
+from sparktxlog.storage.journal.journal import Journal
+from sparktxlog.storage.journal.waiting_ids import RunKey, run_key
 
 
 class ClientApi(Protocol):
@@ -131,7 +132,7 @@ class Parting:
     floor: int
 
 
-def part(front: Front, end: int, followed: Followed) -> Parting:
+def part(front: Journal, end: int, followed: Followed) -> Parting:
     """Find the last common position, or the best bound that both sides still know.
 
     Args:
@@ -173,7 +174,7 @@ def part(front: Front, end: int, followed: Followed) -> Parting:
     return Parting(common=common, exact=True, proven=common < high, floor=floor)
 
 
-def _has(front: Front, position: int, chain_hash: bytes) -> bool:
+def _has(front: Journal, position: int, chain_hash: bytes) -> bool:
     """Tell whether the queue is known to have that chain hash there."""
     try:
         return front.read_hash_at(position) == chain_hash
@@ -181,7 +182,7 @@ def _has(front: Front, position: int, chain_hash: bytes) -> bool:
         return False
 
 
-def _floor(front: Front, end: int) -> int:
+def _floor(front: Journal, end: int) -> int:
     """Return the position behind which a front keeps its queue: rows go from the beginning."""
     return bisect.bisect_left(
         range(1, end + 1), True, key=lambda at: front.read_entry_at(at) is not None

@@ -21,9 +21,15 @@ from sparktxlog.model.table import TableDefinition
 from sparktxlog.protocol.words.messages import QueueEntry, RunHeader
 from sparktxlog.protocol.words.recovery import RecoveredState
 from sparktxlog.protocol.words.view import View
-from sparktxlog.storage.interfaces import Front, FrontState, StoredEntry
-from sparktxlog.storage.payloads import LocalPayloadStore
-from sparktxlog.storage.quarantine import QUARANTINE_NAME, GivenUp, Quarantine, QuarantineFiles
+from sparktxlog.storage.interfaces import JournalState, StoredEntry
+from sparktxlog.storage.journal.journal import Journal
+from sparktxlog.storage.log_tables.quarantine_table import (
+    QUARANTINE_NAME,
+    GivenUp,
+    Quarantine,
+    QuarantineFiles,
+)
+from sparktxlog.storage.payloads.local_store import LocalPayloadStore
 
 #: Runs of the queue read at once.
 _READ_RUNS = 1_000
@@ -67,7 +73,7 @@ def waiting_runs(
         end = entry.end
 
 
-def ordered_runs(front: Front, after: int, end: int) -> Iterator[StoredEntry]:
+def ordered_runs(front: Journal, after: int, end: int) -> Iterator[StoredEntry]:
     """Yield the queue behind a position, without payloads, also where it is expired.
 
     Raises:
@@ -123,7 +129,7 @@ def lineage_of(view: View, epoch: int) -> str:
     return view.lineage
 
 
-def act_id(state: FrontState, waiting: Iterable[StoredEntry]) -> str:
+def act_id(state: JournalState, waiting: Iterable[StoredEntry]) -> str:
     """Return the name of an act: the same as long as nothing was added to what is given up."""
     hashed = hashlib.sha256(state.values.get("instance", b""))
     hashed.update(state.core.base.chain_hash)
@@ -144,7 +150,7 @@ class Export:
 
     def __init__(
         self,
-        front: Front,
+        front: Journal,
         payloads: LocalPayloadStore,
         data_dir: Path,
         tables: Sequence[TableDefinition],

@@ -13,9 +13,9 @@ from pathlib import Path
 from sparktxlog.config import NodeConfig
 from sparktxlog.errors import FrontLostError
 from sparktxlog.runtime.donors.donor import read_replica_state
-from sparktxlog.storage.front import FRONT_NAME
-from sparktxlog.storage.payloads import INCOMING
-from sparktxlog.storage.queue_table import QUEUE_NAME
+from sparktxlog.storage.journal.journal import JOURNAL_NAME
+from sparktxlog.storage.log_tables.queue_table import QUEUE_NAME
+from sparktxlog.storage.payloads.local_store import INCOMING
 
 
 def find_remains(config: NodeConfig) -> list[str]:
@@ -43,7 +43,7 @@ def _has_file(root: Path) -> bool:
 
 def front_lost(config: NodeConfig, found: list[str]) -> FrontLostError:
     """Return the error of a node that has no front, but what belonged to one."""
-    front = config.data_dir / FRONT_NAME
+    front = config.data_dir / JOURNAL_NAME
     if config.peers:
         advice = (
             "Start the others, of which one has the log: this node joins it by itself.  If no node "

@@ -7,7 +7,7 @@ step durable before the next, and all of it harmless when done again after a kil
 1. the last common position is found by chain hashes (`catchup.forks`), from the client API of a
    node that goes on: O(log n) small questions;
 2. everything behind it goes to the Delta table `log/quarantine`, with its rows, and with what was
-   accepted and never ordered (`storage.quarantine`);
+   accepted and never ordered (`storage.log_tables.quarantine_table`);
 3. the queue's Delta table, and tables set aside earlier, move to `quarantine/<id>`;
 4. the front gives its place to an empty one that only holds the order to join under the next
    incarnation: the node starts as one that lost its disk, and founds no log of its own meanwhile.
@@ -49,12 +49,12 @@ from sparktxlog.runtime.giving_way.giving_up import (
 from sparktxlog.runtime.membership.founding import core_config, with_lineage
 from sparktxlog.runtime.membership.joining import JoinOrder, join_order, keep_order
 from sparktxlog.storage.durability import free_name, storage_error, sync_directory, sync_parents
-from sparktxlog.storage.front import FRONT_NAME, SqliteFront
-from sparktxlog.storage.interfaces import FrontState, StoredEntry
-from sparktxlog.storage.payloads import LocalPayloadStore
-from sparktxlog.storage.quarantine import QUARANTINE_NAME, GivenUp, Quarantine
-from sparktxlog.storage.queue_table import ASIDE, QUEUE_NAME
-from sparktxlog.storage.waiting import run_key
+from sparktxlog.storage.interfaces import JournalState, StoredEntry
+from sparktxlog.storage.journal.journal import JOURNAL_NAME, Journal
+from sparktxlog.storage.journal.waiting_ids import run_key
+from sparktxlog.storage.log_tables.quarantine_table import QUARANTINE_NAME, GivenUp, Quarantine
+from sparktxlog.storage.log_tables.queue_table import ASIDE, QUEUE_NAME
+from sparktxlog.storage.payloads.local_store import LocalPayloadStore
 
 _GOES_ON = ("NORMAL", "SUSPECT", "WEDGED")
 _NEXT = "next"
@@ -119,13 +119,13 @@ def quarantine_node(
             f"{config.node_id} is a witness: it has no queue that could differ",
             hint="A witness without a front is admitted again: move its data-dir away.",
         )
-    if not (config.data_dir / FRONT_NAME).is_file():
+    if not (config.data_dir / JOURNAL_NAME).is_file():
         raise NotFoundError(
-            f"{config.data_dir} holds no {FRONT_NAME}: no node ran there",
+            f"{config.data_dir} holds no {JOURNAL_NAME}: no node ran there",
             hint="Check data-dir in the configuration.",
             directory=str(config.data_dir),
         )
-    front = SqliteFront(config.data_dir, id_window=config.id_window)
+    front = Journal(config.data_dir, id_window=config.id_window)
     try:
         return _Act(config, front, api, tell, rejoin=rejoin).run()
     finally:
@@ -138,7 +138,7 @@ class _Act:
     def __init__(
         self,
         config: NodeConfig,
-        front: SqliteFront,
+        front: Journal,
         api: ClientApi,
         tell: Callable[[str], None],
         *,
@@ -148,7 +148,7 @@ class _Act:
         self._front = front
         self._api = api
         self._tell = tell
-        self._state: FrontState = front.load(config.id_window)
+        self._state: JournalState = front.load(config.id_window)
         order = join_order(self._state.values)
         self._config = with_lineage(config, self._state.core.view, order, self._state.values)
         self._view = self._state.core.view or first_view(
@@ -283,12 +283,12 @@ class _Act:
                 shutil.rmtree(prepared)
         except OSError as error:
             raise storage_error(error, directory) from error
-        fresh = SqliteFront(prepared, id_window=self._config.id_window)
+        fresh = Journal(prepared, id_window=self._config.id_window)
         try:
             fresh.write([keep_order(order)])
         finally:
             fresh.close()
-        self._front.replace_by(prepared / FRONT_NAME, directory / FRONT_NAME)
+        self._front.replace_by(prepared / JOURNAL_NAME, directory / JOURNAL_NAME)
         shutil.rmtree(prepared, ignore_errors=True)
 
 

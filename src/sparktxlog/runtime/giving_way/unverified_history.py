@@ -28,9 +28,10 @@ from sparktxlog.runtime.giving_way.giving_up import (
     ordered_runs,
     waiting_runs,
 )
-from sparktxlog.storage.interfaces import Front, FrontSnapshot, FrontState, PutValue, StoredEntry
-from sparktxlog.storage.payloads import LocalPayloadStore
-from sparktxlog.storage.quarantine import GivenUp
+from sparktxlog.storage.interfaces import JournalState, PutValue, QueueSnapshot, StoredEntry
+from sparktxlog.storage.journal.journal import Journal
+from sparktxlog.storage.log_tables.quarantine_table import GivenUp
+from sparktxlog.storage.payloads.local_store import LocalPayloadStore
 
 _NAME = "uncompared"
 
@@ -73,9 +74,9 @@ class Keeper:
     def __init__(
         self,
         config: NodeConfig,
-        front: Front,
+        front: Journal,
         payloads: LocalPayloadStore,
-        state: FrontState,
+        state: JournalState,
         view: View,
     ) -> None:
         self._config = config
@@ -84,7 +85,7 @@ class Keeper:
         self._state = state
         self._view = view
 
-    def keep(self, snapshot: FrontSnapshot, incarnation: int, peer: str, at: int) -> Uncompared:
+    def keep(self, snapshot: QueueSnapshot, incarnation: int, peer: str, at: int) -> Uncompared:
         """Write to `log/quarantine` what goes, fsynced; blocks.  Done again it adds nothing.
 
         Args:
@@ -113,7 +114,7 @@ class Keeper:
             kept=sum(run.stored.entry.header.n for run in runs),
         )
 
-    def _runs(self, snapshot: FrontSnapshot, incarnation: int) -> list[GivenUp]:
+    def _runs(self, snapshot: QueueSnapshot, incarnation: int) -> list[GivenUp]:
         core, own = self._state.core, self._config.node_id
         watermark = snapshot.watermarks.get(own, 0)
         end = core.base.position
@@ -130,13 +131,13 @@ class Keeper:
 
 
 def _stays(header: RunHeader, own: str, incarnation: int, watermark: int) -> bool:
-    """Return whether a waiting run outlives the snapshot (`ResetFront`)."""
+    """Return whether a waiting run outlives the snapshot (`ResetJournal`)."""
     if not header.seq:
         return True
     return (header.origin, header.incarnation) == (own, incarnation) and header.seq > watermark
 
 
-def _known_ids(snapshot: FrontSnapshot, runs: Sequence[StoredEntry]) -> set[bytes]:
+def _known_ids(snapshot: QueueSnapshot, runs: Sequence[StoredEntry]) -> set[bytes]:
     """Return which of the runs' first ids are among the last positions of the snapshot."""
     wanted = {stored.ids[:16] for stored in runs}
     end = () if snapshot.last is None else ((0, snapshot.last.ids),)

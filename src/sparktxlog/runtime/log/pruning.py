@@ -31,22 +31,16 @@ import structlog
 from sparktxlog.errors import StorageError, TxLogError
 from sparktxlog.runtime.log.retention import RetentionView, Shortening, decide
 from sparktxlog.storage.durability import storage_error
-from sparktxlog.storage.interfaces import (
-    DropExpired,
-    ExpireLog,
-    Front,
-    SegmentCut,
-    ShrinkFront,
-    Write,
-)
-from sparktxlog.storage.payload_expiry import (
+from sparktxlog.storage.interfaces import DropExpired, ExpireLog, SegmentCut, ShrinkJournal, Write
+from sparktxlog.storage.journal.journal import Journal
+from sparktxlog.storage.payloads.local_store import LocalPayloadStore
+from sparktxlog.storage.payloads.payload_expiry import (
     PayloadExpiry,
     inline_files,
     named_files,
     size_of,
     staged_files,
 )
-from sparktxlog.storage.payloads import LocalPayloadStore
 from sparktxlog.supervision import Supervisor, foreseen
 
 _SHORTENING = "shortening the log"
@@ -114,7 +108,7 @@ class Pruning:
     def __init__(
         self,
         *,
-        front: Front,
+        front: Journal,
         payloads: LocalPayloadStore,
         log_root: Path,
         tables: LogTables,
@@ -270,7 +264,7 @@ class Pruning:
                 self._front, begun.kept_after, max(begun.age_us / 1e6, _UNNAMED_S)
             )
         least = _FREE_BYTES_ASKED if self._answering else _FREE_BYTES
-        self._write([ShrinkFront(least_free_bytes=least)])
+        self._write([ShrinkJournal(least_free_bytes=least)])
         if self._answering or begun.kept_after > begun.kept_before:
             self._count(published)
         self._supervisor.clear(_SHORTENING)

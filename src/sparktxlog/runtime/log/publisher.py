@@ -28,10 +28,11 @@ from sparktxlog.model.table import TableDefinition
 from sparktxlog.runtime.log.epoch_history import EpochHistory
 from sparktxlog.runtime.log.memory import trim_memory
 from sparktxlog.runtime.log.pruning import Maintenance, Pruning
-from sparktxlog.storage.interfaces import Front, StoredEntry, Write
-from sparktxlog.storage.log_tables import EpochTable, ReportTables, TransferTable
-from sparktxlog.storage.publishing import PublishedFiles, publish, restored_rows
-from sparktxlog.storage.queue_table import QUEUE_NAME, QueueTable, set_aside
+from sparktxlog.storage.interfaces import StoredEntry, Write
+from sparktxlog.storage.journal.journal import Journal
+from sparktxlog.storage.log_tables.history_tables import EpochTable, ReportTables, TransferTable
+from sparktxlog.storage.log_tables.queue_table import QUEUE_NAME, QueueTable, set_aside
+from sparktxlog.storage.segments.publishing import PublishedFiles, publish, restored_rows
 from sparktxlog.supervision import Supervisor
 
 _log = structlog.get_logger("sparktxlog.publisher")
@@ -77,7 +78,7 @@ class Publisher:
     def __init__(
         self,
         *,
-        front: Front,
+        front: Journal,
         payloads: PublishedFiles,
         log_root: Path,
         lineage: str,

@@ -21,7 +21,8 @@ from sparktxlog.errors import ExpiredError, NotFoundError, TransportError
 from sparktxlog.model.ids import transaction_id_to_text
 from sparktxlog.protocol.words.messages import Tail
 from sparktxlog.protocol.words.recovery import RecoveredState
-from sparktxlog.storage.interfaces import Front, FrontSnapshot
+from sparktxlog.storage.interfaces import QueueSnapshot
+from sparktxlog.storage.journal.journal import Journal
 from sparktxlog.transport.peers import PeerLink
 
 #: Refusals that mean: that part of the queue is not there (any more), or nobody tells it here.
@@ -50,11 +51,11 @@ class Ancestry:
         core: What the front gave at start.
     """
 
-    def __init__(self, front: Front, core: RecoveredState) -> None:
+    def __init__(self, front: Journal, core: RecoveredState) -> None:
         self._front = front
         self._core = core
 
-    async def compare(self, link: PeerLink, snapshot: FrontSnapshot) -> Compared:
+    async def compare(self, link: PeerLink, snapshot: QueueSnapshot) -> Compared:
         """Compare the queue with a peer's, whose snapshot reaches further.
 
         Raises:
@@ -94,7 +95,7 @@ def _unlinked(core: RecoveredState, tail: Tail) -> str:
     return ""
 
 
-def contradiction(front: Front, core: RecoveredState, snapshot: FrontSnapshot) -> str:
+def contradiction(front: Journal, core: RecoveredState, snapshot: QueueSnapshot) -> str:
     """Return why a queue is no beginning of one whose snapshot lies behind it, empty = unknown."""
     for origin, seq in sorted(core.watermarks.items()):
         told = snapshot.watermarks.get(origin, 0)
@@ -113,7 +114,7 @@ def contradiction(front: Front, core: RecoveredState, snapshot: FrontSnapshot) -
     return _other_ids(core, snapshot)
 
 
-def _known_hashes(snapshot: FrontSnapshot) -> dict[int, bytes]:
+def _known_hashes(snapshot: QueueSnapshot) -> dict[int, bytes]:
     """Return position → chain hash: before the last run, and where the epoch before ended."""
     found: dict[int, bytes] = {}
     if snapshot.last is not None:
@@ -125,7 +126,7 @@ def _known_hashes(snapshot: FrontSnapshot) -> dict[int, bytes]:
     return found
 
 
-def _other_ids(core: RecoveredState, snapshot: FrontSnapshot) -> str:
+def _other_ids(core: RecoveredState, snapshot: QueueSnapshot) -> str:
     """Compare transaction ids where both know them."""
     last = snapshot.last
     end = () if last is None else ((last.entry.position, last.ids),)

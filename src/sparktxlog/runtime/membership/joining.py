@@ -41,7 +41,7 @@ from sparktxlog.runtime.giving_way.unverified_history import Keeper, keep_uncomp
 from sparktxlog.runtime.membership.ancestry import Ancestry
 from sparktxlog.runtime.membership.queue_snapshots import SnapshotTaker
 from sparktxlog.runtime.membership.standings import become_another
-from sparktxlog.storage.interfaces import FrontSnapshot, PutValue, ResetFront, Write
+from sparktxlog.storage.interfaces import PutValue, QueueSnapshot, ResetJournal, Write
 from sparktxlog.supervision import Supervisor
 from sparktxlog.transport.peers import PeerLink
 
@@ -310,7 +310,9 @@ class Joining:
             return
         await self._executor.write(
             [
-                ResetFront(snapshot=snapshot, node_id=self._node_id, incarnation=order.incarnation),
+                ResetJournal(
+                    snapshot=snapshot, node_id=self._node_id, incarnation=order.incarnation
+                ),
                 keep_order(replace(order, behind=False)),
                 *writes,
             ]
@@ -328,7 +330,7 @@ class Joining:
         self._on_diverged(Alarm(code="diverged", text=text, fatal=True))
 
     async def _keep_uncompared(
-        self, link: PeerLink, snapshot: FrontSnapshot, order: JoinOrder
+        self, link: PeerLink, snapshot: QueueSnapshot, order: JoinOrder
     ) -> PutValue:
         found = await asyncio.to_thread(
             self._keeper.keep, snapshot, order.incarnation, link.node_id, wall_us()

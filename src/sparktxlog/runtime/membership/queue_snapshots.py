@@ -19,8 +19,14 @@ import structlog
 from sparktxlog.codec.wire import SnapshotOffer
 from sparktxlog.errors import NotFoundError, RemoteProtocolError, StorageError
 from sparktxlog.protocol.words.versions import PARTS
-from sparktxlog.storage.interfaces import Front, FrontSnapshot
-from sparktxlog.storage.snapshots import decode_whole, encode_whole, open_snapshot, write_snapshot
+from sparktxlog.storage.interfaces import QueueSnapshot
+from sparktxlog.storage.journal.journal import Journal
+from sparktxlog.storage.journal.snapshot_files import (
+    decode_whole,
+    encode_whole,
+    open_snapshot,
+    write_snapshot,
+)
 from sparktxlog.transport.peers import PeerLink
 
 _log = structlog.get_logger("sparktxlog.joining")
@@ -51,7 +57,7 @@ class SnapshotGiver:
     """
 
     def __init__(
-        self, directory: Path, front: Front, run_blocking: Callable[..., asyncio.Future[object]]
+        self, directory: Path, front: Journal, run_blocking: Callable[..., asyncio.Future[object]]
     ) -> None:
         self._directory = directory
         self._front = front
@@ -138,7 +144,7 @@ class SnapshotTaker:
         #: Giver, bytes that are here, and bytes of all; None = nothing is on its way.
         self.progress: tuple[str, int, int] | None = None
 
-    async def take(self, link: PeerLink) -> FrontSnapshot:
+    async def take(self, link: PeerLink) -> QueueSnapshot:
         """Return a peer's snapshot; its ids lie in the file, until `drop`.
 
         Raises:
@@ -155,7 +161,7 @@ class SnapshotTaker:
         finally:
             self.progress = None
 
-    async def _take(self, link: PeerLink) -> FrontSnapshot:
+    async def _take(self, link: PeerLink) -> QueueSnapshot:
         part = await asyncio.to_thread(self._find)
         offer = await link.snapshot_offer("" if part is None else part.stem)
         path = self._directory / f"{_checked(offer).name}.part"
@@ -196,7 +202,7 @@ def _checked(offer: SnapshotOffer) -> SnapshotOffer:
     return offer
 
 
-def _open(path: Path, offer: SnapshotOffer) -> FrontSnapshot:
+def _open(path: Path, offer: SnapshotOffer) -> QueueSnapshot:
     """Return the snapshot in a file that is whole; remove one that is not what was offered."""
     if not path.exists() or _digest(path) != offer.name:
         path.unlink(missing_ok=True)

@@ -9,13 +9,13 @@ import msgspec
 
 from sparktxlog.protocol.words.balloting import Standing
 from sparktxlog.storage.interfaces import (
-    Front,
-    FrontState,
+    JournalState,
     PutAnnouncement,
     PutReservation,
     PutValue,
     Write,
 )
+from sparktxlog.storage.journal.journal import Journal
 
 #: UUID made with the data directory: two nodes under one id differ in it.
 INSTANCE = "instance"
@@ -53,7 +53,7 @@ def become_another() -> PutValue:
 
 
 def begin_as_another(
-    node_id: str, incarnation: int, state: FrontState, front: Front
+    node_id: str, incarnation: int, state: JournalState, front: Journal
 ) -> list[Write]:
     """Return what a node writes before it begins under a later incarnation; often nothing.
 

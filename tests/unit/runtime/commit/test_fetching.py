@@ -18,7 +18,7 @@ from sparktxlog.protocol.words.events import Event, FetchFailed, FilesHeld, Payl
 from sparktxlog.protocol.words.messages import Announcement, RunHeader
 from sparktxlog.runtime.commit.fetching import Fetcher
 from sparktxlog.runtime.commit.holdings import Holdings
-from sparktxlog.storage.payloads import LocalPayloadStore
+from sparktxlog.storage.payloads.local_store import LocalPayloadStore
 from sparktxlog.transport.peers import PeerLink
 
 CONTENT = parquet_bytes()

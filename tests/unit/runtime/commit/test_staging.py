@@ -28,7 +28,7 @@ from sparktxlog.errors import (
 from sparktxlog.model.operation import OperationKind, StagedFile
 from sparktxlog.model.table import Column, TableDefinition
 from sparktxlog.runtime.commit.staging import verify_staged
-from sparktxlog.storage.payloads import LocalPayloadStore
+from sparktxlog.storage.payloads.local_store import LocalPayloadStore
 
 TABLE = TableDefinition(
     name="bulk",

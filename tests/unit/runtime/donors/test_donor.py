@@ -41,8 +41,8 @@ from sparktxlog.runtime.donors.copy_throttle import Turns
 from sparktxlog.runtime.donors.donor import MAX_LEASES, Donor, _step_back
 from sparktxlog.runtime.fleet.replicas import LogEnds, Replicas
 from sparktxlog.runtime.metrics import Metrics
-from sparktxlog.storage.chunks import Chunk, ChunkReader
-from sparktxlog.storage.pins import PinnedFile
+from sparktxlog.storage.copies.pinned_chunks import Chunk, ChunkReader
+from sparktxlog.storage.copies.pins import PinnedFile
 
 CHUNK = 65_536
 

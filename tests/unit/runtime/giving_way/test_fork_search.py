@@ -25,12 +25,12 @@ from sparktxlog.errors import (
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.words.view import Seat, View
 from sparktxlog.runtime.giving_way.quarantine import GaveWay, quarantine_node
-from sparktxlog.storage import front_swap
-from sparktxlog.storage.front import SqliteFront
 from sparktxlog.storage.interfaces import (
     ForgetPayloads,
     PutView,
 )
+from sparktxlog.storage.journal import journal_swap
+from sparktxlog.storage.journal.journal import Journal
 
 
 @pytest.fixture
@@ -208,7 +208,7 @@ def test_a_running_node_and_a_missing_or_damaged_front_are_refused(
     node: Node, other: OtherNode
 ) -> None:
     node.order([append_run(4)])
-    running = SqliteFront(node.data_dir)
+    running = Journal(node.data_dir)
     with pytest.raises(LockedError, match="in use by process"):
         quarantine_node(node.config, other)
     running.close()
@@ -226,7 +226,7 @@ def test_a_front_that_another_program_holds_is_left_in_place(tmp_path: Path) -> 
     for name in ("front.sqlite", "front.sqlite-wal", "next.sqlite"):
         (tmp_path / name).write_bytes(name.encode())
     with pytest.raises(StorageError, match="another program"):
-        front_swap.swap_front(
+        journal_swap.swap_journal(
             tmp_path / "front.sqlite", tmp_path / "next.sqlite", tmp_path / "kept.sqlite"
         )
     assert (tmp_path / "front.sqlite").read_bytes() == b"front.sqlite"

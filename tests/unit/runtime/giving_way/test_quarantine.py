@@ -31,8 +31,6 @@ from sparktxlog.runtime.giving_way import giving_up
 from sparktxlog.runtime.giving_way import quarantine as acting
 from sparktxlog.runtime.giving_way.quarantine import quarantine_node
 from sparktxlog.runtime.membership.joining import JoinOrder, join_order
-from sparktxlog.storage import front_swap
-from sparktxlog.storage.front import SqliteFront
 from sparktxlog.storage.interfaces import (
     ExpireLog,
     ForgetPayloads,
@@ -40,8 +38,10 @@ from sparktxlog.storage.interfaces import (
     PutReservation,
     PutRun,
 )
-from sparktxlog.storage.quarantine import Quarantine
-from sparktxlog.storage.queue_table import QueueTable
+from sparktxlog.storage.journal import journal_swap
+from sparktxlog.storage.journal.journal import Journal
+from sparktxlog.storage.log_tables.quarantine_table import Quarantine
+from sparktxlog.storage.log_tables.queue_table import QueueTable
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ def test_the_node_starts_as_one_that_joins(node: Node, other: OtherNode) -> None
     node.publish()
     (node.data_dir / "set-aside" / "synchronized_queue-1").mkdir(parents=True)
     done = quarantine_node(node.config, other)
-    fresh = SqliteFront(node.data_dir)
+    fresh = Journal(node.data_dir)
     state = fresh.load(1_000)
     fresh.close()
     assert (state.core.base.position, state.core.view, "instance" in state.values) == (
@@ -118,7 +118,7 @@ def test_the_node_starts_as_one_that_joins(node: Node, other: OtherNode) -> None
     )  # fmt: skip
     assert join_order(state.values) == JoinOrder(lineage="forced", incarnation=2, log=LOG)
     # Nothing was deleted: the old front still has the queue, its table and older ones are beside.
-    old = SqliteFront(done.directory)
+    old = Journal(done.directory)
     assert old.load(1_000).core.base.position == 7
     assert old.read_payload("B", 1, 4) == append_run(4).payload
     old.close()
@@ -141,7 +141,7 @@ def test_a_node_that_promised_too_much_joins_anew(node: Node, other: OtherNode) 
     done = quarantine_node(node.config, other, rejoin=True)
     assert (done.common, done.ordered, done.accepted, done.incarnation) == (6, 0, 1, 2)
     assert [row["sequence"] for row in node.kept()] == [7]
-    state = SqliteFront(node.data_dir).load(1_000)
+    state = Journal(node.data_dir).load(1_000)
     assert (state.core.reserved, list(state.core.incoming)) == (0, [])
     assert join_order(state.values) == JoinOrder(lineage="forced", incarnation=2, log=LOG)
 
@@ -291,8 +291,8 @@ def _patch(
         (Quarantine, "incomplete", 1),
         (Path, "rename", 1),
         (acting, "keep_order", 1),
-        (SqliteFront, "replace_by", 1),
-        (front_swap, "link_or_copy", 1),
+        (Journal, "replace_by", 1),
+        (journal_swap, "link_or_copy", 1),
         # A kept staged file and the kept front take their names by `replace` too.
         (Path, "replace", 3),
     ],
@@ -328,6 +328,6 @@ def test_a_kill_between_any_two_steps_keeps_everything_once(
     assert [rows_of(row) for row in rows] == [[4], [5], [6], [], [8]]
     assert len({row["quarantine_id"] for row in rows}) == 1
     (directory,) = (node.data_dir / "quarantine").iterdir()
-    old = SqliteFront(directory)
+    old = Journal(directory)
     assert old.load(1_000).core.base.position == 10
     old.close()

@@ -16,14 +16,14 @@ from sparktxlog.runtime.giving_way.unverified_history import (
     keep_uncompared,
     uncompared,
 )
-from sparktxlog.storage.front import SqliteFront
 from sparktxlog.storage.interfaces import (
-    FrontSnapshot,
     PutAnnouncement,
     PutRun,
-    ResetFront,
+    QueueSnapshot,
+    ResetJournal,
     StoredEntry,
 )
+from sparktxlog.storage.journal.journal import Journal
 
 VIEW = View(lineage="l", epoch=1, roster=(), members=(NodeId("A"), NodeId("B")))
 
@@ -36,19 +36,19 @@ def node(tmp_path: Path) -> Node:
     return found
 
 
-def snapshot_at(position: int, watermark: int, last: PutRun) -> FrontSnapshot:
+def snapshot_at(position: int, watermark: int, last: PutRun) -> QueueSnapshot:
     """A snapshot of A, with so many transactions of B."""
     entry = QueueEntry(
         position=position, header=last.header, previous_hash=b"p" * 32, chain_hash=b"c" * 32
     )
-    return FrontSnapshot(
+    return QueueSnapshot(
         last=StoredEntry(entry=entry, ids=last.payload[-16:], ordered_at=1),
         watermarks={"B": watermark, "A": position - watermark},
     )
 
 
-def keep(node: Node, snapshot: FrontSnapshot) -> Uncompared:
-    front = SqliteFront(node.data_dir, id_window=node.config.id_window)
+def keep(node: Node, snapshot: QueueSnapshot) -> Uncompared:
+    front = Journal(node.data_dir, id_window=node.config.id_window)
     try:
         state = front.load(node.config.id_window)
         keeper = Keeper(node.config, front, node.payloads, state, VIEW)
@@ -81,8 +81,8 @@ def test_what_the_snapshot_drops_is_kept_and_what_stays_is_not(node: Node) -> No
     assert keep(node, snapshot) == found
     assert len(node.kept()) == 4
 
-    node.write(ResetFront(snapshot=snapshot, node_id=NodeId("B")), keep_uncompared(found))
-    front = SqliteFront(node.data_dir, id_window=node.config.id_window)
+    node.write(ResetJournal(snapshot=snapshot, node_id=NodeId("B")), keep_uncompared(found))
+    front = Journal(node.data_dir, id_window=node.config.id_window)
     state = front.load(node.config.id_window)
     front.close()
     assert uncompared(state.values) == found
@@ -102,7 +102,7 @@ def test_what_the_snapshot_is_known_to_have_survives(node: Node) -> None:
     node.write(run)
     snapshot = snapshot_at(100, 3, run)
     ids = waiting_ids(node)[0]
-    known = FrontSnapshot(
+    known = QueueSnapshot(
         last=snapshot.last, watermarks=snapshot.watermarks, recent_ids=((40, ids),)
     )
     keep(node, known)
@@ -111,7 +111,7 @@ def test_what_the_snapshot_is_known_to_have_survives(node: Node) -> None:
 
 def waiting_ids(node: Node) -> list[bytes]:
     """Return the ids of what waits in a front."""
-    front = SqliteFront(node.data_dir, id_window=node.config.id_window)
+    front = Journal(node.data_dir, id_window=node.config.id_window)
     try:
         return [run.facts.ids for run in front.load(10).core.incoming]
     finally:

@@ -11,8 +11,8 @@ from tests.storage_samples import entries_of, run_of
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.words.view import Seat, View
 from sparktxlog.runtime.log.forgetting import forgettable
-from sparktxlog.storage.front import SqliteFront
-from sparktxlog.storage.interfaces import AppendQueue, ForgetPayloads, Front, MarkPublished, Segment
+from sparktxlog.storage.interfaces import AppendQueue, ForgetPayloads, MarkPublished, Segment
+from sparktxlog.storage.journal.journal import Journal
 from sparktxlog.storage.memory import MemoryFront
 
 NODES = tuple(NodeId(name) for name in "abc")
@@ -67,14 +67,14 @@ def test_a_node_that_is_no_member_waits_for_nobody() -> None:
 
 
 @pytest.fixture(params=["sqlite", "memory"])
-def front(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Front]:
-    made = SqliteFront(tmp_path) if request.param == "sqlite" else MemoryFront()
+def front(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Journal]:
+    made = Journal(tmp_path) if request.param == "sqlite" else MemoryFront()
     made.load(1_000)
     yield made
     made.close()
 
 
-def test_an_evicted_node_finds_what_it_lacks_up_to_the_bound(front: Front) -> None:
+def test_an_evicted_node_finds_what_it_lacks_up_to_the_bound(front: Journal) -> None:
     """a and b go on for a while without c, which stood at 3; then c asks a's front for runs."""
     runs = [run_of(seq=1 + i, padding=2_000) for i in range(100)]
     front.write([*runs, AppendQueue(entries=entries_of(runs), ordered_at=1)])

@@ -21,12 +21,12 @@ from sparktxlog.storage.interfaces import (
     ExpireLog,
     MarkPublished,
     Segment,
-    ShrinkFront,
+    ShrinkJournal,
     TableEffect,
     Write,
 )
 from sparktxlog.storage.memory import MemoryFront
-from sparktxlog.storage.payloads import LocalPayloadStore
+from sparktxlog.storage.payloads.local_store import LocalPayloadStore
 
 CONTENT = bytes(1_000_000)
 
@@ -105,14 +105,14 @@ def test_within_the_limits_nothing_is_touched(bench: Bench) -> None:
     done = bench.round().result()
     assert (done.pruned_to, done.transactions, done.files, done.limits) == (0, 0, 0, ())
     assert done.log_bytes == done.log_bytes_before >= 10 * len(CONTENT)
-    assert bench.told == ["tables 0", "ShrinkFront"]
+    assert bench.told == ["tables 0", "ShrinkJournal"]
 
 
 def test_the_order_of_work(bench: Bench) -> None:
     bench.limit(transactions=4)
     done = bench.round().result()
     assert bench.told == [
-        ExpireLog.__name__, DropExpired.__name__, "tables 6", ShrinkFront.__name__,
+        ExpireLog.__name__, DropExpired.__name__, "tables 6", ShrinkJournal.__name__,
     ]  # fmt: skip
     assert (done.pruned_to, done.transactions, done.files) == (6, 6, 6)
     assert done.limits == ("tx-log-max-size",)
@@ -130,7 +130,7 @@ def test_a_round_that_failed_is_taken_up_by_the_next(bench: Bench) -> None:
     bench.broken = None
     assert bench.round().result().pruned_to == 6
     assert bench.pruning.failure is None
-    assert bench.told[-2:] == ["tables 6", "ShrinkFront"]
+    assert bench.told[-2:] == ["tables 6", "ShrinkJournal"]
 
 
 def test_files_of_a_round_that_was_killed_go_with_the_first_round(bench: Bench) -> None:

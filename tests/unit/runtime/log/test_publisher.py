@@ -25,10 +25,10 @@ from sparktxlog.protocol.words.view import Seat, View
 from sparktxlog.runtime.log import publisher as publisher_module
 from sparktxlog.runtime.log.epoch_history import EpochHistory
 from sparktxlog.runtime.log.publisher import Publisher
-from sparktxlog.storage.front import SqliteFront
-from sparktxlog.storage.interfaces import AppendQueue, PutRun, ResetFront, Write
+from sparktxlog.storage.interfaces import AppendQueue, PutRun, ResetJournal, Write
+from sparktxlog.storage.journal.journal import Journal
 from sparktxlog.storage.memory import MemoryFront
-from sparktxlog.storage.payloads import LocalPayloadStore
+from sparktxlog.storage.payloads.local_store import LocalPayloadStore
 
 HERE = NodeId("z")
 
@@ -39,7 +39,7 @@ class Site:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.log = directory / "log"
-        self.front = SqliteFront(directory)
+        self.front = Journal(directory)
         self.front.load(1_000)
 
     def order(self, runs: Sequence[PutRun], entries: Sequence[QueueEntry]) -> None:
@@ -77,12 +77,12 @@ class Site:
             on_published=on_published,
         )
 
-    def reset(self, giver: SqliteFront | MemoryFront, incarnation: int | None = None) -> None:
+    def reset(self, giver: Journal | MemoryFront, incarnation: int | None = None) -> None:
         """Take over a peer's snapshot and start anew."""
         snapshot = giver.read_snapshot()
-        self.front.write([ResetFront(snapshot=snapshot, node_id=HERE, incarnation=incarnation)])
+        self.front.write([ResetJournal(snapshot=snapshot, node_id=HERE, incarnation=incarnation)])
         self.front.close()
-        self.front = SqliteFront(self.directory)
+        self.front = Journal(self.directory)
 
     def put(self, writes: Sequence[Write], then: Callable[[], None]) -> None:
         """Write what a node notes of itself."""

@@ -16,7 +16,7 @@ from sparktxlog.protocol.words.messages import MergeBase, QueueEntry, Tail
 from sparktxlog.protocol.words.recovery import RecoveredState
 from sparktxlog.protocol.words.view import View
 from sparktxlog.runtime.membership.ancestry import Ancestry, Compared, first_difference
-from sparktxlog.storage.interfaces import AppendQueue, FrontSnapshot, PutRun, StoredEntry
+from sparktxlog.storage.interfaces import AppendQueue, PutRun, QueueSnapshot, StoredEntry
 from sparktxlog.storage.memory import MemoryFront
 
 #: Six positions that both have.
@@ -54,13 +54,13 @@ class Peer:
             previous_hash=found[0].previous_hash if found else b"", entries=tuple(found),
         )  # fmt: skip
 
-    def snapshot(self, *, ids: bool = True, view: View | None = None) -> FrontSnapshot:
+    def snapshot(self, *, ids: bool = True, view: View | None = None) -> QueueSnapshot:
         last = self.entries[-1]
         watermarks: dict[str, int] = {}
         for entry in self.entries:
             watermarks[entry.header.origin] = entry.header.last
         before = b"".join(ids_in(run) for run in self.runs[:-1])
-        return FrontSnapshot(
+        return QueueSnapshot(
             last=StoredEntry(entry=last, ids=ids_in(self.runs[-1]), ordered_at=1),
             watermarks=watermarks,
             recent_ids=((1, before),) if ids else (),

@@ -16,8 +16,8 @@ from sparktxlog.protocol.words.versions import NEWEST, OLDEST
 from sparktxlog.protocol.words.view import View
 from sparktxlog.runtime.membership.standings import INSTANCE
 from sparktxlog.runtime.wiring import build_node
-from sparktxlog.storage.front import SqliteFront
 from sparktxlog.storage.interfaces import PutValue, PutView
+from sparktxlog.storage.journal.journal import Journal
 
 
 def config_of(directory: Path, **settings: Any) -> NodeConfig:
@@ -52,7 +52,7 @@ def test_two_logs_of_nodes_with_one_id_have_two_names(tmp_path: Path) -> None:
 
 def test_an_old_log_keeps_its_name(tmp_path: Path) -> None:
     config = config_of(tmp_path)
-    front = SqliteFront(tmp_path)
+    front = Journal(tmp_path)
     front.write([PutValue(name=INSTANCE, value=b"made by an earlier release")])
     front.close()
     assert lineage_of(config) == config.lineage
@@ -61,7 +61,7 @@ def test_an_old_log_keeps_its_name(tmp_path: Path) -> None:
 def test_a_decided_view_has_the_last_word(tmp_path: Path) -> None:
     config = config_of(tmp_path)
     first = lineage_of(config)
-    front = SqliteFront(tmp_path)
+    front = Journal(tmp_path)
     view = View(
         lineage="forced", epoch=2, roster=(), members=(), end=MergeBase(), ancestors=((first, 1),)
     )
@@ -109,7 +109,7 @@ def test_a_new_log_works_by_the_version_of_the_release_that_founds_it(tmp_path: 
 
 
 def test_an_old_log_keeps_its_version_and_alone_it_is_raised_at_once(tmp_path: Path) -> None:
-    front = SqliteFront(tmp_path)
+    front = Journal(tmp_path)
     front.write([PutValue(name=INSTANCE, value=b"made by an earlier release")])
     front.close()
     older = replace(config_of(tmp_path), wire_version=OLDEST)

@@ -16,7 +16,7 @@ from sparktxlog.runtime.giving_way.unverified_history import Uncompared
 from sparktxlog.runtime.membership.ancestry import Compared
 from sparktxlog.runtime.membership.founding import core_config, with_lineage
 from sparktxlog.runtime.membership.joining import Joining, JoinOrder, StartAgainError, join_order
-from sparktxlog.storage.interfaces import FrontSnapshot, PutValue, ResetFront, StoredEntry, Write
+from sparktxlog.storage.interfaces import PutValue, QueueSnapshot, ResetJournal, StoredEntry, Write
 
 HELLO = Hello(
     node_id="A", url="http://a", instance="i", boot="b", lineage="l", config_hash="c", join_as=3
@@ -42,7 +42,7 @@ class Bench:
         self.writes: list[Write] = []
         self.started: list[StartAgainError] = []
         self.fresh = True
-        self.snapshot = FrontSnapshot()
+        self.snapshot = QueueSnapshot()
         self.node_id = "A"
         self.compared = Compared()
         self.kept: list[tuple[int, str]] = []
@@ -58,10 +58,10 @@ class Bench:
             on_diverged=self.alarms.append, is_witness=is_witness,
         )  # fmt: skip
 
-    async def compare(self, link: Any, snapshot: FrontSnapshot) -> Compared:
+    async def compare(self, link: Any, snapshot: QueueSnapshot) -> Compared:
         return self.compared
 
-    def keep(self, snapshot: FrontSnapshot, incarnation: int, peer: str, at: int) -> Uncompared:
+    def keep(self, snapshot: QueueSnapshot, incarnation: int, peer: str, at: int) -> Uncompared:
         self.kept.append((incarnation, peer))
         return Uncompared(
             position=4, snapshot_position=snapshot.position, peer=peer, at=at, quarantine_id="q",
@@ -79,7 +79,7 @@ class Bench:
     async def write(self, writes: list[Write]) -> None:
         self.writes += writes
 
-    async def take(self, link: Any) -> FrontSnapshot:
+    async def take(self, link: Any) -> QueueSnapshot:
         return self.snapshot
 
     def drop(self) -> None:
@@ -94,13 +94,13 @@ class Bench:
         return join_order({w.name: w.value for w in self.writes if isinstance(w, PutValue)})
 
 
-def snapshot_at(position: int) -> FrontSnapshot:
+def snapshot_at(position: int) -> QueueSnapshot:
     header = RunHeader(
         epoch=1, ts=1, origin=NodeId("A"), incarnation=1, seq=1, n=position, digest=bytes(32),
         size_bytes=1,
     )  # fmt: skip
     entry = QueueEntry(position=1, header=header, previous_hash=bytes(32), chain_hash=b"h" * 32)
-    return FrontSnapshot(last=StoredEntry(entry=entry, ids=bytes(16 * position), ordered_at=1))
+    return QueueSnapshot(last=StoredEntry(entry=entry, ids=bytes(16 * position), ordered_at=1))
 
 
 async def settle() -> None:
@@ -165,7 +165,7 @@ def test_the_core_waits_for_a_snapshot() -> None:
         bench.link_up()
         await settle()
         reset = bench.writes[0]
-        assert isinstance(reset, ResetFront)
+        assert isinstance(reset, ResetJournal)
         assert (reset.snapshot.position, reset.incarnation) == (5, 3)
         assert len(bench.started) == 1
         assert not bench.joining.settled.is_set()
@@ -259,7 +259,7 @@ def test_what_nobody_can_compare_is_kept_before_it_is_replaced_and_told() -> Non
             await asyncio.sleep(0.001)
         assert bench.kept == [(2, "A")]
         # One write: whoever has the snapshot also says that it was not compared.
-        assert isinstance(bench.writes[0], ResetFront)
+        assert isinstance(bench.writes[0], ResetJournal)
         values = {w.name: w.value for w in bench.writes if isinstance(w, PutValue)}
         told = Bench(bench.order, position=9, values=values).joining.uncompared
         assert told is not None
@@ -274,7 +274,7 @@ def test_a_failed_comparison_is_repeated_and_replaces_nothing() -> None:
         bench = Bench(BEHIND, position=4)
         bench.snapshot = snapshot_at(9)
 
-        async def fails(link: Any, snapshot: FrontSnapshot) -> Compared:
+        async def fails(link: Any, snapshot: QueueSnapshot) -> Compared:
             raise TransportError("no answer")
 
         bench.joining._ancestry.compare = fails  # type: ignore[method-assign]

@@ -17,13 +17,13 @@ from sparktxlog.protocol.words.messages import QueueEntry, RunHeader
 from sparktxlog.protocol.words.versions import PARTS
 from sparktxlog.runtime.membership import queue_snapshots as snapshots
 from sparktxlog.runtime.membership.queue_snapshots import SnapshotGiver, SnapshotTaker
-from sparktxlog.storage.interfaces import FrontSnapshot, IdPieces, StoredEntry
-from sparktxlog.storage.snapshots import open_snapshot, write_snapshot
+from sparktxlog.storage.interfaces import IdPieces, QueueSnapshot, StoredEntry
+from sparktxlog.storage.journal.snapshot_files import open_snapshot, write_snapshot
 
 PIECE = bytes(range(256)) * 64
 
 
-def snapshot_at(position: int, pieces: int = 8) -> FrontSnapshot:
+def snapshot_at(position: int, pieces: int = 8) -> QueueSnapshot:
     header = RunHeader(
         epoch=1, ts=1, origin=NodeId("A"), incarnation=1, seq=1, n=1, digest=bytes(32),
         size_bytes=1,
@@ -31,7 +31,7 @@ def snapshot_at(position: int, pieces: int = 8) -> FrontSnapshot:
     entry = QueueEntry(
         position=position, header=header, previous_hash=bytes(32), chain_hash=b"h" * 32
     )
-    return FrontSnapshot(
+    return QueueSnapshot(
         last=StoredEntry(entry=entry, ids=bytes(16), ordered_at=1),
         watermarks={"A": position},
         recent_ids=IdPieces(lambda: ((1 + 1_024 * at, PIECE) for at in range(pieces))),
@@ -59,7 +59,7 @@ class Way:
             lambda work, *args: asyncio.ensure_future(asyncio.to_thread(work, *args)),
         )  # fmt: skip
 
-    def read_snapshot(self) -> FrontSnapshot:
+    def read_snapshot(self) -> QueueSnapshot:
         return self.snapshot
 
     async def get_snapshot(self) -> bytes:
@@ -74,7 +74,7 @@ class Way:
         self.asked.append(offset)
         return await self.giver.part(name, offset)
 
-    async def take(self) -> FrontSnapshot:
+    async def take(self) -> QueueSnapshot:
         link: Any = self
         return await SnapshotTaker(self.directory / "taker").take(link)
 
@@ -89,7 +89,7 @@ def told(scenario: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(asyncio.wait_for(scenario(), 60))  # type: ignore[arg-type]
 
 
-def same(one: FrontSnapshot, other: FrontSnapshot) -> bool:
+def same(one: QueueSnapshot, other: QueueSnapshot) -> bool:
     ids = tuple(one.recent_ids) == tuple(other.recent_ids)
     return ids and replace(one, recent_ids=()) == replace(other, recent_ids=())
 

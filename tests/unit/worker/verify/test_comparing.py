@@ -19,7 +19,7 @@ from pyarrow.fs import PyFileSystem
 from sparktxlog.cli.output import ExitCode
 from sparktxlog.cli.verification import run_comparison
 from sparktxlog.errors import InvalidRequestError
-from sparktxlog.storage.schemas import SIGNATURES
+from sparktxlog.storage.log_tables.log_schemas import SIGNATURES
 from sparktxlog.worker.replica.source import HttpLogSource
 from sparktxlog.worker.verify.comparing import (
     SiteComparison,

@@ -1,0 +1,1 @@
+"""The donor side of a copy: pinned files and their chunks."""

@@ -1,0 +1,317 @@
+"""What an epoch change leaves in the front: votes, views, new stamps, snapshots (P14–P21).
+
+    PutBallot    before a PROMISE or ACCEPTED leaves
+    PutView      ends an epoch: what others stamped in it and is not in the queue goes
+    PutRestamp   an own run that was not in the final queue, with its stamp of the new epoch
+    ResetJournal   the queue of a node that is too far behind is replaced by a snapshot
+
+The functions change tables only; what the front holds in memory it changes itself, once the
+transaction was kept.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable
+from dataclasses import replace
+from itertools import chain
+
+from sparktxlog.errors import ExpiredError, InvariantViolation
+from sparktxlog.protocol.words.messages import RunHeader
+from sparktxlog.protocol.words.view import View
+from sparktxlog.storage.interfaces import (
+    IdPieces,
+    PutBallot,
+    PutRestamp,
+    PutView,
+    QueueSnapshot,
+    ResetJournal,
+)
+from sparktxlog.storage.journal.forgetting import Ends
+from sparktxlog.storage.journal.id_files import IdFiles
+from sparktxlog.storage.journal.loading import read_recent_ids
+from sparktxlog.storage.journal.sqlite_schema import (
+    ENTRY_COLUMNS,
+    HEADER_COLUMNS,
+    definition_of,
+    encode_ballot,
+    encode_definition,
+    encode_view,
+    entry_row,
+    header_of,
+    keep_out_older,
+    stored_entry,
+    view_of,
+)
+
+#: Ids of a snapshot come in pieces of so many bytes.
+_PIECE_BYTES = 1 << 20
+_KEY = "origin = ? AND incarnation = ? AND seq = ?"
+
+#: Header and ids of a run.
+_Run = tuple[RunHeader, bytes]
+
+
+def put_ballot(db: sqlite3.Connection, write: PutBallot) -> None:
+    """Keep a voter's state."""
+    _put_meta(db, "ballot", encode_ballot(write.state))
+    if write.state.accepted is not None:
+        keep_out_older(db, write.state.accepted.view.version)
+
+
+def put_view(db: sqlite3.Connection, write: PutView) -> list[_Run]:
+    """Keep a view; return the incoming runs that went with it."""
+    _keep_view(db, write.view)
+    _put_meta(db, "incarnation", write.incarnation)
+    return _drop_incoming(db, "origin <> ? OR incarnation <> ?", (write.node_id, write.incarnation))
+
+
+def _keep_view(db: sqlite3.Connection, view: View) -> None:
+    _put_meta(db, "view", encode_view(view))
+    keep_out_older(db, view.version)
+
+
+def put_restamp(db: sqlite3.Connection, write: PutRestamp) -> _Run:
+    """Keep the new stamp of an incoming run; return it as it stands now.
+
+    Raises:
+        InvariantViolation: No such run waits, or it is of other content.
+    """
+    header = write.header
+    row = db.execute(
+        f"SELECT digest, ids FROM incoming WHERE {_KEY}",
+        (header.origin, header.incarnation, header.seq),
+    ).fetchone()
+    check_restamp(header, None if row is None else row[0])
+    restamp(db, header)
+    return header, row[1]
+
+
+def check_restamp(header: RunHeader, digest: bytes | None) -> None:
+    """Check that a run may get a new stamp: it waits (digest not None) and is the same.
+
+    Raises:
+        InvariantViolation: It may not.
+    """
+    if digest != header.digest:
+        raise InvariantViolation(
+            f"run {header.origin}/{header.incarnation}/{header.seq} cannot be stamped anew: "
+            + ("it does not wait" if digest is None else "another content waits there"),
+            digest=header.digest,
+        )
+
+
+def restamp(db: sqlite3.Connection, header: RunHeader) -> None:
+    """Give an incoming run the epoch and the timestamp of a header."""
+    db.execute(
+        f"UPDATE incoming SET epoch = ?, ts = ? WHERE {_KEY}",
+        (header.epoch, header.ts, header.origin, header.incarnation, header.seq),
+    )
+
+
+def read_incoming(db: sqlite3.Connection, header: RunHeader) -> RunHeader:
+    """Return the incoming run that has the name of another one."""
+    row = db.execute(
+        f"SELECT {HEADER_COLUMNS} FROM incoming WHERE {_KEY}",
+        (header.origin, header.incarnation, header.seq),
+    ).fetchone()
+    return header_of(row)
+
+
+def drop_run(db: sqlite3.Connection, header: RunHeader) -> list[_Run]:
+    """Remove the incoming run that has the name of another one, with its payload; return it."""
+    return _drop_incoming(db, _KEY, (header.origin, header.incarnation, header.seq))
+
+
+def _drop_incoming(
+    db: sqlite3.Connection, condition: str, arguments: tuple[str | int, ...]
+) -> list[_Run]:
+    gone = db.execute(
+        f"SELECT {HEADER_COLUMNS}, ids FROM incoming WHERE {condition}", arguments
+    ).fetchall()
+    keys = [(row[0], row[1], row[2]) for row in gone]
+    db.executemany(f"DELETE FROM payloads WHERE {_KEY}", keys)
+    db.executemany(f"DELETE FROM incoming WHERE {_KEY}", keys)
+    return [(header_of(row), row[9]) for row in gone]
+
+
+# -- snapshots -------------------------------------------------------------------------------------
+
+
+def read_snapshot(db: sqlite3.Connection, id_window: int) -> QueueSnapshot:
+    """Return the queue at the end of what is published.
+
+    Raises:
+        ExpiredError: The row of the run that ends there is gone (definite).
+    """
+    meta = dict(db.execute("SELECT name, value FROM meta").fetchall())
+    view = view_of(meta.get("view"))
+    position = meta.get("published", 0)
+    if not position:
+        return QueueSnapshot(view=view)
+    row = db.execute(
+        f"SELECT {ENTRY_COLUMNS} FROM queue WHERE position <= ? ORDER BY position DESC LIMIT 1",
+        (position,),
+    ).fetchone()
+    last = None if row is None else stored_entry(row, None)
+    if last is None or last.entry.end != position:
+        raise ExpiredError(f"the run that ends at {position} is gone", kept_after=position)
+    watermarks = db.execute(
+        "SELECT w.origin, coalesce(min(q.seq) - 1, w.seq) AS mark FROM watermarks w LEFT JOIN queue"
+        " q ON q.origin = w.origin AND q.position > ? GROUP BY w.origin HAVING mark > 0",
+        (position,),
+    )
+    tables = db.execute(
+        "SELECT position, definition FROM catalog WHERE position <= ? ORDER BY position, name",
+        (position,),
+    )
+    return QueueSnapshot(
+        last=last,
+        watermarks=dict(watermarks.fetchall()),
+        tables=tuple((at, definition_of(body)) for at, body in tables),
+        recent_ids=tuple(read_recent_ids(db, position - id_window, last.entry.position)),
+        view=view,
+    )
+
+
+def with_older_ids(snapshot: QueueSnapshot, files: IdFiles) -> QueueSnapshot:
+    """Return the snapshot with the ids that stand in files before its window."""
+    window = snapshot.recent_ids
+    if not window:
+        return snapshot
+    older = files.before(window[0][0], _PIECE_BYTES // 16)
+    return replace(snapshot, recent_ids=IdPieces(lambda: chain(older(), window)))
+
+
+def reset(db: sqlite3.Connection, write: ResetJournal) -> tuple[Ends, list[_Run]]:
+    """Replace the queue by a snapshot; return the new ends, and the incoming runs that went.
+
+    Raises:
+        InvariantViolation: The snapshot contradicts itself, or lacks own transactions that this
+            node had in its queue: their numbers must never be given again.
+    """
+    snapshot = write.snapshot
+    meta = dict(db.execute("SELECT name, value FROM meta").fetchall())
+    before = meta.get("incarnation", 1)
+    incarnation = before if write.incarnation is None else write.incarnation
+    held = db.execute("SELECT seq FROM watermarks WHERE origin = ?", (write.node_id,)).fetchone()
+    watermark = snapshot.watermarks.get(write.node_id, 0)
+    check_snapshot(snapshot)
+    check_own(write, before, 0 if held is None else held[0])
+    gone = _drop_incoming(
+        db,
+        "origin <> ? OR incarnation <> ? OR seq <= ?",
+        (write.node_id, incarnation, watermark),
+    )
+    db.execute(
+        "DELETE FROM payloads WHERE (origin, incarnation, seq) NOT IN"
+        " (SELECT origin, incarnation, seq FROM incoming)"
+    )
+    for table in ("queue", "segments", "catalog", "watermarks", "recent_ids"):
+        db.execute(f"DELETE FROM {table}")
+    ends = _put_snapshot(db, snapshot)
+    if (view := newer_view(view_of(meta.get("view")), snapshot.view)) is not None:
+        _keep_view(db, view)
+    _put_meta(db, "incarnation", incarnation)
+    _put_meta(db, "resets", meta.get("resets", 0) + 1)
+    return ends, gone
+
+
+def _put_snapshot(db: sqlite3.Connection, snapshot: QueueSnapshot) -> Ends:
+    position = snapshot.position
+    ends = Ends(position=position, published=position, forgotten=position)
+    if snapshot.last is not None:
+        entry = snapshot.last.entry
+        ends = replace(ends, chain_hash=entry.chain_hash, pruned=entry.position - 1)
+        db.execute(
+            f"INSERT INTO queue({ENTRY_COLUMNS}) VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
+            (*entry_row(entry, snapshot.last.ordered_at), snapshot.last.ids),
+        )
+    db.executemany("INSERT INTO watermarks VALUES(?, ?)", sorted(snapshot.watermarks.items()))
+    db.executemany(
+        "INSERT INTO catalog VALUES(?, ?, ?)",
+        [(at, table.name, encode_definition(table)) for at, table in snapshot.tables],
+    )
+    db.executemany(
+        "INSERT INTO recent_ids(last, first, ids) VALUES(?, ?, ?)",
+        ((first + len(ids) // 16 - 1, first, ids) for first, ids in snapshot.recent_ids),
+    )
+    for name, value in (
+        ("published", position),
+        # Below every version: the table of before is another one (`queue_table.set_aside`).
+        ("published_version", -1),
+        ("forgotten", position),
+        ("pruned", ends.pruned),
+        ("kept_after", position),
+        ("files_bytes", 0),
+    ):
+        _put_meta(db, name, value)
+    return ends
+
+
+def check_snapshot(snapshot: QueueSnapshot) -> None:
+    """Check that a snapshot holds together: a node could not start from it otherwise.
+
+    Raises:
+        InvariantViolation: It does not.
+    """
+    last = snapshot.last
+    if last is None:
+        whole = not (snapshot.watermarks or snapshot.tables or snapshot.recent_ids)
+        wanted = 0
+    else:
+        header = last.entry.header
+        whole = (
+            len(last.ids) == 16 * header.n
+            and snapshot.watermarks.get(header.origin) == header.last
+            and sum(snapshot.watermarks.values()) == snapshot.position
+            and all(1 <= at <= snapshot.position for at, _ in snapshot.tables)
+        )
+        wanted = last.entry.position - 1
+    if not whole or not _follow(snapshot.recent_ids, wanted):
+        raise InvariantViolation(
+            f"the snapshot at position {snapshot.position} contradicts itself",
+            position=snapshot.position,
+        )
+
+
+def _follow(pieces: Iterable[tuple[int, bytes]], last: int) -> bool:
+    """Return whether pieces of ids follow each other up to a position."""
+    end = None
+    for first, ids in pieces:
+        if first < 1 or not ids or len(ids) % 16 or (end is not None and first != end + 1):
+            return False
+        end = first + len(ids) // 16 - 1
+    return end is None or end == last
+
+
+def check_own(write: ResetJournal, incarnation: int, watermark: int) -> None:
+    """Check that no own sequence number would be given twice.
+
+    Args:
+        incarnation: This node's, before.
+        watermark: Own last sequence number in the queue, before.
+
+    Raises:
+        InvariantViolation: The snapshot does not reach what this node itself ordered.
+    """
+    wanted = incarnation if write.incarnation is None else write.incarnation
+    told = write.snapshot.watermarks.get(write.node_id, 0)
+    if wanted < incarnation or (wanted == incarnation and told < watermark):
+        raise InvariantViolation(
+            f"the snapshot holds own transactions up to {told}, the queue here up to {watermark}",
+            hint="Let the node return under a higher incarnation.",
+            incarnation=incarnation,
+        )
+
+
+def newer_view(held: View | None, told: View | None) -> View | None:
+    """Return the view that counts behind a reset: the snapshot's, unless it is an older one."""
+    if told is None or held is None:
+        return told or held
+    same = held.lineage == told.lineage or held.continues(told.lineage, told.epoch)
+    return held if same and held.epoch >= told.epoch else told
+
+
+def _put_meta(db: sqlite3.Connection, name: str, value: int | bytes) -> None:
+    db.execute("INSERT OR REPLACE INTO meta VALUES(?, ?)", (name, value))

@@ -1,0 +1,133 @@
+"""What the front reads once, at start: unstamped runs and the ids of the last positions."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from itertools import chain
+from typing import NamedTuple
+
+from sparktxlog.codec.payload import read_manifest
+from sparktxlog.model.operation import LONGEST_RUN, RunFacts
+from sparktxlog.protocol.words.recovery import RecoveredAnnouncement
+from sparktxlog.storage.journal.sqlite_schema import rejections_of
+
+
+class UnfiledIds(NamedTuple):
+    """Ids of neighbouring positions, 16 bytes each."""
+
+    first: int
+    ids: bytes
+    rejected: list[int]
+    ts: int
+
+
+#: Ids of the window are handed out in pieces of at most this many.
+_PIECE_IDS = 8_192
+
+
+def read_announcements(db: sqlite3.Connection) -> list[RecoveredAnnouncement]:
+    """Return the own unstamped runs, oldest first."""
+    found = []
+    for digest, ticket, session, payload in db.execute(
+        "SELECT digest, ticket, session, payload FROM announcements ORDER BY id"
+    ):
+        manifest = read_manifest(payload)
+        found.append(
+            RecoveredAnnouncement(
+                ticket=ticket,
+                digest=digest,
+                size_bytes=len(payload),
+                staged_bytes=manifest.staged_bytes,
+                facts=RunFacts.of(manifest),
+                session=session,
+            )
+        )
+    return found
+
+
+def read_recent_ids(
+    db: sqlite3.Connection, after: int, before: int | None = None
+) -> list[tuple[int, bytes]]:
+    """Return the ids of positions after `after`; neighbours are joined into larger pieces.
+
+    Args:
+        before: Leave out the run that starts at this position and all behind it.
+    """
+    pieces: list[tuple[int, bytes]] = []
+    start = size = 0
+    parts: list[bytes] = []
+    for position, ids in chain(_snapshot_ids(db, after, before), _queue_ids(db, after, before)):
+        if size + len(ids) > 16 * _PIECE_IDS and parts:
+            pieces.append((start, b"".join(parts)))
+            parts, size = [], 0
+        if not parts:
+            start = position
+        parts.append(ids)
+        size += len(ids)
+    if parts:
+        pieces.append((start, b"".join(parts)))
+    return pieces
+
+
+def read_repeats(db: sqlite3.Connection, after: int) -> list[tuple[int, int]]:
+    """Return (position, position where its id stands first) of the repeats behind `after`."""
+    rows = db.execute(
+        "SELECT position, rejections FROM queue WHERE position > ? AND rejections IS NOT NULL"
+        " ORDER BY position",
+        (after,),
+    )
+    return [
+        (position + rejection.index, rejection.first)
+        for position, body in rows
+        for rejection in rejections_of(body)
+        if rejection.first is not None
+    ]
+
+
+def read_unfiled(db: sqlite3.Connection, after: int, most: int) -> UnfiledIds | None:
+    """Return the ids of the next `most` positions behind `after`, or more; None if fewer are there.
+
+    A snapshot's ids tell neither time nor outcome: they count as of the first row behind them.
+    """
+    newest = db.execute("SELECT ts FROM queue ORDER BY position LIMIT 1").fetchone()
+    rows = chain(
+        ((first, ids, newest[0], None) for first, ids in _snapshot_ids(db, after, None)),
+        db.execute(
+            "SELECT position, ids, ts, rejections FROM queue WHERE position > ? ORDER BY position",
+            (after,),
+        ),
+    )
+    start = ts = size = 0
+    parts: list[bytes] = []
+    rejected: list[int] = []
+    for first, ids, row_ts, body in rows:
+        start = start or first
+        parts.append(ids)
+        size += len(ids) // 16
+        ts = max(ts, row_ts)
+        rejected += [first + rejection.index for rejection in rejections_of(body)]
+        if size >= most:
+            return UnfiledIds(start, b"".join(parts), rejected, ts)
+    return None
+
+
+def _snapshot_ids(
+    db: sqlite3.Connection, after: int, before: int | None
+) -> list[tuple[int, bytes]]:
+    """Return the ids before the first queue row, as a snapshot brought them."""
+    return db.execute(
+        "SELECT first, ids FROM recent_ids WHERE last > ?1 AND (?2 IS NULL OR first < ?2)"
+        " ORDER BY last",
+        (after, before),
+    ).fetchall()
+
+
+def _queue_ids(
+    db: sqlite3.Connection, after: int, before: int | None
+) -> Iterator[tuple[int, bytes]]:
+    yield from db.execute(
+        "SELECT position, ids FROM queue WHERE position > ?1 AND position + n - 1 > ?2"
+        " AND (?3 IS NULL OR position < ?3) ORDER BY position",
+        (after - LONGEST_RUN, after, before),
+    )

@@ -1,0 +1,89 @@
+"""Snapshots of a queue as files: a node that joins gets one in parts, ids of a whole day included.
+
+u32 length | msgpack QueueSnapshot without its ids
+u32 length | msgpack (first position, ids), ascending, without gap; as often as need be
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from sparktxlog.errors import RemoteProtocolError
+from sparktxlog.storage.interfaces import IdPieces, QueueSnapshot
+
+_LENGTH = struct.Struct("<I")
+#: Longest part of a file that is one value.
+_MOST_BYTES = 1 << 30
+_encode = msgspec.msgpack.Encoder().encode
+_decode_snapshot = msgspec.msgpack.Decoder(QueueSnapshot).decode
+_decode_ids = msgspec.msgpack.Decoder(tuple[int, bytes]).decode
+
+
+def write_snapshot(snapshot: QueueSnapshot, path: Path) -> None:
+    """Write a snapshot to a file; of its ids no more than a piece is in memory."""
+    with path.open("wb") as file:
+        _put(file, _encode(replace(snapshot, recent_ids=())))
+        for piece in snapshot.recent_ids:
+            _put(file, _encode(piece))
+
+
+def open_snapshot(path: Path) -> QueueSnapshot:
+    """Return the snapshot in a file; its ids are read from there whenever they are looked at.
+
+    Raises:
+        RemoteProtocolError: The file holds none (definite).
+    """
+    try:
+        with path.open("rb") as file:
+            snapshot = decode_whole(_take(file) or b"")
+        for _ in _ids(path):
+            pass  # whoever reads them shall find nothing wrong
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise RemoteProtocolError(f"no snapshot in these bytes: {error}") from error
+    return replace(snapshot, recent_ids=IdPieces(lambda: _ids(path)))
+
+
+def encode_whole(snapshot: QueueSnapshot) -> bytes:
+    """Return a snapshot as one message, for nodes of releases that know no parts."""
+    return _encode(replace(snapshot, recent_ids=tuple(snapshot.recent_ids)))
+
+
+def decode_whole(data: bytes) -> QueueSnapshot:
+    """Read what `encode_whole` wrote.
+
+    Raises:
+        RemoteProtocolError: The bytes are no snapshot (definite).
+    """
+    try:
+        return _decode_snapshot(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise RemoteProtocolError(f"no snapshot in these bytes: {error}") from error
+
+
+def _ids(path: Path) -> Iterator[tuple[int, bytes]]:
+    with path.open("rb") as file:
+        _take(file)
+        while (value := _take(file)) is not None:
+            yield _decode_ids(value)
+
+
+def _put(file: BinaryIO, value: bytes) -> None:
+    file.write(_LENGTH.pack(len(value)))
+    file.write(value)
+
+
+def _take(file: BinaryIO) -> bytes | None:
+    head = file.read(_LENGTH.size)
+    if not head:
+        return None
+    length = _LENGTH.unpack(head.ljust(_LENGTH.size, b"\xff"))[0]
+    value = file.read(min(length, _MOST_BYTES))
+    if len(value) != length:
+        raise RemoteProtocolError("the snapshot is torn")
+    return value

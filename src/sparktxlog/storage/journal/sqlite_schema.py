@@ -1,0 +1,351 @@
+"""Tables of `front.sqlite`, its settings, and rows to values and back (docs/formats.md)."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from sparktxlog.errors import (
+    CorruptLogError,
+    DiskFullError,
+    FrontLostError,
+    NewerReleaseError,
+    StorageError,
+)
+from sparktxlog.model.ids import NodeId
+from sparktxlog.model.operation import Acceptance, RunFacts, Touch
+from sparktxlog.model.table import TableDefinition
+from sparktxlog.protocol.words.balloting import BallotState
+from sparktxlog.protocol.words.messages import QueueEntry, Rejection, RunHeader
+from sparktxlog.protocol.words.view import FIRST_VERSION, View
+from sparktxlog.storage.durability import rewrite_file
+from sparktxlog.storage.interfaces import Segment, StoredEntry
+
+#: "TXLG": tells this file from other SQLite files.
+APPLICATION_ID = 0x54584C47
+#: Formats that this release writes and goes on with; an older one refuses a later format.  Format
+#: 2 becomes 3 without a change of tables, as soon as the log works by a wire version that the
+#: releases which wrote it do not know (P31): until then they can take the file back.
+SCHEMA_VERSION = 3
+_KEPT_VERSION = 2
+
+_PAGE_BYTES = 8192
+#: The write-ahead log is folded back in steps of this size: fewer, larger steps write a page
+#: that changed several times only once.
+_CHECKPOINT_BYTES = 48 << 20
+
+_TABLES = """
+CREATE TABLE meta(name TEXT PRIMARY KEY, value) WITHOUT ROWID;
+CREATE TABLE named_values(name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
+CREATE TABLE incoming(
+    origin TEXT, incarnation INTEGER, seq INTEGER, n INTEGER, epoch INTEGER, ts INTEGER,
+    digest BLOB, size_bytes INTEGER, staged_bytes INTEGER, ids BLOB, facts BLOB,
+    PRIMARY KEY(origin, incarnation, seq)) WITHOUT ROWID;
+CREATE TABLE payloads(
+    origin TEXT, incarnation INTEGER, seq INTEGER, payload BLOB,
+    UNIQUE(origin, incarnation, seq));
+CREATE TABLE queue(
+    position INTEGER PRIMARY KEY, origin TEXT, incarnation INTEGER, seq INTEGER, n INTEGER,
+    epoch INTEGER, ts INTEGER, digest BLOB, size_bytes INTEGER, staged_bytes INTEGER,
+    previous_hash BLOB, chain_hash BLOB, rejections BLOB, ordered_at INTEGER, ids BLOB);
+CREATE TABLE watermarks(origin TEXT PRIMARY KEY, seq INTEGER) WITHOUT ROWID;
+CREATE TABLE announcements(
+    id INTEGER PRIMARY KEY, digest BLOB UNIQUE, ticket INTEGER, session TEXT, payload BLOB);
+CREATE TABLE segments(last INTEGER PRIMARY KEY, first INTEGER, segment BLOB);
+CREATE TABLE catalog(position INTEGER, name TEXT, definition BLOB, PRIMARY KEY(position, name))
+    WITHOUT ROWID;
+"""
+#: New in format 2, besides `view`, `ballot`, `incarnation` and `resets` in `meta`.
+_TABLES_2 = """
+CREATE TABLE recent_ids(last INTEGER PRIMARY KEY, first INTEGER, ids BLOB);
+"""
+
+#: Later than the formats, and of no use to releases that do not know it.
+_WITHDRAWN = """
+CREATE TABLE IF NOT EXISTS withdrawn(id BLOB PRIMARY KEY, code TEXT, text TEXT, at INTEGER)
+    WITHOUT ROWID
+"""
+
+HEADER_COLUMNS = "origin, incarnation, seq, n, epoch, ts, digest, size_bytes, staged_bytes"
+ENTRY_COLUMNS = (
+    "origin, incarnation, seq, n, epoch, ts, digest, size_bytes, staged_bytes, "
+    "position, previous_hash, chain_hash, rejections, ordered_at, ids"
+)
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class _Facts(msgspec.Struct, array_like=True):
+    """What of `RunFacts` the column holds; older versions wrote the first two."""
+
+    touches: tuple[Touch, ...]
+    creates: tuple[tuple[int, TableDefinition], ...]
+    acceptance: Acceptance | None = None
+    valid_until: tuple[tuple[int, int], ...] = ()
+    voided: bool = False
+
+
+_decode_facts = msgspec.msgpack.Decoder(_Facts).decode
+_decode_rejections = msgspec.msgpack.Decoder(tuple[Rejection, ...]).decode
+_decode_segment = msgspec.msgpack.Decoder(Segment).decode
+_decode_definition = msgspec.msgpack.Decoder(TableDefinition).decode
+_decode_view = msgspec.msgpack.Decoder(View).decode
+_decode_ballot = msgspec.msgpack.Decoder(BallotState).decode
+
+
+def open_journal(path: Path) -> sqlite3.Connection:
+    """Open the writing connection; makes the tables in a new file.
+
+    Raises:
+        CorruptLogError: The file is no front, is torn, or was written by a newer version.
+    """
+    log = _log_of(path)
+    if not path.exists() and log.exists() and log.stat().st_size:
+        # SQLite would remove it, and begin anew.
+        raise FrontLostError(
+            f"{path} is gone, but its write-ahead log {log.name} is there",
+            hint="Put the file back.  If it is gone for good, move its log away as well.",
+            path=str(path),
+        )
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    try:
+        fresh = connection.execute("PRAGMA user_version").fetchone()[0] == 0
+        fresh = fresh and not connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
+        if fresh:
+            connection.execute(f"PRAGMA page_size={_PAGE_BYTES}")
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=FULL")
+        connection.execute(f"PRAGMA wal_autocheckpoint={_CHECKPOINT_BYTES // _PAGE_BYTES}")
+        connection.execute("PRAGMA cache_size=-16384")
+        connection.execute("PRAGMA temp_store=MEMORY")
+        if fresh:
+            connection.executescript(
+                f"BEGIN; {_TABLES} {_TABLES_2} PRAGMA application_id={APPLICATION_ID};"
+                f" PRAGMA user_version={SCHEMA_VERSION}; COMMIT;"
+            )
+        elif _format(connection) == (APPLICATION_ID, 1):
+            connection.executescript(
+                f"BEGIN; {_TABLES_2} PRAGMA user_version={_KEPT_VERSION}; COMMIT;"
+            )
+        _check_version(connection, path)
+        _fold_log(connection, path)
+        connection.execute(_WITHDRAWN)
+    except sqlite3.Error as error:
+        connection.close()
+        raise translate(error, path) from error
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _log_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}-wal")
+
+
+def _fold_log(connection: sqlite3.Connection, path: Path) -> None:
+    """Write what a former process left in the write-ahead log to the file, synced.
+
+    If an fsync of that process failed, the system may show pages that are not on the disk and
+    will never be: nothing that was read from there may be told to anybody.  Without room for that
+    the log is written once more in its place.
+
+    Raises:
+        StorageError: Another program has the file open, and keeps the log.
+    """
+    try:
+        _, pages, folded = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    except sqlite3.Error as error:
+        if not isinstance(translate(error, path), DiskFullError):
+            raise
+        rewrite_file(_log_of(path))
+        return
+    if folded < pages:
+        raise StorageError(
+            f"the write-ahead log of {path} cannot be folded back: {folded} of {pages} pages",
+            hint="Another program reads the file: close it, and start again.",
+            path=str(path),
+        )
+
+
+def _check_version(connection: sqlite3.Connection, path: Path) -> None:
+    owner, version = _format(connection)
+    if owner == APPLICATION_ID and _KEPT_VERSION <= version <= SCHEMA_VERSION:
+        return
+    text = (
+        f"{path} has format {version} of application {owner:#x}, this release reads formats 1 to "
+        f"{SCHEMA_VERSION}"
+    )
+    hint = "Use the release of sparktxlog that wrote it, or another data-dir."
+    newer = owner == APPLICATION_ID and version > SCHEMA_VERSION
+    raise (NewerReleaseError if newer else CorruptLogError)(text, hint=hint, path=str(path))
+
+
+def keep_out_older(connection: sqlite3.Connection, wire_version: int) -> None:
+    """Let releases refuse the file that do not know the wire version its log works by."""
+    if wire_version > FIRST_VERSION and _format(connection)[1] < SCHEMA_VERSION:
+        connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+
+
+def _format(connection: sqlite3.Connection) -> tuple[int, int]:
+    """Return the application id and the format of a file."""
+    owner = connection.execute("PRAGMA application_id").fetchone()[0]
+    return owner, connection.execute("PRAGMA user_version").fetchone()[0]
+
+
+def open_reader(path: Path) -> sqlite3.Connection:
+    """Open a connection that can only read; it may be used by one thread at a time."""
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    connection.execute("PRAGMA query_only=1")
+    return connection
+
+
+def translate(error: sqlite3.Error, path: Path, *, reading: bool = False) -> StorageError:
+    """Return the error of this project that says what SQLite's means for the caller."""
+    name = getattr(error, "sqlite_errorname", None) or type(error).__name__
+    fields = {"path": str(path), "sqlite": name}
+    if name == "SQLITE_FULL":
+        return DiskFullError(
+            f"no space left for {path}; nothing of this write was kept",
+            hint="Free space on that disk; the node goes on by itself.",
+            **fields,
+        )
+    if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
+        return CorruptLogError(
+            f"{path} is damaged: {error}",
+            hint="Restore the data directory from a backup, or let this node start as a new one.",
+            **fields,
+        )
+    if reading:
+        return StorageError(
+            f"{path} cannot be read: {error}; nothing was changed",
+            hint="Its disk may fail.  The same question may be answered later.",
+            **fields,
+        )
+    return StorageError(
+        f"{path} failed: {error}; whether the write was kept is unknown",
+        hint="Restart the node: it reads the state back from the file.",
+        **fields,
+    )
+
+
+def encode_facts(facts: RunFacts) -> bytes:
+    """Return the facts without ids, which stand in a column of their own."""
+    kept = (facts.touches, facts.creates, facts.acceptance, facts.valid_until)
+    return _encode((*kept, True) if facts.voided else kept)
+
+
+def facts_of(n: int, ids: bytes, body: bytes) -> RunFacts:
+    """Return what `encode_facts` wrote."""
+    facts = _decode_facts(body)
+    return RunFacts(
+        n=n,
+        ids=ids,
+        touches=facts.touches,
+        creates=facts.creates,
+        acceptance=facts.acceptance,
+        valid_until=facts.valid_until,
+        voided=facts.voided,
+    )
+
+
+def rejections_of(body: bytes | None) -> tuple[Rejection, ...]:
+    """Return the rejections in a row's column."""
+    return () if body is None else _decode_rejections(body)
+
+
+def encode_segment(segment: Segment) -> bytes:
+    """Return a segment as one byte string."""
+    return _encode(segment)
+
+
+def segment_of(body: bytes) -> Segment:
+    """Return what `encode_segment` wrote."""
+    return _decode_segment(body)
+
+
+def encode_definition(definition: TableDefinition) -> bytes:
+    """Return a table definition as one byte string."""
+    return _encode(definition)
+
+
+def definition_of(body: bytes) -> TableDefinition:
+    """Return what `encode_definition` wrote."""
+    return _decode_definition(body)
+
+
+def encode_view(view: View) -> bytes:
+    """Return a view as one byte string."""
+    return _encode(view)
+
+
+def view_of(body: bytes | None) -> View | None:
+    """Return what `encode_view` wrote, None for None."""
+    return None if body is None else _decode_view(body)
+
+
+def encode_ballot(state: BallotState) -> bytes:
+    """Return a voter's state as one byte string."""
+    return _encode(state)
+
+
+def ballot_of(body: bytes | None) -> BallotState | None:
+    """Return what `encode_ballot` wrote, None for None."""
+    return None if body is None else _decode_ballot(body)
+
+
+def header_row(header: RunHeader) -> tuple[Any, ...]:
+    """Return the values of HEADER_COLUMNS."""
+    return (
+        header.origin,
+        header.incarnation,
+        header.seq,
+        header.n,
+        header.epoch,
+        header.ts,
+        header.digest,
+        header.size_bytes,
+        header.staged_bytes,
+    )
+
+
+def header_of(row: tuple[Any, ...]) -> RunHeader:
+    """Return the header from a row that starts with HEADER_COLUMNS."""
+    return RunHeader(
+        origin=NodeId(row[0]),
+        incarnation=row[1],
+        seq=row[2],
+        n=row[3],
+        epoch=row[4],
+        ts=row[5],
+        digest=row[6],
+        size_bytes=row[7],
+        staged_bytes=row[8],
+    )
+
+
+def entry_row(entry: QueueEntry, ordered_at: int) -> tuple[Any, ...]:
+    """Return the values of ENTRY_COLUMNS without the ids, which come from the incoming queue."""
+    return (
+        *header_row(entry.header),
+        entry.position,
+        entry.previous_hash,
+        entry.chain_hash,
+        _encode(entry.rejections) if entry.rejections else None,
+        ordered_at,
+    )
+
+
+def stored_entry(row: tuple[Any, ...], payload: bytes | None) -> StoredEntry:
+    """Return the entry from a row that starts with ENTRY_COLUMNS."""
+    entry = QueueEntry(
+        position=row[9],
+        header=header_of(row),
+        previous_hash=row[10],
+        chain_hash=row[11],
+        rejections=rejections_of(row[12]),
+    )
+    return StoredEntry(entry=entry, ids=row[14], ordered_at=row[13], payload=payload)

@@ -1,0 +1,1 @@
+"""The Delta tables in `log/`: the synchronized queue, histories and the quarantine."""

@@ -1,0 +1,359 @@
+"""`log/quarantine`: transactions that a node gave up to follow another history (protocol P28).
+
+    quarantine/<id>/payloads/inline/<first>-<last>/…    their inline rows, as published ones are
+    quarantine/<id>/payloads/<transaction id>/…         their staged files, linked
+    log/quarantine                                      one row each, see docs/formats.md
+
+The rows are those of `log/synchronized_queue`, with what people need to submit them again; files
+are named relative to `files_root`.  They are files of their own: the payload store forgets what no
+transaction of its log names, and a later life of the node may publish under the same names.
+
+Everything is fsynced when `append` returns.  The Delta transaction version of an act is the last
+position that it has written, so that an act that was killed goes on there and writes nothing twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from itertools import groupby
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from sparktxlog.codec.payload import read_manifest
+from sparktxlog.errors import (
+    CorruptLogError,
+    ExpiredError,
+    InvalidNameError,
+    ManifestMismatchError,
+    SchemaMismatchError,
+)
+from sparktxlog.model.table import TableDefinition
+from sparktxlog.storage.durability import link_or_copy, storage_error, sync_file, sync_parents
+from sparktxlog.storage.interfaces import StoredEntry
+from sparktxlog.storage.journal.journal import Journal
+from sparktxlog.storage.log_tables.log_schemas import QUARANTINE, SYNCHRONIZED_QUEUE
+from sparktxlog.storage.log_tables.log_table import LogTable
+from sparktxlog.storage.log_tables.queue_table import QUEUE_NAME
+from sparktxlog.storage.payloads.local_store import LocalPayloadStore
+from sparktxlog.storage.segments.publishing import build_segment, restored_rows
+
+QUARANTINE_NAME = "quarantine"
+
+#: Segments that are read at once.
+_SEGMENTS = 500
+#: A payload that cannot be turned into rows.
+_DAMAGED = (CorruptLogError, ManifestMismatchError, SchemaMismatchError)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenUp:
+    """A run that a node gives up."""
+
+    #: With the position that it has, or would have had; its sequence number 0 = none yet.
+    stored: StoredEntry
+    #: `ordered`, `accepted` or `acquired`.
+    why: str
+    lineage: str
+    #: Whether the history that is followed has the run as well.
+    survives: bool
+
+
+class QuarantineFiles:
+    """Files of one act of quarantine; used by one thread.
+
+    Args:
+        directory: Of the act, `quarantine/<id>` in the data directory; made if missing.
+        payloads: The node's payload store.
+    """
+
+    def __init__(self, directory: Path, payloads: LocalPayloadStore) -> None:
+        root = directory / "payloads"
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise storage_error(error, root) from error
+        self._data_dir = directory.resolve().parents[1]
+        self.root = root.resolve()
+        self._payloads = payloads
+        self._fresh: list[Path] = []
+
+    def write_file(self, relative: str, content: bytes | memoryview) -> None:
+        """Write a file, replacing what an act that was killed left under its name."""
+        path = self.root / relative
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.unlink(missing_ok=True)
+            path.write_bytes(content)
+        except OSError as error:
+            raise storage_error(error, path) from error
+        self._fresh.append(path)
+
+    def keep(self, relative: str) -> bool:
+        """Give a file of the payload store a second name here; return whether it is there.
+
+        It is copied where the file system has no hard links, or is another one.
+        """
+        try:
+            source = Path(self._payloads.path(relative))
+        except InvalidNameError:
+            return False
+        target = self.root / relative
+        try:
+            if not source.is_file():
+                return target.is_file()  # kept by an act that was killed
+            target.parent.mkdir(parents=True, exist_ok=True)
+            link_or_copy(source, target)
+        except OSError as error:
+            raise storage_error(error, target) from error
+        self._fresh.append(target)
+        return True
+
+    def sync(self) -> None:
+        """Bring what was written and kept to the disk."""
+        try:
+            for path in self._fresh:
+                sync_file(path)
+            sync_parents([*self._fresh, self.root / "files"], self._data_dir)
+        except OSError as error:
+            raise storage_error(error, self.root) from error
+        self._fresh.clear()
+
+
+@dataclass(slots=True)
+class _Notes:
+    """What is to be said of single transactions, by position."""
+
+    remarks: dict[int, str] = field(default_factory=dict)
+    #: File → partition values.
+    partitions: dict[int, dict[str, dict[str, str | None]]] = field(default_factory=dict)
+    creates: dict[int, list[TableDefinition]] = field(default_factory=dict)
+
+    def remark(self, entry: StoredEntry, text: str) -> None:
+        """Say the same of all transactions of a run."""
+        for position in range(entry.entry.position, entry.entry.end + 1):
+            self.remarks[position] = text
+
+    def gone(self, position: int, paths: Sequence[str]) -> None:
+        """Say which files of a transaction are gone."""
+        if paths:
+            self.remarks[position] = f"files that are gone: {', '.join(paths)}"
+
+    def partition(self, position: int, path: str, values: dict[str, str | None] | None) -> None:
+        """Say what a file leaves out."""
+        if values is not None:
+            self.partitions.setdefault(position, {})[path] = values
+
+
+class Quarantine:
+    """One act: writes given-up runs and their files.
+
+    Args:
+        log_root: Directory of the log tables.
+        quarantine_id: Names the act; the same again goes on where it was killed.
+        files: Where its files go.
+        front: Of the node that gives up; read only.
+        tables: All tables that the runs may touch.
+
+    Raises:
+        CorruptLogError: The table of earlier acts is damaged.
+    """
+
+    def __init__(
+        self,
+        log_root: Path,
+        quarantine_id: str,
+        files: QuarantineFiles,
+        front: Journal,
+        tables: Mapping[str, TableDefinition],
+    ) -> None:
+        self._id = quarantine_id
+        self._files = files
+        self._front = front
+        # One file for all partitions: it then has all columns.
+        self._tables = {name: replace(table, partition_by=()) for name, table in tables.items()}
+        self._queue = log_root / QUEUE_NAME
+        self.path = log_root / QUARANTINE_NAME
+        self._table = LogTable(
+            self.path, QUARANTINE, app_id=f"sparktxlog:quarantine:{quarantine_id}"
+        )
+
+    @property
+    def position(self) -> int:
+        """Last position that this act has written, 0 = none."""
+        return self._table.transaction_version
+
+    def append(self, runs: Sequence[GivenUp]) -> None:
+        """Append runs, neighbours by position, fsynced with all files.
+
+        Raises:
+            DiskFullError: No space left; do it again.
+            StorageError: Do it again: what is there is not written twice.
+        """
+        notes = _Notes()
+        pieces: list[pa.Table] = []
+        for held, group in groupby(runs, lambda run: run.stored.payload is not None):
+            entries = [run.stored for run in group]
+            pieces.append((self._built if held else self._found)(entries, notes))
+        self._files.sync()
+        rows = _as_quarantined(
+            pa.concat_tables(pieces), runs, notes, self._id, str(self._files.root)
+        )
+        self._table.append(rows, transaction=runs[-1].stored.entry.end)
+
+    def incomplete(self) -> int:
+        """Return how many transactions of this act lack something: see the column `remark`."""
+        files = pa.table(DeltaTable(self.path).get_add_actions(flatten=True))["path"].to_pylist()
+        wanted = (pc.field("quarantine_id") == self._id) & pc.field("remark").is_valid()
+        return sum(
+            pq.read_table(self.path / name, columns=["quarantine_id", "remark"])
+            .filter(wanted)
+            .num_rows
+            for name in files
+        )
+
+    # -- from the payloads -------------------------------------------------------------------------
+
+    def _built(self, entries: Sequence[StoredEntry], notes: _Notes) -> pa.Table:
+        """Make rows and files of payloads; one that is damaged costs only its own rows."""
+        try:
+            _, rows = build_segment(entries, self._tables, self._files)
+        except _DAMAGED as error:
+            if len(entries) > 1:
+                return pa.concat_tables([self._built([entry], notes) for entry in entries])
+            notes.remark(entries[0], f"its payload cannot be read: {error.message}")
+            return restored_rows(entries)
+        for entry in entries:
+            assert entry.payload is not None
+            for block in read_manifest(entry.payload).blocks:
+                if block.inline is not None or block.txs is None:
+                    continue
+                position = entry.entry.position + block.txs[0]
+                if block.definition is not None:
+                    notes.creates.setdefault(position, []).append(block.definition)
+                notes.gone(position, [f.path for f in block.files if not self._files.keep(f.path)])
+                for file in block.files:
+                    notes.partition(position, file.path, file.partition)
+        return rows
+
+    # -- from what was published -------------------------------------------------------------------
+
+    def _found(self, entries: Sequence[StoredEntry], notes: _Notes) -> pa.Table:
+        """Take rows and files that were published: the payloads are forgotten."""
+        first, last = entries[0].entry.position, entries[-1].entry.end
+        published = _published_rows(self._queue, first, last)
+        partitions = self._partitions(first, last, notes)
+        pieces = []
+        for entry in entries:
+            rows = published(entry.entry.position, entry.entry.end)
+            if rows is None:
+                rows = restored_rows([entry])
+            pieces.append(rows)
+            for row in rows.select(["position", "operations", "inline"]).to_pylist():
+                position = row["position"]
+                if row["operations"] is None:
+                    notes.remarks[position] = "its payload is gone: only header and id are left"
+                named = [*(row["inline"] or ())]
+                for operation in row["operations"] or ():
+                    named.extend(operation["files"] or ())
+                notes.gone(position, [path for path in named if not self._files.keep(path)])
+                for path in named:
+                    notes.partition(position, path, partitions.get(path))
+        return pa.concat_tables(pieces)
+
+    def _partitions(self, first: int, last: int, notes: _Notes) -> dict[str, dict[str, str | None]]:
+        """Return the partition values of files published between two positions; note tables."""
+        found: dict[str, dict[str, str | None]] = {}
+        after = first - 1
+        while after < last:
+            try:
+                segments = self._front.read_segments(after, _SEGMENTS)
+            except ExpiredError as error:
+                # What is expired has no files any more.
+                after = max(after + 1, int(error.fields["kept_after"]))
+                continue
+            if not segments:
+                break
+            for segment in segments:
+                for effect in segment.effects:
+                    if effect.definition is not None and first <= effect.first <= last:
+                        notes.creates.setdefault(effect.first, []).append(effect.definition)
+                    found.update({f.path: f.partition for f in effect.files if f.partition})
+            after = segments[-1].last
+        return found
+
+
+def _published_rows(queue: Path, first: int, last: int) -> Callable[[int, int], pa.Table | None]:
+    """Return a function that gives the published rows of a run, None if they are not all there."""
+    pieces = [SYNCHRONIZED_QUEUE.empty_table()]
+    with suppress(DeltaError, OSError, pa.ArrowException):
+        pieces.extend(_read_rows(queue, first, last))
+    rows = pa.concat_tables(pieces).sort_by("position")
+    places = {position: at for at, position in enumerate(rows["position"].to_pylist())}
+
+    def of(position: int, end: int) -> pa.Table | None:
+        at, count = places.get(position), end - position + 1
+        if at is None or places.get(end) != at + count - 1:
+            return None
+        return rows.slice(at, count)
+
+    return of
+
+
+def _read_rows(queue: Path, first: int, last: int) -> Iterable[pa.Table]:
+    actions = pa.table(DeltaTable(queue).get_add_actions(flatten=True))
+    for action in actions.select(["path", "min.position", "max.position"]).to_pylist():
+        if action["max.position"] >= first and action["min.position"] <= last:
+            with pq.ParquetFile(queue / action["path"]) as source:
+                rows = source.read().cast(SYNCHRONIZED_QUEUE)
+            inside = (pc.field("position") >= first) & (pc.field("position") <= last)
+            yield rows.filter(inside)
+
+
+# -- the table's own columns -----------------------------------------------------------------------
+
+
+def _as_quarantined(
+    rows: pa.Table, runs: Sequence[GivenUp], notes: _Notes, act: str, files_root: str
+) -> pa.Table:
+    """Return rows of the queue's form with what the quarantine says of them."""
+    spread = [run for run in runs for _ in range(run.stored.entry.header.n)]
+    ordered = pa.array([run.why == "ordered" for run in spread])
+    stamped = pa.array([run.stored.entry.header.seq > 0 for run in spread])
+    positions = rows["position"].to_pylist()
+    partitions = [notes.partitions.get(at) for at in positions]
+    creates = [notes.creates.get(at) for at in positions]
+    count, now = len(spread), datetime.now(UTC)
+    columns: dict[str, pa.Array | pa.ChunkedArray] = {
+        "quarantine_id": pa.array([act] * count),
+        "quarantined_at": pa.array([now] * count, QUARANTINE.field("quarantined_at").type),
+        "why": pa.array([run.why for run in spread]),
+        "lineage": pa.array([run.lineage for run in spread]),
+        "survives": pa.array([run.survives for run in spread]),
+        "files_root": pa.array([files_root] * count),
+        "partitions": pa.array(
+            [_json(files) if files else None for files in partitions], pa.string()
+        ),
+        "creates": pa.array([_json(made) if made else None for made in creates], pa.string()),
+        "remark": pa.array([notes.remarks.get(at) for at in positions], pa.string()),
+    }
+    for known in SYNCHRONIZED_QUEUE:
+        column = rows.column(known.name)
+        if known.name in ("outcome", "chain_hash", "ordered_at"):
+            column = pc.if_else(ordered, column, pa.scalar(None, known.type))
+        elif known.name in ("run_seq", "epoch", "timestamp", "sequence"):
+            column = pc.if_else(stamped, column, pa.scalar(None, known.type))
+        columns[known.name] = column
+    return pa.table([columns[name] for name in QUARANTINE.names], schema=QUARANTINE)
+
+
+def _json(value: object) -> str:
+    return msgspec.json.encode(value).decode()

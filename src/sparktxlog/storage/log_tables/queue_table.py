@@ -1,0 +1,192 @@
+"""`log/synchronized_queue`: the synchronized queue as a Delta table, each position exactly once.
+
+Every commit records the position of its last row as Delta transaction version, atomically with
+the rows.  So after a crash between the commit and `MarkPublished` the table itself says what it
+holds, and publishing again skips those rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sparktxlog.errors import FrontLostError, InvariantViolation
+from sparktxlog.storage.durability import storage_error, sync_directory
+from sparktxlog.storage.log_tables.log_schemas import SYNCHRONIZED_QUEUE
+from sparktxlog.storage.log_tables.log_table import LogTable
+
+QUEUE_NAME = "synchronized_queue"
+#: Beside the directory of the log tables: nothing in it is read by a node, an operator may drop it.
+ASIDE = "set-aside"
+
+
+def set_aside(log_root: Path, resets: int) -> Path | None:
+    """Move the table of before a snapshot out of the way, so that a new one begins behind it.
+
+    It may be a prefix of the queue or another history: its transaction version would be taken for
+    ours, and rows behind the snapshot would be left out.  Done once for each reset, so a repeated
+    call, also after a crash, leaves the new table alone.
+
+    Args:
+        log_root: Directory of the log tables.
+        resets: How often the front's queue was replaced by a snapshot.
+
+    Returns:
+        Where it lies now; None if there was nothing to move.
+
+    Raises:
+        StorageError: Do it again.
+    """
+    table, aside = log_root / QUEUE_NAME, log_root.parent / ASIDE / f"{QUEUE_NAME}-{resets}"
+    if aside.exists() or not any(table.glob("*.parquet")):
+        return None
+    try:
+        aside.parent.mkdir(exist_ok=True)
+        table.rename(aside)
+        for directory in (aside.parent, log_root, log_root.parent):
+            sync_directory(directory)
+    except OSError as error:
+        raise storage_error(error, table) from error
+    return aside
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueEnd:
+    """The last row of the queue table."""
+
+    position: int
+    #: None: the row is expired.
+    chain_hash: bytes | None
+
+    def contradicts(self, table: Path, known: bytes | None) -> FrontLostError:
+        """Return the error of a front that does not hold what the table ends with.
+
+        Args:
+            table: Directory of the table.
+            known: Chain hash of the front at this position, None = it has no run that ends there.
+        """
+        return FrontLostError(
+            f"{table} ends at position {self.position:,}, which the front "
+            + ("does not hold" if known is None else "holds with another chain hash")
+            + ": the front is an older one, or another node's, and acknowledged transactions would "
+            "be forgotten",
+            hint="Put front.sqlite back with its -wal file, both of the same moment.  If they are "
+            "gone: a node with peers that have the log joins it anew without front.sqlite*; alone, "
+            "move data-dir, lake-dir and payload-dir away.  If it is the table that is wrong, move "
+            "it away: it is written again from the front.",
+            path=str(table),
+            position=self.position,
+        )
+
+
+class QueueTable:
+    """Writer of `log/synchronized_queue`.
+
+    Args:
+        log_root: Directory of the log tables.
+        lineage: Part of the name under which the table counts our transactions: a queue of
+            another lineage never passes for this one.
+        published_version: Delta version in the last `MarkPublished`: known to be fsynced.
+        kept_after: Positions up to here are expired; a table that was lost begins behind them.
+
+    Raises:
+        CorruptLogError: A commit up to `published_version` is damaged.
+
+    **After calling** compare `position` with the published position of the front: if it is
+    smaller, the table was lost; append the rows between from the front
+    (`publishing.restored_rows`).
+    """
+
+    def __init__(
+        self, log_root: Path, lineage: str, *, published_version: int = -1, kept_after: int = 0
+    ) -> None:
+        self._table = LogTable(
+            log_root / QUEUE_NAME,
+            SYNCHRONIZED_QUEUE,
+            app_id=f"sparktxlog:{lineage}:queue",
+            safe_version=published_version,
+        )
+        self._kept_after = kept_after
+        self._end = self._read_end()
+
+    def _read_end(self) -> QueueEnd:
+        last = self._table.last_values("position", "chain_hash")
+        position = self._table.transaction_version
+        if last is None or last[0] < position:
+            # Its last rows are expired.
+            return QueueEnd(position=position, chain_hash=None)
+        return QueueEnd(position=last[0], chain_hash=bytes.fromhex(last[1]))
+
+    @property
+    def end(self) -> QueueEnd:
+        """Where its rows end, whoever's they are."""
+        if self._end.position < self.position:
+            self._end = self._read_end()
+        return self._end
+
+    @property
+    def position(self) -> int:
+        """Last position that the table holds, 0 = none."""
+        return self._table.transaction_version
+
+    @property
+    def version(self) -> int:
+        """Delta version of the table."""
+        return self._table.version
+
+    def append(self, rows: pa.Table, *, previous_hash: bytes | None = None) -> int:
+        """Append what the table does not hold yet, fsynced, and return its Delta version.
+
+        Args:
+            rows: Contiguous positions, ascending, as in `SYNCHRONIZED_QUEUE`; whole runs.
+            previous_hash: Chain hash before them; None = not known.
+
+        Raises:
+            FrontLostError: The table's last row is not what the rows continue or repeat.
+            InvariantViolation: Positions between the table's end and the rows are missing.
+            DiskFullError: No space left; call it again with the same rows.
+            StorageError: Call it again with the same rows: it sees whether they are there.
+        """
+        held = self.position
+        first, last = rows.column("position")[0].as_py(), rows.column("position")[-1].as_py()
+        if first > max(held, self._kept_after) + 1:
+            raise InvariantViolation(
+                f"the queue table ends at {held}, rows from {first} cannot follow",
+                held=held,
+                first=first,
+            )
+        self._check_continues(rows, first, previous_hash)
+        if last <= held:
+            return self.version
+        if first <= held:
+            rows = rows.filter(pc.field("position") > held)
+        version = self._table.append(rows, transaction=last)
+        chain_hash = bytes.fromhex(rows.column("chain_hash")[-1].as_py())
+        self._end = QueueEnd(position=last, chain_hash=chain_hash)
+        return version
+
+    def _check_continues(self, rows: pa.Table, first: int, previous_hash: bytes | None) -> None:
+        end = self.end
+        known: bytes | None = None
+        if end.position == first - 1:
+            known = previous_hash
+        elif 0 <= end.position - first < rows.num_rows:
+            known = bytes.fromhex(rows.column("chain_hash")[end.position - first].as_py())
+        if known is not None and end.chain_hash is not None and known != end.chain_hash:
+            raise end.contradicts(self._table.directory, known)
+
+    def expire(self, position: int) -> int:
+        """Remove the files whose rows all stand at or before a position; return how many rows.
+
+        Raises:
+            StorageError: Do it again: what was removed stays removed.
+        """
+        self._kept_after = max(self._kept_after, position)
+        return self._table.expire("position", position)
+
+    def maintain(self) -> None:
+        """Merge small files, write a checkpoint, drop what has expired; done by itself too."""
+        self._table.maintain()

@@ -1,0 +1,301 @@
+"""The payload store: staged and published files below one root on a file system.
+
+Every name from outside passes `path`: it stays below the root and crosses no link, so a manifest
+cannot make a node read or write elsewhere.  A file counts as held only after its size, digest and
+row count were compared with its manifest and its bytes and name were fsynced.
+
+    <root>/<transaction id>/<table>/…     staged by a submitter, or fetched from a peer
+    <root>/inline/<first>-<last>/…        inline rows of a published segment
+    <root>/.incoming/…                    transfers under way, kept for resumption
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import stat
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from time import monotonic
+
+from sparktxlog.errors import (
+    BusyError,
+    InvalidNameError,
+    ManifestMismatchError,
+    PayloadStoreError,
+)
+from sparktxlog.model.ids import check_relative_path
+from sparktxlog.model.operation import StagedFile
+from sparktxlog.storage.durability import (
+    storage_error,
+    sync_directory,
+    sync_file,
+    sync_parents,
+)
+from sparktxlog.storage.parquet_files import count_rows
+
+INCOMING = ".incoming"
+
+#: Verified files that are remembered, so that a second look costs one stat.
+_REMEMBERED = 65_536
+
+_Mark = tuple[int, int, int]
+
+
+class LocalPayloadStore:
+    """`PayloadStore` in a directory; safe to use from several threads.
+
+    Args:
+        root: Directory that the node and its executors see under one path; made if missing.
+    """
+
+    def __init__(self, root: Path) -> None:
+        try:
+            (root / INCOMING).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise storage_error(error, root) from error
+        self.root = root.resolve()
+        self._lock = threading.Lock()
+        #: Path → inode, size and modification time at verification, with the digest found.
+        self._verified: dict[Path, tuple[_Mark, str]] = {}
+        #: Path → when it was verified, monotonic seconds; the same keys.
+        self._verified_s: dict[Path, float] = {}
+
+    def path(self, relative: str) -> str:
+        """Return the absolute path of a checked relative name; the file need not exist.
+
+        Raises:
+            InvalidNameError: It would leave the root, or crosses a link (definite).
+        """
+        absolute = self.root / check_relative_path(relative)
+        if relative.split("/", 1)[0] == INCOMING or absolute.resolve() != absolute:
+            raise InvalidNameError(
+                f"{relative[:140]!r} leaves the payload store or crosses a link",
+                hint="Stage plain files below the payload store; links are refused.",
+                value=relative[:140],
+            )
+        return str(absolute)
+
+    def verify(self, file: StagedFile) -> None:
+        """Check existence, size, digest and rows, then fsync file and directories.
+
+        Raises:
+            PayloadStoreError: No such file: node and executors see different stores (definite).
+            ManifestMismatchError: Size, rows or digest differ (definite).
+        """
+        path = Path(self.path(file.path))
+        mark = self._mark(file, path)
+        with self._lock:
+            known = self._verified.get(path)
+        if known == (mark, file.digest):
+            return
+        try:
+            _check_file(file, path)
+            sync_file(path)
+            sync_parents([path], self.root)
+        except OSError as error:
+            raise storage_error(error, path) from error
+        self._remember(path, mark, file.digest)
+
+    def has(self, file: StagedFile) -> bool:
+        """Return whether the file stands here with its size."""
+        try:
+            status = Path(self.path(file.path)).stat()
+        except FileNotFoundError:
+            return False
+        return stat.S_ISREG(status.st_mode) and status.st_size == file.size_bytes
+
+    def receive(self, file: StagedFile, chunks: Iterable[bytes], offset: int = 0) -> None:
+        """Write, verify, fsync and put in place a file fetched from a peer; resumes at offset.
+
+        If `chunks` breaks off with an exception, what came is kept for a later call.
+
+        Raises:
+            ManifestMismatchError: What came is not the file; nothing of it is kept (definite).
+            PayloadStoreError: `offset` lies beyond what is here (definite).
+            BusyError: Another transfer of the same file is under way (definite).
+            DiskFullError: No space left; what came is kept (definite).
+        """
+        final = Path(self.path(file.path))
+        partial = self._partial(file)
+        try:
+            descriptor = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+        except OSError as error:
+            raise storage_error(error, partial) from error
+        with os.fdopen(descriptor, "r+b", buffering=0) as target:
+            try:
+                fcntl.flock(target, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise BusyError(
+                    f"{file.path!r} is being received already", path=file.path
+                ) from error
+            if not _is_at(target.fileno(), partial):
+                # The other transfer ended between our open and our lock: the file is in place.
+                raise BusyError(f"{file.path!r} was received meanwhile", path=file.path)
+            self._fill(file, target.fileno(), chunks, offset)
+            try:
+                _check_file(file, partial)
+            except ManifestMismatchError:
+                partial.unlink()
+                raise
+            try:
+                os.fsync(target.fileno())
+                final.parent.mkdir(parents=True, exist_ok=True)
+                partial.replace(final)
+                sync_parents([final], self.root)
+            except OSError as error:
+                raise storage_error(error, final) from error
+        self._remember(final, self._mark(file, final), file.digest)
+
+    def received_bytes(self, file: StagedFile) -> int:
+        """Return how much of a broken-off transfer is here, to resume there."""
+        try:
+            return min(self._partial(file).stat().st_size, file.size_bytes)
+        except FileNotFoundError:
+            return 0
+
+    def write_file(self, relative: str, content: bytes | memoryview) -> None:
+        """Write a published file, replacing what an interrupted publish left under its name.
+
+        **After calling** `sync` before anything refers to the file.
+        """
+        path = Path(self.path(relative))
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # What a former life of the node published under that name may be linked elsewhere.
+            path.unlink(missing_ok=True)
+            with path.open("wb", buffering=0) as target:
+                view = memoryview(content)
+                while view:
+                    view = view[target.write(view) :]
+        except OSError as error:
+            raise storage_error(error, path) from error
+
+    def sync(self, relatives: Iterable[str]) -> None:
+        """Bring written files and their names to the disk."""
+        paths = [self.path(relative) for relative in relatives]
+        try:
+            for path in paths:
+                sync_file(path)
+            sync_parents(paths, self.root)
+        except OSError as error:
+            raise storage_error(error, self.root) from error
+
+    def discard_transfers(self) -> None:
+        """Remove what broken-off transfers left; not while one is under way."""
+        directory = self.root / INCOMING
+        for path in directory.iterdir():
+            path.unlink()
+        sync_directory(directory)
+
+    def _fill(
+        self, file: StagedFile, descriptor: int, chunks: Iterable[bytes], offset: int
+    ) -> None:
+        held = os.fstat(descriptor).st_size
+        if offset > held:
+            raise PayloadStoreError(
+                f"{file.path!r} cannot resume at byte {offset:,}: {held:,} bytes are here",
+                path=file.path,
+                offset=offset,
+                held=held,
+            )
+        total = offset
+        try:
+            os.ftruncate(descriptor, offset)
+        except OSError as error:
+            raise storage_error(error, file.path) from error
+        # Only our own writes are the disk's fault: what `chunks` raises is the link's.
+        for chunk in chunks:
+            if total + len(chunk) > file.size_bytes:
+                self._partial(file).unlink()
+                raise ManifestMismatchError(
+                    f"the peer sends more than the {file.size_bytes:,} bytes of {file.path!r}",
+                    path=file.path,
+                )
+            try:
+                _write_at(descriptor, chunk, total)
+            except OSError as error:
+                raise storage_error(error, file.path) from error
+            total += len(chunk)
+
+    def _partial(self, file: StagedFile) -> Path:
+        name = hashlib.sha256(f"{file.path}\0{file.digest}".encode()).hexdigest()
+        return self.root / INCOMING / name
+
+    def _mark(self, file: StagedFile, path: Path) -> _Mark:
+        try:
+            status = path.lstat()
+        except FileNotFoundError as error:
+            raise PayloadStoreError(
+                f"no file {file.path!r} in the payload store {self.root}",
+                hint="The node and the Spark executors must see one payload store under one"
+                " path: check payload-dir.",
+                path=file.path,
+                root=str(self.root),
+            ) from error
+        except OSError as error:
+            raise storage_error(error, path) from error
+        if not stat.S_ISREG(status.st_mode):
+            raise PayloadStoreError(f"{file.path!r} is no plain file", path=file.path)
+        return (status.st_ino, status.st_size, status.st_mtime_ns)
+
+    def _remember(self, path: Path, mark: _Mark, digest: str) -> None:
+        with self._lock:
+            if len(self._verified) >= _REMEMBERED:
+                oldest = next(iter(self._verified))
+                del self._verified[oldest], self._verified_s[oldest]
+            self._verified[path] = (mark, digest)
+            self._verified_s[path] = monotonic()
+
+    def verified_within(self, path: Path, seconds: float) -> bool:
+        """Return whether a file was verified so lately that its submit may be under way."""
+        with self._lock:
+            return monotonic() - self._verified_s.get(path, float("-inf")) < seconds
+
+    def forget(self, path: Path) -> None:
+        """Forget that a file was verified: it is removed."""
+        with self._lock:
+            self._verified.pop(path, None)
+            self._verified_s.pop(path, None)
+
+
+def _check_file(file: StagedFile, path: Path) -> None:
+    size = path.stat().st_size
+    if size != file.size_bytes:
+        raise ManifestMismatchError(
+            f"{file.path!r} has {size:,} bytes, its manifest says {file.size_bytes:,}",
+            path=file.path,
+            size_bytes=size,
+        )
+    with path.open("rb") as source:
+        digest = hashlib.file_digest(source, "sha256").hexdigest()
+    if digest != file.digest:
+        raise ManifestMismatchError(
+            f"{file.path!r} has the digest {digest}, its manifest says {file.digest}",
+            path=file.path,
+            digest=digest,
+        )
+    rows = count_rows(path)
+    if rows != file.rows:
+        raise ManifestMismatchError(
+            f"{file.path!r} holds {rows:,} rows, its manifest says {file.rows:,}",
+            path=file.path,
+            rows=rows,
+        )
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    try:
+        return os.fstat(descriptor).st_ino == path.stat().st_ino
+    except FileNotFoundError:
+        return False
+
+
+def _write_at(descriptor: int, chunk: bytes, offset: int) -> None:
+    view = memoryview(chunk)
+    while view:
+        written = os.pwrite(descriptor, view, offset)
+        view = view[written:]
+        offset += written

@@ -1,0 +1,203 @@
+"""Removing payload files: of expired positions, and those that no transaction names.
+
+A file that a worker placed into a table by a hard link lives on there: only the payload store's
+name of it goes.  Removing is repeated after a crash, so nothing here needs to be fsynced.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from time import time
+
+import structlog
+
+from sparktxlog.codec.payload import read_manifest
+from sparktxlog.storage.durability import storage_error
+from sparktxlog.storage.interfaces import Segment
+from sparktxlog.storage.journal.journal import Journal
+from sparktxlog.storage.payloads.local_store import INCOMING, LocalPayloadStore
+from sparktxlog.storage.segments.publishing import INLINE_DIRECTORY
+
+_log = structlog.get_logger("sparktxlog.storage")
+
+_PAGE = 500
+_RANGE = re.compile(r"([0-9]+)-([0-9]+)")
+#: A submit that has verified its files names them within this, seconds.
+_SUBMIT_S = 3_600.0
+
+
+def named_files(front: Journal, kept_after: int) -> set[str]:
+    """Return the staged files that unexpired, unpublished, waiting or unstamped runs name."""
+    named: set[str] = set()
+    after = kept_after
+    while page := front.read_segments(after, _PAGE):
+        for segment in page:
+            named.update(staged_files(segment))
+        after = page[-1].last
+    for payload in front.read_waiting_payloads():
+        for block in read_manifest(payload).blocks:
+            named.update(file.path for file in block.files)
+    return named
+
+
+def staged_files(segment: Segment) -> Iterator[str]:
+    """Yield the staged files of a segment."""
+    for effect in segment.effects:
+        if not effect.inline:
+            yield from (file.path for file in effect.files)
+
+
+def inline_files(segment: Segment) -> Iterator[str]:
+    """Yield the files of a segment's inline rows."""
+    for effect in segment.effects:
+        if effect.inline:
+            yield from (file.path for file in effect.files)
+
+
+class PayloadExpiry:
+    """Removes files of a payload store; used by one thread.
+
+    Args:
+        store: The store.
+    """
+
+    def __init__(self, store: LocalPayloadStore) -> None:
+        self._store = store
+        self._root = store.root
+
+    def remove(self, relatives: Iterable[str]) -> int:
+        """Remove files, and directories that become empty; return how many files there were.
+
+        Raises:
+            StorageError: A file cannot be removed; do it again (some may be gone).
+        """
+        removed = 0
+        parents: set[Path] = set()
+        for relative in relatives:
+            path = Path(self._store.path(relative))
+            removed += self._unlink(path)
+            parents.add(path.parent)
+        for parent in sorted(parents, reverse=True):
+            self._remove_empty(parent)
+        return removed
+
+    def remove_inline(self, kept_after: int) -> int:
+        """Remove directories of inline files of expired positions, also of publishes broken off."""
+        removed = 0
+        for entry in _entries(self._root / INLINE_DIRECTORY):
+            found = _RANGE.fullmatch(entry.name)
+            if found and int(found[2]) <= kept_after:
+                shutil.rmtree(entry.path, ignore_errors=True)
+                removed += 1
+        return removed
+
+    def remove_unnamed(self, front: Journal, kept_after: int, older_than_s: float) -> int:
+        """Remove old files that no transaction names: staged and never submitted, or rejected.
+
+        A directory counts as old by its youngest file: who still stages is left alone.
+
+        Args:
+            front: Says what is named.
+            kept_after: Positions up to here are expired.
+            older_than_s: Age by modification time, seconds.
+
+        Returns:
+            How many directories, or files of transfers broken off, were removed.
+        """
+        before = time() - older_than_s
+        old = [
+            entry
+            for entry in _entries(self._root)
+            if entry.name not in (INCOMING, INLINE_DIRECTORY) and self._is_old(entry, before)
+        ]
+        removed = 0
+        if old:
+            # Asked after the ages: what is submitted from here on was verified a moment ago.
+            tops = {path.split("/", 1)[0] for path in named_files(front, kept_after)}
+            for entry in old:
+                if entry.name not in tops and not self._in_submit(entry):
+                    self._remove_tree(entry)
+                    removed += 1
+        for entry in _entries(self._root / INCOMING):
+            if entry.stat(follow_symlinks=False).st_mtime < before:
+                removed += self._unlink(Path(entry.path))
+        if removed:
+            _log.info("files that no transaction names were removed", count=removed)
+        return removed
+
+    def _is_old(self, entry: os.DirEntry[str], before: float) -> bool:
+        try:
+            return all(
+                found.stat(follow_symlinks=False).st_mtime < before for found in _walk(entry)
+            )
+        except FileNotFoundError:
+            return False  # somebody is at work there
+
+    def _in_submit(self, entry: os.DirEntry[str]) -> bool:
+        return any(
+            self._store.verified_within(Path(found.path), _SUBMIT_S) for found in _walk(entry)
+        )
+
+    def _remove_tree(self, entry: os.DirEntry[str]) -> None:
+        if not entry.is_dir(follow_symlinks=False):
+            self._unlink(Path(entry.path))
+            return
+        for found in _walk(entry):
+            self._store.forget(Path(found.path))
+        shutil.rmtree(entry.path, ignore_errors=True)
+
+    def _unlink(self, path: Path) -> int:
+        self._store.forget(path)
+        try:
+            path.unlink()
+        except FileNotFoundError:
+            return 0  # removed before a crash
+        except OSError as error:
+            raise storage_error(error, path) from error
+        return 1
+
+    def _remove_empty(self, directory: Path) -> None:
+        while directory != self._root:
+            with suppress(OSError):  # not empty, or gone
+                directory.rmdir()
+            if directory.exists():
+                return
+            directory = directory.parent
+
+
+def size_of(directory: Path, without: Collection[str] = ()) -> int:
+    """Return the bytes of all files below a directory, 0 if it is not there.
+
+    Args:
+        without: Names of entries at the top that are left out.
+    """
+    total = 0
+    for entry in _entries(directory):
+        if entry.name not in without:
+            for found in _walk(entry):
+                with suppress(FileNotFoundError):  # removed meanwhile
+                    total += found.stat(follow_symlinks=False).st_size
+    return total
+
+
+def _entries(directory: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(directory) as found:
+            return list(found)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise storage_error(error, directory) from error
+
+
+def _walk(entry: os.DirEntry[str]) -> Iterator[os.DirEntry[str]]:
+    """Yield the entry and, if it is a directory, all below it."""
+    yield entry
+    if entry.is_dir(follow_symlinks=False):
+        for below in _entries(Path(entry.path)):
+            yield from _walk(below)

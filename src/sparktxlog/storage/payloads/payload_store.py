@@ -1,0 +1,36 @@
+"""What a payload store does.  A new kind of store, say on S3, is one more file beside this one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from sparktxlog.model.operation import StagedFile
+
+
+class PayloadStore(Protocol):
+    """Staged and published files, named relative to one root that node and executors share."""
+
+    def path(self, relative: str) -> str:
+        """Return the absolute path of a checked relative name; the file need not exist.
+
+        Raises:
+            InvalidNameError: It would leave the root (definite).
+        """
+
+    def verify(self, file: StagedFile) -> None:
+        """Check existence, size and digest, then fsync file and directory.
+
+        Raises:
+            PayloadStoreError: No such file: node and executors see different stores (definite).
+            ManifestMismatchError: Size, rows or digest differ (definite).
+        """
+
+    def has(self, file: StagedFile) -> bool:
+        """Return whether the file was verified here before or stands here with its size."""
+
+    def receive(self, file: StagedFile, chunks: Iterable[bytes], offset: int = 0) -> None:
+        """Write, verify, fsync and put in place a file fetched from a peer; resumes at offset."""
+
+    def received_bytes(self, file: StagedFile) -> int:
+        """Return how much of a broken-off transfer is here, to resume there."""

@@ -1,0 +1,1 @@
+"""Published segments: ordered transactions become files and rows for the workers."""

@@ -1,0 +1,311 @@
+"""Inline rows of a segment: gathered per (table, kind), written as Parquet files for the workers.
+
+No Python object per row or transaction: positions, orders and partitions are arrays.  The files
+carry the table's columns (for deletions its keys), `POSITION_COLUMN` and `OP_COLUMN`, sorted by
+these two, rejected transactions left out.  Rows that are added to a partitioned table are split
+by partition and lack the partition columns, as Delta wants it, so that the files can be added to
+the table in place.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from sparktxlog.codec.arrow import arrow_schema
+from sparktxlog.errors import CorruptLogError, SchemaMismatchError
+from sparktxlog.model.operation import (
+    OP_COLUMN,
+    POSITION_COLUMN,
+    TX_COLUMN,
+    Block,
+    OperationKind,
+    StagedFile,
+)
+from sparktxlog.model.signature import EMPTY_SIGNATURE
+from sparktxlog.model.table import TableDefinition
+from sparktxlog.storage.interfaces import TableEffect
+from sparktxlog.storage.parquet_files import delta_stats, finite_columns, write_parquet
+
+Int64s = npt.NDArray[np.int64]
+Int32s = npt.NDArray[np.int32]
+
+_OWN_COLUMNS = (POSITION_COLUMN, OP_COLUMN)
+#: Kinds whose rows enter the table as they are.
+_ADDED = frozenset({OperationKind.APPEND, OperationKind.OVERWRITE})
+
+
+class FileSink(Protocol):
+    """Where published files go; the payload store."""
+
+    def write_file(self, relative: str, content: bytes | memoryview) -> None:
+        """Write one file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InlineOperations:
+    """Operations that carry inline rows, one array element each."""
+
+    positions: Int64s
+    ops: Int32s
+    rows: Int64s
+    bytes: Int64s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InlineFile:
+    """A written file and the transactions whose rows it holds."""
+
+    file: StagedFile
+    #: Ascending, each once.
+    positions: Int64s
+
+
+@dataclass(slots=True)
+class InlineGroup:
+    """Inline rows of one (table, kind) of a segment."""
+
+    table: str
+    kind: OperationKind
+    #: None: the table is unknown, so every transaction that touches it was rejected.
+    definition: TableDefinition | None
+    _parts: list[pa.Table] = field(default_factory=list)
+    _positions: list[Int64s] = field(default_factory=list)
+    _ops: list[Int32s] = field(default_factory=list)
+    _row_bytes: list[float] = field(default_factory=list)
+    _claims: list[Block] = field(default_factory=list)
+
+    def add(self, block: Block, section: memoryview, position: int) -> None:
+        """Add the section of a run whose first transaction stands at `position`."""
+        try:
+            rows = pa.ipc.open_stream(section).read_all()
+            txs = _int32s(rows, TX_COLUMN)
+            self._ops.append(_int32s(rows, OP_COLUMN))
+        except (pa.ArrowException, KeyError) as error:
+            raise CorruptLogError(
+                f"inline rows of table {self.table!r} at position {position} cannot be read:"
+                f" {error}",
+                position=position,
+            ) from error
+        self._positions.append(txs.astype(np.int64) + position)
+        self._row_bytes.append(len(section) / max(rows.num_rows, 1))
+        self._parts.append(rows)
+        self._claims.append(block)
+
+    def operations(self) -> InlineOperations:
+        """Return the operations of all transactions, rejected ones too."""
+        positions, ops = np.concatenate(self._positions), np.concatenate(self._ops)
+        lengths = [part.num_rows for part in self._parts]
+        weights = np.repeat(np.array(self._row_bytes), lengths)
+        order = _order(positions, ops)
+        if order is not None:
+            positions, ops, weights = positions[order], ops[order], weights[order]
+        if not len(positions):
+            empty = np.empty(0, np.int64)
+            return InlineOperations(positions=empty, ops=ops, rows=empty, bytes=empty)
+        starts = np.flatnonzero(
+            np.concatenate(([True], (np.diff(positions) != 0) | (np.diff(ops) != 0)))
+        )
+        return InlineOperations(
+            positions=positions[starts],
+            ops=ops[starts],
+            rows=np.diff(np.append(starts, len(positions))),
+            bytes=np.add.reduceat(weights, starts).astype(np.int64),
+        )
+
+    def write(
+        self, sink: FileSink, directory: str, rejected: Int64s
+    ) -> tuple[TableEffect | None, list[InlineFile]]:
+        """Write the files; returns the effect, None if every row was rejected.
+
+        Args:
+            sink: Payload store.
+            directory: Relative to the payload store, of this segment alone.
+            rejected: Positions of rejected transactions, ascending.
+        """
+        rows = self._rows(rejected)
+        if rows is None or not rows.num_rows:
+            return None, []
+        written = [
+            self._write_file(sink, f"{directory}/{self._name(k, many)}", piece, partition)
+            for k, many, partition, piece in self._pieces(rows)
+        ]
+        positions = rows.column(POSITION_COLUMN)
+        effect = TableEffect(
+            table=self.table,
+            kind=self.kind.value,
+            first=positions[0].as_py(),
+            last=positions[-1].as_py(),
+            files=tuple(item.file for item in written),
+            inline=True,
+            claim=self._claim(rejected),
+        )
+        return effect, written
+
+    def _rows(self, rejected: Int64s) -> pa.Table | None:
+        """Return the rows that take effect, sorted by (position, op)."""
+        if self.definition is None:
+            self._check_all_rejected(rejected)
+            return None
+        keys = self.definition.keys if self.kind is OperationKind.DELETE_KEYS else None
+        schema = arrow_schema(self.definition, keys)
+        try:
+            table = pa.concat_tables([_conform(part, schema) for part in self._parts])
+        except (pa.ArrowException, KeyError) as error:
+            raise CorruptLogError(
+                f"inline rows do not have the columns of table {self.table!r}: {error}"
+            ) from error
+        positions, ops = np.concatenate(self._positions), np.concatenate(self._ops)
+        table = table.append_column(POSITION_COLUMN, pa.array(positions))
+        table = table.append_column(OP_COLUMN, pa.array(ops))
+        if len(rejected):
+            kept = ~np.isin(positions, rejected)
+            if not kept.all():
+                table = table.filter(pa.array(kept))
+                positions, ops = positions[kept], ops[kept]
+        order = _order(positions, ops)
+        return table if order is None else table.take(pa.array(order))
+
+    def _check_all_rejected(self, rejected: Int64s) -> None:
+        known = np.isin(np.concatenate(self._positions), rejected)
+        if not known.all():
+            raise CorruptLogError(f"table {self.table!r} is not in the catalog")
+
+    def _claim(self, rejected: Int64s) -> str:
+        """Return the sum of the submitters' claims, "" if one is missing or covers too much."""
+        total = EMPTY_SIGNATURE
+        for block, positions in zip(self._claims, self._positions, strict=True):
+            if block.claim is None or (len(rejected) and np.isin(positions, rejected).any()):
+                return ""
+            total += block.claim
+        return total.to_text()
+
+    def _name(self, k: int, many: bool) -> str:
+        number = f"-{k}" if many else ""
+        return f"{self.table}-{self.kind.value}{number}.parquet"
+
+    def _pieces(
+        self, rows: pa.Table
+    ) -> Iterable[tuple[int, bool, dict[str, str | None] | None, pa.Table]]:
+        assert self.definition is not None
+        names = self.definition.partition_by
+        if not names or self.kind not in _ADDED:
+            yield 0, False, None, rows
+            return
+        pieces = split_by_partition(rows, names)
+        for k, (partition, piece) in enumerate(pieces):
+            yield k, len(pieces) > 1, partition, piece
+
+    def _write_file(
+        self,
+        sink: FileSink,
+        relative: str,
+        rows: pa.Table,
+        partition: dict[str, str | None] | None,
+    ) -> InlineFile:
+        content = write_parquet(rows)
+        footer = pq.read_metadata(pa.BufferReader(content))
+        view = memoryview(content)
+        sink.write_file(relative, view)
+        file = StagedFile(
+            path=relative,
+            size_bytes=len(view),
+            rows=rows.num_rows,
+            digest=hashlib.sha256(view).hexdigest(),
+            partition=partition,
+            stats=delta_stats(footer, without=_OWN_COLUMNS, finite=finite_columns(rows)),
+        )
+        positions = rows.column(POSITION_COLUMN).to_numpy()
+        changes = np.concatenate(([True], np.diff(positions) != 0))
+        return InlineFile(file=file, positions=positions[changes])
+
+
+def split_by_partition(
+    rows: pa.Table, names: tuple[str, ...]
+) -> list[tuple[dict[str, str | None], pa.Table]]:
+    """Return (partition values as Delta writes them, rows without these columns) per partition.
+
+    The order of rows inside a partition stays; partitions come in order of their first row.
+    """
+    code = np.zeros(rows.num_rows, np.int64)
+    texts = {name: partition_texts(rows.column(name)) for name in names}
+    for column in texts.values():
+        encoded = column.combine_chunks().dictionary_encode(null_encoding="encode")
+        code = code * len(encoded.dictionary) + encoded.indices.to_numpy()
+        # Renumbered each time, so that many partition columns cannot overflow.
+        _, code = np.unique(code, return_inverse=True)
+    order = np.argsort(code, kind="stable")
+    starts = np.flatnonzero(np.concatenate(([True], np.diff(code[order]) != 0)))
+    ends = np.append(starts[1:], len(code))
+    sorted_rows = rows.drop_columns(list(names)).take(pa.array(order))
+    pieces = []
+    for start, end in sorted(zip(starts, ends, strict=True), key=lambda item: order[item[0]]):
+        row = int(order[start])
+        values = {name: texts[name][row].as_py() for name in names}
+        pieces.append((values, sorted_rows.slice(int(start), int(end - start))))
+    return pieces
+
+
+def partition_texts(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return partition values in Delta's text form; timestamps with `Z`, so no zone is guessed.
+
+    An empty string becomes NULL: Delta reads it so.
+
+    Raises:
+        SchemaMismatchError: Delta has no text form for the type (definite).
+    """
+    kind = column.type
+    types = pa.types
+    if types.is_string(kind):
+        return pc.if_else(pc.equal(column, ""), pa.scalar(None, pa.string()), column)
+    if types.is_timestamp(kind):
+        plain = column.cast(pa.timestamp("us"))
+        form = "%Y-%m-%dT%H:%M:%SZ" if kind.tz else "%Y-%m-%d %H:%M:%S"
+        return pc.strftime(plain, format=form)
+    if types.is_floating(kind):
+        texts = [None if value is None else _float_text(value) for value in column.to_pylist()]
+        return pa.chunked_array([pa.array(texts, pa.string())])
+    if types.is_integer(kind) or types.is_boolean(kind) or types.is_date(kind):
+        return column.cast(pa.string())
+    if types.is_decimal(kind):
+        texts = [None if value is None else f"{value:f}" for value in column.to_pylist()]
+        return pa.chunked_array([pa.array(texts, pa.string())])
+    raise SchemaMismatchError(f"a column of type {kind} cannot partition a table")
+
+
+def _float_text(value: float) -> str:
+    if value != value:
+        return "NaN"
+    if value in (float("inf"), float("-inf")):
+        return "Infinity" if value > 0 else "-Infinity"
+    return repr(value)
+
+
+def _int32s(rows: pa.Table, name: str) -> Int32s:
+    values: Int32s = rows.column(name).to_numpy().astype(np.int32, copy=False)
+    return values
+
+
+def _conform(part: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return the table's columns in its order, nullable, whatever form the sender gave them."""
+    columns = []
+    for wanted in schema:
+        column = part.column(wanted.name)
+        columns.append(column if column.type == wanted.type else column.cast(wanted.type))
+    return pa.table(columns, names=schema.names)
+
+
+def _order(positions: Int64s, ops: Int32s) -> npt.NDArray[np.intp] | None:
+    """Return the stable order by (position, op), None if it is the present one."""
+    steps = np.diff(positions)
+    if np.all((steps > 0) | ((steps == 0) & (np.diff(ops) >= 0))):
+        return None
+    return np.lexsort((ops, positions))

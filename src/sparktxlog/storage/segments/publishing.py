@@ -1,0 +1,239 @@
+"""From ordered entries to what workers and readers see: segments, their files, queue rows.
+
+The publisher (runtime) reads entries with payloads from the front and calls `publish`; nothing
+refers to the files before they are fsynced, and what an interrupted call left behind is replaced
+under the same names by the next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from sparktxlog.codec.payload import read_manifest, split_payload
+from sparktxlog.errors import CorruptLogError, InvariantViolation
+from sparktxlog.model.operation import Block, OperationKind
+from sparktxlog.model.table import TableDefinition
+from sparktxlog.storage.interfaces import MarkPublished, Segment, StoredEntry, TableEffect
+from sparktxlog.storage.log_tables.queue_rows import OperationColumns, queue_rows
+from sparktxlog.storage.log_tables.queue_table import QueueTable
+from sparktxlog.storage.segments.inline_files import FileSink, InlineFile, InlineGroup, Int64s
+
+#: Directory of published inline files below the payload store.
+INLINE_DIRECTORY = "inline"
+#: Returns the tables that came into being at positions from … to: (position, name).
+Creations = Callable[[int, int], Collection[tuple[int, str]]]
+
+
+class PublishedFiles(FileSink, Protocol):
+    """The part of the payload store that publishing writes to."""
+
+    def sync(self, relatives: Iterable[str]) -> None:
+        """Bring written files and their names to the disk."""
+
+
+def plan_segments(
+    entries: Sequence[StoredEntry], signature_interval: int
+) -> list[list[StoredEntry]]:
+    """Cut neighbours in the queue so that no piece crosses a signature boundary (S2a).
+
+    A boundary is the first run end at or after each multiple of `signature_interval`.  The last
+    piece may end before one: the segment behind it then begins there.
+    """
+    pieces: list[list[StoredEntry]] = []
+    piece: list[StoredEntry] = []
+    for item in entries:
+        piece.append(item)
+        before, end = item.entry.position - 1, item.entry.end
+        if before // signature_interval != end // signature_interval:
+            pieces.append(piece)
+            piece = []
+    if piece:
+        pieces.append(piece)
+    return pieces
+
+
+def build_segment(
+    entries: Sequence[StoredEntry],
+    tables: Mapping[str, TableDefinition],
+    payloads: FileSink,
+    creations: Creations | None = None,
+) -> tuple[Segment, pa.Table]:
+    """Write the inline files of one segment and return it with its rows for the queue table.
+
+    Args:
+        entries: Neighbours in the queue, payloads included, one piece of `plan_segments`.
+        tables: Catalog at or after the last entry.
+        payloads: Where inline files are written; **after calling** they must be synced.
+        creations: Tells a creation from the repeat of one, which has no effect (P25b); asked only
+            where there is one.  None = every one of them counts.
+
+    Raises:
+        CorruptLogError: A payload is damaged, or gone.
+        DiskFullError: No space for the files; nothing refers to what was written (definite).
+    """
+    first, last = entries[0].entry.position, entries[-1].entry.end
+    rejected = _rejected_positions(entries)
+    groups: dict[tuple[str, OperationKind], InlineGroup] = {}
+    operations = OperationColumns()
+    effects: list[TableEffect] = []
+    created: Collection[tuple[int, str]] | None = None
+    submitted_at: list[int | None] = []
+    for item in entries:
+        if item.payload is None:
+            raise CorruptLogError(
+                f"the payload of position {item.entry.position} is gone before it was published",
+                position=item.entry.position,
+            )
+        manifest = read_manifest(item.payload)
+        submitted_at.append(manifest.submitted_at)
+        sections = split_payload(item.payload)[1]
+        for block in manifest.blocks:
+            if block.inline is not None:
+                key = (block.table, block.kind)
+                group = groups.get(key)
+                if group is None:
+                    definition = tables.get(block.table)
+                    group = InlineGroup(block.table, block.kind, definition)
+                    groups[key] = group
+                group.add(block, sections[block.inline.index], item.entry.position)
+                continue
+            position = item.entry.position + _only_transaction(block)
+            operations.add_block(block, position)
+            if block.kind is OperationKind.CREATE_TABLE and creations is not None:
+                created = creations(first, last) if created is None else created
+                if (position, block.table) not in created:
+                    continue
+            if not _contains(rejected, position):
+                effects.append(_block_effect(block, position))
+    files = _write_groups(groups, payloads, first, last, rejected, operations, effects)
+    effects.sort(key=lambda effect: (effect.first, effect.op))
+    segment = Segment(
+        first=first,
+        last=last,
+        from_hash=entries[0].entry.previous_hash.hex(),
+        to_hash=entries[-1].entry.chain_hash.hex(),
+        epoch=entries[-1].entry.header.epoch,
+        transactions=last - first + 1,
+        rejected=len(rejected),
+        effects=tuple(effects),
+        ordered_at=entries[-1].ordered_at,
+    )
+    return segment, queue_rows(entries, submitted_at, operations, files)
+
+
+def publish(
+    entries: Sequence[StoredEntry],
+    *,
+    signature_interval: int,
+    tables: Mapping[str, TableDefinition],
+    payloads: PublishedFiles,
+    queue: QueueTable,
+    creations: Creations | None = None,
+) -> list[MarkPublished]:
+    """Publish ordered entries: files, rows, fsync; returns what the front must write then.
+
+    Doing it again after a crash at any point changes nothing in the queue table: it knows from
+    its own transaction version which positions it holds.
+
+    Raises:
+        DiskFullError: Nothing of it counts as published; doing it again may succeed (definite).
+        CorruptLogError: A payload or the queue table is damaged.
+        FrontLostError: The queue table does not end with what the entries continue.
+    """
+    if not entries:
+        return []
+    segments, rows = [], []
+    # Rows that an interrupted call left in the table name its files: cut as it did.
+    known = [item for item in entries if item.entry.end <= queue.position]
+    for piece in (
+        *plan_segments(known, signature_interval),
+        *plan_segments(entries[len(known) :], signature_interval),
+    ):
+        segment, piece_rows = build_segment(piece, tables, payloads, creations)
+        segments.append(segment)
+        rows.append(piece_rows)
+    payloads.sync(
+        file.path
+        for segment in segments
+        for effect in segment.effects
+        if effect.inline
+        for file in effect.files
+    )
+    version = queue.append(pa.concat_tables(rows), previous_hash=entries[0].entry.previous_hash)
+    del rows
+    # Arrow's pool keeps what it once had: 50 MB after a burst (measured).
+    pa.default_memory_pool().release_unused()
+    return [
+        MarkPublished(position=segment.last, version=version, segment=segment)
+        for segment in segments
+    ]
+
+
+def restored_rows(entries: Sequence[StoredEntry]) -> pa.Table:
+    """Return queue rows of entries whose payloads may be gone: without operations and files.
+
+    For a queue table that was lost after its rows had been published.
+    """
+    return queue_rows(entries, [None] * len(entries), OperationColumns(), [])
+
+
+def _write_groups(
+    groups: Mapping[tuple[str, OperationKind], InlineGroup],
+    payloads: FileSink,
+    first: int,
+    last: int,
+    rejected: Int64s,
+    operations: OperationColumns,
+    effects: list[TableEffect],
+) -> list[InlineFile]:
+    files: list[InlineFile] = []
+    for (table, kind), group in groups.items():
+        operations.add_inline(table, kind, group.operations())
+        effect, written = group.write(payloads, f"{INLINE_DIRECTORY}/{first}-{last}", rejected)
+        files.extend(written)
+        if effect is not None:
+            effects.append(effect)
+    return files
+
+
+def _rejected_positions(entries: Sequence[StoredEntry]) -> Int64s:
+    return np.array(
+        [
+            item.entry.position + rejection.index
+            for item in entries
+            for rejection in item.entry.rejections
+        ],
+        np.int64,
+    )
+
+
+def _contains(ascending: Int64s, value: int) -> bool:
+    at = int(np.searchsorted(ascending, value))
+    return at < len(ascending) and int(ascending[at]) == value
+
+
+def _only_transaction(block: Block) -> int:
+    if block.txs is None or len(block.txs) != 1:
+        raise InvariantViolation(
+            f"a block of kind {block.kind.value} on {block.table!r} belongs to"
+            f" {'all' if block.txs is None else len(block.txs)} transactions, not to one"
+        )
+    return block.txs[0]
+
+
+def _block_effect(block: Block, position: int) -> TableEffect:
+    return TableEffect(
+        table=block.table,
+        kind=block.kind.value,
+        first=position,
+        last=position,
+        op=block.op,
+        files=block.files,
+        definition=block.definition,
+        predicate=block.predicate,
+        claim=block.claim.to_text() if block.claim is not None else "",
+    )

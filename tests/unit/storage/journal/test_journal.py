@@ -1,0 +1,466 @@
+"""What the SQLite front does beyond the interface: crashes, locks, damage, full disks."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import resource
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from threading import Thread
+
+import pytest
+from tests.storage_samples import entries_of, ids_in, run_of
+
+from sparktxlog.errors import (
+    CorruptLogError,
+    DiskFullError,
+    LockedError,
+    NewerReleaseError,
+    StorageError,
+)
+from sparktxlog.protocol.words.balloting import BallotState, Vote
+from sparktxlog.protocol.words.view import FIRST_VERSION, Ballot, View
+from sparktxlog.storage.durability import rewrite_file
+from sparktxlog.storage.interfaces import (
+    AppendQueue,
+    ForgetPayloads,
+    MarkPublished,
+    PutBallot,
+    PutView,
+    Segment,
+)
+from sparktxlog.storage.journal.journal import JOURNAL_NAME, Journal
+from sparktxlog.storage.lock import DirectoryLock
+
+
+def segment(first: int, last: int) -> Segment:
+    return Segment(
+        first=first, last=last, from_hash="", to_hash="", epoch=1, transactions=1, rejected=0
+    )
+
+
+def test_what_was_written_survives_a_kill(tmp_path: Path) -> None:
+    runs = [run_of(seq=1 + 5 * i, n=5) for i in range(20)]
+    entries = entries_of(runs)
+    front = Journal(tmp_path / "data")
+    for i, run in enumerate(runs):
+        front.write([run])
+        if i % 3 == 2:
+            front.write([AppendQueue(entries=entries[i - 2 : i + 1], ordered_at=i)])
+        # A kill leaves the file and its log as they stand, nothing closed.
+        copy = tmp_path / f"copy-{i}"
+        copy.mkdir()
+        for name in (JOURNAL_NAME, f"{JOURNAL_NAME}-wal"):
+            shutil.copy(tmp_path / "data" / name, copy / name)
+        revived = Journal(copy)
+        state = revived.load(1000).core
+        ordered = 3 * ((i + 1) // 3)
+        assert state.base.position == 5 * ordered
+        assert len(list(state.incoming)) == i + 1 - ordered
+        revived.close()
+    front.close()
+
+
+def test_a_torn_write_ahead_log_loses_only_the_unfinished_write(tmp_path: Path) -> None:
+    front = Journal(tmp_path / "data")
+    front.write([run_of(seq=1)])
+    kept = (tmp_path / "data" / f"{JOURNAL_NAME}-wal").read_bytes()
+    front.write([run_of(seq=2, padding=50_000)])
+    whole = (tmp_path / "data" / f"{JOURNAL_NAME}-wal").read_bytes()
+    for cut in (len(kept), len(kept) + 100, (len(kept) + len(whole)) // 2, len(whole) - 1):
+        copy = tmp_path / f"cut-{cut}"
+        copy.mkdir()
+        shutil.copy(tmp_path / "data" / JOURNAL_NAME, copy / JOURNAL_NAME)
+        (copy / f"{JOURNAL_NAME}-wal").write_bytes(whole[:cut])
+        revived = Journal(copy)
+        assert [run.header.seq for run in revived.load(10).core.incoming] == [1]
+        revived.close()
+    front.close()
+
+
+def test_nothing_is_told_from_a_log_that_may_not_be_on_the_disk(tmp_path: Path) -> None:
+    """After a failed fsync the page cache may show what no disk holds."""
+    with closing(Journal(tmp_path / "data")) as front:
+        front.write([run_of(seq=1)])
+        shutil.copytree(tmp_path / "data", tmp_path / "copy")
+    log = tmp_path / "copy" / f"{JOURNAL_NAME}-wal"
+    assert log.stat().st_size
+    with closing(Journal(tmp_path / "copy")):
+        assert log.stat().st_size == 0
+        (tmp_path / "file").mkdir()
+        shutil.copy(tmp_path / "copy" / JOURNAL_NAME, tmp_path / "file" / JOURNAL_NAME)
+    with closing(Journal(tmp_path / "file")) as alone:
+        assert [run.header.seq for run in alone.load(10).core.incoming] == [1]
+
+
+def test_a_file_is_written_once_more_as_it_is(tmp_path: Path) -> None:
+    content = os.urandom(200_001)
+    (tmp_path / "file").write_bytes(content)
+    before = (tmp_path / "file").stat()
+    rewrite_file(tmp_path / "file")
+    after = (tmp_path / "file").stat()
+    assert (tmp_path / "file").read_bytes() == content
+    assert after.st_ino == before.st_ino and after.st_mtime_ns > before.st_mtime_ns
+
+
+def test_a_log_that_another_program_keeps_is_named(tmp_path: Path) -> None:
+    with closing(Journal(tmp_path / "data")) as front:
+        front.write([run_of(seq=1)])
+        shutil.copytree(tmp_path / "data", tmp_path / "copy")
+    path = tmp_path / "copy" / JOURNAL_NAME
+    with closing(sqlite3.connect(path)) as reader, closing(sqlite3.connect(path)) as writer:
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM incoming").fetchone()
+        writer.execute("INSERT INTO meta VALUES('x', 1)")
+        writer.commit()
+        with pytest.raises(StorageError, match="cannot be folded back") as caught:
+            Journal(tmp_path / "copy")
+        assert "close it" in caught.value.hint
+    Journal(tmp_path / "copy").close()
+
+
+def test_a_second_process_is_told_who_owns_the_directory(tmp_path: Path) -> None:
+    front = Journal(tmp_path / "data")
+    program = (
+        "import sys; from pathlib import Path\n"
+        "from sparktxlog.errors import LockedError\n"
+        "from sparktxlog.storage.journal.journal import Journal\n"
+        "try: Journal(Path(sys.argv[1]))\n"
+        "except LockedError as error: print(error.fields['pid'], error); sys.exit(7)\n"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "data")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    refused = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert refused.returncode == 7, refused.stderr
+    assert refused.stdout.startswith(f"{os.getpid()} [locked]")
+    assert str(tmp_path / "data") in refused.stdout
+    front.close()
+    taken = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert taken.returncode == 0, taken.stderr
+
+
+def test_a_killed_owner_leaves_no_lock(tmp_path: Path) -> None:
+    program = (
+        "import os, sys, signal; from pathlib import Path\n"
+        "from sparktxlog.storage.journal.journal import Journal\n"
+        "front = Journal(Path(sys.argv[1]))\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    killed = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)],
+        env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert killed.returncode == -9, killed.stderr
+    Journal(tmp_path).close()
+
+
+def test_the_lock_is_free_after_a_failed_start(tmp_path: Path) -> None:
+    (tmp_path / JOURNAL_NAME).write_bytes(b"this is no database" * 100)
+    for _ in range(2):
+        with pytest.raises(CorruptLogError) as caught:
+            Journal(tmp_path)
+        assert str(tmp_path / JOURNAL_NAME) in str(caught.value)
+    DirectoryLock(tmp_path).release()
+
+
+def test_damaged_ids_leave_nothing_open(tmp_path: Path) -> None:
+    Journal(tmp_path).close()
+    damaged = tmp_path / "ids" / "1.ids"
+    damaged.parent.mkdir()
+    damaged.write_bytes(b"torn")
+    with pytest.raises(CorruptLogError, match="is damaged"):
+        Journal(tmp_path)
+    opened = [os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")]
+    assert [path for path in opened if path.startswith(str(tmp_path / JOURNAL_NAME))] == []
+    damaged.unlink()
+    Journal(tmp_path).close()
+
+
+def test_one_process_cannot_take_a_directory_twice(tmp_path: Path) -> None:
+    lock = DirectoryLock(tmp_path)
+    with pytest.raises(LockedError):
+        DirectoryLock(tmp_path)
+    lock.release()
+    lock.release()
+    DirectoryLock(tmp_path).release()
+
+
+def test_a_data_directory_that_is_made_is_its_users_alone(tmp_path: Path) -> None:
+    Journal(tmp_path / "new" / "data").close()
+    assert (tmp_path / "new" / "data").stat().st_mode & 0o777 == 0o700
+    # What somebody made before has the permissions that he gave it.
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old").chmod(0o750)
+    Journal(tmp_path / "old").close()
+    assert (tmp_path / "old").stat().st_mode & 0o777 == 0o750
+
+
+def test_a_deleted_lock_file_lets_no_second_owner_in(tmp_path: Path) -> None:
+    with closing(Journal(tmp_path)):
+        (tmp_path / "lock").unlink()
+        with pytest.raises(LockedError):
+            Journal(tmp_path)
+    Journal(tmp_path).close()
+
+
+def test_who_knows_only_the_lock_file_is_kept_out(tmp_path: Path) -> None:
+    """A version before this one locks the file alone."""
+    lock = DirectoryLock(tmp_path)
+    with open(lock.path) as file, pytest.raises(BlockingIOError):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    lock.release()
+    with open(lock.path) as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with pytest.raises(LockedError, match=str(os.getpid())):
+            DirectoryLock(tmp_path)
+
+
+def test_a_data_directory_that_is_a_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("x")
+    with pytest.raises(StorageError, match="data"):
+        Journal(tmp_path / "data")
+
+
+def test_a_torn_file_is_corrupt(tmp_path: Path) -> None:
+    front = Journal(tmp_path)
+    front.write([run_of(seq=1 + i, padding=20_000) for i in range(50)])
+    front.close()
+    path = tmp_path / JOURNAL_NAME
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    with pytest.raises(CorruptLogError):
+        Journal(tmp_path).load(10)
+
+
+def test_another_format_is_refused(tmp_path: Path) -> None:
+    Journal(tmp_path).close()
+    other = sqlite3.connect(tmp_path / JOURNAL_NAME)
+    other.execute("PRAGMA user_version=99")
+    other.close()
+    with pytest.raises(NewerReleaseError, match=r"format 99 .* reads formats 1 to 3"):
+        Journal(tmp_path)
+
+
+def format_of(directory: Path) -> int:
+    connection = sqlite3.connect(directory / JOURNAL_NAME)
+    found: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    connection.close()
+    return found
+
+
+@pytest.mark.parametrize("as_vote", [True, False])
+def test_older_releases_are_kept_out_once_the_log_works_by_a_version_beyond_theirs(
+    tmp_path: Path, as_vote: bool
+) -> None:
+    """They would drop the version from a view that they accepted, and decide by other rules."""
+    Journal(tmp_path).close()
+    other = sqlite3.connect(tmp_path / JOURNAL_NAME)
+    other.execute("PRAGMA user_version=2")
+    other.close()
+    for version, format_ in ((FIRST_VERSION, 2), (FIRST_VERSION + 1, 3)):
+        view = View(lineage="l", epoch=version, roster=(), members=(), version=version)
+        vote = BallotState(epoch=1, accepted=Vote(ballot=Ballot(), view=view))
+        front = Journal(tmp_path)
+        front.write(
+            [PutBallot(state=vote) if as_vote else PutView(view=view, node_id="a", incarnation=1)]
+        )
+        front.close()
+        assert format_of(tmp_path) == format_
+
+
+def test_a_foreign_database_is_refused(tmp_path: Path) -> None:
+    other = sqlite3.connect(tmp_path / JOURNAL_NAME)
+    other.execute("CREATE TABLE t(x)")
+    other.close()
+    with pytest.raises(CorruptLogError):
+        Journal(tmp_path)
+
+
+@contextmanager
+def full_disk(directory: Path) -> Iterator[Path]:
+    """A file system of 4 MB; without the right to mount, a directory."""
+    directory.mkdir()
+    mounted = (
+        os.geteuid() == 0
+        and shutil.which("mount") is not None
+        and subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(directory)],
+            capture_output=True,
+            check=False,
+        ).returncode
+        == 0
+    )
+    try:
+        yield directory
+    finally:
+        if mounted:
+            subprocess.run(["umount", "-l", str(directory)], check=True)
+
+
+def test_a_full_disk_keeps_nothing_of_the_write_and_recovers(tmp_path: Path) -> None:
+    with full_disk(tmp_path / "small") as directory:
+        front = Journal(directory)
+        if not os.path.ismount(directory):
+            # Without the right to mount, SQLite itself stops at 4 MB, with the same error.
+            front._db.execute("PRAGMA max_page_count=512")
+        front.write([run_of(seq=1, padding=100_000)])
+        with pytest.raises(DiskFullError) as caught:
+            front.write([run_of(seq=2), run_of(seq=3, padding=6_000_000)])
+        assert caught.value.definite
+        assert caught.value.retryable
+        assert [run.header.seq for run in front.load(10).core.incoming] == [1]
+        assert front.find_transaction(bytes(16)) is None
+        # It goes on by itself.
+        front.write([run_of(seq=2, padding=10_000)])
+        assert len(list(front.load(10).core.incoming)) == 2
+        front.close()
+        # Also while its log finds no room in the database.
+        revived = Journal(directory)
+        assert len(list(revived.load(10).core.incoming)) == 2
+        revived.close()
+
+
+def test_a_write_of_unknown_outcome_stops_the_front(tmp_path: Path) -> None:
+    front = Journal(tmp_path)
+    front.write([run_of(seq=1)])
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, hard))
+    try:
+        with pytest.raises(StorageError) as caught:
+            front.write([run_of(seq=2, padding=1_000_000)])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert not caught.value.definite
+    with pytest.raises(StorageError):
+        front.write([run_of(seq=2)])
+    front.close()
+    revived = Journal(tmp_path)
+    assert [run.header.seq for run in revived.load(10).core.incoming] == [1]
+    revived.close()
+
+
+def test_other_threads_read_while_one_writes(tmp_path: Path) -> None:
+    front = Journal(tmp_path)
+    runs = [run_of(seq=1 + i, padding=1_000) for i in range(300)]
+    entries = entries_of(runs)
+    seen: list[int] = []
+    failures: list[BaseException] = []
+
+    def read() -> None:
+        try:
+            position = 0
+            while position < 300:
+                found = front.read_queue(position, 50, payloads=True)
+                assert all(item.payload is not None for item in found)
+                if found:
+                    assert found[0].entry.position == position + 1
+                    position = found[-1].entry.end
+            seen.append(position)
+        except BaseException as error:
+            failures.append(error)
+
+    readers = [Thread(target=read) for _ in range(3)]
+    for reader in readers:
+        reader.start()
+    for i in range(0, 300, 10):
+        front.write([*runs[i : i + 10], AppendQueue(entries=entries[i : i + 10], ordered_at=1)])
+    for reader in readers:
+        reader.join(30)
+    front.close()
+    assert not failures
+    assert seen == [300] * 3
+
+
+def test_forgetting_is_bounded_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sparktxlog.storage.journal.forgetting._FORGET_RUNS", 3)
+    monkeypatch.setattr("sparktxlog.storage.journal.forgetting._PRUNE_RUNS", 2)
+    front = Journal(tmp_path)
+    front.load(1)
+    runs = [run_of(seq=1 + i) for i in range(10)]
+    front.write([*runs, AppendQueue(entries=entries_of(runs), ordered_at=1)])
+    front.write([MarkPublished(position=10, version=1, segment=segment(1, 10))])
+    gone, kept = [], []
+    for _ in range(6):
+        front.write([ForgetPayloads(position=10)])
+        gone.append(sum(front.read_payload("a", 1, 1 + i) is None for i in range(10)))
+        kept.append(sum(front.read_entry_at(1 + i) is not None for i in range(10)))
+    assert gone == [3, 6, 9, 10, 10, 10]
+    assert kept == [8, 6, 4, 2, 1, 1]
+    front.close()
+
+
+def test_freed_space_is_used_again(tmp_path: Path) -> None:
+    front = Journal(tmp_path)
+    front.load(10)
+    previous, after, sizes = bytes(32), 0, []
+    for step in range(12):
+        runs = [run_of(seq=1 + 20 * step + i, padding=500_000) for i in range(20)]
+        entries = entries_of(runs, after=after, previous=previous)
+        previous, after = entries[-1].chain_hash, entries[-1].end
+        front.write([*runs, AppendQueue(entries=entries, ordered_at=1)])
+        published = segment(entries[0].position, after)
+        front.write(
+            [
+                MarkPublished(position=after, version=step, segment=published),
+                ForgetPayloads(position=after),
+            ]
+        )
+        sizes.append(front.size_bytes())
+    front.close()
+    assert sizes[-1] < 120_000_000
+    assert (tmp_path / JOURNAL_NAME).stat().st_size < 40_000_000
+
+
+def test_a_file_of_the_first_format_is_taken_over(tmp_path: Path) -> None:
+    front = Journal(tmp_path)
+    run = run_of(seq=1, n=2)
+    front.write([run, AppendQueue(entries=entries_of([run]), ordered_at=1)])
+    front.close()
+    old = sqlite3.connect(tmp_path / JOURNAL_NAME)
+    old.executescript("DROP TABLE recent_ids; PRAGMA user_version=1;")
+    old.close()
+    front = Journal(tmp_path)
+    state = front.load(10)
+    assert state.core.base.position == 2
+    assert (state.core.view, state.incarnation) == (None, 1)
+    assert state.core.recent_ids == [(1, ids_in(run))]
+    front.write([MarkPublished(position=2, version=1, segment=segment(1, 2))])
+    front.write([ForgetPayloads(position=2)])
+    front.close()
+    Journal(tmp_path).close()
+
+
+def test_what_is_held_is_counted_the_same_after_a_start(tmp_path: Path) -> None:
+    front = Journal(tmp_path)
+    front.load(1_000)
+    runs = [run_of(seq=1 + i, padding=1_000 * i) for i in range(20)]
+    front.write([*runs, AppendQueue(entries=entries_of(runs), ordered_at=1)])
+    front.write([MarkPublished(position=20, version=1, segment=segment(1, 20))])
+    front.write([ForgetPayloads(position=15, spare_after=4, spare_bytes=1 << 30)])
+    front.write([ForgetPayloads(position=15, spare_after=4, spare_bytes=150_000)])
+    counted = front._ends
+    front.close()
+    front = Journal(tmp_path)
+    assert front._ends == counted
+    assert counted.held_bytes <= 150_000
+    held = sum(
+        len(payload) + 512
+        for i in range(1, 21)
+        if (payload := front.read_payload("a", 1, i)) is not None
+    )
+    assert counted.held_bytes == held
+    front.close()
+
+
+def test_a_closed_front_says_so(tmp_path: Path) -> None:
+    front = Journal(tmp_path)
+    front.close()
+    front.close()
+    with pytest.raises(StorageError, match="closed"):
+        front.read_payload("a", 1, 1)

@@ -1,0 +1,327 @@
+"""The Delta tables of log/: exactly once, compaction, power losses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, QueryBuilder
+from tests.storage_samples import run_of, stored_of
+
+from sparktxlog.errors import CorruptLogError, DiskFullError, InvariantViolation, StorageError
+from sparktxlog.model.report import TableState, WorkerReport
+from sparktxlog.model.signature import TableSignature
+from sparktxlog.storage.log_tables import log_table as delta_table
+from sparktxlog.storage.log_tables.history_tables import ReportTables
+from sparktxlog.storage.log_tables.log_schemas import LOG_TABLES
+from sparktxlog.storage.log_tables.log_table import LogTable, repair
+from sparktxlog.storage.log_tables.queue_table import QueueTable, set_aside
+from sparktxlog.storage.segments.publishing import restored_rows
+
+
+def rows_of(first: int, last: int) -> pa.Table:
+    previous = stored_of([run_of(seq=i) for i in range(1, last + 1)])
+    return restored_rows(previous[first - 1 :])
+
+
+def positions(log: Path) -> list[int]:
+    return positions_of(log / "synchronized_queue")
+
+
+def positions_of(directory: Path) -> list[int]:
+    table = DeltaTable(directory)
+    found = QueryBuilder().register("q", table).execute("SELECT position FROM q ORDER BY position")
+    return [int(value) for value in pa.table(found).column(0).to_pylist()]
+
+
+def commit_path(log: Path, version: int) -> Path:
+    return log / "synchronized_queue" / "_delta_log" / f"{version:020}.json"
+
+
+def test_the_table_counts_its_positions(tmp_path: Path) -> None:
+    queue = QueueTable(tmp_path, "l")
+    assert (queue.position, queue.version) == (0, 0)
+    assert queue.append(rows_of(1, 3)) == 1
+    assert queue.append(rows_of(4, 4)) == 2
+    assert positions(tmp_path) == [1, 2, 3, 4]
+    again = QueueTable(tmp_path, "l", published_version=2)
+    assert (again.position, again.version) == (4, 2)
+    assert QueueTable(tmp_path, "other").position == 0
+
+
+def test_rows_that_the_table_holds_are_not_written_again(tmp_path: Path) -> None:
+    queue = QueueTable(tmp_path, "l")
+    queue.append(rows_of(1, 5))
+    assert queue.append(rows_of(1, 5)) == 1
+    assert queue.append(rows_of(3, 8)) == 2
+    assert positions(tmp_path) == list(range(1, 9))
+    with pytest.raises(InvariantViolation):
+        queue.append(rows_of(10, 11))
+
+
+def test_every_reader_can_read_the_table(tmp_path: Path) -> None:
+    QueueTable(tmp_path, "l").append(rows_of(1, 2))
+    table = DeltaTable(tmp_path / "synchronized_queue")
+    protocol = table.protocol()
+    assert (protocol.min_reader_version, protocol.min_writer_version) == (1, 2)
+    assert not protocol.reader_features
+    assert not protocol.writer_features
+    (add,) = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+    assert (add["num_records"], add["min.position"], add["max.position"]) == (2, 1, 2)
+
+
+def test_compaction_keeps_rows_and_transaction_version(tmp_path: Path) -> None:
+    queue = QueueTable(tmp_path, "l")
+    for i in range(1, 8):
+        queue.append(rows_of(i, i))
+    queue.maintain()
+    assert positions(tmp_path) == list(range(1, 8))
+    table = DeltaTable(tmp_path / "synchronized_queue")
+    assert len(table.file_uris()) == 1
+    assert table.transaction_version("sparktxlog:l:queue") == 7
+    assert any((tmp_path / "synchronized_queue" / "_delta_log").glob("*.checkpoint.parquet"))
+    # What was replaced an hour ago may go; what was replaced now may still be read.
+    assert len(list((tmp_path / "synchronized_queue").glob("part-*.parquet"))) == 8
+    queue.append(rows_of(8, 9))
+    queue.maintain()
+    again = QueueTable(tmp_path, "l", published_version=queue.version)
+    assert again.position == 9
+    again.append(rows_of(10, 10))
+    assert positions(tmp_path) == list(range(1, 11))
+
+
+def test_compaction_runs_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LogTable, "maintain_every", 5)
+    monkeypatch.setattr(delta_table, "_MERGE_ROWS", 4)
+    queue = QueueTable(tmp_path, "l")
+    version = 0
+    for i in range(1, 24):
+        version = queue.append(rows_of(i, i))
+        assert version == queue.version
+    table = DeltaTable(tmp_path / "synchronized_queue")
+    assert len(table.file_uris()) <= 6
+    assert positions(tmp_path) == list(range(1, 24))
+    reopened = QueueTable(tmp_path, "l", published_version=version)
+    assert reopened.position == 23
+
+
+def test_merged_rows_stay_in_order(tmp_path: Path) -> None:
+    queue = QueueTable(tmp_path, "l")
+    for i in range(1, 13):
+        queue.append(rows_of(i, i))
+    queue.maintain()
+    table = DeltaTable(tmp_path / "synchronized_queue")
+    (uri,) = table.file_uris()
+    merged = pq.read_table(uri.removeprefix("file://"))
+    assert merged.column("position").to_pylist() == list(range(1, 13))
+
+
+@pytest.mark.parametrize("damage", ["torn", "empty", "data", "data-empty"])
+@pytest.mark.parametrize("safe", [1, 2])
+def test_a_power_loss_undoes_only_what_was_not_fsynced(
+    tmp_path: Path, damage: str, safe: int
+) -> None:
+    queue = QueueTable(tmp_path, "l")
+    for i in range(1, 4):
+        queue.append(rows_of(i, i))
+    path = commit_path(tmp_path, 3)
+    data = tmp_path / "synchronized_queue" / "part-00000000000000000003.parquet"
+    match damage:
+        case "torn":
+            path.write_bytes(path.read_bytes()[:-40])
+        case "empty":
+            path.write_bytes(b"")
+        case "data":
+            data.write_bytes(data.read_bytes()[:100])
+        case _:
+            data.unlink()
+    repaired = QueueTable(tmp_path, "l", published_version=safe)
+    assert (repaired.position, repaired.version) == (2, 2)
+    repaired.append(rows_of(3, 5))
+    assert positions(tmp_path) == [1, 2, 3, 4, 5]
+
+
+def test_a_missing_commit_undoes_those_behind_it(tmp_path: Path) -> None:
+    queue = QueueTable(tmp_path, "l")
+    for i in range(1, 5):
+        queue.append(rows_of(i, i))
+    commit_path(tmp_path, 3).unlink()
+    repaired = QueueTable(tmp_path, "l", published_version=2)
+    assert repaired.position == 2
+    repaired.append(rows_of(1, 4))
+    assert positions(tmp_path) == [1, 2, 3, 4]
+
+
+def test_a_damaged_fsynced_commit_is_never_undone(tmp_path: Path) -> None:
+    queue = QueueTable(tmp_path, "l")
+    for i in range(1, 4):
+        queue.append(rows_of(i, i))
+    commit_path(tmp_path, 3).write_bytes(b"")
+    with pytest.raises(CorruptLogError, match="version 3"):
+        QueueTable(tmp_path, "l", published_version=3)
+    assert commit_path(tmp_path, 3).exists()
+
+
+def test_a_torn_first_commit_makes_a_new_table(tmp_path: Path) -> None:
+    QueueTable(tmp_path, "l")
+    commit_path(tmp_path, 0).write_bytes(b'{"commitInfo"')
+    queue = QueueTable(tmp_path, "l")
+    queue.append(rows_of(1, 2))
+    assert positions(tmp_path) == [1, 2]
+
+
+def test_a_torn_checkpoint_is_dropped(tmp_path: Path) -> None:
+    queue = QueueTable(tmp_path, "l")
+    for i in range(1, 4):
+        queue.append(rows_of(i, i))
+    queue.maintain()
+    log = tmp_path / "synchronized_queue" / "_delta_log"
+    (checkpoint,) = log.glob("*.checkpoint.parquet")
+    checkpoint.write_bytes(checkpoint.read_bytes()[:50])
+    again = QueueTable(tmp_path, "l", published_version=3)
+    assert not checkpoint.exists()
+    assert not (log / "_last_checkpoint").exists()
+    assert again.position == 3
+    (log / "_last_checkpoint").write_bytes(b"")
+    assert QueueTable(tmp_path, "l", published_version=3).position == 3
+    assert positions(tmp_path) == [1, 2, 3]
+
+
+def test_a_torn_merge_brings_the_merged_files_back(tmp_path: Path) -> None:
+    queue = QueueTable(tmp_path, "l")
+    for i in range(1, 4):
+        queue.append(rows_of(i, i))
+    queue._table._merge_small_files()
+    (merged,) = (tmp_path / "synchronized_queue").glob("*merged*")
+    merged.write_bytes(b"")
+    again = QueueTable(tmp_path, "l", published_version=3)
+    assert again.version == 3
+    assert positions(tmp_path) == [1, 2, 3]
+
+
+def test_files_that_a_merge_replaced_may_be_gone(tmp_path: Path) -> None:
+    queue = QueueTable(tmp_path, "l")
+    for i in range(1, 4):
+        queue.append(rows_of(i, i))
+    queue._table._merge_small_files()
+    for path in (tmp_path / "synchronized_queue").glob("part-*.parquet"):
+        if "merged" not in path.name:
+            path.unlink()
+    assert repair(tmp_path / "synchronized_queue", -1) == []
+    assert QueueTable(tmp_path, "l").position == 3
+
+
+def test_a_lost_table_is_begun_again(tmp_path: Path) -> None:
+    queue = QueueTable(tmp_path, "l", published_version=7)
+    assert queue.position == 0
+    queue.append(rows_of(1, 9))
+    assert positions(tmp_path) == list(range(1, 10))
+
+
+def test_a_commit_that_seemed_to_fail_is_recognised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = QueueTable(tmp_path, "l")
+    queue.append(rows_of(1, 2))
+
+    def broken(self: LogTable, version: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LogTable, "_sync_commit", broken)
+        with pytest.raises(DiskFullError):
+            queue.append(rows_of(3, 4))
+        with pytest.raises(StorageError):
+            queue.append(rows_of(3, 4))
+    assert queue.append(rows_of(3, 5)) == 3
+    assert positions(tmp_path) == [1, 2, 3, 4, 5]
+
+
+def test_a_commit_found_after_a_kill_is_written_again_before_it_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its fsync may have failed, and says nothing the second time."""
+    queue = QueueTable(tmp_path, "l")
+    queue.append(rows_of(1, 2))
+    queue.append(rows_of(3, 4))
+    written: list[str] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(delta_table, "rewrite_file", lambda path: written.append(Path(path).name))
+        assert QueueTable(tmp_path, "l", published_version=1).position == 4
+    assert written == [commit_path(tmp_path, 2).name]
+
+
+def test_a_table_of_before_a_snapshot_is_set_aside_once(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    queue = QueueTable(log, "l")
+    assert set_aside(log, 1) is None  # without rows it contradicts nothing
+    queue.append(rows_of(1, 9))
+    aside = set_aside(log, 1)
+    assert aside == tmp_path / "set-aside" / "synchronized_queue-1"
+    assert positions_of(aside) == list(range(1, 10))
+    # The new one begins behind the snapshot at 20; a crash before it counts as published.
+    fresh = QueueTable(log, "l", kept_after=20)
+    assert fresh.position == 0
+    fresh.append(rows_of(21, 22))
+    assert set_aside(log, 1) is None
+    again = QueueTable(log, "l", kept_after=20)
+    assert again.position == 22
+    again.append(rows_of(21, 25))
+    assert positions(log) == [21, 22, 23, 24, 25]
+    # The next reset is another one.
+    assert set_aside(log, 2) == tmp_path / "set-aside" / "synchronized_queue-2"
+    assert not (log / "synchronized_queue").exists()
+
+
+def test_a_table_that_cannot_be_set_aside_says_so(tmp_path: Path) -> None:
+    QueueTable(tmp_path / "log", "l").append(rows_of(1, 2))
+    (tmp_path / "set-aside").write_text("a file")
+    with pytest.raises(StorageError):
+        set_aside(tmp_path / "log", 1)
+    assert positions(tmp_path / "log") == [1, 2]
+
+
+def test_a_directory_without_delta_log_entries_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "synchronized_queue").write_text("a file")
+    with pytest.raises(StorageError):
+        QueueTable(tmp_path, "l")
+
+
+def test_reports_are_kept_as_tables(tmp_path: Path) -> None:
+    state = TableState(version=4, signature=TableSignature(rows=2, lane0=1, lane1=2), schema="abc")
+    report = WorkerReport(
+        worker_id="w",
+        node_id="a",
+        lineage="l",
+        epoch=1,
+        position=9,
+        chain_hash="00",
+        tables={"orders": state, "cities": state},
+        reported_at=1_700_000_000_000_000,
+    )
+    tables = ReportTables(tmp_path)
+    tables.append([(report, "KNOWN", "up-to-date", "")])
+    tables.append([])
+    ReportTables(tmp_path).append([(report, "DIVERGED", "stop", "foreign commit")])
+
+    def read(name: str) -> list[dict[str, Any]]:
+        table = DeltaTable(tmp_path / name)
+        found = QueryBuilder().register("t", table).execute("SELECT * FROM t")
+        return pa.table(found).to_pylist()
+
+    assert sorted(row["verdict"] for row in read("workers")) == ["DIVERGED", "KNOWN"]
+    signatures = read("signatures")
+    assert len(signatures) == 4
+    assert {row["signature"] for row in signatures} == {state.signature.to_text()}
+    assert {row["table"] for row in signatures} == {"orders", "cities"}
+
+
+def test_the_schemas_stay_with_what_every_reader_knows() -> None:
+    for schema in LOG_TABLES.values():
+        for field in schema:
+            assert not (pa.types.is_timestamp(field.type) and field.type.tz is None)
+            assert json.dumps(field.name) == f'"{field.name}"'

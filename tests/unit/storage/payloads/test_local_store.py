@@ -1,0 +1,148 @@
+"""What the payload directory does beyond the interface: links, repeated looks, concurrency."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.storage_samples import parquet_bytes, staged_of
+
+from sparktxlog.errors import (
+    BusyError,
+    InvalidNameError,
+    ManifestMismatchError,
+    PayloadStoreError,
+)
+from sparktxlog.storage.payloads.local_store import INCOMING, LocalPayloadStore
+
+NAME = "0a0a/orders/part-0.parquet"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalPayloadStore:
+    return LocalPayloadStore(tmp_path / "payloads")
+
+
+def test_links_are_refused_wherever_they_stand(store: LocalPayloadStore, tmp_path: Path) -> None:
+    content = parquet_bytes()
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "part-0.parquet").write_bytes(content)
+    store.write_file("0a0a/real/part-0.parquet", content)
+    (store.root / "0a0a" / "orders").symlink_to(tmp_path / "outside")
+    (store.root / "0a0a" / "near").symlink_to(store.root / "0a0a" / "real")
+    (store.root / "0a0a" / "file.parquet").symlink_to(tmp_path / "outside" / "part-0.parquet")
+    (store.root / "0a0a" / "nowhere").symlink_to(tmp_path / "new")
+    for name in (NAME, "0a0a/near/part-0.parquet", "0a0a/file.parquet", "0a0a/nowhere/x"):
+        file = staged_of(name, content)
+        for act in (store.verify, store.has):
+            with pytest.raises(InvalidNameError):
+                act(file)
+        with pytest.raises(InvalidNameError):
+            store.receive(file, [content])
+        with pytest.raises(InvalidNameError):
+            store.write_file(name, content)
+    assert not (tmp_path / "new").exists()
+
+
+def test_the_root_itself_may_be_a_link(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "payloads").symlink_to(tmp_path / "disk")
+    store = LocalPayloadStore(tmp_path / "payloads")
+    store.write_file(NAME, parquet_bytes())
+    store.verify(staged_of(NAME, parquet_bytes()))
+
+
+def test_transfers_under_way_are_not_reachable_by_name(store: LocalPayloadStore) -> None:
+    with pytest.raises(InvalidNameError):
+        store.path(f"{INCOMING}/x")
+
+
+def test_a_directory_or_pipe_is_no_staged_file(store: LocalPayloadStore) -> None:
+    (store.root / "0a0a").mkdir()
+    os.mkfifo(store.root / "0a0a" / "pipe")
+    for name in ("0a0a", "0a0a/pipe"):
+        file = staged_of(name, b"")
+        with pytest.raises(PayloadStoreError):
+            store.verify(file)
+        assert not store.has(file)
+
+
+def test_a_file_changed_after_it_was_verified_is_looked_at_again(store: LocalPayloadStore) -> None:
+    content = parquet_bytes()
+    file = staged_of(NAME, content)
+    store.write_file(NAME, content)
+    store.verify(file)
+    store.write_file(NAME, content[:-10] + b"0123456789")
+    with pytest.raises(ManifestMismatchError):
+        store.verify(file)
+
+
+def test_the_same_file_is_not_received_twice_at_once(store: LocalPayloadStore) -> None:
+    content = parquet_bytes()
+    file = staged_of(NAME, content)
+
+    def chunks() -> Iterator[bytes]:
+        yield content[:10]
+        with pytest.raises(BusyError) as caught:
+            store.receive(file, [content])
+        assert caught.value.definite
+        yield content[10:]
+
+    store.receive(file, chunks())
+    store.verify(file)
+
+
+def test_a_peer_that_sends_without_end_is_stopped(store: LocalPayloadStore) -> None:
+    file = staged_of(NAME, parquet_bytes())
+    sent = 0
+
+    def endless() -> Iterator[bytes]:
+        nonlocal sent
+        while True:
+            sent += 1
+            yield bytes(100)
+
+    with pytest.raises(ManifestMismatchError):
+        store.receive(file, endless())
+    assert 100 * sent <= file.size_bytes + 100
+    assert store.received_bytes(file) == 0
+
+
+def test_broken_transfers_outlive_a_restart_and_can_be_discarded(
+    store: LocalPayloadStore,
+) -> None:
+    content = parquet_bytes()
+    file = staged_of(NAME, content)
+
+    def broken() -> Iterator[bytes]:
+        yield content[:50]
+        raise ConnectionError
+
+    with pytest.raises(ConnectionError):
+        store.receive(file, broken())
+    again = LocalPayloadStore(store.root)
+    assert again.received_bytes(file) == 50
+    # The same name with another content is another transfer.
+    assert again.received_bytes(staged_of(NAME, b"other")) == 0
+    again.discard_transfers()
+    assert again.received_bytes(file) == 0
+
+
+def test_a_received_file_replaces_a_wrong_one(store: LocalPayloadStore) -> None:
+    content = parquet_bytes()
+    store.write_file(NAME, b"rubbish")
+    store.receive(staged_of(NAME, content), [content])
+    store.verify(staged_of(NAME, content))
+
+
+def test_a_file_written_again_leaves_its_other_names_alone(
+    store: LocalPayloadStore, tmp_path: Path
+) -> None:
+    """A worker or a quarantine may have linked what a former life of the node published."""
+    store.write_file("inline/7-7/t-append.parquet", b"former")
+    os.link(store.path("inline/7-7/t-append.parquet"), tmp_path / "linked")
+    store.write_file("inline/7-7/t-append.parquet", b"new")
+    assert (tmp_path / "linked").read_bytes() == b"former"
+    assert Path(store.path("inline/7-7/t-append.parquet")).read_bytes() == b"new"
