@@ -48,7 +48,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "catchup", "codec", "http", "storage.durability", "storage.interfaces", "storage.lock",
         "supervision",
     },
-    "worker.copy.fetch": {"codec", "storage.durability", "supervision"},
+    "worker.copy.fetch": {"codec", "http", "storage.durability", "supervision"},
     "api": {"codec", "http", "worker"},
     "cli": {
         "api", "catchup", "codec", "config", "http", "runtime", "service", "storage", "transport",

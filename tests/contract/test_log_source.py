@@ -128,7 +128,7 @@ def test_a_kept_connection_that_was_closed_is_opened_anew(node: Node) -> None:
     ],
 )
 def test_refusals_keep_the_nodes_words(node: Node, status: int, kind: type[Exception]) -> None:
-    problem = {"detail": "what is wrong", "hint": "what to do"}
+    problem = {"title": "of-a-newer-node", "detail": "what is wrong", "hint": "what to do"}
     node.answers["/v1/info"] = (status, json.dumps(problem).encode())
     with closing(source_of(node)) as source, pytest.raises(kind) as caught:
         source.info()

@@ -28,6 +28,7 @@ from sparktxlog.errors import (
     TransportError,
     TxLogError,
 )
+from sparktxlog.http.tokens import admin_token, client_token
 from sparktxlog.worker.replica.applier import ApplyOutcome
 from sparktxlog.worker.replica.source import HttpLogSource
 
@@ -62,10 +63,7 @@ def open_source(arguments: argparse.Namespace) -> HttpLogSource:
 
     An operator's token is shown only for what takes one, unless there is no other.
     """
-    admin = os.environ.get("SPARKTXLOG_ADMIN_TOKEN")
-    return HttpLogSource(
-        arguments.url, os.environ.get("SPARKTXLOG_CLIENT_TOKEN") or admin, admin_token=admin
-    )
+    return HttpLogSource(arguments.url, client_token(), admin_token=admin_token())
 
 
 def parser(

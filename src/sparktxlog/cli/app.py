@@ -11,7 +11,7 @@ import typer
 
 from sparktxlog import __version__
 from sparktxlog.cli import backup, catchup, epochs, maintenance, peer, quarantine, replica
-from sparktxlog.cli.node_api import DEFAULT_URL, NodeApi, client_token
+from sparktxlog.cli.node_api import DEFAULT_URL, NodeApi
 from sparktxlog.cli.options import AsJson, Url
 from sparktxlog.cli.output import (
     ExitCode,
@@ -33,6 +33,7 @@ from sparktxlog.cli.state import (
     verdict_text,
 )
 from sparktxlog.errors import ConfigError, InvalidRequestError, TxLogError
+from sparktxlog.http.tokens import client_token
 
 app = typer.Typer(
     name="sparktxlog",

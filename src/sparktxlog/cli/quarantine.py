@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sparktxlog.cli.node_api import TOKEN_VARIABLE, NodeApi
+from sparktxlog.cli.node_api import NodeApi
 from sparktxlog.cli.options import AsJson
 from sparktxlog.cli.output import print_json
 from sparktxlog.errors import TransportError
+from sparktxlog.http.tokens import TOKEN_VARIABLE
 
 if TYPE_CHECKING:
     from sparktxlog.runtime.giving_way.quarantine import GaveWay

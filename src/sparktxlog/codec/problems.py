@@ -58,8 +58,9 @@ def error_of(body: bytes, status: int, url: str) -> TxLogError:
         definite = bool(problem.get("definite", False))
         hint = str(problem.get("hint", ""))
     except (msgspec.MsgspecError, UnicodeDecodeError, KeyError, TypeError, ValueError):
+        text = body[:200].decode("utf-8", "replace")
         return TransportError(
-            f"{url} answered with HTTP status {status}, but not as a sparktxlog node",
+            f"{url} answered with HTTP status {status}, but not as a sparktxlog node: {text}",
             hint="Check the URL.",
             url=url,
             status=status,

@@ -1,23 +1,25 @@
-"""HTTP to one node for everything that calls it from Python: kept connections, typed errors.
+"""HTTP to one node for everything that calls it from outside: kept connections, typed errors.
 
 The standard library's `http.client` is enough: a request is a head and a body of bytes, the answer
 one JSON document, and connections are kept and shared between threads.  An answer that
 is a problem document comes back as the error class it names.
 
-Every request here may be repeated without harm: questions change nothing, and submits carry their
-transaction ids.  So a kept connection that turns out to be closed is replaced without asking.
+Every request here may be repeated without harm: questions change nothing, submits carry their
+transaction ids, and reports are idempotent.  So a kept connection that turns out to be closed is
+replaced without asking.
 """
 
 from __future__ import annotations
 
 import http.client
 import os
-import ssl
 import threading
 import time
 from collections import deque
+from collections.abc import Mapping
+from functools import cache
 from typing import Any
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import SplitResult, quote, urlencode, urlsplit
 
 import msgspec
 
@@ -26,12 +28,12 @@ from sparktxlog.errors import (
     InvalidRequestError,
     PeerTimeoutError,
     TransportError,
+    TxLogError,
     UnreachableError,
 )
-from sparktxlog.http.tokens import local_token
+from sparktxlog.http.tokens import TOKEN_VARIABLE, local_token
 from sparktxlog.model.receipt import Receipt
 
-TOKEN_VARIABLE = "SPARKTXLOG_CLIENT_TOKEN"  # noqa: S105 - a name, no secret
 #: Least seconds for a call: a node that need not wait has to be asked all the same.
 LEAST_S = 1.0
 #: Seconds of a call, or a quarter of it, that are left for the answer of a node that waited.
@@ -39,8 +41,35 @@ _ANSWER_S = 0.5
 _CONNECT_TIMEOUT_S = 10.0
 _MAX_ANSWER_BYTES = 256 << 20
 
-_any_decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
-_receipt_decoder = msgspec.json.Decoder(Receipt)
+
+@cache
+def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(Any if kind is object else kind)
+
+
+def node_address(url: str) -> SplitResult:
+    """Return the parts of a node's URL.
+
+    Raises:
+        InvalidRequestError: It is none (definite).
+    """
+    parts = urlsplit(url)
+    try:
+        port = parts.port
+    except ValueError:
+        port = -1
+    if parts.scheme not in ("http", "https") or not parts.hostname or port == -1:
+        raise InvalidRequestError(
+            f"{url[:120]!r} is no URL of a node", hint="Give one such as http://127.0.0.1:7070."
+        )
+    return parts
+
+
+def connection_to(address: SplitResult, timeout_s: float) -> http.client.HTTPConnection:
+    """Return a connection to a node that is not open yet; `timeout_s` is for each of its steps."""
+    secure = address.scheme == "https"
+    kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
+    return kind(address.hostname or "", address.port, timeout=timeout_s)
 
 
 class Http:
@@ -57,24 +86,12 @@ class Http:
     def __init__(
         self, url: str, *, token: str | None = None, timeout_s: float = 30.0, kept: int = 16
     ) -> None:
-        parts = urlsplit(url)
-        try:
-            port = parts.port
-        except ValueError:
-            port = -1
-        if parts.scheme not in ("http", "https") or not parts.hostname or port == -1:
-            raise InvalidRequestError(
-                f"{url[:120]!r} is no URL of a node", hint="Give one such as http://127.0.0.1:7070."
-            )
+        self._address = node_address(url)
+        self._prefix = self._address.path.rstrip("/")
         self.url = url.rstrip("/")
         self.timeout_s = timeout_s
-        self._secure = ssl.create_default_context() if parts.scheme == "https" else None
-        self._host, self._port = parts.hostname, port
-        self._prefix = parts.path.rstrip("/")
-        token = token or os.environ.get(TOKEN_VARIABLE) or local_token(url)
-        self._headers = {"accept": "application/json", "user-agent": "sparktxlog"}
-        if token:
-            self._headers["authorization"] = f"Bearer {token}"
+        #: What every request shows that names no token of its own.
+        self.token = token or os.environ.get(TOKEN_VARIABLE) or local_token(url)
         self._idle: deque[http.client.HTTPConnection] = deque(maxlen=kept)
         self._lock = threading.Lock()
 
@@ -112,30 +129,16 @@ class Http:
         """Return the answer of `GET path/name`, whatever characters the name has; as `get`."""
         return self.get(f"{path}/{quote(name, safe='')}", **query)
 
-    def post(
-        self,
-        path: str,
-        body: bytes,
-        *,
-        content_type: str = "application/json",
-        timeout_s: float | None = None,
-        **query: Any,
-    ) -> Any:
-        """Return the decoded JSON answer of `POST path`; errors as `get`."""
-        answer = self.request(
-            "POST", path, body=body, content_type=content_type, query=query, timeout_s=timeout_s
-        )
-        return self._decoded(answer)
+    def send(self, method: str, path: str, value: Any, *, token: str | None = None) -> Any:
+        """Send a value as JSON; return the decoded answer, None for an empty one; as `get`."""
+        answer = self.request(method, path, body=msgspec.json.encode(value), token=token)
+        return self._decoded(answer) if answer else None
 
-    def _decoded(self, answer: bytes, decoder: msgspec.json.Decoder[Any] = _any_decoder) -> Any:
+    def _decoded(self, answer: bytes, kind: Any = object) -> Any:
         try:
-            return decoder.decode(answer)
+            return _decoder(kind).decode(answer)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise TransportError(
-                f"{self.url} answers, but not as a sparktxlog node: {error}",
-                hint="Check the URL.",
-                url=self.url,
-            ) from error
+            raise self._unreadable(error) from error
 
     def request(
         self,
@@ -143,29 +146,30 @@ class Http:
         path: str,
         *,
         body: bytes | None = None,
-        content_type: str | None = None,
-        query: dict[str, Any] | None = None,
+        content_type: str = "application/json",
+        query: Mapping[str, Any] | None = None,
         timeout_s: float | None = None,
+        token: str | None = None,
     ) -> bytes:
         """Return the bytes of a good answer; as `get`, but `timeout_s` is taken as it is."""
         target = self._prefix + path
         wanted = {name: value for name, value in (query or {}).items() if value is not None}
         if wanted:
             target += f"?{urlencode(wanted)}"
-        headers = dict(self._headers)
-        if content_type is not None:
+        headers = {"accept": "application/json", "user-agent": "sparktxlog"}
+        if body is not None:
             headers["content-type"] = content_type
+        if shown := token or self.token:
+            headers["authorization"] = f"Bearer {shown}"
         timeout = self.timeout_s if timeout_s is None else timeout_s
         deadline = time.monotonic() + timeout
         lost: Exception | None = None
         while True:
             try:
                 connection, kept = self._connection(deadline)
-            except UnreachableError:
-                if lost is None:
-                    raise
-                # The request went out on a kept connection: the node may have died of it, later.
-                raise _broken(self.url, lost, timeout) from lost
+            except OSError as error:
+                # Sent on a kept connection: the node may have taken it, and died later.
+                raise self._failed(method, path, lost or error, timeout, sent=bool(lost)) from error
             try:
                 response = _exchange(connection, deadline, method, target, body, headers)
                 if (response.length or 0) > _MAX_ANSWER_BYTES:
@@ -177,7 +181,7 @@ class Http:
                 if kept and isinstance(error, (http.client.RemoteDisconnected, ConnectionError)):
                     lost = error
                     continue
-                raise _broken(self.url, error, timeout) from error
+                raise self._failed(method, path, error, timeout, sent=True) from error
             except BaseException:
                 connection.close()
                 raise
@@ -186,32 +190,55 @@ class Http:
             else:
                 self._keep(connection)
             if response.status >= 400:
-                raise error_of(answer, response.status, self.url)
+                raise self._refused(path, response.status, answer)
             return answer
 
     def _connection(self, deadline: float) -> tuple[http.client.HTTPConnection, bool]:
-        """Return a connection, and whether it was used before."""
+        """Return a connection, and whether it was used before; OSError if there is none."""
         with self._lock:
             if self._idle:
                 return self._idle.pop(), True
-        timeout = max(0.001, min(_CONNECT_TIMEOUT_S, deadline - time.monotonic()))
-        connection: http.client.HTTPConnection
-        if self._secure is not None:
-            connection = http.client.HTTPSConnection(
-                self._host, self._port, timeout=timeout, context=self._secure
-            )
-        else:
-            connection = http.client.HTTPConnection(self._host, self._port, timeout=timeout)
+        timeout_s = max(0.001, min(_CONNECT_TIMEOUT_S, deadline - time.monotonic()))
+        connection = connection_to(self._address, timeout_s)
         try:
             connection.connect()
-        except OSError as error:
+        except OSError:
             connection.close()
-            raise UnreachableError(
+            raise
+        return connection, False
+
+    # -- errors; who calls for somebody else says them in other words ---------------------------
+
+    def _failed(
+        self, method: str, path: str, error: Exception, timeout_s: float, *, sent: bool
+    ) -> TransportError:
+        """Return the error of a request without an answer; `sent`: the node may have got it."""
+        if not sent:
+            return UnreachableError(
                 f"no node answers at {self.url}: {error}",
                 hint="Start it with `sparktxlog serve`, or check the URL.",
                 url=self.url,
-            ) from error
-        return connection, False
+            )
+        if isinstance(error, TimeoutError):
+            return PeerTimeoutError(
+                f"{self.url} did not answer within {timeout_s:g} s",
+                hint="See its log.",
+                url=self.url,
+            )
+        text = str(error) or type(error).__name__
+        return TransportError(f"the link to {self.url} broke: {text}", url=self.url)
+
+    def _refused(self, path: str, status: int, answer: bytes) -> TxLogError:
+        """Return the error that an answer without success stands for."""
+        return error_of(answer, status, self.url)
+
+    def _unreadable(self, error: Exception) -> TxLogError:
+        """Return the error of a good answer that no node of this release gives."""
+        return TransportError(
+            f"{self.url} answers, but not as a sparktxlog node: {error}",
+            hint="Check the URL.",
+            url=self.url,
+        )
 
     def _keep(self, connection: http.client.HTTPConnection) -> None:
         with self._lock:
@@ -256,7 +283,7 @@ class Http:
             query={"level": level, "timeout": round(wait_s, 3), **query},
             timeout_s=timeout_s,
         )
-        receipt: Receipt = self._decoded(answer, _receipt_decoder)
+        receipt: Receipt = self._decoded(answer, Receipt)
         return receipt
 
     def receipt(self, transaction_id: str, *, timeout_s: float | None = None) -> Receipt:
@@ -266,7 +293,7 @@ class Http:
             NotFoundError: It was never seen there (definite).
         """
         answer = self.request("GET", f"/v1/transactions/{transaction_id}", timeout_s=timeout_s)
-        receipt: Receipt = self._decoded(answer, _receipt_decoder)
+        receipt: Receipt = self._decoded(answer, Receipt)
         return receipt
 
 
@@ -311,12 +338,3 @@ def _exchange(
         except (http.client.HTTPException, OSError):
             raise error from None
     return connection.getresponse()
-
-
-def _broken(url: str, error: Exception, timeout: float) -> TransportError:
-    if isinstance(error, TimeoutError):
-        return PeerTimeoutError(
-            f"{url} did not answer within {timeout:g} s", hint="See its log.", url=url
-        )
-    text = str(error) or type(error).__name__
-    return TransportError(f"the link to {url} broke: {text}", url=url)

@@ -1,8 +1,9 @@
-"""How a client on the node's machine finds its token: a file of the user names the token's file.
+"""Which token a call shows: one of the environment, or that of a node on this machine.
 
-A node whose client token stands in a file notes the file's path, when it starts, in the directory
-below, under the host and port that clients call.  Only who may read the token's file (mode 0600)
-gets anything from that; the note itself holds no secret.
+For the latter a file of the user names the token's file.  A node whose client token stands in a
+file notes the file's path, when it starts, in the directory below, under the host and port that
+clients call.  Only who may read the token's file (mode 0600) gets anything from that; the note
+itself holds no secret.
 """
 
 from __future__ import annotations
@@ -14,7 +15,19 @@ from ipaddress import ip_address
 from pathlib import Path
 from urllib.parse import urlsplit
 
+TOKEN_VARIABLE = "SPARKTXLOG_CLIENT_TOKEN"  # noqa: S105 - a name, no secret
+ADMIN_TOKEN_VARIABLE = "SPARKTXLOG_ADMIN_TOKEN"  # noqa: S105 - a name, no secret
 _MOST_BYTES = 4096
+
+
+def client_token() -> str | None:
+    """Return the token of the environment to ask with; an operator's is good for that, too."""
+    return os.environ.get(TOKEN_VARIABLE) or os.environ.get(ADMIN_TOKEN_VARIABLE)
+
+
+def admin_token() -> str | None:
+    """Return the token to change something with; a client's, where operators have none."""
+    return os.environ.get(ADMIN_TOKEN_VARIABLE) or os.environ.get(TOKEN_VARIABLE)
 
 
 def notes_directory() -> Path:

@@ -15,16 +15,14 @@ from sparktxlog.cli import app as app_module
 from sparktxlog.cli import serve
 from sparktxlog.cli.app import run
 from sparktxlog.cli.example import example_config
-from sparktxlog.cli.node_api import NodeApi, _error_of
+from sparktxlog.cli.node_api import NodeApi
 from sparktxlog.config import load_config
 from sparktxlog.errors import (
-    BusyError,
     ConfigError,
     InvalidRequestError,
     NotFoundError,
     TransportError,
     TxLogError,
-    UnknownTableError,
 )
 from sparktxlog.http.tokens import local_token
 
@@ -434,19 +432,6 @@ def test_usage_errors_end_with_two(monkeypatch: pytest.MonkeyPatch) -> None:
     assert invoke(monkeypatch, "demo", "--scale", "7") == 2
     assert invoke(monkeypatch, "demo", "--kill", "D") == 2
     assert invoke(monkeypatch, "demo", "--witness", "--kill", "C") == 2
-
-
-def test_a_node_error_keeps_its_class_and_hint() -> None:
-    problem = UnknownTableError("no table 'x'", hint="Create it.", table="x").to_problem()
-    found = _error_of(json.dumps(problem).encode(), 404, "http://n")
-    assert isinstance(found, UnknownTableError)
-    assert (str(found), found.fields) == (
-        "[unknown-table] no table 'x'  Create it.",
-        {"table": "x"},
-    )
-    assert isinstance(_error_of(b"<html>", 502, "http://n"), TransportError)
-    busy = json.dumps(BusyError("full").to_problem()).encode()
-    assert isinstance(_error_of(busy, 503, "http://n"), BusyError)
 
 
 @pytest.mark.parametrize("url", ["", "ftp://a", "http://", "node"])

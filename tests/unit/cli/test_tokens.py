@@ -12,8 +12,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from sparktxlog.api.job import open_source
-from sparktxlog.cli.node_api import NodeApi, client_token
+from sparktxlog.cli.node_api import NodeApi
 from sparktxlog.errors import ForbiddenError
+from sparktxlog.http.tokens import client_token
 
 CLIENT, ADMIN = "SPARKTXLOG_CLIENT_TOKEN", "SPARKTXLOG_ADMIN_TOKEN"
 
@@ -87,7 +88,7 @@ def test_questions_show_the_clients_token_and_acts_the_operators(
 
     node.shown.clear()
     with closing(open_source(Namespace(url=url))) as source:
-        source._call("POST", "/v1/worker/transfers", body=b"{}")
+        source._call(object, "POST", "/v1/worker/transfers", body=b"{}")
         source.maintain_log()
     assert node.shown == [("POST", asks), ("POST", acts)]
 

@@ -32,7 +32,7 @@ from sparktxlog.worker.copy.staging import Staging
 from sparktxlog.worker.copy.swap import SWAP_ATTEMPTS, StagedTable, swap_table
 from sparktxlog.worker.repair.examining import Examined, examine, foreign_commits, placed_log
 from sparktxlog.worker.repair.quarantine import Quarantine
-from sparktxlog.worker.replica.source import Answer, LogSource, NodeInfo
+from sparktxlog.worker.replica.source import Answer, HttpLogSource, NodeInfo
 from sparktxlog.worker.replica.state import (
     PendingCopy,
     ReplicaDirectory,
@@ -65,7 +65,7 @@ class ReplicaCopy:
     def __init__(
         self,
         session: SparkSession,
-        source: LogSource,
+        source: HttpLogSource,
         directory: ReplicaDirectory,
         state: ReplicaState,
         info: NodeInfo,

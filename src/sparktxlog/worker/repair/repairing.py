@@ -58,7 +58,7 @@ from sparktxlog.worker.copy.swap import COPY_STEP, SWAP_ATTEMPTS, swap_actions
 from sparktxlog.worker.repair.examining import Examined, ForeignCommit, examine
 from sparktxlog.worker.repair.quarantine import Quarantine
 from sparktxlog.worker.replica.replica import inline_extent
-from sparktxlog.worker.replica.source import LogSource, NodeInfo
+from sparktxlog.worker.replica.source import HttpLogSource, NodeInfo
 from sparktxlog.worker.replica.state import (
     ReplicaDirectory,
     ReplicaState,
@@ -155,7 +155,7 @@ class TableRepair:
     """
 
     session: SparkSession
-    source: LogSource
+    source: HttpLogSource
     lake: Path
     state: ReplicaState
     info: NodeInfo

@@ -30,7 +30,7 @@ from sparktxlog.worker.replica.recovery import Phase, ReplicaDriver
 from sparktxlog.worker.replica.replays import ReplayRecords
 from sparktxlog.worker.replica.replica import Replica, cost_of
 from sparktxlog.worker.replica.reports import Heartbeat, Reporter
-from sparktxlog.worker.replica.source import LogSource, Tail
+from sparktxlog.worker.replica.source import HttpLogSource, Tail
 from sparktxlog.worker.replica.state import ReplicaDirectory, ReplicaState
 from sparktxlog.worker.verify.recount_schedule import ScheduledRecounts
 from sparktxlog.worker.verify.recounting import recount
@@ -82,10 +82,10 @@ class Applier:
     def __init__(
         self,
         spark: SparkSession,
-        source: LogSource,
+        source: HttpLogSource,
         directory: ReplicaDirectory,
         *,
-        reporting: LogSource | None = None,
+        reporting: HttpLogSource | None = None,
         copies: CopyOptions | None = None,
         replays_anyway: bool = False,
         open_fetcher: FetcherOf = DonorFetcher,

@@ -15,7 +15,7 @@ from time import monotonic, time_ns
 from sparktxlog.catchup.planner import Plan
 from sparktxlog.errors import TxLogError
 from sparktxlog.model.copying import CatchUpKind, Transfer
-from sparktxlog.worker.replica.source import LogSource, Tail
+from sparktxlog.worker.replica.source import HttpLogSource, Tail
 
 _logger = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class ReplayRecords:
         node_id: Of the node that the worker belongs to.
     """
 
-    def __init__(self, source: LogSource, node_id: str) -> None:
+    def __init__(self, source: HttpLogSource, node_id: str) -> None:
         self._source = source
         self._node_id = node_id
         self._open: _Replay | None = None

@@ -16,7 +16,7 @@ from sparktxlog.codec.reports import ReportSender
 from sparktxlog.errors import TxLogError
 from sparktxlog.model.report import ReplayCost, WorkerReport
 from sparktxlog.supervision import Supervisor
-from sparktxlog.worker.replica.source import Answer, LogSource
+from sparktxlog.worker.replica.source import Answer, HttpLogSource
 from sparktxlog.worker.replica.state import ReplicaState
 
 _logger = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ class Reporter:
         source: Used by no other thread.
     """
 
-    def __init__(self, source: LogSource, node_id: str) -> None:
+    def __init__(self, source: HttpLogSource, node_id: str) -> None:
         self._source = source
         self._node_id = node_id
         self._lock = threading.Lock()

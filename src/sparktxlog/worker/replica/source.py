@@ -1,19 +1,14 @@
-"""Where a worker gets the log from and tells what it did: its node's worker interface.
-
-`LogSource` is what the worker needs; `HttpLogSource` asks a node over one kept connection.
-"""
+"""Where a worker gets the log from and tells what it did: its node's worker interface."""
 
 from __future__ import annotations
 
-import http.client
-import json
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
-from urllib.parse import urlencode, urlsplit
+from typing import Any, TypeVar
 
 import msgspec
 
+from sparktxlog.codec.problems import error_of
 from sparktxlog.errors import (
     ApplyError,
     ConfigError,
@@ -29,7 +24,7 @@ from sparktxlog.errors import (
     TxLogError,
     UnauthorizedError,
 )
-from sparktxlog.http.tokens import local_token
+from sparktxlog.http.link import Http
 from sparktxlog.model.copying import CopyTicket, Decision, Transfer
 from sparktxlog.model.report import Recount, WorkerReport
 from sparktxlog.model.table import TableDefinition
@@ -44,14 +39,11 @@ _ANSWER_TIME_S = 15.0
 _PIN_TIME_S = 120.0
 #: Seconds in which a node can remove the files of a long log.
 _SHORTEN_TIME_S = 600.0
-#: Refusals of a node that a worker tells apart, by the code in its answer.
-_REFUSALS: dict[str, type[TxLogError]] = {
-    kind.code: kind
-    for kind in (
-        ExpiredError, ForbiddenError, ForbiddenPeerError, InvalidRequestError, LocalProtocolError,
-        NotFoundError, OversizeError, RemoteProtocolError, UnauthorizedError,
-    )
-}  # fmt: skip
+#: Refusals of a node that a worker tells apart.
+_REFUSALS = (
+    ExpiredError, ForbiddenError, ForbiddenPeerError, InvalidRequestError, LocalProtocolError,
+    NotFoundError, OversizeError, RemoteProtocolError, UnauthorizedError,
+)  # fmt: skip
 #: Refusals of whoever stands between worker and node, which may go by.
 _PASSING = (408, 425, 429)
 
@@ -123,38 +115,79 @@ class SiteReplica:
     signatures: dict[str, str] = field(default_factory=dict)
 
 
-class LogSource(Protocol):
-    """The log as a worker sees it.
+class HttpLogSource(Http):
+    """The log as a worker sees it: a node's worker interface.
 
     All methods raise TransportError when the node cannot be reached (reports are idempotent,
     so that all calls may be repeated), UnauthorizedError when it refuses the worker's token, and
     RemoteProtocolError where node and worker do not understand each other (both definite).
+
+    Args:
+        url: Base URL of the node's client interface.
+        token: Client token, where the node asks for one; default: as of `Http`.
+        admin_token: Operator's token, for what takes one; default: the client token.
+
+    Raises:
+        ConfigError: That is no URL (definite).
     """
+
+    def __init__(self, url: str, token: str | None = None, admin_token: str | None = None) -> None:
+        try:
+            super().__init__(url, token=token)
+        except InvalidRequestError as error:
+            raise ConfigError(error.message, hint=error.hint, value=url) from error
+        self._admin_token = admin_token or token
+        #: What a worker of that node shows; None = not looked for yet, empty = not readable here.
+        self._worker_token: str | None = None
 
     def info(self) -> NodeInfo:
         """Return where the node keeps what the worker shares with it."""
+        return self._call(NodeInfo, "GET", "/v1/info")
 
     def segments(self, after: int, *, wait_s: float, limit: int = 500) -> Tail:
-        """Return segments after a position, waiting for the first if there is none yet.
+        """Return segments after a position, waiting up to `wait_s` seconds for the first.
 
         Raises:
             ExpiredError: The log no longer holds what follows that position (definite).
         """
+        query = {"after": after, "wait": wait_s, "limit": limit}
+        return self._call(Tail, "GET", "/v1/worker/segments", query=query, wait_s=wait_s)
 
     def tables(self) -> dict[str, TableDefinition]:
         """Return the catalog."""
+        found = self._call(list[TableDefinition], "GET", "/v1/worker/tables")
+        return {definition.name: definition for definition in found}
 
     def report(self, report: WorkerReport) -> Answer:
         """Tell the node where the replica stands."""
+        return self._post(Answer, "/v1/worker/reports", report)
 
     def replicas(self) -> list[SiteReplica]:
         """Return what all known replicas reported last."""
+        return [
+            SiteReplica(
+                worker_id=str(replica.get("worker_id", "")),
+                node_id=str(replica["node_id"]),
+                position=int(replica["position"]),
+                signatures={
+                    table: _signature_text(state)
+                    for table, state in (replica.get("tables") or {}).items()
+                },
+            )
+            for replica in self.document("/v1/status", tables=1).get("replicas", ())
+        ]
+
+    def document(self, path: str, **query: Any) -> Any:
+        """Return the JSON answer of a `GET`, for what is read by people and compared by sites."""
+        return self._call(object, "GET", path, query=query)
 
     def plan(self, worker_id: str) -> Decision:
         """Return what the node would do about a replica; it does nothing."""
+        return self._call(Decision, "GET", "/v1/worker/plan", query={"worker": worker_id})
 
     def take_recount(self, recount: Recount) -> Answer:
         """Tell the node what a full scan found; it answers as to a report."""
+        return self._post(Answer, "/v1/worker/recounts", recount)
 
     def copy_ticket(self, worker_id: str, *, forced: bool, donor: str = "") -> CopyTicket:
         """Have donors pin their files for a copy.
@@ -167,122 +200,32 @@ class LogSource(Protocol):
         Raises:
             ApplyError: No copy is possible, with the node's reason (definite).
         """
-
-    def record_transfer(self, transfer: Transfer) -> None:
-        """Tell the node how a copy went, estimate against actual."""
-
-    def close(self) -> None:
-        """Release the connection."""
-
-
-class HttpLogSource:
-    """A node's worker interface over HTTP.  Not thread safe: one for each thread.
-
-    Args:
-        url: Base URL of the node's client interface.
-        token: Client token, where the node asks for one; default: the one that it noted.
-        admin_token: Operator's token, for what takes one; default: the client token.
-    """
-
-    def __init__(self, url: str, token: str | None = None, admin_token: str | None = None) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ConfigError(
-                f"{url!r} is no URL of a node", hint="Example: http://127.0.0.1:7401", value=url
-            )
-        self.url = url.rstrip("/")
-        self.token = token
-        self._admin_token = admin_token or token
-        #: What a worker of that node shows; None = not looked for yet, empty = not readable here.
-        self._worker_token: str | None = None
-        self._own_token = token or local_token(url)
-        self._secure = parts.scheme == "https"
-        self._address = (parts.hostname, parts.port)
-        self._prefix = parts.path.rstrip("/")
-        self._connection: http.client.HTTPConnection | None = None
-
-    def info(self) -> NodeInfo:
-        """Return where the node keeps what the worker shares with it."""
-        return _read(self._call("GET", "/v1/info"), NodeInfo)
-
-    def segments(self, after: int, *, wait_s: float, limit: int = 500) -> Tail:
-        """Return segments after a position, waiting up to `wait_s` seconds for the first."""
-        query = urlencode({"after": after, "wait": wait_s, "limit": limit})
-        return _read(self._call("GET", f"/v1/worker/segments?{query}", wait_s=wait_s), Tail)
-
-    def tables(self) -> dict[str, TableDefinition]:
-        """Return the catalog."""
-        found = _read(self._call("GET", "/v1/worker/tables"), list[TableDefinition])
-        return {definition.name: definition for definition in found}
-
-    def report(self, report: WorkerReport) -> Answer:
-        """Tell the node where the replica stands."""
-        return _read(self._post("/v1/worker/reports", msgspec.json.encode(report)), Answer)
-
-    def replicas(self) -> list[SiteReplica]:
-        """Return what all known replicas reported last."""
-        status = _read(self._call("GET", "/v1/status?tables=1"), dict[str, Any])
-        return [
-            SiteReplica(
-                worker_id=str(replica.get("worker_id", "")),
-                node_id=str(replica["node_id"]),
-                position=int(replica["position"]),
-                signatures={
-                    table: _signature_text(state)
-                    for table, state in (replica.get("tables") or {}).items()
-                },
-            )
-            for replica in status.get("replicas", ())
-        ]
-
-    def document(self, path: str, **query: Any) -> Any:
-        """Return the JSON answer of a `GET`, for what is read by people and compared by sites."""
-        return _read(self._call("GET", f"{path}?{urlencode(query)}" if query else path), Any)
-
-    def plan(self, worker_id: str) -> Decision:
-        """Return what the node would do about a replica; it does nothing."""
-        query = urlencode({"worker": worker_id})
-        return _read(self._call("GET", f"/v1/worker/plan?{query}"), Decision)
-
-    def take_recount(self, recount: Recount) -> Answer:
-        """Tell the node what a full scan found; it answers as to a report."""
-        body = msgspec.json.encode(recount)
-        return _read(self._post("/v1/worker/recounts", body), Answer)
-
-    def copy_ticket(self, worker_id: str, *, forced: bool, donor: str = "") -> CopyTicket:
-        """Have donors pin their files for a copy."""
-        body = msgspec.json.encode({"worker_id": worker_id, "forced": forced, "donor": donor})
+        wanted = {"worker_id": worker_id, "forced": forced, "donor": donor}
         try:
-            answer = self._post("/v1/worker/copies", body, wait_s=_PIN_TIME_S)
+            return self._post(CopyTicket, "/v1/worker/copies", wanted, wait_s=_PIN_TIME_S)
         except LocalProtocolError as error:
             raise ApplyError(error.message, hint=error.hint, **error.fields) from error
-        return _read(answer, CopyTicket)
 
     def record_transfer(self, transfer: Transfer) -> None:
         """Tell the node how a copy went, estimate against actual."""
-        self._post("/v1/worker/transfers", msgspec.json.encode(transfer))
+        self._post(object, "/v1/worker/transfers", transfer)
 
     def maintain_log(self) -> dict[str, Any]:
         """Have the node shorten its log to its limits now; return what it did."""
-        answer = self._call(
-            "POST", "/v1/maintenance", body=b"{}", wait_s=_SHORTEN_TIME_S, token=self._admin_token
-        )
-        return _read(answer, dict[str, Any])
+        return self._call(
+            dict[str, Any], "POST", "/v1/maintenance", body=b"{}", wait_s=_SHORTEN_TIME_S,
+            token=self._admin_token,
+        )  # fmt: skip
 
-    def close(self) -> None:
-        """Release the connection."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-
-    def _post(self, path: str, body: bytes, *, wait_s: float = 0.0) -> bytes:
+    def _post(self, kind: type[T], path: str, value: object, *, wait_s: float = 0.0) -> T:
         """Post what only a worker of the node may tell, and show that this is one."""
         if self._worker_token is None:
             self._worker_token = self._read_worker_token()
-        return self._call("POST", path, body=body, wait_s=wait_s, token=self._worker_token or None)
+        body = msgspec.json.encode(value)
+        return self._call(kind, "POST", path, body=body, wait_s=wait_s, token=self._worker_token)
 
     def _read_worker_token(self) -> str:
-        if not self._own_token:
+        if not self.token:
             # Where clients need none, workers need none either.
             return ""
         try:
@@ -292,79 +235,55 @@ class HttpLogSource:
             return ""
 
     def _call(
-        self, method: str, path: str, *, body: bytes | None = None, wait_s: float = 0.0,
+        self,
+        kind: type[T],
+        method: str,
+        path: str,
+        *,
+        body: bytes | None = None,
+        query: dict[str, Any] | None = None,
+        wait_s: float = 0.0,
         token: str | None = None,
-    ) -> bytes:  # fmt: skip
-        """Send one request; a kept connection that the node closed meanwhile is opened anew."""
-        headers = {"Accept": "application/json"}
-        if body is not None:
-            headers["Content-Type"] = "application/json"
-        if shown := token or self._own_token:
-            headers["Authorization"] = f"Bearer {shown}"
-        kept = self._connection is not None
-        while True:
-            try:
-                connection = self._connect(wait_s + _ANSWER_TIME_S)
-                connection.request(method, self._prefix + path, body=body, headers=headers)
-                response = connection.getresponse()
-                content = response.read()
-            except (OSError, http.client.HTTPException) as error:
-                self.close()
-                if kept and not isinstance(error, TimeoutError):
-                    kept = False
-                    continue
-                raise TransportError(
-                    f"node {self.url} did not answer {method} {path}: "
-                    f"{str(error) or type(error).__name__}",
-                    hint="Is the node running there?  The call may be repeated.",
-                    url=self.url,
-                ) from error
-            if response.status >= 400:
-                raise _refusal(self.url + path, response.status, content)
-            return content
+    ) -> T:
+        answer = self.request(
+            method, path, body=body, query=query, timeout_s=wait_s + _ANSWER_TIME_S, token=token
+        )
+        found: T = self._decoded(answer, kind)
+        return found
 
-    def _connect(self, timeout_s: float) -> http.client.HTTPConnection:
-        if self._connection is None:
-            kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
-            self._connection = kind(*self._address, timeout=timeout_s)
-        self._connection.timeout = timeout_s
-        if self._connection.sock is not None:
-            self._connection.sock.settimeout(timeout_s)
-        return self._connection
+    # -- errors, in the words of a worker --------------------------------------------------------
 
+    def _failed(
+        self, method: str, path: str, error: Exception, timeout_s: float, *, sent: bool
+    ) -> TransportError:
+        return TransportError(
+            f"node {self.url} did not answer {method} {path}: {str(error) or type(error).__name__}",
+            hint="Is the node running there?  The call may be repeated.",
+            url=self.url,
+        )
 
-def _read(content: bytes, kind: type[T]) -> T:
-    try:
-        return msgspec.json.decode(content, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise RemoteProtocolError(
+    def _unreadable(self, error: Exception) -> TxLogError:
+        return RemoteProtocolError(
             f"the node's answer cannot be read: {error}",
             hint="Node and worker must be of one release.",
-        ) from error
+        )
 
+    def _refused(self, path: str, status: int, answer: bytes) -> TxLogError:
+        """Return the error that an answer without success stands for.
 
-def _refusal(url: str, status: int, content: bytes) -> TxLogError:
-    """Return the error that an answer without success stands for.
-
-    The node's code decides, not the status alone: only `expired` says that the log is gone, while
-    a proxy or another release may answer 410 as well.
-    """
-    try:
-        problem = json.loads(content)
-    except ValueError:
-        problem = {}
-    problem = problem if isinstance(problem, dict) else {}
-    text = problem.get("detail") or content[:200].decode("utf-8", "replace")
-    message, hint = f"{url} answered {status}: {text}", str(problem.get("hint") or "")
-    kind = _REFUSALS.get(str(problem.get("title")))
-    if kind is not None:
-        return kind(message, hint=hint, url=url)
-    if status in (401, 403):
-        return UnauthorizedError(message, hint=hint, url=url)
-    if status >= 500 or status in _PASSING:
-        return TransportError(message, hint=hint, url=url)
-    hint = hint or "Is that the URL of a node?  Node and worker must be of one release."
-    return RemoteProtocolError(message, hint=hint, url=url)
+        The node's code decides, not the status alone: only `expired` says that the log is gone,
+        while a proxy or another release may answer 410 as well.
+        """
+        found = error_of(answer, status, self.url)
+        text = f"{self.url}{path} answered {status}: {found.message}"
+        if type(found) in _REFUSALS:
+            return type(found)(text, hint=found.hint, url=self.url)
+        if status in (401, 403):
+            return UnauthorizedError(text, hint=found.hint, url=self.url)
+        if status >= 500 or status in _PASSING:
+            return TransportError(text, hint=found.hint, url=self.url)
+        hint = "Is that the URL of a node?  Node and worker must be of one release."
+        return RemoteProtocolError(text, hint=f"{found.hint}  {hint}".strip(), url=self.url)
 
 
 def _signature_text(state: Any) -> str:

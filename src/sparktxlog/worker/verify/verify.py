@@ -39,7 +39,7 @@ from sparktxlog.worker.apply.fold import FILE_COLUMN, join_path, quoted_path, ro
 from sparktxlog.worker.apply.merging import applier_session, read_version, tagged
 from sparktxlog.worker.apply.placing import placed_name
 from sparktxlog.worker.apply.signatures import signature_columns, signature_from, signature_of
-from sparktxlog.worker.replica.source import LogSource
+from sparktxlog.worker.replica.source import HttpLogSource
 from sparktxlog.worker.replica.state import ReplicaState, ReplicaTable, read_state
 from sparktxlog.worker.verify.watching import tasks_shown, watched
 
@@ -100,7 +100,7 @@ class Verification:
 
 
 def verify_replica(
-    spark: SparkSession, source: LogSource, lake: str | Path, tables: Iterable[str] = ()
+    spark: SparkSession, source: HttpLogSource, lake: str | Path, tables: Iterable[str] = ()
 ) -> Verification:
     """Recount a replica's tables at their recorded versions, and tell its node what was found.
 
@@ -301,7 +301,7 @@ class _Search:
     """Looks through the log for the cause of a difference, only where there is one."""
 
     def __init__(
-        self, session: SparkSession, source: LogSource, root: Path, lake: Path, position: int
+        self, session: SparkSession, source: HttpLogSource, root: Path, lake: Path, position: int
     ) -> None:
         self._session = session
         self._source = source

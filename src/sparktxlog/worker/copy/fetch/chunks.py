@@ -18,11 +18,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, urlencode
 
 import msgspec
 import zstandard
 
+from sparktxlog.codec.problems import error_of
 from sparktxlog.errors import (
     DamagedChunkError,
     DonorYieldsError,
@@ -34,6 +35,7 @@ from sparktxlog.errors import (
     UnauthorizedError,
     UnreachableError,
 )
+from sparktxlog.http.link import connection_to, node_address
 from sparktxlog.model.copying import CHUNK_CODEC_HEADER, CHUNK_DIGEST_HEADER, Grant
 from sparktxlog.worker.copy.fetch.tasks import FileKey
 
@@ -62,11 +64,6 @@ class FetchedChunk:
     wire_bytes: int
 
 
-class _Problem(msgspec.Struct):
-    title: str = ""
-    detail: str = ""
-
-
 class _Digests(msgspec.Struct):
     digests: list[str]
 
@@ -84,11 +81,7 @@ class DonorLink:
         self._silence_s = silence_s
         self._base = f"/replica/v1/leases/{quote(grant.lease_id, safe='')}"
         self._headers = {"Authorization": f"Bearer {grant.token}"}
-        parts = urlsplit(grant.url)
-        kind = (
-            http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        )
-        self._connection = kind(parts.hostname or "", parts.port, timeout=silence_s)
+        self._connection = connection_to(node_address(grant.url), silence_s)
         self._packed: memoryview | None = None
         self._decompressor = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES)
         #: Monotonic seconds at which the request under way is overdue, None if there is none.
@@ -321,19 +314,17 @@ class DonorLink:
         return TransportError(f"{self._grant.url} {what}", node_id=self._grant.node_id)
 
     def _refusal(self, response: http.client.HTTPResponse, method: str, target: str) -> TxLogError:
-        try:
-            problem = msgspec.json.decode(response.read(_MAX_REPLY_BYTES), type=_Problem)
-        except msgspec.MsgspecError:
-            problem = _Problem()
-        what = f"{self._grant.url} answered {response.status} to {method} {target[:300]}"
-        if problem.detail:
-            what += f": {problem.detail}"
+        found = error_of(response.read(_MAX_REPLY_BYTES), response.status, self._grant.url)
+        what = (
+            f"{self._grant.url} answered {response.status} to {method} {target[:300]}: "
+            f"{found.message}"
+        )
         fields: dict[str, Any] = {"node_id": self._grant.node_id, "status": response.status}
         if response.status in (401, 403):
             return UnauthorizedError(what, hint="Ask the own node for a new ticket.", **fields)
-        if response.status == 404 or problem.title == FileChangedError.code:
+        if response.status == 404 or isinstance(found, FileChangedError):
             return FileChangedError(what, hint="Ask the own node for a new ticket.", **fields)
-        if problem.title == DonorYieldsError.code:
+        if isinstance(found, DonorYieldsError):
             return DonorYieldsError(what, **fields)
         if response.status == 410:
             return LeaseGoneError(what, hint="Ask the own node for a new ticket.", **fields)
