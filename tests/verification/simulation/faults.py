@@ -337,15 +337,16 @@ class Faults:
             world.after(self._seconds(5, 15), self._go_on_alone, left[0], lost)
 
     def _go_on_alone(self, survivor: SimulatedNode, dead: list[SimulatedNode]) -> None:
-        """Force the survivor as soon as it is there; only then the others start again."""
-        world = self._world
-        if not survivor.member or survivor.paused:
+        """Force the survivor until its disk shows it; only then the others start again."""
+        world, view = self._world, survivor.disk.view
+        if view is None or not view.elects({survivor.name}):
+            if survivor.member and not survivor.paused:
+                self._tickets += 1
+                lineage = f"forced-{self._tickets}"
+                survivor.handle([ForceRequested(ticket=self._tickets, lineage=lineage)])
             world.after(2 * _SECOND, self._go_on_alone, survivor, dead)
             return
         world.marks.hit("two disks lost, the survivor forced")
-        self._tickets += 1
-        lineage = f"forced-{self._tickets}"
-        survivor.handle([ForceRequested(ticket=self._tickets, lineage=lineage)])
         for node in dead:
             world.after(self._seconds(1, 20), self._start, node)
         if not world.layout.forced:

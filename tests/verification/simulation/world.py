@@ -286,6 +286,9 @@ class World:
         up = other.up and self.network.connected(a, b) and self._understand(one, other)
         newest = other.newest if up else 0
         if self._linked.get((a, b)) != newest:
+            # A connection begins with a greeting: a witness, who says nothing else, is heard by it.
+            if up and not self._is_greeted(a, b) and not one.up:
+                return
             self._linked[a, b] = newest
             one.handle([LinkChanged(peer=NodeId(b), up=up, newest=newest)])
 
