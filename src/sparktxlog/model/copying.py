@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
+from sparktxlog.model.ids import Int64
 from sparktxlog.model.signature import TableSignature
 from sparktxlog.model.table import TableDefinition
 
@@ -24,9 +25,9 @@ class OfferedFile:
     """A pinned file of a table, by its path relative to the table's directory."""
 
     path: str
-    size_bytes: int
+    size_bytes: Int64
     #: Modification time, microseconds since 1970 UTC: Delta dates commits by it.
-    modified_at: int
+    modified_at: Int64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +36,7 @@ class OfferedTable:
 
     definition: TableDefinition
     #: Delta version at the donor that holds exactly the transactions up to the position.
-    version: int
+    version: Int64
     signature: TableSignature
     #: All files of the table's directory at the time of the lease, `_delta_log` included,
     #: ascending by path; not all of them belong to `version`.
@@ -53,12 +54,12 @@ class Grant:
     #: URL of the donor, without path.
     url: str
     lineage: str
-    epoch: int
+    epoch: Int64
     #: Position of the snapshot, a run end; and the chain hash there, hexadecimal.
-    position: int
+    position: Int64
     chain_hash: str
     #: Size of all chunks but a file's last.
-    chunk_bytes: int
+    chunk_bytes: Int64
     #: `zstd` or `none`; equal on all members.
     compression: str
     #: Seconds after which an unused lease is given up; each request renews it.
@@ -71,7 +72,7 @@ class ReplicaSize:
     """What a donor's replica would cost to copy: its live files."""
 
     node_id: str
-    position: int
+    position: Int64
     #: Table → [(path of a live data file relative to the table, bytes)], deletion vectors left out.
     files: dict[str, list[tuple[str, int]]] = field(default_factory=dict)
 
@@ -112,7 +113,7 @@ class Decision:
     replay: Estimate | None = None
     copy: Estimate | None = None
     #: Transactions to replay.
-    behind: int = 0
+    behind: Int64 = 0
     #: Node to copy from, empty if none.
     donor: str = ""
 
@@ -125,7 +126,7 @@ class CopyTicket:
     decision: Decision
     grants: tuple[Grant, ...] = ()
     #: Chunks to fetch at once (`replication.streams`).
-    streams: int = 8
+    streams: Int64 = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,19 +140,19 @@ class Transfer:
     #: Nodes copied from, empty for a replay.
     donors: tuple[str, ...] = ()
     #: Position before and after.
-    from_position: int
-    to_position: int
-    started_at: int
-    finished_at: int
+    from_position: Int64
+    to_position: Int64
+    started_at: Int64
+    finished_at: Int64
     estimated_s: float | None
     actual_s: float
     #: Of them in which bytes came over the network; None = not known.  Not in `log/transfers`.
     fetch_s: float | None = None
     #: Bytes of files asked for, of them read over the network (after compression), and found here.
-    size_bytes: int = 0
-    wire_bytes: int = 0
-    reused_bytes: int = 0
-    transactions: int = 0
+    size_bytes: Int64 = 0
+    wire_bytes: Int64 = 0
+    reused_bytes: Int64 = 0
+    transactions: Int64 = 0
     #: `done`, or why it failed.
     outcome: str = "done"
     #: Message and reason of the decision.

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from typing import NewType
+from typing import Annotated, NewType
+
+import msgspec
 
 from sparktxlog.errors import InvalidNameError
+
+#: A number that others say and tables keep, checked where it is read: a larger one is refused.
+Int64 = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 
 #: Unique name of a master across all sites.
 NodeId = NewType("NodeId", str)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
+from sparktxlog.model.ids import Int64
 from sparktxlog.model.signature import TableSignature
 
 
@@ -13,7 +14,7 @@ class TableState:
     """A table of a replica at the replica's applied position."""
 
     #: Delta version that holds exactly the transactions up to the position.
-    version: int
+    version: Int64
     signature: TableSignature
     #: `TableDefinition.fingerprint()`.
     schema: str
@@ -28,14 +29,14 @@ class ReplayCost:
     All counts are of the same piece of work, one batch or several in a row.
     """
 
-    batches: int
+    batches: Int64
     #: Keyed table steps, each a MERGE.
-    merges: int
-    transactions: int
+    merges: Int64
+    transactions: Int64
     #: Bytes of files put in place without reading a row.
-    appended_bytes: int
+    appended_bytes: Int64
     #: Bytes of rows that went through a MERGE.
-    merged_bytes: int
+    merged_bytes: Int64
     #: From the first read to the saved state, waiting for new transactions left out.
     seconds: float
 
@@ -48,16 +49,16 @@ class WorkerReport:
     #: Node (site) whose replica this is.
     node_id: str
     lineage: str
-    epoch: int
+    epoch: Int64
     #: Applied position, a run end.
-    position: int
+    position: Int64
     #: Chain hash at `position`, hexadecimal.
     chain_hash: str
     tables: dict[str, TableState] = field(default_factory=dict)
     #: `pyspark 4.2.0 delta 4.4.0` …
     engine: str = ""
     #: Wall clock of the report, microseconds since 1970 UTC.
-    reported_at: int = 0
+    reported_at: Int64 = 0
     #: What the newest batch cost; None = nothing was measured since the last report.
     pace: ReplayCost | None = None
     #: Why the worker cannot repair its replica by itself, empty = it can.
@@ -65,7 +66,7 @@ class WorkerReport:
     #: Node, position and copy that the replica came from last, `B@1200/3f0c…`; empty = none.
     copied_from: str = ""
     #: Time since its node heard it, microseconds, where that passes it on later; -1 = unknown.
-    age_us: int = 0
+    age_us: Int64 = 0
     #: True: it goes on reporting until it says that it ends.  False: it ends by itself, or ended.
     follows: bool = False
     #: Why it stands still, or ended; empty since the next thing that it did.
@@ -83,7 +84,7 @@ class RecountedTable:
     """What a full scan of a table's rows found (protocol S2b)."""
 
     #: Delta version that was counted.
-    version: int
+    version: Int64
     #: Signatures as text; counted is empty where files of the table are missing or damaged.
     recorded: str
     counted: str
@@ -104,7 +105,7 @@ class Recount:
     node_id: str
     #: Of the replica that was counted, as its reports say.
     copied_from: str
-    position: int
+    position: Int64
     tables: dict[str, RecountedTable] = field(default_factory=dict)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sparktxlog.model.ids import Int64
+
 _MASK = (1 << 64) - 1
 
 
@@ -15,7 +17,7 @@ class TableSignature:
     not attackers.  Also used for a *delta* (what a batch adds, minus what it removes).
     """
 
-    rows: int = 0
+    rows: Int64 = 0
     lane0: int = 0
     lane1: int = 0
 

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
+import pytest
+
 from sparktxlog.codec.reports import ReportReceiver, ReportSender
+from sparktxlog.model.copying import Transfer
 from sparktxlog.model.report import TableState, WorkerReport
 from sparktxlog.model.signature import TableSignature
 
@@ -85,3 +89,22 @@ def test_reports_of_several_workers_do_not_mix() -> None:
     for report in (REPORT, other, REPORT, other):
         assert way.tell(report) == report
     assert way.sizes == [100, 1, 0, 0]
+
+
+def test_a_number_that_no_table_can_keep_is_refused() -> None:
+    """Reports and transfers are kept as 64-bit numbers: a larger one stopped the publisher."""
+    for kind, text in (
+        (WorkerReport, '{"worker_id":"w","node_id":"A","lineage":"l","epoch":1,"chain_hash":"h"'),
+        (TableState, '{"signature":{},"schema":"s"'),
+        (
+            Transfer,
+            (
+                '{"transfer_id":"t","worker_id":"w","node_id":"A","kind":"replay","to_position":1,'
+                '"started_at":1,"finished_at":1,"estimated_s":null,"actual_s":1.0'
+            ),
+        ),
+    ):
+        field = {WorkerReport: "position", TableState: "version", Transfer: "from_position"}[kind]
+        msgspec.json.decode(f'{text},"{field}":{(1 << 63) - 1}}}', type=kind)
+        with pytest.raises(msgspec.ValidationError, match=field):
+            msgspec.json.decode(f'{text},"{field}":{1 << 63}}}', type=kind)
