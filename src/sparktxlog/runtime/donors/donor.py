@@ -1,8 +1,8 @@
 """The donor's side of a copy: leases on the own replica, and chunks of its files.
 
 A lease pins all files of the replica's tables at its newest KNOWN report, by hard links (see
-`storage.copies.pins`); so the replica stays online and writable while it is copied, and nothing that
-happens to it reaches the copy.  Whoever holds the lease's token may read these files and no
+`storage.copies.pins`).  The replica stays online and writable while it is copied, and nothing
+that happens to it reaches the copy.  Who holds the lease's token may read these files and no
 others.  An unused lease expires; its pins go with it.
 
 Leases live in memory only: after a restart of this node their pins are removed, their holders are
