@@ -51,11 +51,13 @@ class TxLogError(Exception):
     retryable: ClassVar[bool] = False
     #: Status of the HTTP answer that carries this error.
     http_status: ClassVar[int] = 500
+    #: Hint of an error that is raised without one.
+    way_out: ClassVar[str] = ""
 
     def __init__(self, message: str, *, hint: str = "", **fields: Any) -> None:
         super().__init__(message)
         self.message = message
-        self.hint = hint
+        self.hint = hint or self.way_out
         self.fields = fields
 
     def __str__(self) -> str:
@@ -242,13 +244,10 @@ class NotMemberError(CommitRejectedError):
     code = "not-a-member"
     retryable = True
     http_status = 503
-
-    def __init__(self, message: str, *, hint: str = "", **fields: Any) -> None:
-        way_out = (
-            "Try again, it asks by itself to be admitted, or submit at another site; `sparktxlog "
-            "status` says why this one has no part."
-        )
-        super().__init__(message, hint=hint or way_out, **fields)
+    way_out = (
+        "Try again, it asks by itself to be admitted, or submit at another site; `sparktxlog "
+        "status` says why this one has no part."
+    )
 
 
 class NoQuorumError(CommitRejectedError):
@@ -260,13 +259,10 @@ class NoQuorumError(CommitRejectedError):
     code = "no-quorum"
     retryable = True
     http_status = 503
-
-    def __init__(self, message: str, *, hint: str = "", **fields: Any) -> None:
-        way_out = (
-            "Try again, or submit at another site.  At level `accepted` the node keeps it, and "
-            "orders it when the others are back."
-        )
-        super().__init__(message, hint=hint or way_out, **fields)
+    way_out = (
+        "Try again, or submit at another site.  At level `accepted` the node keeps it, and "
+        "orders it when the others are back."
+    )
 
 
 class PausedError(CommitRejectedError):
@@ -286,13 +282,10 @@ class PositionNotReachedError(CommitRejectedError):
     code = "position-not-reached"
     retryable = True
     http_status = 503
-
-    def __init__(self, message: str, *, hint: str = "", **fields: Any) -> None:
-        way_out = (
-            "Try again, here or elsewhere; `sparktxlog status` says whom the node waits for.  "
-            "After a restore or `peer force` the log may end before it: then connect anew."
-        )
-        super().__init__(message, hint=hint or way_out, **fields)
+    way_out = (
+        "Try again, here or elsewhere; `sparktxlog status` says whom the node waits for.  "
+        "After a restore or `peer force` the log may end before it: then connect anew."
+    )
 
 
 class CommitStateUnknownError(TxLogError):
@@ -490,13 +483,13 @@ class CommittedNotAppliedError(ApplyError):
 
     code = "committed-not-applied"
     definite = False
+    way_out = (
+        "Do not commit it again: every site has it.  log.apply() tries once more; `sparktxlog "
+        "status` says what keeps this site's tables."
+    )
 
     def __init__(self, message: str, *, hint: str = "", receipt: Any = None, **fields: Any) -> None:
-        way_out = (
-            "Do not commit it again: every site has it.  log.apply() tries once more; `sparktxlog "
-            "status` says what keeps this site's tables."
-        )
-        super().__init__(message, hint=hint or way_out, **fields)
+        super().__init__(message, hint=hint, **fields)
         self.receipt = receipt
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -132,6 +133,30 @@ def free_name(path: Path) -> Path:
         number += 1
         found = path.with_name(f"{path.name}-{number}")
     return found
+
+
+@contextmanager
+def storing(path: str | Path) -> Iterator[None]:
+    """Raise what the system says of a file as an error of this project.
+
+    Raises:
+        DiskFullError: No space left (definite).
+        StorageError: The disk fails.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise storage_error(error, path) from error
+
+
+def replace_file(path: Path, content: bytes | memoryview) -> None:
+    """Write a file in the place of what has its name; makes its directory.  **After calling** sync.
+
+    What had the name before may be linked elsewhere, so it is never written into.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    path.write_bytes(content)
 
 
 def storage_error(error: OSError, path: str | Path) -> StorageError:

@@ -1,23 +1,24 @@
 """Parquet files of the payload store: what others wrote, and files made of inline rows.
 
 Delta's statistics let readers skip files, so a wrong bound loses rows.  Bounds are therefore
-given only where an own footer or the decoded rows prove them, and every rounding goes outwards:
+taken from the rows themselves, never from a footer, and every rounding goes outwards:
 
 * integers, dates and decimals as they are;
 * strings cut to 32 characters, the maximum followed by a character above any that was cut off;
 * timestamps in milliseconds, the minimum rounded down, the maximum up;
-* floats only if the caller knows that the column is finite (footers leave NaN out);
+* floats only of a column without NaN and infinities;
 * nothing for booleans, binary and nested columns, and for columns behind the first 32.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator
+import math
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from decimal import Context, Decimal
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +39,6 @@ _SAMPLE_ROWS = 256
 #: Rows that are decoded at once, and bytes that are read at once of each column.
 _BATCH_ROWS = 65_536
 _READ_BYTES = 1 << 20
-#: Enough digits for decimal(38, s).
-_WIDE = Context(prec=60)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
 
@@ -79,9 +78,10 @@ def inspect_parquet(path: str | Path, check: Callable[[pa.Schema], None]) -> Par
         metadata = pq.read_metadata(path)
         schema = metadata.schema.to_arrow_schema()
         check(schema)
-        found = _Found(schema)
+        found = RowStatistics(schema)
         with pq.ParquetFile(path, buffer_size=_READ_BYTES, page_checksum_verification=True) as file:
             for batch in file.iter_batches(batch_size=_BATCH_ROWS, use_threads=False):
+                batch.validate(full=True)
                 found.take(batch)
         if found.rows != metadata.num_rows:
             raise ManifestMismatchError(
@@ -95,7 +95,7 @@ def inspect_parquet(path: str | Path, check: Callable[[pa.Schema], None]) -> Par
             size_bytes=Path(path).stat().st_size,
             schema=schema,
             nulls=found.nulls,
-            stats=found.stats(),
+            stats=found.to_json(),
         )
 
 
@@ -105,20 +105,24 @@ def count_rows(path: str | Path) -> int:
         return int(pq.read_metadata(path).num_rows)
 
 
-class _Found:
-    """What the decoded rows of a file are, batch by batch."""
+class RowStatistics:
+    """Statistics of rows that are at hand, batch by batch.
+
+    Args:
+        schema: The columns that count; other columns of a batch are left out.
+    """
 
     def __init__(self, schema: pa.Schema) -> None:
         self.rows = 0
+        #: NULLs of each column.
         self.nulls = dict.fromkeys(schema.names, 0)
         self._ranges: dict[str, tuple[Any, Any]] = {}
         self._indexed = [
             f for f in list(schema)[:_INDEXED_COLUMNS] if not pa.types.is_nested(f.type)
         ]
 
-    def take(self, batch: pa.RecordBatch) -> None:
+    def take(self, batch: pa.RecordBatch | pa.Table) -> None:
         """Count one batch."""
-        batch.validate(full=True)
         self.rows += batch.num_rows
         for name in self.nulls:
             self.nulls[name] += batch.column(name).null_count
@@ -126,22 +130,28 @@ class _Found:
             values = _ordered(batch.column(field.name))
             if values is None or values.null_count == len(values):
                 continue
+            if pa.types.is_floating(values.type) and not pc.all(pc.is_finite(values)).as_py():
+                values = pa.array([-math.inf, math.inf], values.type)  # for good
             low, high = (bound.as_py() for bound in pc.min_max(values).values())
             if field.name in self._ranges:
                 before = self._ranges[field.name]
                 low, high = min(low, before[0]), max(high, before[1])
             self._ranges[field.name] = (low, high)
 
-    def stats(self) -> str:
+    def to_json(self) -> str:
         """Return Delta's statistics JSON."""
-        minima, maxima = [], []
-        for field in self._indexed:
-            bounds = self._bounds(field) if field.name in self._ranges else None
-            if bounds is not None:
-                minima.append(f"{json.dumps(field.name)}:{bounds[0]}")
-                maxima.append(f"{json.dumps(field.name)}:{bounds[1]}")
-        nulls = [f"{json.dumps(field.name)}:{self.nulls[field.name]}" for field in self._indexed]
-        return _stats_json(self.rows, minima, maxima, nulls)
+        bounds = {
+            json.dumps(field.name): found
+            for field in self._indexed
+            if field.name in self._ranges and (found := self._bounds(field)) is not None
+        }
+        minima = ",".join(f"{name}:{low}" for name, (low, _) in bounds.items())
+        maxima = ",".join(f"{name}:{high}" for name, (_, high) in bounds.items())
+        nulls = ",".join(f"{json.dumps(f.name)}:{self.nulls[f.name]}" for f in self._indexed)
+        return (
+            f'{{"numRecords":{self.rows},"minValues":{{{minima}}},'
+            f'"maxValues":{{{maxima}}},"nullCount":{{{nulls}}}}}'
+        )
 
     def _bounds(self, field: pa.Field) -> tuple[str, str] | None:
         low, high = self._ranges[field.name]
@@ -151,28 +161,36 @@ class _Found:
         if pa.types.is_timestamp(kind):
             return _timestamp_bounds(low, high, "Z" if kind.tz else "")
         if isinstance(low, str):
-            return _string_bounds(low.encode(), high.encode())
-        return f"{low:f}" if isinstance(low, Decimal) else str(low), (
-            f"{high:f}" if isinstance(high, Decimal) else str(high)
-        )
+            return _string_bounds(low, high)
+        if isinstance(low, float):
+            # Zeros of both signs are equal, and compare by no order.
+            return (repr(low or -0.0), repr(high or 0.0)) if math.isfinite(low) else None
+        form = "f" if isinstance(low, Decimal) else "d"
+        return format(low, form), format(high, form)
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
     return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
-def _ordered(column: pa.Array) -> pa.Array | None:
+def _ordered(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray | None:
     """Return a column as values whose order is that of its bounds, None = no bounds are given."""
     kind = _plain(column.type)
     if kind != column.type:
         column = column.cast(kind)
     if pa.types.is_date32(kind):
-        return column.view(pa.int32())
+        return column.cast(pa.int32())
     if pa.types.is_timestamp(kind):
-        return column.view(pa.int64()) if kind.unit == "us" else None
-    if pa.types.is_signed_integer(kind) or pa.types.is_decimal(kind) or pa.types.is_string(kind):
-        return column
-    return None
+        return column.cast(pa.int64()) if kind.unit == "us" else None
+    types = pa.types
+    checks = (
+        types.is_signed_integer,
+        types.is_decimal,
+        types.is_string,
+        types.is_float32,
+        types.is_float64,
+    )
+    return column if any(check(kind) for check in checks) else None
 
 
 @contextmanager
@@ -238,140 +256,7 @@ def _leaf_paths(field: pa.Field, prefix: str = "") -> list[str]:
     return [path]
 
 
-def finite_columns(rows: pa.Table) -> frozenset[str]:
-    """Return the float columns without NaN and infinities, whose bounds may be given."""
-    found = []
-    for name in rows.column_names:
-        column = rows.column(name)
-        if pa.types.is_floating(column.type):
-            finite = pc.all(pc.is_finite(column)).as_py()
-            if finite or finite is None:
-                found.append(name)
-    return frozenset(found)
-
-
-def delta_stats(
-    metadata: pq.FileMetaData,
-    *,
-    without: Collection[str] = (),
-    finite: Collection[str] = (),
-) -> str:
-    """Return Delta's statistics JSON from a Parquet footer.
-
-    Args:
-        metadata: The footer.
-        without: Columns that are not the table's.
-        finite: Float columns known to hold neither NaN nor infinity.
-    """
-    minima: list[str] = []
-    maxima: list[str] = []
-    nulls: list[str] = []
-    leaf = indexed = 0
-    for field in metadata.schema.to_arrow_schema():
-        leaves = _leaves(field.type)
-        first, leaf = leaf, leaf + leaves
-        if field.name in without:
-            continue
-        indexed += 1
-        if indexed > _INDEXED_COLUMNS:
-            break
-        if pa.types.is_nested(field.type):
-            continue
-        name = json.dumps(field.name)
-        null_count, low, high = _column_range(metadata, first)
-        if null_count is not None:
-            nulls.append(f"{name}:{null_count}")
-        if low is None or high is None:
-            continue
-        bounds = _bounds(metadata.schema.column(first), low, high, field.name in finite)
-        if bounds is not None:
-            minima.append(f"{name}:{bounds[0]}")
-            maxima.append(f"{name}:{bounds[1]}")
-    return _stats_json(metadata.num_rows, minima, maxima, nulls)
-
-
-def _stats_json(rows: int, minima: list[str], maxima: list[str], nulls: list[str]) -> str:
-    return (
-        f'{{"numRecords":{rows},"minValues":{{{",".join(minima)}}},'
-        f'"maxValues":{{{",".join(maxima)}}},"nullCount":{{{",".join(nulls)}}}}}'
-    )
-
-
-def _leaves(kind: pa.DataType) -> int:
-    if pa.types.is_dictionary(kind):
-        return 1
-    if kind.num_fields:
-        return sum(_leaves(kind.field(i).type) for i in range(kind.num_fields))
-    return 1
-
-
-def _column_range(metadata: pq.FileMetaData, leaf: int) -> tuple[int | None, Any, Any]:
-    """Return NULL count, physical minimum and maximum over all row groups, None = unknown."""
-    null_count: int | None = 0
-    lows: list[Any] = []
-    highs: list[Any] = []
-    bounded = True
-    for group in range(metadata.num_row_groups):
-        rows = metadata.row_group(group).num_rows
-        if not rows:
-            continue
-        statistics = metadata.row_group(group).column(leaf).statistics
-        if statistics is None or not statistics.has_null_count:
-            null_count = None
-        elif null_count is not None:
-            null_count += statistics.null_count
-        if statistics is not None and statistics.has_min_max:
-            lows.append(statistics.min_raw)
-            highs.append(statistics.max_raw)
-        elif statistics is None or not statistics.has_null_count or statistics.null_count != rows:
-            bounded = False
-    if not bounded or not lows:
-        return null_count, None, None
-    if isinstance(lows[0], bytes) and metadata.schema.column(leaf).physical_type != "BYTE_ARRAY":
-        order = _signed
-        return null_count, min(lows, key=order), max(highs, key=order)
-    return null_count, min(lows), max(highs)
-
-
-def _signed(value: bytes) -> int:
-    return int.from_bytes(value, "big", signed=True)
-
-
-def _bounds(column: pq.ColumnSchema, low: Any, high: Any, finite: bool) -> tuple[str, str] | None:
-    """Return minimum and maximum as JSON, None where they cannot be given safely."""
-    logical = json.loads(column.logical_type.to_json())
-    kind = logical.get("Type")
-    if kind == "Decimal":
-        if column.physical_type == "BYTE_ARRAY":
-            return None
-        return _decimal(low, logical["scale"]), _decimal(high, logical["scale"])
-    if column.physical_type in ("FLOAT", "DOUBLE"):
-        return (repr(low), repr(high)) if finite else None
-    if kind == "String":
-        return _string_bounds(low, high)
-    if kind == "Date":
-        return _date_bounds(low, high)
-    if kind == "Timestamp":
-        if logical["timeUnit"] != "microseconds":
-            return None
-        return _timestamp_bounds(low, high, "Z" if logical["isAdjustedToUTC"] else "")
-    if column.physical_type in ("INT32", "INT64") and (
-        kind in ("None", None) or (kind == "Int" and logical["isSigned"])
-    ):
-        return str(low), str(high)
-    return None
-
-
-def _decimal(value: int | bytes, scale: int) -> str:
-    unscaled = value if isinstance(value, int) else _signed(value)
-    return f"{Decimal(unscaled).scaleb(-scale, _WIDE):f}"
-
-
-def _string_bounds(low: bytes, high: bytes) -> tuple[str, str] | None:
-    try:
-        least, most = low.decode(), high.decode()
-    except UnicodeDecodeError:  # a footer may cut a bound inside a character
-        return None
+def _string_bounds(least: str, most: str) -> tuple[str, str]:
     if len(most) > _PREFIX:
         end = _PREFIX
         # The added character must stand above the first one cut off.

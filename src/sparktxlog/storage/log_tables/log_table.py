@@ -28,8 +28,14 @@ from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
 from sparktxlog.errors import CorruptLogError, StorageError
-from sparktxlog.storage.durability import rewrite_file, storage_error, sync_directory, sync_file
-from sparktxlog.storage.parquet_files import delta_stats, write_parquet
+from sparktxlog.storage.durability import (
+    rewrite_file,
+    storage_error,
+    storing,
+    sync_directory,
+    sync_file,
+)
+from sparktxlog.storage.parquet_files import RowStatistics, write_parquet
 
 LOG_DIRECTORY = "_delta_log"
 
@@ -117,14 +123,12 @@ class LogTable:
 
         If that fsync failed, the system takes pages for written that are not.
         """
-        try:
+        with storing(self.directory):
             for version in _versions(self._log):
                 if version > safe_version:
                     rewrite_file(self._log / f"{version:020}.json")
             sync_directory(self._log)
             sync_directory(self.directory)
-        except OSError as error:
-            raise storage_error(error, self.directory) from error
 
     @property
     def version(self) -> int:
@@ -326,24 +330,23 @@ class LogTable:
     def _write_file(
         self, name: str, pieces: Iterator[pa.Table] | list[pa.Table], *, data_change: bool = True
     ) -> AddAction:
-        path = self.directory / name
-        try:
+        path, stats = self.directory / name, RowStatistics(self.schema)
+        with storing(path):
             if isinstance(pieces, list):
+                stats.take(pieces[0])
                 path.write_bytes(memoryview(write_parquet(pieces[0])))
             else:
-                _write_stream(path, self.schema, pieces)
+                _write_stream(path, self.schema, _counted(pieces, stats))
             sync_file(path)
             sync_directory(self.directory)
             status = path.stat()
-        except OSError as error:
-            raise storage_error(error, path) from error
         return AddAction(
             path=name,
             size=status.st_size,
             partition_values={},
             modification_time=status.st_mtime_ns // 1_000_000,
             data_change=data_change,
-            stats=delta_stats(pq.read_metadata(path)),
+            stats=stats.to_json(),
         )
 
     def _commit(self, actions: list[Any], transactions: list[Transaction]) -> int:
@@ -387,6 +390,12 @@ def _is_at_most(value: Any, horizon: int | datetime) -> bool:
     return value is not None and bool(value <= horizon)
 
 
+def _counted(pieces: Iterator[pa.Table], stats: RowStatistics) -> Iterator[pa.Table]:
+    for piece in pieces:
+        stats.take(piece)
+        yield piece
+
+
 def _write_stream(path: Path, schema: pa.Schema, pieces: Iterator[pa.Table]) -> None:
     """Write pieces as row groups of about `_MERGE_ROWS` rows."""
     with pq.ParquetWriter(
@@ -418,7 +427,7 @@ def repair(directory: Path, safe_version: int) -> list[int]:
     if not log.is_dir():
         return []
     undone: list[int] = []
-    try:
+    with storing(log):
         # Undoing a merge brings the files it replaced back, so what is left is looked at again.
         while (damaged := _first_damaged(directory, safe_version)) is not None:
             if damaged <= safe_version:
@@ -434,8 +443,6 @@ def repair(directory: Path, safe_version: int) -> list[int]:
             undone.extend(torn)
         _drop_torn_checkpoints(log)
         sync_directory(log)
-    except OSError as error:
-        raise storage_error(error, log) from error
     return sorted(undone)
 
 

@@ -37,7 +37,13 @@ from sparktxlog.errors import (
     SchemaMismatchError,
 )
 from sparktxlog.model.table import TableDefinition
-from sparktxlog.storage.durability import link_or_copy, storage_error, sync_file, sync_parents
+from sparktxlog.storage.durability import (
+    link_or_copy,
+    replace_file,
+    storing,
+    sync_file,
+    sync_parents,
+)
 from sparktxlog.storage.interfaces import StoredEntry
 from sparktxlog.storage.journal.journal import Journal
 from sparktxlog.storage.log_tables.log_schemas import QUARANTINE, SYNCHRONIZED_QUEUE
@@ -77,10 +83,8 @@ class QuarantineFiles:
 
     def __init__(self, directory: Path, payloads: LocalPayloadStore) -> None:
         root = directory / "payloads"
-        try:
+        with storing(root):
             root.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise storage_error(error, root) from error
         self._data_dir = directory.resolve().parents[1]
         self.root = root.resolve()
         self._payloads = payloads
@@ -89,12 +93,8 @@ class QuarantineFiles:
     def write_file(self, relative: str, content: bytes | memoryview) -> None:
         """Write a file, replacing what an act that was killed left under its name."""
         path = self.root / relative
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.unlink(missing_ok=True)
-            path.write_bytes(content)
-        except OSError as error:
-            raise storage_error(error, path) from error
+        with storing(path):
+            replace_file(path, content)
         self._fresh.append(path)
 
     def keep(self, relative: str) -> bool:
@@ -107,24 +107,20 @@ class QuarantineFiles:
         except InvalidNameError:
             return False
         target = self.root / relative
-        try:
+        with storing(target):
             if not source.is_file():
                 return target.is_file()  # kept by an act that was killed
             target.parent.mkdir(parents=True, exist_ok=True)
             link_or_copy(source, target)
-        except OSError as error:
-            raise storage_error(error, target) from error
         self._fresh.append(target)
         return True
 
     def sync(self) -> None:
         """Bring what was written and kept to the disk."""
-        try:
+        with storing(self.root):
             for path in self._fresh:
                 sync_file(path)
             sync_parents([*self._fresh, self.root / "files"], self._data_dir)
-        except OSError as error:
-            raise storage_error(error, self.root) from error
         self._fresh.clear()
 
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sparktxlog.errors import FrontLostError, InvariantViolation
-from sparktxlog.storage.durability import storage_error, sync_directory
+from sparktxlog.storage.durability import storing, sync_directory
 from sparktxlog.storage.log_tables.log_schemas import SYNCHRONIZED_QUEUE
 from sparktxlog.storage.log_tables.log_table import LogTable
 
@@ -43,13 +43,11 @@ def set_aside(log_root: Path, resets: int) -> Path | None:
     table, aside = log_root / QUEUE_NAME, log_root.parent / ASIDE / f"{QUEUE_NAME}-{resets}"
     if aside.exists() or not any(table.glob("*.parquet")):
         return None
-    try:
+    with storing(table):
         aside.parent.mkdir(exist_ok=True)
         table.rename(aside)
         for directory in (aside.parent, log_root, log_root.parent):
             sync_directory(directory)
-    except OSError as error:
-        raise storage_error(error, table) from error
     return aside
 
 

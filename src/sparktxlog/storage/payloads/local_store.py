@@ -29,7 +29,9 @@ from sparktxlog.errors import (
 from sparktxlog.model.ids import check_relative_path
 from sparktxlog.model.operation import StagedFile
 from sparktxlog.storage.durability import (
+    replace_file,
     storage_error,
+    storing,
     sync_directory,
     sync_file,
     sync_parents,
@@ -52,10 +54,8 @@ class LocalPayloadStore:
     """
 
     def __init__(self, root: Path) -> None:
-        try:
+        with storing(root):
             (root / INCOMING).mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise storage_error(error, root) from error
         self.root = root.resolve()
         self._lock = threading.Lock()
         #: Path → inode, size and modification time at verification, with the digest found.
@@ -91,12 +91,10 @@ class LocalPayloadStore:
             known = self._verified.get(path)
         if known == (mark, file.digest):
             return
-        try:
+        with storing(path):
             _check_file(file, path)
             sync_file(path)
             sync_parents([path], self.root)
-        except OSError as error:
-            raise storage_error(error, path) from error
         self._remember(path, mark, file.digest)
 
     def has(self, file: StagedFile) -> bool:
@@ -120,10 +118,8 @@ class LocalPayloadStore:
         """
         final = Path(self.path(file.path))
         partial = self._partial(file)
-        try:
+        with storing(partial):
             descriptor = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
-        except OSError as error:
-            raise storage_error(error, partial) from error
         with os.fdopen(descriptor, "r+b", buffering=0) as target:
             try:
                 fcntl.flock(target, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -140,13 +136,11 @@ class LocalPayloadStore:
             except ManifestMismatchError:
                 partial.unlink()
                 raise
-            try:
+            with storing(final):
                 os.fsync(target.fileno())
                 final.parent.mkdir(parents=True, exist_ok=True)
                 partial.replace(final)
                 sync_parents([final], self.root)
-            except OSError as error:
-                raise storage_error(error, final) from error
         self._remember(final, self._mark(file, final), file.digest)
 
     def received_bytes(self, file: StagedFile) -> int:
@@ -162,26 +156,16 @@ class LocalPayloadStore:
         **After calling** `sync` before anything refers to the file.
         """
         path = Path(self.path(relative))
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            # What a former life of the node published under that name may be linked elsewhere.
-            path.unlink(missing_ok=True)
-            with path.open("wb", buffering=0) as target:
-                view = memoryview(content)
-                while view:
-                    view = view[target.write(view) :]
-        except OSError as error:
-            raise storage_error(error, path) from error
+        with storing(path):
+            replace_file(path, content)
 
     def sync(self, relatives: Iterable[str]) -> None:
         """Bring written files and their names to the disk."""
         paths = [self.path(relative) for relative in relatives]
-        try:
+        with storing(self.root):
             for path in paths:
                 sync_file(path)
             sync_parents(paths, self.root)
-        except OSError as error:
-            raise storage_error(error, self.root) from error
 
     def discard_transfers(self) -> None:
         """Remove what broken-off transfers left; not while one is under way."""
@@ -202,10 +186,8 @@ class LocalPayloadStore:
                 held=held,
             )
         total = offset
-        try:
+        with storing(file.path):
             os.ftruncate(descriptor, offset)
-        except OSError as error:
-            raise storage_error(error, file.path) from error
         # Only our own writes are the disk's fault: what `chunks` raises is the link's.
         for chunk in chunks:
             if total + len(chunk) > file.size_bytes:
@@ -214,10 +196,8 @@ class LocalPayloadStore:
                     f"the peer sends more than the {file.size_bytes:,} bytes of {file.path!r}",
                     path=file.path,
                 )
-            try:
+            with storing(file.path):
                 _write_at(descriptor, chunk, total)
-            except OSError as error:
-                raise storage_error(error, file.path) from error
             total += len(chunk)
 
     def _partial(self, file: StagedFile) -> Path:

@@ -18,7 +18,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from sparktxlog.codec.arrow import arrow_schema
 from sparktxlog.errors import CorruptLogError, SchemaMismatchError
@@ -33,7 +32,7 @@ from sparktxlog.model.operation import (
 from sparktxlog.model.signature import EMPTY_SIGNATURE
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.storage.interfaces import TableEffect
-from sparktxlog.storage.parquet_files import delta_stats, finite_columns, write_parquet
+from sparktxlog.storage.parquet_files import RowStatistics, write_parquet
 
 Int64s = npt.NDArray[np.int64]
 Int32s = npt.NDArray[np.int32]
@@ -211,9 +210,9 @@ class InlineGroup:
         rows: pa.Table,
         partition: dict[str, str | None] | None,
     ) -> InlineFile:
-        content = write_parquet(rows)
-        footer = pq.read_metadata(pa.BufferReader(content))
-        view = memoryview(content)
+        view = memoryview(write_parquet(rows))
+        stats = RowStatistics(rows.drop_columns(list(_OWN_COLUMNS)).schema)
+        stats.take(rows)
         sink.write_file(relative, view)
         file = StagedFile(
             path=relative,
@@ -221,7 +220,7 @@ class InlineGroup:
             rows=rows.num_rows,
             digest=hashlib.sha256(view).hexdigest(),
             partition=partition,
-            stats=delta_stats(footer, without=_OWN_COLUMNS, finite=finite_columns(rows)),
+            stats=stats.to_json(),
         )
         positions = rows.column(POSITION_COLUMN).to_numpy()
         changes = np.concatenate(([True], np.diff(positions) != 0))
