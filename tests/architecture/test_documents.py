@@ -139,12 +139,23 @@ def test_files_that_contributors_are_sent_to_exist() -> None:
     assert [name for name in named if not (ROOT / name).exists()] == []
 
 
+def _anchors(page: Path) -> set[str]:
+    """Return the anchors of a page's headings, as a viewer makes them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    kept = (re.sub(r"[^\w\- ]", "", heading.lower()) for heading in headings)
+    return {heading.replace(" ", "-") for heading in kept}
+
+
 def test_links_between_documents_lead_somewhere() -> None:
-    """Relative links of README and docs name files that exist."""
+    """Relative links of README and docs name files that exist, and headings in them."""
     broken = []
     for page in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")):
-        for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text()):
-            if "://" not in target and not (page.parent / target).exists():
+        for target in re.findall(r"\]\(([^)\s]+)[^)]*\)", page.read_text()):
+            name, _, anchor = target.partition("#")
+            file = page.parent / name if name else page
+            if "://" not in target and (
+                not file.exists() or (anchor and anchor not in _anchors(file))
+            ):
                 broken.append(f"{page.relative_to(ROOT)}: {target}")
     assert broken == []
 
