@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
+import tempfile
+import weakref
 from collections.abc import Sequence
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -23,6 +27,8 @@ from sparktxlog.model.operation import (
 from sparktxlog.model.table import Column, TableDefinition
 from sparktxlog.protocol.words.messages import QueueEntry, Rejection, RunHeader
 from sparktxlog.storage.interfaces import PutRun, StoredEntry
+from sparktxlog.storage.journal.journal import Journal
+from sparktxlog.storage.payloads.local_store import LocalPayloadStore
 
 ORDERS = TableDefinition(
     name="orders",
@@ -33,6 +39,27 @@ ORDERS = TableDefinition(
     ),
     keys=("id",),
 )
+
+
+class TemporaryJournal(Journal):
+    """A journal in a directory of its own, which goes with it; it survives no power cut."""
+
+    def __init__(self, *, id_window: int = 1_000_000) -> None:
+        super().__init__(_directory_of(self), id_window=id_window)
+        self._db.execute("PRAGMA synchronous=OFF")
+
+
+class TemporaryStore(LocalPayloadStore):
+    """A payload store in a directory of its own, which goes with it."""
+
+    def __init__(self) -> None:
+        super().__init__(_directory_of(self))
+
+
+def _directory_of(owner: object) -> Path:
+    directory = Path(tempfile.mkdtemp(prefix="sparktxlog-test-"))
+    weakref.finalize(owner, shutil.rmtree, directory, ignore_errors=True)
+    return directory
 
 
 def ids_of(first: int, n: int) -> bytes:

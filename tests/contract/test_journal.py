@@ -1,4 +1,4 @@
-"""What every `Journal` promises, run for SQLite and for memory."""
+"""What a journal promises."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from sparktxlog.storage.interfaces import (
     Segment,
 )
 from sparktxlog.storage.journal.journal import Journal
-from sparktxlog.storage.memory import MemoryFront
 
 
 class Bench:
@@ -37,13 +36,9 @@ class Bench:
         return self.front
 
 
-@pytest.fixture(params=["sqlite", "memory"])
-def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
-    if request.param == "sqlite":
-        made = Bench(lambda: Journal(tmp_path / "data"))
-    else:
-        kept = MemoryFront()
-        made = Bench(lambda: kept)
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    made = Bench(lambda: Journal(tmp_path / "data"))
     yield made
     made.front.close()
 

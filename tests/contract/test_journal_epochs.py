@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.contract.test_journal import Bench, bench, published
-from tests.storage_samples import ORDERS, entries_of, ids_in, ids_of, run_of
+from tests.storage_samples import ORDERS, TemporaryJournal, entries_of, ids_in, ids_of, run_of
 
 from sparktxlog.codec import wire
 from sparktxlog.codec.payload import read_manifest, void_payload, voided_run
@@ -36,7 +36,6 @@ from sparktxlog.storage.interfaces import (
 )
 from sparktxlog.storage.journal.journal import Journal
 from sparktxlog.storage.journal.snapshot_files import open_snapshot, write_snapshot
-from sparktxlog.storage.memory import MemoryFront
 
 __all__ = ["bench"]
 
@@ -321,7 +320,7 @@ def test_a_reset_node_loads_what_one_with_the_whole_log_loads(
     bench: Bench, upto: int, tmp_path: Path
 ) -> None:
     runs, entries = history()
-    giver = filled(MemoryFront(), runs, entries)
+    giver = filled(TemporaryJournal(), runs, entries)
     giver.load(15)
     publish_upto(giver, entries[upto - 1])
     snapshot = giver.read_snapshot()
@@ -331,7 +330,7 @@ def test_a_reset_node_loads_what_one_with_the_whole_log_loads(
     snapshot = open_snapshot(tmp_path / "snapshot")
     assert joined(snapshot) == joined(giver.read_snapshot())
 
-    whole = filled(MemoryFront(), runs[:upto], entries[:upto])
+    whole = filled(TemporaryJournal(), runs[:upto], entries[:upto])
     bench.front.write([PutReservation(counter=5), PutValue(name="x", value=b"1")])
     bench.front.write([ResetJournal(snapshot=snapshot, node_id=NodeId("d"))])
     state = bench.reopen().load(15)
@@ -356,22 +355,17 @@ def test_a_reset_node_loads_what_one_with_the_whole_log_loads(
     assert located == entries[upto - 1].position
 
 
-def test_both_forms_take_the_same_snapshot(tmp_path: Path) -> None:
+def test_a_snapshot_has_the_view_and_all_ids_on_disk() -> None:
     runs, entries = history()
-    taken = []
-    for front in (Journal(tmp_path), MemoryFront()):
-        front.load(8)
-        filled(front, runs, entries)
-        publish_upto(front, entries[8])
-        front.write([put_view(view_of()), ForgetPayloads(position=entries[8].end)])
-        taken.append(joined(front.read_snapshot()))
-        front.close()
-    sqlite, memory = taken
-    assert replace(sqlite, recent_ids=()) == replace(memory, recent_ids=())
-    assert sqlite.view == view_of()
-    # SQLite files ids that are older than the window, too.
-    assert sqlite.recent_ids[0][1].endswith(memory.recent_ids[0][1])
-    assert sqlite.recent_ids[0][1] == b"".join(ids_in(run) for run in runs[:8])
+    front = TemporaryJournal()
+    front.load(8)
+    filled(front, runs, entries)
+    publish_upto(front, entries[8])
+    front.write([put_view(view_of()), ForgetPayloads(position=entries[8].end)])
+    snapshot = joined(front.read_snapshot())
+    assert snapshot.view == view_of()
+    # Ids that are older than the window, too.
+    assert snapshot.recent_ids[0][1] == b"".join(ids_in(run) for run in runs[:8])
 
 
 def test_the_window_before_a_snapshot_is_whole_while_publishing_lags(bench: Bench) -> None:
@@ -390,7 +384,7 @@ def test_the_window_before_a_snapshot_is_whole_while_publishing_lags(bench: Benc
 
 def test_the_queue_goes_on_behind_a_snapshot(bench: Bench) -> None:
     runs, entries = history()
-    giver = filled(MemoryFront(), runs, entries)
+    giver = filled(TemporaryJournal(), runs, entries)
     giver.load(9)
     publish_upto(giver, entries[6])
     bench.front.load(9)
@@ -413,7 +407,7 @@ def test_the_queue_goes_on_behind_a_snapshot(bench: Bench) -> None:
 
 def test_a_reset_keeps_own_waiting_runs_and_nothing_else(bench: Bench) -> None:
     runs, entries = history()
-    giver = filled(MemoryFront(), runs, entries)
+    giver = filled(TemporaryJournal(), runs, entries)
     giver.load(100)
     publish_upto(giver, entries[-1])
     snapshot = giver.read_snapshot()
@@ -459,7 +453,7 @@ def test_own_numbers_are_never_given_twice(bench: Bench) -> None:
     runs, entries = history()
     bench.front.load(100)
     filled(bench.front, runs, entries)
-    giver = filled(MemoryFront(), runs[:4], entries[:4])
+    giver = filled(TemporaryJournal(), runs[:4], entries[:4])
     giver.load(100)
     publish_upto(giver, entries[2])
     snapshot = giver.read_snapshot()
@@ -475,12 +469,14 @@ def test_own_numbers_are_never_given_twice(bench: Bench) -> None:
 
 def test_a_snapshot_that_contradicts_itself_changes_nothing(bench: Bench) -> None:
     runs, entries = history()
-    giver = filled(MemoryFront(), runs, entries)
+    giver = filled(TemporaryJournal(), runs, entries)
     giver.load(100)
     publish_upto(giver, entries[-1])
     sound = giver.read_snapshot()
     assert sound.last is not None
-    first = sound.recent_ids[0]
+    at, ids = joined(sound).recent_ids[0]
+    first = (at, ids[:16])
+    sound = replace(sound, recent_ids=(first, (at + 1, ids[16:32]), (at + 2, ids[32:])))
     broken = [
         replace(sound, last=None),
         replace(sound, watermarks={"a": 1}),

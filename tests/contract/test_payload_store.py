@@ -1,4 +1,4 @@
-"""What every `PayloadStore` promises, run for a directory and for memory."""
+"""What a payload store promises."""
 
 from __future__ import annotations
 
@@ -9,21 +9,17 @@ import pytest
 from tests.storage_samples import parquet_bytes, staged_of
 
 from sparktxlog.errors import InvalidNameError, ManifestMismatchError, PayloadStoreError
-from sparktxlog.storage.memory import MemoryPayloadStore
 from sparktxlog.storage.payloads.local_store import LocalPayloadStore
 
 NAME = "0a0a/orders/part-0.parquet"
-Store = LocalPayloadStore | MemoryPayloadStore
 
 
-@pytest.fixture(params=["directory", "memory"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
-    if request.param == "directory":
-        return LocalPayloadStore(tmp_path / "payloads")
-    return MemoryPayloadStore()
+@pytest.fixture
+def store(tmp_path: Path) -> LocalPayloadStore:
+    return LocalPayloadStore(tmp_path / "payloads")
 
 
-def test_a_file_that_matches_its_manifest_is_verified(store: Store) -> None:
+def test_a_file_that_matches_its_manifest_is_verified(store: LocalPayloadStore) -> None:
     content = parquet_bytes()
     file = staged_of(NAME, content)
     assert not store.has(file)
@@ -42,7 +38,7 @@ def test_a_file_that_matches_its_manifest_is_verified(store: Store) -> None:
     ],
 )
 def test_a_file_that_differs_from_its_manifest_is_refused(
-    store: Store, lie: dict[str, object]
+    store: LocalPayloadStore, lie: dict[str, object]
 ) -> None:
     content = parquet_bytes()
     store.write_file(NAME, content)
@@ -52,13 +48,13 @@ def test_a_file_that_differs_from_its_manifest_is_refused(
     assert NAME in str(caught.value)
 
 
-def test_a_file_that_is_no_parquet_is_refused(store: Store) -> None:
+def test_a_file_that_is_no_parquet_is_refused(store: LocalPayloadStore) -> None:
     store.write_file(NAME, b"PAR1 but nothing else")
     with pytest.raises(ManifestMismatchError):
         store.verify(staged_of(NAME, b"PAR1 but nothing else"))
 
 
-def test_a_missing_file_says_that_the_stores_differ(store: Store) -> None:
+def test_a_missing_file_says_that_the_stores_differ(store: LocalPayloadStore) -> None:
     with pytest.raises(PayloadStoreError) as caught:
         store.verify(staged_of(NAME, b""))
     assert NAME in str(caught.value)
@@ -68,7 +64,7 @@ def test_a_missing_file_says_that_the_stores_differ(store: Store) -> None:
     "name",
     ["../x", "a/../../x", "/etc/passwd", "a//b", "a/./b", "a\\b", "a\0b", "", "a/", "x" * 1025],
 )
-def test_names_that_leave_the_root_are_refused(store: Store, name: str) -> None:
+def test_names_that_leave_the_root_are_refused(store: LocalPayloadStore, name: str) -> None:
     file = staged_of(name, b"")
     with pytest.raises(InvalidNameError):
         store.path(name)
@@ -80,7 +76,7 @@ def test_names_that_leave_the_root_are_refused(store: Store, name: str) -> None:
         store.write_file(name, b"")
 
 
-def test_a_fetched_file_is_put_in_place(store: Store) -> None:
+def test_a_fetched_file_is_put_in_place(store: LocalPayloadStore) -> None:
     content = parquet_bytes()
     file = staged_of(NAME, content)
     store.receive(file, [content[:10], content[10:]])
@@ -94,7 +90,7 @@ def broken(*chunks: bytes) -> Iterator[bytes]:
     raise ConnectionError("the link broke")
 
 
-def test_a_broken_transfer_resumes(store: Store) -> None:
+def test_a_broken_transfer_resumes(store: LocalPayloadStore) -> None:
     content = parquet_bytes()
     file = staged_of(NAME, content)
     with pytest.raises(ConnectionError):
@@ -105,7 +101,7 @@ def test_a_broken_transfer_resumes(store: Store) -> None:
     store.verify(file)
 
 
-def test_a_transfer_may_start_over_or_further_back(store: Store) -> None:
+def test_a_transfer_may_start_over_or_further_back(store: LocalPayloadStore) -> None:
     content = parquet_bytes()
     file = staged_of(NAME, content)
     with pytest.raises(ConnectionError):
@@ -117,14 +113,14 @@ def test_a_transfer_may_start_over_or_further_back(store: Store) -> None:
     store.verify(file)
 
 
-def test_a_transfer_cannot_resume_beyond_what_is_here(store: Store) -> None:
+def test_a_transfer_cannot_resume_beyond_what_is_here(store: LocalPayloadStore) -> None:
     content = parquet_bytes()
     with pytest.raises(PayloadStoreError):
         store.receive(staged_of(NAME, content), [content[5:]], offset=5)
 
 
 @pytest.mark.parametrize("sent", [b"short", parquet_bytes()[:-1] + b"!", parquet_bytes() + b"!"])
-def test_a_wrong_transfer_leaves_nothing(store: Store, sent: bytes) -> None:
+def test_a_wrong_transfer_leaves_nothing(store: LocalPayloadStore, sent: bytes) -> None:
     content = parquet_bytes()
     file = staged_of(NAME, content)
     with pytest.raises(ManifestMismatchError):

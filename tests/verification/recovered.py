@@ -59,7 +59,7 @@ def repeats_in(queue: Sequence[QueueEntry], id_window: int) -> list[tuple[int, i
 
 
 class QueuedIds:
-    """`OlderIds` of a simulated disk: all ids of its queue, searched from the beginning.
+    """`OlderIds` of a simulated disk: all ids of its queue and what is on its way there.
 
     Args:
         ids_of: Returns the ids of a run.
@@ -69,6 +69,9 @@ class QueuedIds:
         self._queue = queue
         self._ids_of = ids_of
         self._unwritten: list[tuple[int, bytes]] = []
+        #: Id → its positions, ascending, of so many entries of the queue.
+        self._positions: dict[bytes, list[int]] = {}
+        self._entries = 0
 
     def appended(self, position: int, ids: bytes) -> None:
         """Keep the ids of a run that is on its way to the disk."""
@@ -78,12 +81,22 @@ class QueuedIds:
 
     def find(self, ids: bytes, after: int) -> list[tuple[int, int]]:
         """Return (index, first position behind `after`) of the ids that are queued there."""
-        wanted = {ids[16 * index : 16 * index + 16]: index for index in range(len(ids) // 16)}
-        found: dict[int, int] = {}
-        queued = ((e.position, self._ids_of(e.header)) for e in self._queue if e.end > after)
-        for first, held in (*queued, *self._unwritten):
-            for at in range(len(held) // 16):
-                index = wanted.get(held[16 * at : 16 * at + 16])
-                if index is not None and first + at > after:
-                    found.setdefault(index, first + at)
-        return sorted(found.items())
+        for entry in self._queue[self._entries :]:
+            for at, one in enumerate(_split(self._ids_of(entry.header)), start=entry.position):
+                self._positions.setdefault(one, []).append(at)
+        self._entries = len(self._queue)
+        on_their_way: dict[bytes, int] = {}
+        for first, held in self._unwritten:
+            for at, one in enumerate(_split(held), start=first):
+                on_their_way.setdefault(one, at)
+        found: dict[bytes, tuple[int, int]] = {}
+        for index, one in enumerate(_split(ids)):
+            known = (*self._positions.get(one, ()), on_their_way.get(one, 0))
+            queued_at = next((at for at in known if at > after), None)
+            if queued_at is not None:
+                found[one] = (index, queued_at)
+        return sorted(found.values())
+
+
+def _split(ids: bytes) -> list[bytes]:
+    return [ids[at : at + 16] for at in range(0, len(ids), 16)]

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.storage_samples import TemporaryJournal
 
 from sparktxlog.codec.payload import digest_of, encode_payload
 from sparktxlog.errors import ExpiredError, InvariantViolation
@@ -20,12 +21,11 @@ from sparktxlog.protocol.words.view import View
 from sparktxlog.runtime.commit.delivery import Delivery
 from sparktxlog.runtime.progress import Progress
 from sparktxlog.storage.interfaces import AppendQueue, PutRun
-from sparktxlog.storage.memory import MemoryFront
 
 
-def filled(runs: int) -> tuple[MemoryFront, list[QueueEntry]]:
+def filled(runs: int) -> tuple[TemporaryJournal, list[QueueEntry]]:
     """Return a front with runs of two transactions each, all ordered."""
-    front, entries, previous = MemoryFront(), [], bytes(32)
+    front, entries, previous = TemporaryJournal(), [], bytes(32)
     for number in range(runs):
         ids = b"".join((2 * number + i + 1).to_bytes(16, "big") for i in range(2))
         payload = encode_payload(RunManifest(n=2, ids=ids, blocks=(), submitted_at=1), [])

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from tests.storage_samples import TemporaryJournal
 
 from sparktxlog.codec.payload import encode_payload
 from sparktxlog.errors import DiskFullError, InternalError, StorageError, TxLogError
@@ -25,7 +26,6 @@ from sparktxlog.runtime.commit import executor as module
 from sparktxlog.runtime.commit.executor import Executor
 from sparktxlog.runtime.commit.holdings import Holdings, OwnRun
 from sparktxlog.storage.interfaces import PutRun, PutValue, Write
-from sparktxlog.storage.memory import MemoryFront
 
 
 def header(seq: int, origin: str = "A") -> RunHeader:
@@ -39,7 +39,7 @@ def payload(seq: int) -> bytes:
     return encode_payload(RunManifest(n=1, ids=bytes([seq]) * 16, blocks=(), submitted_at=1), [])
 
 
-class GatedFront(MemoryFront):
+class GatedFront(TemporaryJournal):
     """A front whose writes wait for the test, and fail when it says so."""
 
     def __init__(self) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from tests.storage_samples import ids_in, run_of
+from tests.storage_samples import TemporaryJournal, ids_in, run_of
 
 from sparktxlog.errors import StorageError
 from sparktxlog.model.ids import NodeId
@@ -31,7 +31,6 @@ from sparktxlog.protocol.words.view import Ballot, Seat, View
 from sparktxlog.runtime.commit.executor import Executor
 from sparktxlog.runtime.commit.holdings import Holdings
 from sparktxlog.storage.interfaces import PutBallot, PutRestamp, PutView, Write
-from sparktxlog.storage.memory import MemoryFront
 
 A, B, C = NodeId("a"), NodeId("b"), NodeId("c")
 CONFIG = MasterConfig(node_id=A, members=(A, B), quorum=2, lineage="l", id_window=100)
@@ -51,7 +50,7 @@ VIEW = View(
 BALLOT = BallotState(epoch=1, promised=Ballot(number=1, node="b"))
 
 
-class DyingFront(MemoryFront):
+class DyingFront(TemporaryJournal):
     """A front whose process is killed after a number of writes."""
 
     def __init__(self) -> None:
@@ -73,7 +72,7 @@ def front_of_a_wedged_node() -> DyingFront:
     return front
 
 
-def decide(front: MemoryFront, now: int = 1_000) -> list[Action]:
+def decide(front: TemporaryJournal, now: int = 1_000) -> list[Action]:
     """Start a core from the front, tell it the decided view, and return what it wants done."""
     master = Master(CONFIG, front.load(100).core, now)
     event = EpochMessageReceived(message=Decide(sender=B, view=VIEW))
@@ -81,7 +80,7 @@ def decide(front: MemoryFront, now: int = 1_000) -> list[Action]:
 
 
 async def work(
-    front: MemoryFront, actions: Sequence[Action], *, max_batch: int = MAX_BATCH
+    front: TemporaryJournal, actions: Sequence[Action], *, max_batch: int = MAX_BATCH
 ) -> list[Action]:
     """Carry actions out until all is done, or the front dies; return what was told."""
     told: list[Action] = []

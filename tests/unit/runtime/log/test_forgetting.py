@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from tests.storage_samples import entries_of, run_of
+from tests.storage_samples import TemporaryJournal, entries_of, run_of
 
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.words.view import Seat, View
 from sparktxlog.runtime.log.forgetting import forgettable
 from sparktxlog.storage.interfaces import AppendQueue, ForgetPayloads, MarkPublished, Segment
 from sparktxlog.storage.journal.journal import Journal
-from sparktxlog.storage.memory import MemoryFront
 
 NODES = tuple(NodeId(name) for name in "abc")
 
@@ -66,9 +64,9 @@ def test_a_node_that_is_no_member_waits_for_nobody() -> None:
         assert (write.position, write.spare_after) == (100, 90)
 
 
-@pytest.fixture(params=["sqlite", "memory"])
-def front(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Journal]:
-    made = Journal(tmp_path) if request.param == "sqlite" else MemoryFront()
+@pytest.fixture
+def front() -> Iterator[Journal]:
+    made = TemporaryJournal()
     made.load(1_000)
     yield made
     made.close()

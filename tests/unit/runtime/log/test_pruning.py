@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
-from tests.storage_samples import entries_of, run_of, staged_of
+from tests.storage_samples import TemporaryJournal, entries_of, run_of, staged_of
 
 from sparktxlog.errors import StorageError
 from sparktxlog.runtime.log.pruning import Maintenance, Pruning
@@ -25,7 +26,6 @@ from sparktxlog.storage.interfaces import (
     TableEffect,
     Write,
 )
-from sparktxlog.storage.memory import MemoryFront
 from sparktxlog.storage.payloads.local_store import LocalPayloadStore
 
 CONTENT = bytes(1_000_000)
@@ -36,7 +36,7 @@ class Bench:
 
     def __init__(self, directory: Path) -> None:
         self.store = LocalPayloadStore(directory / "payloads")
-        self.front = MemoryFront()
+        self.front = TemporaryJournal()
         self.view: dict[str, Any] = {
             "peers": {}, "holders": (Holder(node_id="a", position=10, known=True),),
             "limits": Limits(transactions=100, age_us=1 << 60, size_bytes=1 << 50), "now_us": 1,
@@ -104,7 +104,7 @@ def bench(tmp_path: Path) -> Bench:
 def test_within_the_limits_nothing_is_touched(bench: Bench) -> None:
     done = bench.round().result()
     assert (done.pruned_to, done.transactions, done.files, done.limits) == (0, 0, 0, ())
-    assert done.log_bytes == done.log_bytes_before >= 10 * len(CONTENT)
+    assert done.log_bytes_before >= done.log_bytes >= 10 * len(CONTENT)
     assert bench.told == ["tables 0", "ShrinkJournal"]
 
 
@@ -150,10 +150,8 @@ def test_a_staged_file_that_is_named_again_stays(bench: Bench) -> None:
     named = TableEffect(
         table="t", kind="append", first=10, last=10, files=(staged_of("tx1/t/part-0.parquet", b""),)
     )
-    bench.front._segments[9] = Segment(
-        first=10, last=10, from_hash="", to_hash=again.to_hash, epoch=1, transactions=1,
-        rejected=0, effects=(named,),
-    )  # fmt: skip
+    segment = replace(again, effects=(named,))
+    bench.front.write([MarkPublished(position=10, version=1, segment=segment)])
     bench.round().result()
     assert (bench.store.root / "tx1/t/part-0.parquet").exists()
     assert not (bench.store.root / "tx3").exists()

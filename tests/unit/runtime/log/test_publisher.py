@@ -27,7 +27,6 @@ from sparktxlog.runtime.log.epoch_history import EpochHistory
 from sparktxlog.runtime.log.publisher import Publisher
 from sparktxlog.storage.interfaces import AppendQueue, PutRun, ResetJournal, Write
 from sparktxlog.storage.journal.journal import Journal
-from sparktxlog.storage.memory import MemoryFront
 from sparktxlog.storage.payloads.local_store import LocalPayloadStore
 
 HERE = NodeId("z")
@@ -77,7 +76,7 @@ class Site:
             on_published=on_published,
         )
 
-    def reset(self, giver: Journal | MemoryFront, incarnation: int | None = None) -> None:
+    def reset(self, giver: Journal, incarnation: int | None = None) -> None:
         """Take over a peer's snapshot and start anew."""
         snapshot = giver.read_snapshot()
         self.front.write([ResetJournal(snapshot=snapshot, node_id=HERE, incarnation=incarnation)])

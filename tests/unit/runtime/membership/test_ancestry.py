@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.storage_samples import entries_of, ids_in, ids_of, run_of
+from tests.storage_samples import TemporaryJournal, entries_of, ids_in, ids_of, run_of
 
 from sparktxlog.errors import TransportError
 from sparktxlog.model.ids import NodeId
@@ -17,7 +17,6 @@ from sparktxlog.protocol.words.recovery import RecoveredState
 from sparktxlog.protocol.words.view import View
 from sparktxlog.runtime.membership.ancestry import Ancestry, Compared, first_difference
 from sparktxlog.storage.interfaces import AppendQueue, PutRun, QueueSnapshot, StoredEntry
-from sparktxlog.storage.memory import MemoryFront
 
 #: Six positions that both have.
 COMMON = [run_of(seq=1, n=2), run_of(seq=3), run_of(origin="b", seq=1, n=3)]
@@ -28,12 +27,12 @@ OTHER = [run_of(seq=4, ids=ids_of(777, 1))]
 
 def recovered(
     runs: Sequence[PutRun], *, pruned: bool = False
-) -> tuple[MemoryFront, RecoveredState]:
-    front = MemoryFront()
+) -> tuple[TemporaryJournal, RecoveredState]:
+    front = TemporaryJournal()
     front.write([*runs, AppendQueue(entries=entries_of(runs), ordered_at=1)])
     state = front.load(1_000).core
     # A node keeps rows and ids of its id window only.
-    return (MemoryFront(), replace(state, recent_ids=())) if pruned else (front, state)
+    return (TemporaryJournal(), replace(state, recent_ids=())) if pruned else (front, state)
 
 
 class Peer:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.storage_samples import run_of
+from tests.storage_samples import TemporaryJournal, run_of
 from tests.verification.mutation.lone import Lone
 
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.master import Master
 from sparktxlog.runtime.membership.standings import begin_as_another
 from sparktxlog.storage.interfaces import PutReservation, PutView
-from sparktxlog.storage.memory import MemoryFront
 
 
 def test_own_runs_lose_their_stamps_and_the_counter_begins_anew() -> None:
-    front = MemoryFront()
+    front = TemporaryJournal()
     own, foreign = run_of(origin="a"), run_of(origin="b")
     front.write([own, foreign, PutReservation(counter=1 << 60)])
 

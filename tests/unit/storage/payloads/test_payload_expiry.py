@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from tests.storage_samples import entries_of, parquet_bytes, run_of, staged_of
+from tests.storage_samples import TemporaryJournal, entries_of, parquet_bytes, run_of, staged_of
 
 from sparktxlog.errors import InvariantViolation
 from sparktxlog.model.operation import Block, OperationKind
@@ -23,7 +23,6 @@ from sparktxlog.storage.interfaces import (
 from sparktxlog.storage.log_tables.log_schemas import SYNCHRONIZED_QUEUE
 from sparktxlog.storage.log_tables.log_table import LogTable
 from sparktxlog.storage.log_tables.queue_table import QueueTable
-from sparktxlog.storage.memory import MemoryFront
 from sparktxlog.storage.payloads.local_store import LocalPayloadStore
 from sparktxlog.storage.payloads.payload_expiry import PayloadExpiry, named_files, size_of
 
@@ -48,10 +47,10 @@ def put(store: LocalPayloadStore, relative: str, *, age_s: float = 0) -> Path:
     return path
 
 
-def front_with(*paths: str) -> MemoryFront:
+def front_with(*paths: str) -> TemporaryJournal:
     """Return a front whose runs name a file each: published and expired, published, ordered,
     waiting."""
-    front = MemoryFront()
+    front = TemporaryJournal()
     files = [staged_of(path, parquet_bytes()) for path in paths]
     runs = [
         run_of(seq=1 + i, blocks=[
@@ -119,7 +118,7 @@ def test_only_old_files_that_no_transaction_names_are_removed(store: LocalPayloa
 def test_files_of_a_submit_under_way_are_left_alone(store: LocalPayloadStore) -> None:
     put(store, "tx9/t/part-0.parquet", age_s=9 * DAY_S)
     store.verify(staged_of("tx9/t/part-0.parquet", parquet_bytes()))
-    assert PayloadExpiry(store).remove_unnamed(MemoryFront(), 0, 7 * DAY_S) == 0
+    assert PayloadExpiry(store).remove_unnamed(TemporaryJournal(), 0, 7 * DAY_S) == 0
 
 
 def test_inline_files_go_by_the_positions_in_their_names(store: LocalPayloadStore) -> None:

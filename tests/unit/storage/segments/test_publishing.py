@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from tests.storage_samples import (
     ORDERS,
+    TemporaryStore,
     entries_of,
     ids_of,
     inline_block,
@@ -39,7 +40,6 @@ from sparktxlog.storage.journal.journal import Journal
 from sparktxlog.storage.log_tables.log_schemas import SYNCHRONIZED_QUEUE
 from sparktxlog.storage.log_tables.queue_rows import uuid_texts
 from sparktxlog.storage.log_tables.queue_table import QueueTable
-from sparktxlog.storage.memory import MemoryPayloadStore
 from sparktxlog.storage.payloads.local_store import LocalPayloadStore
 from sparktxlog.storage.segments.inline_files import partition_texts
 from sparktxlog.storage.segments.publishing import (
@@ -71,8 +71,8 @@ def append_run(seq: int, n: int, **options: Any) -> PutRun:
     return run_of(seq=seq, n=n, blocks=[block], sections=[section], **options)
 
 
-def read(store: MemoryPayloadStore, path: str) -> pa.Table:
-    return pq.read_table(pa.BufferReader(store.content(path)))
+def read(store: LocalPayloadStore, path: str) -> pa.Table:
+    return pq.read_table(store.path(path))
 
 
 def test_segments_end_at_the_first_run_end_at_or_after_a_boundary() -> None:
@@ -102,7 +102,7 @@ def test_a_segments_epoch_is_that_of_its_last_run() -> None:
         found, start = [], 0
         for end in cuts:
             for piece in plan_segments(entries[start:end], 5):
-                segment, rows = build_segment(piece, TABLES, MemoryPayloadStore())
+                segment, rows = build_segment(piece, TABLES, TemporaryStore())
                 found.append(segment)
                 wanted = [e for item in piece for e in [item.entry.header.epoch] * 2]
                 assert rows.column("epoch").to_pylist() == wanted
@@ -121,7 +121,7 @@ def test_planning_again_from_a_segment_end_gives_the_same_cuts() -> None:
 
 
 def test_appended_rows_of_many_runs_become_one_file() -> None:
-    store = MemoryPayloadStore()
+    store = TemporaryStore()
     entries = stored_of([append_run(1, 3), append_run(4, 2)])
     segment, rows = build_segment(entries, TABLES, store)
     (effect,) = segment.effects
@@ -148,7 +148,7 @@ def test_appended_rows_of_many_runs_become_one_file() -> None:
 def test_queue_rows_say_everything_about_a_transaction() -> None:
     runs = [append_run(1, 2), run_of(origin="b", seq=1, n=1, blocks=[_where()])]
     entries = stored_of(runs, rejections={0: (NO,)})
-    _, rows = build_segment(entries, TABLES, MemoryPayloadStore())
+    _, rows = build_segment(entries, TABLES, TemporaryStore())
     assert rows.schema.equals(SYNCHRONIZED_QUEUE)
     rows.validate(full=True)
     first, second, third = rows.to_pylist()
@@ -196,7 +196,7 @@ def _where() -> Block:
 
 
 def test_rejected_transactions_leave_no_rows() -> None:
-    store = MemoryPayloadStore()
+    store = TemporaryStore()
     refused = tuple(Rejection(index=i, code="x", text="y") for i in (0, 2))
     entries = stored_of([append_run(1, 4), append_run(5, 2)], rejections={0: refused})
     segment, rows = build_segment(entries, TABLES, store)
@@ -207,7 +207,7 @@ def test_rejected_transactions_leave_no_rows() -> None:
 
 
 def test_a_segment_of_rejected_transactions_has_no_effect() -> None:
-    store = MemoryPayloadStore()
+    store = TemporaryStore()
     refused = tuple(Rejection(index=i, code="unknown-table", text="y") for i in range(2))
     entries = stored_of([append_run(1, 2)], rejections={0: refused})
     segment, rows = build_segment(entries, {}, store)
@@ -234,7 +234,7 @@ def test_blocks_become_effects_in_queue_order() -> None:
         run_of(seq=4, blocks=[_where()]),
     ]
     refused = {3: (Rejection(index=0, code="x", text="y"),)}
-    store = MemoryPayloadStore()
+    store = TemporaryStore()
     segment, rows = build_segment(stored_of(runs, rejections=refused), TABLES, store)
     assert [(e.kind, e.first, e.op) for e in segment.effects] == [
         ("create_table", 1, 0),
@@ -264,7 +264,7 @@ def test_rows_are_sorted_by_position_and_operation_and_stay_in_order() -> None:
         tx=[1, 0, 1, 0, 1],
         op=[0, 3, 0, 1, 2],
     )
-    store = MemoryPayloadStore()
+    store = TemporaryStore()
     segment, rows = build_segment(
         stored_of([run_of(seq=1, n=2, blocks=[block], sections=[section])]), TABLES, store
     )
@@ -283,7 +283,7 @@ def test_claims_add_up_unless_one_is_missing_or_covers_rejected_rows() -> None:
         return run_of(seq=seq, n=2, blocks=[block], sections=[section])
 
     def claim_of(runs: list[PutRun], **options: Any) -> str:
-        segment, _ = build_segment(stored_of(runs, **options), TABLES, MemoryPayloadStore())
+        segment, _ = build_segment(stored_of(runs, **options), TABLES, TemporaryStore())
         return segment.effects[0].claim
 
     one = TableSignature(rows=2, lane0=5, lane1=(1 << 64) - 1)
@@ -308,7 +308,7 @@ def test_added_rows_of_a_partitioned_table_are_split() -> None:
         block, section = inline_block("orders", kind, table, index, tx=[0, 1, 2, 3], op=[index] * 4)
         blocks.append(block)
         sections.append(section)
-    store = MemoryPayloadStore()
+    store = TemporaryStore()
     run = run_of(seq=1, n=4, blocks=blocks, sections=sections)
     segment, rows = build_segment(stored_of([run]), {"orders": definition}, store)
     append, upsert = segment.effects
@@ -361,7 +361,7 @@ def test_senders_may_use_other_arrow_forms() -> None:
         }
     )
     block, section = inline_block("orders", OperationKind.APPEND, rows, 0, tx=[0])
-    store = MemoryPayloadStore()
+    store = TemporaryStore()
     run = run_of(seq=2, blocks=[block], sections=[section])
     segment, _ = build_segment(stored_of([append_run(1, 1), run]), TABLES, store)
     assert read(store, segment.effects[0].files[0].path).column("id").to_pylist() == [1, 9]
@@ -370,14 +370,14 @@ def test_senders_may_use_other_arrow_forms() -> None:
 def test_damaged_payloads_are_named() -> None:
     gone = [StoredEntry(entry=e, ids=ids_of(0, 1), ordered_at=1) for e in _one_entry()]
     with pytest.raises(CorruptLogError, match="position 1"):
-        build_segment(gone, TABLES, MemoryPayloadStore())
+        build_segment(gone, TABLES, TemporaryStore())
     block, section = inline_block("orders", OperationKind.APPEND, orders(1), 0, tx=[0])
     torn = run_of(seq=1, blocks=[block], sections=[section[:50]])
     with pytest.raises(CorruptLogError, match="orders"):
-        build_segment(stored_of([torn]), TABLES, MemoryPayloadStore())
+        build_segment(stored_of([torn]), TABLES, TemporaryStore())
     shared = Block(table="orders", kind=OperationKind.DELETE_WHERE, predicate="id = 1")
     with pytest.raises(InvariantViolation):
-        build_segment(stored_of([run_of(seq=1, blocks=[shared])]), TABLES, MemoryPayloadStore())
+        build_segment(stored_of([run_of(seq=1, blocks=[shared])]), TABLES, TemporaryStore())
 
 
 def _one_entry() -> Any:
@@ -446,7 +446,7 @@ def test_to_create_a_table_again_is_no_effect_of_a_segment(tmp_path: Path) -> No
     front.write(runs)
     front.write([AppendQueue(entries=entries_of(runs), ordered_at=1, tables=((1, ORDERS),))])
     entries = front.read_queue(0, 10, payloads=True)
-    store = MemoryPayloadStore()
+    store = TemporaryStore()
     found = [
         build_segment(part, TABLES, store, front.read_created)
         for part in (entries[:2], entries[2:])
