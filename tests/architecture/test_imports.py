@@ -20,7 +20,6 @@ from tests.architecture.source_tree import (
 _EPOCHS = {
     "protocol.words.balloting",
     "protocol.words.messages",
-    "protocol.words.phases",
     "protocol.words.view",
 }
 

@@ -16,8 +16,7 @@ from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import Acceptance, RunFacts
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.words.actions import PersistQueue
-from sparktxlog.protocol.words.chain import chain_hash
-from sparktxlog.protocol.words.messages import QueueEntry, Rejection, RunHeader
+from sparktxlog.protocol.words.messages import QueueEntry, Rejection, RunHeader, chain_hash
 
 #: CI runs `make sim SEEDS=500` beside the tests.
 SEEDS = 12

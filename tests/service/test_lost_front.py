@@ -21,7 +21,7 @@ from tests.service.test_start_behind_a_snapshot import free_ports
 from sparktxlog.config import NodeConfig
 from sparktxlog.errors import CorruptLogError, FrontLostError, NotMemberError
 from sparktxlog.model.receipt import Level
-from sparktxlog.protocol.words.phases import Phase
+from sparktxlog.protocol.words.view import Phase
 from sparktxlog.runtime.membership.joining import StartAgainError
 from sparktxlog.runtime.running import RunningNode
 from sparktxlog.runtime.wiring import build_node

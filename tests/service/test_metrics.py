@@ -26,7 +26,7 @@ from sparktxlog.codec.transactions import PreparedOperation, PreparedTransaction
 from sparktxlog.model.operation import OperationKind
 from sparktxlog.model.receipt import Level
 from sparktxlog.protocol.words.actions import Alarm
-from sparktxlog.protocol.words.phases import Phase
+from sparktxlog.protocol.words.view import Phase
 from sparktxlog.runtime.running import RunningNode
 
 Samples = dict[str, dict[tuple[tuple[str, str], ...], float]]

@@ -19,8 +19,7 @@ from sparktxlog.errors import NotMemberError
 from sparktxlog.model.ids import NodeId, transaction_id_from_text
 from sparktxlog.model.receipt import Level
 from sparktxlog.protocol.words.messages import MergeBase
-from sparktxlog.protocol.words.phases import Phase
-from sparktxlog.protocol.words.view import Seat, View
+from sparktxlog.protocol.words.view import Phase, Seat, View
 from sparktxlog.runtime.membership.joining import JoinOrder, StartAgainError, keep_order
 from sparktxlog.runtime.running import RunningNode
 from sparktxlog.storage.interfaces import PutView

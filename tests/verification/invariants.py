@@ -19,9 +19,8 @@ from sparktxlog.protocol.words.actions import (
     TellAcquired,
     TellOrdered,
 )
-from sparktxlog.protocol.words.chain import GENESIS_HASH, chain_hash
 from sparktxlog.protocol.words.events import Event
-from sparktxlog.protocol.words.messages import QueueEntry, RunHeader
+from sparktxlog.protocol.words.messages import GENESIS_HASH, QueueEntry, RunHeader, chain_hash
 
 
 class Invariant:

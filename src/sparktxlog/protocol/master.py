@@ -58,7 +58,6 @@ from sparktxlog.protocol.words.balloting import (
     MemberState,
     Standing,
 )
-from sparktxlog.protocol.words.deadlines import earliest
 from sparktxlog.protocol.words.events import (
     AnnouncementReceived,
     ChangeRequested,
@@ -77,13 +76,13 @@ from sparktxlog.protocol.words.events import (
     RunSubmitted,
     TailReceived,
     Tick,
+    earliest,
 )
 from sparktxlog.protocol.words.messages import MergeBase, Post, RunHeader
 from sparktxlog.protocol.words.outbox import Outbox
-from sparktxlog.protocol.words.phases import TAKES_SUBMITS, TRANSITIONS, Phase
 from sparktxlog.protocol.words.recovery import MasterConfig, RecoveredRun, RecoveredState
 from sparktxlog.protocol.words.versions import ACCEPTANCE
-from sparktxlog.protocol.words.view import Ballot, Seat, View
+from sparktxlog.protocol.words.view import TAKES_SUBMITS, TRANSITIONS, Ballot, Phase, Seat, View
 
 
 class Master:

@@ -16,8 +16,8 @@ from sparktxlog.model.copying import Decision, Transfer
 from sparktxlog.model.report import Recount, WorkerReport
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.order.status import MasterStatus, PeerStatus
-from sparktxlog.protocol.words.phases import Phase
 from sparktxlog.protocol.words.versions import OLDEST, deciders
+from sparktxlog.protocol.words.view import Phase
 from sparktxlog.runtime.clock import Clock, wall_us
 from sparktxlog.runtime.commit.cycle import Cycle
 from sparktxlog.runtime.commit.damage import Damage

@@ -20,8 +20,7 @@ from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.words.actions import Action, Alarm, TellPhase
 from sparktxlog.protocol.words.events import Event, LinkChanged, PayloadArrived
 from sparktxlog.protocol.words.messages import RunHeader
-from sparktxlog.protocol.words.phases import Phase
-from sparktxlog.protocol.words.view import View
+from sparktxlog.protocol.words.view import Phase, View
 from sparktxlog.runtime.clock import Clock
 from sparktxlog.runtime.commit.cycle import Cycle
 from sparktxlog.runtime.commit.damage import Damage

@@ -24,9 +24,8 @@ from sparktxlog.protocol.words.balloting import (
     TailRequest,
 )
 from sparktxlog.protocol.words.messages import MergeBase
-from sparktxlog.protocol.words.phases import Phase
 from sparktxlog.protocol.words.recovery import MasterConfig
-from sparktxlog.protocol.words.view import Seat, View
+from sparktxlog.protocol.words.view import Phase, Seat, View
 
 PATIENCE_US = SECOND_US
 VIEW = View(

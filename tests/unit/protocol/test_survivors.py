@@ -11,7 +11,7 @@ from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.words.actions import Action, SendEpochMessage, TellAcquired, TellOrdered
 from sparktxlog.protocol.words.balloting import Prepare
 from sparktxlog.protocol.words.events import Event
-from sparktxlog.protocol.words.phases import Phase
+from sparktxlog.protocol.words.view import Phase
 
 #: Node 4 has precedence, so it is the one that proposes; three of the five acquire a run.
 NODES = "45123"

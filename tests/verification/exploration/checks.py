@@ -8,8 +8,7 @@ from tests.verification.exploration.nodes import Facts
 from tests.verification.simulation.disk import key_of
 
 from sparktxlog.errors import InvariantViolation
-from sparktxlog.protocol.words.chain import chain_hash
-from sparktxlog.protocol.words.messages import QueueEntry
+from sparktxlog.protocol.words.messages import QueueEntry, chain_hash
 from sparktxlog.protocol.words.view import View, same_decision
 
 

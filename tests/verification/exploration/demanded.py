@@ -11,7 +11,7 @@ from typing import Any
 from sparktxlog.protocol.epoch.proposer import Intent
 from sparktxlog.protocol.epoch.succession import Succession
 from sparktxlog.protocol.master import Master
-from sparktxlog.protocol.words.phases import Phase
+from sparktxlog.protocol.words.view import Phase
 
 #: Phases in which a node may start a ballot.
 PROPOSES = frozenset({Phase.NORMAL, Phase.SUSPECT, Phase.WEDGED})

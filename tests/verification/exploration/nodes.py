@@ -44,9 +44,8 @@ from sparktxlog.protocol.words.events import (
     Tick,
 )
 from sparktxlog.protocol.words.messages import Post, QueueEntry, RunHeader, Tail
-from sparktxlog.protocol.words.phases import TAKES_SUBMITS
 from sparktxlog.protocol.words.recovery import MasterConfig, NoOlderIds, RecoveredState
-from sparktxlog.protocol.words.view import View
+from sparktxlog.protocol.words.view import TAKES_SUBMITS, View
 
 #: Steps a node takes by itself; deliveries have the message's number, from 0 on.
 SUBMIT, TICK, CRASH, PROPOSE, HURRY = -1, -2, -3, -4, -5

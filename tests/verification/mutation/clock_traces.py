@@ -39,8 +39,7 @@ from sparktxlog.protocol.words.balloting import (
 )
 from sparktxlog.protocol.words.events import ChangeRequested, PostReceived
 from sparktxlog.protocol.words.messages import MergeBase
-from sparktxlog.protocol.words.phases import Phase
-from sparktxlog.protocol.words.view import Ballot
+from sparktxlog.protocol.words.view import Ballot, Phase
 
 HOUR_US = 3_600 * SECOND_US
 YEAR_US = 8_766 * HOUR_US

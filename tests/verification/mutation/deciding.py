@@ -22,9 +22,8 @@ from sparktxlog.protocol.words.balloting import BallotState, MemberState, Vote
 from sparktxlog.protocol.words.events import RunSubmitted
 from sparktxlog.protocol.words.messages import Post, RunHeader
 from sparktxlog.protocol.words.outbox import Outbox
-from sparktxlog.protocol.words.phases import Phase
 from sparktxlog.protocol.words.recovery import MasterConfig, RecoveredState
-from sparktxlog.protocol.words.view import Ballot, View
+from sparktxlog.protocol.words.view import Ballot, Phase, View
 
 # -- P11, P12, P13 ---------------------------------------------------------------------------------
 

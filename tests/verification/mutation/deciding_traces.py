@@ -46,8 +46,7 @@ from sparktxlog.protocol.words.events import (
     PostReceived,
 )
 from sparktxlog.protocol.words.messages import MergeBase
-from sparktxlog.protocol.words.phases import Phase
-from sparktxlog.protocol.words.view import Ballot, Seat
+from sparktxlog.protocol.words.view import Ballot, Phase, Seat
 
 
 def old_voters_decide(core: type[Master]) -> None:

@@ -24,9 +24,8 @@ from sparktxlog.protocol.words.action_order import ActionStream
 from sparktxlog.protocol.words.actions import PersistRestamp
 from sparktxlog.protocol.words.balloting import MemberState, Vote
 from sparktxlog.protocol.words.events import ForceRequested
-from sparktxlog.protocol.words.phases import Phase
 from sparktxlog.protocol.words.recovery import MasterConfig, RecoveredRun, RecoveredState
-from sparktxlog.protocol.words.view import View
+from sparktxlog.protocol.words.view import Phase, View
 
 # -- P14, P18 --------------------------------------------------------------------------------------
 

@@ -43,8 +43,7 @@ from sparktxlog.protocol.words.balloting import (
 )
 from sparktxlog.protocol.words.events import ChangeRequested, ForceRequested, Greeted
 from sparktxlog.protocol.words.messages import MergeBase
-from sparktxlog.protocol.words.phases import Phase
-from sparktxlog.protocol.words.view import Ballot, View
+from sparktxlog.protocol.words.view import Ballot, Phase, View
 
 
 def tail_of_another_lineage_is_ignored(core: type[Master]) -> None:

@@ -35,8 +35,7 @@ from sparktxlog.protocol.words.balloting import (
 )
 from sparktxlog.protocol.words.events import ForceRequested
 from sparktxlog.protocol.words.messages import MergeBase, RunHeader
-from sparktxlog.protocol.words.phases import Phase
-from sparktxlog.protocol.words.view import View
+from sparktxlog.protocol.words.view import Phase, View
 
 
 def _behind(node: Lone, *runs: RunHeader) -> View:

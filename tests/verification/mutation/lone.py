@@ -32,7 +32,6 @@ from sparktxlog.protocol.words.balloting import (
     Standing,
     Vote,
 )
-from sparktxlog.protocol.words.chain import chain_hash
 from sparktxlog.protocol.words.events import (
     ChangeRequested,
     EpochMessageReceived,
@@ -43,7 +42,14 @@ from sparktxlog.protocol.words.events import (
     TailReceived,
     Tick,
 )
-from sparktxlog.protocol.words.messages import MergeBase, Post, QueueEntry, RunHeader, Tail
+from sparktxlog.protocol.words.messages import (
+    MergeBase,
+    Post,
+    QueueEntry,
+    RunHeader,
+    Tail,
+    chain_hash,
+)
 from sparktxlog.protocol.words.recovery import MasterConfig
 from sparktxlog.protocol.words.view import Ballot, Seat, View
 

@@ -42,7 +42,7 @@ from sparktxlog.protocol.words.events import (
     Tick,
 )
 from sparktxlog.protocol.words.messages import Ahead
-from sparktxlog.protocol.words.phases import Phase
+from sparktxlog.protocol.words.view import Phase
 
 
 def everything_is_durable_first(core: type[Master]) -> None:

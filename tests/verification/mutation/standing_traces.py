@@ -35,7 +35,7 @@ from sparktxlog.protocol.words.events import (
     PostReceived,
 )
 from sparktxlog.protocol.words.messages import MergeBase
-from sparktxlog.protocol.words.phases import Phase
+from sparktxlog.protocol.words.view import Phase
 
 _OTHER = MergeBase(chain_hash=bytes(31) + b"x")
 

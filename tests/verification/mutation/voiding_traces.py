@@ -39,8 +39,7 @@ from sparktxlog.protocol.words.balloting import (
 )
 from sparktxlog.protocol.words.events import ChangeRequested, FilesHeld, FilesLost, PayloadArrived
 from sparktxlog.protocol.words.messages import MergeBase, Rejection, RunHeader
-from sparktxlog.protocol.words.phases import Phase
-from sparktxlog.protocol.words.view import Ballot, View, Voided
+from sparktxlog.protocol.words.view import Ballot, Phase, View, Voided
 
 
 def _staged(node: Lone, origin: str = "a") -> RunHeader:

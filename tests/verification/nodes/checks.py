@@ -21,10 +21,8 @@ from sparktxlog.codec.payload import read_manifest
 from sparktxlog.errors import DuplicateTransactionError, InvariantViolation
 from sparktxlog.model.ids import transaction_id_to_text
 from sparktxlog.model.receipt import Level, Receipt
-from sparktxlog.protocol.words.chain import chain_hash
-from sparktxlog.protocol.words.messages import QueueEntry
-from sparktxlog.protocol.words.phases import Phase
-from sparktxlog.protocol.words.view import Seat, View, same_decision
+from sparktxlog.protocol.words.messages import QueueEntry, chain_hash
+from sparktxlog.protocol.words.view import Phase, Seat, View, same_decision
 from sparktxlog.runtime.commit.fetching import staged_files
 from sparktxlog.storage.interfaces import (
     AppendQueue,

@@ -26,11 +26,9 @@ from sparktxlog.protocol.words.actions import (
     TellOrdered,
     TellRejected,
 )
-from sparktxlog.protocol.words.chain import chain_hash
-from sparktxlog.protocol.words.messages import QueueEntry, RunHeader
-from sparktxlog.protocol.words.phases import Phase
+from sparktxlog.protocol.words.messages import QueueEntry, RunHeader, chain_hash
 from sparktxlog.protocol.words.versions import ACCEPTANCE, NEWEST, OLDEST
-from sparktxlog.protocol.words.view import View, same_decision
+from sparktxlog.protocol.words.view import Phase, View, same_decision
 
 if TYPE_CHECKING:
     from tests.verification.simulation.node import SimulatedNode

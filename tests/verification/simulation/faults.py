@@ -17,9 +17,8 @@ from sparktxlog.protocol.master import first_view
 from sparktxlog.protocol.words.actions import PERSISTS, Action, PersistOwnRun
 from sparktxlog.protocol.words.events import ChangeRequested, ForceRequested
 from sparktxlog.protocol.words.messages import RunHeader
-from sparktxlog.protocol.words.phases import Phase
 from sparktxlog.protocol.words.versions import VOIDS
-from sparktxlog.protocol.words.view import Seat, View, Voided
+from sparktxlog.protocol.words.view import Phase, Seat, View, Voided
 
 _SECOND = 1_000_000
 _YEAR_S = 365 * 86_400

@@ -13,8 +13,7 @@ from sparktxlog.protocol.words.balloting import (
     Prepare,
     Promise,
 )
-from sparktxlog.protocol.words.phases import Phase
-from sparktxlog.protocol.words.view import Ballot, View
+from sparktxlog.protocol.words.view import Ballot, Phase, View
 
 
 def crash_mark(kind: type, *, kept: bool) -> str:

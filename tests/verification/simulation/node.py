@@ -22,9 +22,9 @@ from sparktxlog.protocol.words.actions import (
     TellPhase,
 )
 from sparktxlog.protocol.words.events import Event, Rested, RunSubmitted, Tick
-from sparktxlog.protocol.words.phases import Phase
 from sparktxlog.protocol.words.recovery import MasterConfig, OlderIds
 from sparktxlog.protocol.words.versions import NEWEST, OLDEST
+from sparktxlog.protocol.words.view import Phase
 from sparktxlog.runtime.clock import Clock
 
 if TYPE_CHECKING:

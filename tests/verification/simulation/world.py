@@ -57,10 +57,9 @@ from sparktxlog.protocol.words.events import (
     TailReceived,
 )
 from sparktxlog.protocol.words.messages import RunHeader, Tail
-from sparktxlog.protocol.words.phases import Phase
 from sparktxlog.protocol.words.recovery import MasterConfig
 from sparktxlog.protocol.words.versions import OLDEST
-from sparktxlog.protocol.words.view import Seat, View
+from sparktxlog.protocol.words.view import Phase, Seat, View
 
 #: Tables that there may be.
 _TABLES = 40

@@ -40,13 +40,12 @@ from sparktxlog.protocol.words.balloting import (
     epoch_of,
 )
 from sparktxlog.protocol.words.bounds import misfit
-from sparktxlog.protocol.words.deadlines import earliest
+from sparktxlog.protocol.words.events import earliest
 from sparktxlog.protocol.words.messages import MergeBase
 from sparktxlog.protocol.words.outbox import Outbox
-from sparktxlog.protocol.words.phases import Phase
 from sparktxlog.protocol.words.recovery import MasterConfig
 from sparktxlog.protocol.words.versions import Raising
-from sparktxlog.protocol.words.view import Ballot, View, same_decision
+from sparktxlog.protocol.words.view import Ballot, Phase, View, same_decision
 
 #: Patience when nobody is ever suspected, microseconds.
 _PATIENCE_US = 1_000_000

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 from sparktxlog.model.ids import NodeId
-from sparktxlog.protocol.words.deadlines import earliest
+from sparktxlog.protocol.words.events import earliest
 from sparktxlog.protocol.words.view import View
 
 #: A suspect that others still hear is a broken link, not a dead node: it gets this many timeouts.

@@ -14,8 +14,7 @@ from sparktxlog.errors import InvariantViolation
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.order.origin_queues import same_run
 from sparktxlog.protocol.words.balloting import MemberState
-from sparktxlog.protocol.words.chain import chain_hash
-from sparktxlog.protocol.words.messages import MergeBase, RunHeader
+from sparktxlog.protocol.words.messages import MergeBase, RunHeader, chain_hash
 from sparktxlog.protocol.words.view import Voided
 
 

@@ -13,8 +13,7 @@ from sparktxlog.protocol.order.collecting import Collecting
 from sparktxlog.protocol.order.origin_queues import Run, Stream, same_run
 from sparktxlog.protocol.order.synchronized import SynchronizedQueue
 from sparktxlog.protocol.words.balloting import MemberState
-from sparktxlog.protocol.words.chain import chain_hash
-from sparktxlog.protocol.words.messages import RunHeader
+from sparktxlog.protocol.words.messages import RunHeader, chain_hash
 from sparktxlog.protocol.words.view import View, Voided
 
 

@@ -57,8 +57,7 @@ from sparktxlog.protocol.words.actions import (
 )
 from sparktxlog.protocol.words.balloting import MemberState
 from sparktxlog.protocol.words.bounds import LARGEST, all_fit
-from sparktxlog.protocol.words.deadlines import earliest
-from sparktxlog.protocol.words.events import FilesHeld, FilesLost, RunSubmitted
+from sparktxlog.protocol.words.events import FilesHeld, FilesLost, RunSubmitted, earliest
 from sparktxlog.protocol.words.messages import Announcement, Post, RunHeader, Tail
 from sparktxlog.protocol.words.outbox import Outbox
 from sparktxlog.protocol.words.recovery import MasterConfig, RecoveredRun

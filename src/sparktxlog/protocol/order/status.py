@@ -7,8 +7,7 @@ from enum import Enum
 
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.order.peers import Peer
-from sparktxlog.protocol.words.phases import Phase
-from sparktxlog.protocol.words.view import Seat
+from sparktxlog.protocol.words.view import Phase, Seat
 
 
 class AwaitReason(str, Enum):

@@ -14,8 +14,7 @@ from sparktxlog.model.table import TableDefinition
 from sparktxlog.protocol.order.catalog import Catalog
 from sparktxlog.protocol.order.idwindow import IdWindow
 from sparktxlog.protocol.order.origin_queues import Run, Stream, same_run
-from sparktxlog.protocol.words.chain import chain_hash
-from sparktxlog.protocol.words.messages import Ahead, MergeBase, QueueEntry, Tail
+from sparktxlog.protocol.words.messages import Ahead, MergeBase, QueueEntry, Tail, chain_hash
 from sparktxlog.protocol.words.recovery import MasterConfig, RecoveredState
 from sparktxlog.protocol.words.view import View
 

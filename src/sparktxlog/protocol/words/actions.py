@@ -15,8 +15,7 @@ from sparktxlog.model.ids import NodeId
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.protocol.words.balloting import BallotState, EpochMessage, Standing
 from sparktxlog.protocol.words.messages import Ahead, Announcement, Post, QueueEntry, RunHeader
-from sparktxlog.protocol.words.phases import Phase
-from sparktxlog.protocol.words.view import View, Voided
+from sparktxlog.protocol.words.view import Phase, View, Voided
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

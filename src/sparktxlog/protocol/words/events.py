@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from sparktxlog.model.ids import NodeId
@@ -169,3 +170,18 @@ Event = (
     | Rested
     | Tick
 )
+
+
+def earliest(times: Iterable[int | None], *, after: int | None = None) -> int | None:
+    """Return the least of some times, None if there is none; None among them = never.
+
+    Args:
+        after: Times up to this one do not count.
+    """
+    found: int | None = None
+    for time in times:
+        if time is None or (after is not None and time <= after):
+            continue
+        if found is None or time < found:
+            found = time
+    return found

@@ -21,8 +21,7 @@ import msgspec
 from sparktxlog.model.epoch import EpochRecord, QueueEnd, RosterSeat
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.words.messages import MergeBase
-from sparktxlog.protocol.words.phases import Phase
-from sparktxlog.protocol.words.view import Seat, View
+from sparktxlog.protocol.words.view import Phase, Seat, View
 from sparktxlog.runtime.clock import wall_us
 from sparktxlog.storage.interfaces import PutValue, Write
 

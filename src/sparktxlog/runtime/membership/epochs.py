@@ -21,8 +21,7 @@ from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.words.actions import TellChange, TellPhase
 from sparktxlog.protocol.words.events import ChangeRequested, Event, ForceRequested
 from sparktxlog.protocol.words.messages import Post
-from sparktxlog.protocol.words.phases import Phase
-from sparktxlog.protocol.words.view import Seat, View, Voided, decision_digest
+from sparktxlog.protocol.words.view import Phase, Seat, View, Voided, decision_digest
 from sparktxlog.runtime.commit.receipts import Receipts
 from sparktxlog.runtime.log.epoch_history import EpochHistory, view_of
 from sparktxlog.runtime.membership.reachability import (

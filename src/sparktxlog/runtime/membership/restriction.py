@@ -17,7 +17,7 @@ from sparktxlog.errors import NoQuorumError
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.receipt import LEVEL_RANK, Level
 from sparktxlog.protocol.master import Master
-from sparktxlog.protocol.words.phases import Phase
+from sparktxlog.protocol.words.view import Phase
 
 _log = structlog.get_logger("sparktxlog.restriction")
 

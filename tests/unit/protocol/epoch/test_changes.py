@@ -25,8 +25,7 @@ from sparktxlog.protocol.words.actions import Action, SendEpochMessage, TellChan
 from sparktxlog.protocol.words.balloting import Decide, Prepare, Probe
 from sparktxlog.protocol.words.events import ChangeRequested, ForceRequested
 from sparktxlog.protocol.words.messages import MergeBase, RunHeader
-from sparktxlog.protocol.words.phases import Phase
-from sparktxlog.protocol.words.view import Seat, View
+from sparktxlog.protocol.words.view import Phase, Seat, View
 
 Roster = tuple[Seat, ...]
 A, B, C = (Seat(node_id=NodeId(name)) for name in "abc")

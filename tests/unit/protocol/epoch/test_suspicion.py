@@ -13,7 +13,7 @@ from sparktxlog.protocol.master import Master, first_view
 from sparktxlog.protocol.words.actions import Action, SendEpochMessage, TellPhase
 from sparktxlog.protocol.words.balloting import Prepare, Probe
 from sparktxlog.protocol.words.events import LinkChanged, PostReceived, Tick
-from sparktxlog.protocol.words.phases import Phase
+from sparktxlog.protocol.words.view import Phase
 
 TIMEOUT_US = SECOND_US
 THREE = {"a": 1, "b": 1, "c": 1}

@@ -15,8 +15,7 @@ from sparktxlog.protocol.words.actions import Action, TellPhase
 from sparktxlog.protocol.words.balloting import Decide
 from sparktxlog.protocol.words.events import ForceRequested, LinkChanged, PostReceived, Tick
 from sparktxlog.protocol.words.messages import MergeBase
-from sparktxlog.protocol.words.phases import TRANSITIONS, Phase
-from sparktxlog.protocol.words.view import View
+from sparktxlog.protocol.words.view import TRANSITIONS, Phase, View
 
 #: In the table, and never taken: a node in IDLE turns to JOINING before it handles anything else.
 NEVER_TAKEN = {(Phase.IDLE, Phase.NORMAL), (Phase.IDLE, Phase.FAULT)}

@@ -25,9 +25,8 @@ from sparktxlog.protocol.words.actions import (
 from sparktxlog.protocol.words.balloting import BallotState, Decide
 from sparktxlog.protocol.words.events import EpochMessageReceived
 from sparktxlog.protocol.words.messages import MergeBase
-from sparktxlog.protocol.words.phases import Phase
 from sparktxlog.protocol.words.recovery import MasterConfig
-from sparktxlog.protocol.words.view import Ballot, Seat, View
+from sparktxlog.protocol.words.view import Ballot, Phase, Seat, View
 from sparktxlog.runtime.commit.executor import Executor
 from sparktxlog.runtime.commit.holdings import Holdings
 from sparktxlog.storage.interfaces import PutBallot, PutRestamp, PutView, Write

@@ -20,8 +20,7 @@ from sparktxlog.errors import StorageError
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import Block, OperationKind
 from sparktxlog.protocol.words.messages import QueueEntry
-from sparktxlog.protocol.words.phases import Phase
-from sparktxlog.protocol.words.view import Seat, View
+from sparktxlog.protocol.words.view import Phase, Seat, View
 from sparktxlog.runtime.log import publisher as publisher_module
 from sparktxlog.runtime.log.epoch_history import EpochHistory
 from sparktxlog.runtime.log.publisher import Publisher

@@ -18,9 +18,8 @@ from sparktxlog.model.receipt import Level, Receipt
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.words.actions import TellPhase
 from sparktxlog.protocol.words.balloting import BallotState
-from sparktxlog.protocol.words.phases import Phase
 from sparktxlog.protocol.words.recovery import MasterConfig, RecoveredState
-from sparktxlog.protocol.words.view import Ballot, Seat, View
+from sparktxlog.protocol.words.view import Ballot, Phase, Seat, View
 from sparktxlog.runtime.commit.receipts import Receipts
 from sparktxlog.runtime.log.epoch_history import EpochHistory
 from sparktxlog.runtime.membership.epochs import Epochs
