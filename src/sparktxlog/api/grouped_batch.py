@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NotRequired, Protocol, TypedDict, Unpack
+from typing import TYPE_CHECKING, NotRequired, TypedDict, Unpack
 
 import numpy as np
 import pyarrow as pa
@@ -21,16 +21,16 @@ from sparktxlog.api.grouped import (
 )
 from sparktxlog.api.nodes import Nodes
 from sparktxlog.api.operations import Draft
-from sparktxlog.api.staging import SignatureExpressions
 from sparktxlog.codec.requests import parse_level
 from sparktxlog.errors import CommittedNotAppliedError, InvalidRequestError, TxLogError
 from sparktxlog.model.ids import transaction_id_to_text
 from sparktxlog.model.operation import ROW_KINDS, OperationKind
 from sparktxlog.model.receipt import Level, Receipt
-from sparktxlog.model.table import TableDefinition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+    from sparktxlog.api.connect import TxLog
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,20 +100,6 @@ class GroupedReceipt:
         )
 
 
-class GroupedSubmitter(Protocol):
-    """What a batch needs of its log."""
-
-    expressions: SignatureExpressions
-
-    def definition(self, table: str) -> TableDefinition:
-        """Return a table's definition; raises UnknownTableError."""
-
-    def submit_grouped(
-        self, grouped: GroupedTransactions, level: str, timeout_s: float
-    ) -> GroupedReceipt:
-        """Commit; raises CommitRejectedError or CommitStateUnknownError."""
-
-
 class Grouping(TypedDict):
     """Which rows make a transaction; see `GroupedBatch.add`."""
 
@@ -137,7 +123,7 @@ class GroupedBatch(Draft[GroupedReceipt]):
 
     _another = "log.batch()"
 
-    def __init__(self, log: GroupedSubmitter, *, level: str, timeout_s: float) -> None:
+    def __init__(self, log: TxLog, *, level: str, timeout_s: float) -> None:
         self._log = log
         self._level = level
         self._timeout_s = timeout_s

@@ -5,27 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from sparktxlog.errors import NotAppliedError
-from sparktxlog.model.table import TableDefinition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-
-class Catalog(Protocol):
-    """What a snapshot needs of its log."""
-
-    @property
-    def url(self) -> str:
-        """The node's URL."""
-
-    def definition(self, table: str) -> TableDefinition:
-        """Return a table's definition; raises UnknownTableError."""
-
-    def position(self) -> int:
-        """Return the end of the synchronized queue."""
+    from sparktxlog.api.connect import TxLog
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,10 +28,10 @@ class Snapshot:
     signatures: Mapping[str, str] = field(default_factory=dict)
     _uris: Mapping[str, str] = field(default_factory=dict, repr=False)
     _spark: SparkSession = field(repr=False)
-    _log: Catalog = field(repr=False)
+    _log: TxLog = field(repr=False)
 
     @classmethod
-    def of(cls, spark: SparkSession, log: Catalog, answer: Mapping[str, Any]) -> Snapshot:
+    def of(cls, spark: SparkSession, log: TxLog, answer: Mapping[str, Any]) -> Snapshot:
         """Read what `GET /v1/snapshot` answers."""
         tables: Mapping[str, Any] = answer["tables"]
         return cls(
@@ -58,7 +45,7 @@ class Snapshot:
         )
 
     @classmethod
-    def nothing(cls, spark: SparkSession, log: Catalog) -> Snapshot:
+    def nothing(cls, spark: SparkSession, log: TxLog) -> Snapshot:
         """Return the snapshot of a replica to which nothing was applied yet."""
         return cls(position=0, chain_hash="", _spark=spark, _log=log)
 
@@ -78,7 +65,7 @@ class Snapshot:
         return reader.load(location)
 
 
-def not_applied(log: Catalog, table: str, applied: int, wanted: int) -> NotAppliedError:
+def not_applied(log: TxLog, table: str, applied: int, wanted: int) -> NotAppliedError:
     """Return the error that says both positions and the command that applies."""
     synchronized = log.position()
     thing = f"table {table!r}" if table else f"position {wanted}"

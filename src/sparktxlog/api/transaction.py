@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from sparktxlog.api.nodes import Nodes
 from sparktxlog.api.operations import TransactionDraft
 from sparktxlog.api.schema import columns_of
-from sparktxlog.api.staging import PayloadStore, SignatureExpressions, Staging
+from sparktxlog.api.staging import Staging
 from sparktxlog.codec.requests import parse_level, request_of
 from sparktxlog.codec.transactions import PreparedOperation, PreparedTransaction
 from sparktxlog.errors import (
@@ -22,29 +22,14 @@ from sparktxlog.model.receipt import Receipt
 from sparktxlog.model.table import TableDefinition
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
+
+    from sparktxlog.api.connect import TxLog
 
 
 #: Columns of a new table: a StructType, a DDL string, or a DataFrame that has them.
 SparkColumns: TypeAlias = "StructType | str | DataFrame"
-
-
-class Submitter(Protocol):
-    """What a transaction needs of its log."""
-
-    spark: SparkSession
-    store: PayloadStore
-    expressions: SignatureExpressions
-
-    def definition(self, table: str) -> TableDefinition:
-        """Return a table's definition; raises UnknownTableError."""
-
-    def submit(self, transaction: PreparedTransaction, level: str, timeout_s: float) -> Receipt:
-        """Commit; raises CommitRejectedError or CommitStateUnknownError."""
-
-    def known(self, transaction_id: bytes, level: str, timeout_s: float) -> Receipt | None:
-        """Return the receipt of a transaction that the node knows, once at its level."""
 
 
 class Transaction(TransactionDraft["DataFrame", SparkColumns]):
@@ -71,7 +56,7 @@ class Transaction(TransactionDraft["DataFrame", SparkColumns]):
 
     def __init__(
         self,
-        log: Submitter,
+        log: TxLog,
         *,
         level: str,
         timeout_s: float,
