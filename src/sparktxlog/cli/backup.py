@@ -8,7 +8,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from sparktxlog.cli.node_api import DEFAULT_URL, NodeApi
-from sparktxlog.cli.options import AsJson, Url, require_spark
-from sparktxlog.cli.output import ExitCode, print_json, print_rows, time_text
+from sparktxlog.cli.node_api import NodeApi
+from sparktxlog.cli.output import Columns, ExitCode, end, print_json, print_table, show, time_text
+from sparktxlog.cli.root import DEFAULT_URL, AsJson, Url, app, require_spark
 from sparktxlog.errors import DiskFullError, InvalidRequestError, TxLogError
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ backup_app = typer.Typer(
     no_args_is_help=True,
     help="Back up a site's replica: `backup DIR` stores an image, list and verify look at them.",
 )
+app.add_typer(backup_app, name="backup")
 Directory = Annotated[Path, typer.Argument(help="Directory of the images.")]
 ImageName = Annotated[
     str | None,
@@ -108,19 +109,18 @@ def list_images(directory: Directory, as_json: AsJson = False) -> None:
     """List the images of a directory, oldest first."""
     from sparktxlog.worker.backup.image_store import ImageStore
 
-    images = ImageStore(directory).images()
-    if as_json:
-        print_json([_summary(image) for image in images])
-        return
-    print_rows(
-        f"images in {directory}",
-        ("image", "made (UTC)", "site", "lineage", "position", "tables", "files", "bytes"),
-        [
-            [image.name, time_text(image.created_at), image.site, image.lineage, image.position,
-             len(image.tables), image.files, image.size_bytes]
-            for image in images
-        ],
-    )  # fmt: skip
+    images = [_summary(image) for image in ImageStore(directory).images()]
+    columns: Columns = {
+        "image": "image",
+        "made (UTC)": lambda image: time_text(image["created_at"]),
+        "site": "site",
+        "lineage": "lineage",
+        "position": "position",
+        "tables": lambda image: len(image["tables"]),
+        "files": "files",
+        "bytes": "size_bytes",
+    }
+    show(images, as_json, f"images in {directory}", columns)
 
 
 @backup_app.command("verify", epilog="Example: sparktxlog backup verify /backups/site-a")
@@ -157,18 +157,19 @@ def verify_image(
     if as_json:
         print_json(_summary(image) | {"damaged": damaged} | _counted(counted, wrong))
     elif damaged:
-        print_rows(f"image {image.name} is damaged", ("table", "file", "stored as"), _rows(damaged))
+        columns: Columns = {"table": "table", "file": "path", "stored as": "stored"}
+        print_table(f"image {image.name} is damaged", columns, damaged)
     else:
         said = _counted(counted, wrong)["signatures"]
         typer.echo(f"Image {image.name}: all {image.files:,} files have their digests; "
                    f"signatures: {said}.")  # fmt: skip
         _print_wrong(wrong)
     if damaged:
-        raise typer.Exit(int(ExitCode.ERROR))
-    if wrong:
-        raise typer.Exit(int(ExitCode.DIVERGED))
+        end(ExitCode.ERROR)
+    end(ExitCode.DIVERGED if wrong else ExitCode.IN_SYNC)
 
 
+@app.command(epilog="Example: sparktxlog restore /backups/site-a --lake data/a/lake")
 def restore(
     directory: Directory,
     lake: Annotated[Path, typer.Option(help="New root of the replica's tables; it must be empty.")],
@@ -226,8 +227,7 @@ def restore(
             + ("" if verify else "  `sparktxlog verify` counts them once a worker has reported.")
         )
         _print_wrong(wrong)
-    if wrong:
-        raise typer.Exit(int(ExitCode.DIVERGED))
+    end(ExitCode.DIVERGED if wrong else ExitCode.IN_SYNC)
 
 
 def _source(lake: Path | None, config: Path | None, url: str) -> tuple[str, Path, bool]:
@@ -319,10 +319,6 @@ def _summary(image: Image) -> dict[str, Any]:
             for name, table in sorted(image.tables.items())
         },
     }
-
-
-def _rows(damaged: Sequence[dict[str, str]]) -> list[list[str]]:
-    return [[item["table"], item["path"], item["stored"]] for item in damaged]
 
 
 @contextmanager

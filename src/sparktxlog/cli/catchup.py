@@ -8,15 +8,16 @@ from typing import Annotated, Any
 
 import typer
 
-from sparktxlog.cli.node_api import DEFAULT_URL, NodeApi
-from sparktxlog.cli.options import AsJson, Url
-from sparktxlog.cli.output import ExitCode, print_json, print_rows, time_text
+from sparktxlog.cli.node_api import NodeApi
+from sparktxlog.cli.output import Columns, ExitCode, end, print_json, print_table, show, time_text
+from sparktxlog.cli.root import DEFAULT_URL, AsJson, Url, app
 from sparktxlog.cli.state import CONTESTED, verdict_text
 
 settings_app = typer.Typer(
     help="Show and change settings of a running node; they survive its restart.",
     epilog="Example: sparktxlog settings show --json",
 )
+app.add_typer(settings_app, name="settings")
 Key = Annotated[str, typer.Argument(help="Name of the setting, such as NetSpeedBitsPerSec.")]
 
 
@@ -56,16 +57,18 @@ def settings_unset(key: Key, url: Url = DEFAULT_URL, as_json: AsJson = False) ->
 
 
 def _print_settings(found: Mapping[str, Any], as_json: bool) -> None:
-    if as_json:
-        print_json(found)
-        return
-    rows = [[key, json.dumps(entry["value"]), entry["origin"]] for key, entry in found.items()]
-    print_rows("settings at run time", ("key", "value", "origin"), rows)
+    columns: Columns = {
+        "key": lambda item: item[0],
+        "value": lambda item: json.dumps(item[1]["value"]),
+        "origin": lambda item: item[1]["origin"],
+    }
+    show(found, as_json, "settings at run time", columns, found.items())
 
 
 # -- plan ------------------------------------------------------------------------------------------
 
 
+@app.command(epilog="Example: sparktxlog plan --json")
 def plan(
     worker: Annotated[
         str | None, typer.Argument(help="Worker of the asked site; default: the last heard.")
@@ -85,9 +88,7 @@ def plan(
         print_json({**decision, "verdict": verdict})
     else:
         _print_plan(decision, verdict)
-    code = plan_code(str(decision["plan"]), verdict)
-    if code is not ExitCode.IN_SYNC:
-        raise typer.Exit(int(code))
+    end(plan_code(str(decision["plan"]), verdict))
 
 
 def _verdict(status: Mapping[str, Any], worker_id: str) -> str:
@@ -107,15 +108,15 @@ def plan_code(chosen: str, verdict: str) -> ExitCode:
 
 
 def _print_plan(decision: Mapping[str, Any], verdict: str) -> None:
-    print_rows(
-        f"worker {decision['worker_id']}",
-        ("verdict", "plan", "transactions behind", "replay, estimated (s)", "copy, estimated (s)",
-         "donor"),
-        [
-            [verdict, decision["plan"], decision["behind"], _seconds(decision.get("replay")),
-             _seconds(decision.get("copy")), decision["donor"]]
-        ],
-    )  # fmt: skip
+    columns: Columns = {
+        "verdict": lambda _: verdict,
+        "plan": "plan",
+        "transactions behind": "behind",
+        "replay, estimated (s)": lambda found: _seconds(found.get("replay")),
+        "copy, estimated (s)": lambda found: _seconds(found.get("copy")),
+        "donor": "donor",
+    }
+    print_table(f"worker {decision['worker_id']}", columns, [decision])
     typer.echo(f"Why: {decision['reason']}")
     for name in ("replay", "copy"):
         if decision.get(name):
@@ -129,40 +130,39 @@ def _seconds(estimate: Mapping[str, Any] | None) -> float | None:
 # -- transfers -------------------------------------------------------------------------------------
 
 
+@app.command(epilog="Example: sparktxlog transfers --limit 5")
 def transfers(
     url: Url = DEFAULT_URL,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Transfers to show.")] = 20,
     as_json: AsJson = False,
 ) -> None:
     """Show the latest catch-ups of the site's replica: expected and measured times."""
-    found = NodeApi(url).get("/v1/transfers", limit=limit)
-    if as_json:
-        print_json(found)
-        return
-    print_rows(
-        "transfers",
-        ("finished (UTC)", "worker", "kind", "from", "to", "donors", "bytes", "over the network",
-         "found here", "estimated (s)", "measured (s)", "outcome"),
-        [
-            [time_text(t["finished_at"]), t["worker_id"], t["kind"], t["from_position"],
-             t["to_position"], t["donors"], t["size_bytes"], t["wire_bytes"], t["reused_bytes"],
-             t["estimated_s"], t["actual_s"], t["outcome"]]
-            for t in found
-        ],
-    )  # fmt: skip
+    columns: Columns = {
+        "finished (UTC)": lambda transfer: time_text(transfer["finished_at"]),
+        "worker": "worker_id",
+        "kind": "kind",
+        "from": "from_position",
+        "to": "to_position",
+        "donors": "donors",
+        "bytes": "size_bytes",
+        "over the network": "wire_bytes",
+        "found here": "reused_bytes",
+        "estimated (s)": "estimated_s",
+        "measured (s)": "actual_s",
+        "outcome": "outcome",
+    }
+    show(NodeApi(url).get("/v1/transfers", limit=limit), as_json, "transfers", columns)
 
 
 def last_transfer_text(replica: Mapping[str, Any]) -> str:
     """Return a replica's running or else last catch-up in a few words, empty for none."""
-    running = list(replica.get("running_transfers") or [])
-    if running:
-        text = f"{running[-1]['kind']} running for {running[-1]['running_s']:,.1f} s"
-        expected = running[-1].get("estimated_s")
-        return text if expected is None else f"{text}, estimated {expected:,.1f} s"
-    last = replica.get("last_transfer")
-    if not last:
+    if running := list(replica.get("running_transfers") or []):
+        shown = running[-1]
+        text = f"{shown['kind']} running for {shown['running_s']:,.1f} s"
+    elif shown := replica.get("last_transfer"):
+        text = f"{shown['kind']} to {shown['to_position']:,}: {shown['outcome']}"
+        text += f", measured {shown['actual_s']:,.1f} s"
+    else:
         return ""
-    text = f"{last['kind']} to {last['to_position']:,}: {last['outcome']}"
-    text += f", measured {last['actual_s']:,.1f} s"
-    expected = last.get("estimated_s")
+    expected = shown.get("estimated_s")
     return text if expected is None else f"{text}, estimated {expected:,.1f} s"

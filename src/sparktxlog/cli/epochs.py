@@ -6,14 +6,15 @@ from typing import Annotated, Any
 
 import typer
 
-from sparktxlog.cli.node_api import DEFAULT_URL, NodeApi
-from sparktxlog.cli.options import AsJson, Url
-from sparktxlog.cli.output import print_json, print_rows, time_text
+from sparktxlog.cli.node_api import NodeApi
+from sparktxlog.cli.output import Columns, print_json, show, time_text
+from sparktxlog.cli.root import DEFAULT_URL, AsJson, Url, app
 
 #: The node answers within 60 s, a decision that takes longer is told as unknown.
 _TIMEOUT_S = 70.0
 
 
+@app.command(epilog="Example: sparktxlog epochs --limit 5")
 def epochs(
     url: Url = DEFAULT_URL,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Epochs to show.")] = 20,
@@ -23,23 +24,17 @@ def epochs(
 
     What was decided and over while the node was away is missing: ask another one.
     """
-    found = NodeApi(url).get("/v1/epochs/history", limit=limit)
-    if as_json:
-        print_json(found)
-        return
-    print_rows(
-        "epochs",
-        ("taken up (UTC)", "lineage", "epoch", "members", "joined", "left", "changed", "quorum",
-         "begins after", "phase"),
-        [
-            [time_text(e["taken_up_at"]), e["lineage"], e["epoch"], e["members"], e["joined"],
-             e["left"], e["changed"], f"{e['quorum']} ({e['quorum_rule']})",
-             e["begins_after"]["position"], e["phase"]]
-            for e in found
-        ],
-    )  # fmt: skip
+    columns: Columns = {
+        "taken up (UTC)": lambda epoch: time_text(epoch["taken_up_at"]),
+        **{name: name for name in ("lineage", "epoch", "members", "joined", "left", "changed")},
+        "quorum": lambda epoch: f"{epoch['quorum']} ({epoch['quorum_rule']})",
+        "begins after": lambda epoch: epoch["begins_after"]["position"],
+        "phase": "phase",
+    }
+    show(NodeApi(url).get("/v1/epochs/history", limit=limit), as_json, "epochs", columns)
 
 
+@app.command(epilog="Example: sparktxlog void 3f2a90c1d4e5b6a7 --yes --json")
 def void(
     run: Annotated[
         str, typer.Argument(help="Digest of the run, or its first 8 digits or more; see `status`.")

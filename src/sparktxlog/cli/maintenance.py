@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sparktxlog.cli.node_api import DEFAULT_URL, NodeApi
-from sparktxlog.cli.options import AsJson, Url
-from sparktxlog.cli.output import ExitCode, print_json, print_rows
+from sparktxlog.cli.node_api import NodeApi
+from sparktxlog.cli.output import ExitCode, end, print_json, print_table
+from sparktxlog.cli.root import DEFAULT_URL, AsJson, Url, app
 
 if TYPE_CHECKING:
     from sparktxlog.worker.backup.leftovers import Unwanted
@@ -49,6 +49,7 @@ BackupDays = Annotated[
 ]  # fmt: skip
 
 
+@app.command(epilog="Example: sparktxlog maintain --dry-run --json")
 def maintain(
     url: Url = DEFAULT_URL,
     table: Annotated[
@@ -102,17 +103,15 @@ def maintain(
     if as_json:
         print_json({"log": log, "tables": found, "removed": removed})
     else:
-        _print_rows("tables", _TABLE_COLUMNS, found)
-        _print_rows("removed", _REMOVAL_COLUMNS, removed)
+        for title, names, lines in (
+            ("tables", _TABLE_COLUMNS, found), ("removed", _REMOVAL_COLUMNS, removed),
+        ):  # fmt: skip
+            if lines:
+                print_table(title, {name: name for name in names}, lines)
     if any(line["failed"] for line in (*found, *removed)):
-        raise typer.Exit(int(ExitCode.ERROR))
+        end(ExitCode.ERROR)
     if any(line["skipped"] for line in (*found, *removed)) and not dry_run:
-        raise typer.Exit(int(ExitCode.LAGGING))
-
-
-def _print_rows(title: str, names: tuple[str, ...], lines: list[dict[str, Any]]) -> None:
-    if lines:
-        print_rows(title, names, [[line[name] for name in names] for line in lines])
+        end(ExitCode.LAGGING)
 
 
 def _remove(info: dict[str, Any], unwanted: Unwanted) -> list[dict[str, Any]]:

@@ -8,8 +8,6 @@ from sparktxlog.errors import TransportError
 from sparktxlog.http.link import Http
 from sparktxlog.http.tokens import admin_token, client_token
 
-DEFAULT_URL = "http://127.0.0.1:7070"
-
 
 class NodeApi(Http):
     """Reads and changes one node's `/v1` resources.

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import IntEnum
-from typing import Any
+from typing import Any, TypeAlias
 
+import typer
 from rich.console import Console
 from rich.table import Table
 
@@ -21,6 +22,9 @@ from sparktxlog.errors import (
     TransportError,
     TxLogError,
 )
+
+#: Heading of a column → key of its cells, or what makes a cell of a row.
+Columns: TypeAlias = dict[str, str | Callable[[Any], Any]]
 
 
 class ExitCode(IntEnum):
@@ -66,6 +70,39 @@ def print_error(error: TxLogError, *, as_json: bool) -> None:
 def console() -> Console:
     """Return a console on stdout that does not cut lines of a pipe at 80 columns."""
     return Console(width=None if sys.stdout.isatty() else 160, highlight=False, soft_wrap=False)
+
+
+def end(code: ExitCode) -> None:
+    """End a command with its exit code."""
+    if code is not ExitCode.IN_SYNC:
+        raise typer.Exit(int(code))
+
+
+def show(
+    found: Any, as_json: bool, title: str, columns: Columns, rows: Iterable[Any] | None = None
+) -> None:
+    """Print what a node answered: as JSON, or as a table.
+
+    Args:
+        found: The answer.
+        as_json: Whether a program reads it.
+        title: Of the table.
+        columns: Of the table.
+        rows: Of the table, one mapping each; default: the answer.
+    """
+    if as_json:
+        print_json(found)
+    else:
+        print_table(title, columns, found if rows is None else rows)
+
+
+def print_table(title: str, columns: Columns, rows: Iterable[Any]) -> None:
+    """Print a table of mappings."""
+    cells = [
+        [row.get(cell) if isinstance(cell, str) else cell(row) for cell in columns.values()]
+        for row in rows
+    ]
+    print_rows(title, tuple(columns), cells)
 
 
 def print_rows(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:

@@ -9,15 +9,16 @@ from urllib.parse import quote
 
 import typer
 
-from sparktxlog.cli.node_api import DEFAULT_URL, NodeApi
-from sparktxlog.cli.options import AsJson, Url
+from sparktxlog.cli.node_api import NodeApi
 from sparktxlog.cli.output import print_json, print_rows
+from sparktxlog.cli.root import DEFAULT_URL, AsJson, Url, app
 from sparktxlog.errors import InvalidRequestError
 
 peer_app = typer.Typer(
     help="Show and change which nodes belong to the cluster; the members decide upon it.",
     no_args_is_help=True,
 )
+app.add_typer(peer_app, name="peer")
 Node = Annotated[str, typer.Argument(help="Node id.")]
 
 

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sparktxlog.cli.node_api import NodeApi
-from sparktxlog.cli.options import AsJson
 from sparktxlog.cli.output import print_json
+from sparktxlog.cli.peer import peer_app
+from sparktxlog.cli.root import AsJson
 from sparktxlog.errors import TransportError
 from sparktxlog.http.tokens import TOKEN_VARIABLE
 
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from sparktxlog.runtime.giving_way.quarantine import GaveWay
 
 
+@peer_app.command(
+    epilog="Example: sparktxlog peer quarantine --config conf/site-c.toml --from http://a:7070"
+)
 def quarantine(
     config: Annotated[
         Path, typer.Option("--config", "-c", help="Configuration of the node that gives way.")

@@ -14,9 +14,8 @@ from typing import Annotated, Any
 import typer
 
 from sparktxlog.api.job_options import JOBS, JobCommand, JobOption
-from sparktxlog.cli.node_api import DEFAULT_URL
-from sparktxlog.cli.options import AsJson, Url, require_spark
-from sparktxlog.cli.output import print_rows
+from sparktxlog.cli.output import ExitCode, end, print_table
+from sparktxlog.cli.root import DEFAULT_URL, AsJson, Url, app, require_spark
 
 _COLUMNS = (
     "position", "published", "verdict", "batches", "transactions", "seconds", "stopped", "diverged",
@@ -25,13 +24,6 @@ _COPY_COLUMNS = (
     "donor", "from_position", "position", "tables", "size_bytes", "wire_bytes", "reused_bytes",
     "seconds", "quarantined",
 )  # fmt: skip
-
-
-def add_commands(app: typer.Typer) -> None:
-    """Add a command for each job."""
-    for name, found in JOBS.items():
-        epilog = f"Example: sparktxlog {name} {found.example}"
-        app.command(name, epilog=epilog)(_command(found))
 
 
 def _command(found: JobCommand) -> Callable[..., None]:
@@ -89,11 +81,11 @@ def _run(found: JobCommand, arguments: Namespace, as_json: bool) -> None:
     if as_json:
         job.print_result(code, result)
     elif "verdict" in result:  # a commit, and a repair that did nothing, have said so
-        print_rows("replica", _COLUMNS, [[result[column] for column in _COLUMNS]])
+        print_table("replica", {name: name for name in _COLUMNS}, [result])
         if result["copies"]:
-            print_rows(
-                "copies", _COPY_COLUMNS,
-                [[copy[column] for column in _COPY_COLUMNS] for copy in result["copies"]],
-            )  # fmt: skip
-    if code:
-        raise typer.Exit(code)
+            print_table("copies", {name: name for name in _COPY_COLUMNS}, result["copies"])
+    end(ExitCode(code))
+
+
+for _name, _job in JOBS.items():
+    app.command(_name, epilog=f"Example: sparktxlog {_name} {_job.example}")(_command(_job))

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from sparktxlog.cli.options import require_spark
-from sparktxlog.cli.output import ExitCode
-from sparktxlog.worker.replica.source import HttpLogSource
-from sparktxlog.worker.verify.comparing import SiteComparison, compare_sites, conclusions
-from sparktxlog.worker.verify.findings import comparison_lines
-from sparktxlog.worker.verify.single_flight import VERIFICATION, single_flight
+import typer
+
+from sparktxlog.cli.output import ExitCode, end, print_json, print_rows
+from sparktxlog.cli.root import DEFAULT_URL, AsJson, Url, app, require_spark
+from sparktxlog.errors import InvalidRequestError
+from sparktxlog.http.tokens import client_token
 
 if TYPE_CHECKING:
     from sparktxlog.worker.verify.verify import Verification
@@ -42,6 +42,8 @@ def run_comparison(
 ) -> tuple[dict[str, Any], ExitCode]:
     """Compare all sites by their recorded signatures, without Spark unless a recount is wanted.
 
+    Returns the findings, `lines` of them for people, and the exit code.
+
     Args:
         peers: Site → URL, over what the node knows.
         since: Position up to which all are known equal.
@@ -50,22 +52,21 @@ def run_comparison(
     Raises:
         TransportError: The node cannot be reached.
     """
+    from sparktxlog.worker.replica.source import HttpLogSource
+    from sparktxlog.worker.verify.comparing import compare_sites, conclusions
+    from sparktxlog.worker.verify.findings import comparison_lines
+
     with closing(HttpLogSource(url, token)) as source:
         compared = compare_sites(source, peers, since=since)
     counted = _recount(url, tables, token) if recount else None
-    report = comparison_of(compared, counted)
-    if not compared.equal or (counted is not None and not counted.sound):
-        return report, ExitCode.DIVERGED
-    return report, ExitCode.IN_SYNC if compared.complete else ExitCode.LAGGING
-
-
-def comparison_of(compared: SiteComparison, counted: Verification | None) -> dict[str, Any]:
-    """Return a comparison as the command prints it; `lines` is the text for people."""
     said = conclusions(compared, counted)
     report = compared.to_document(said)
     if counted is not None:
         report["recount"] = findings_of(counted)
-    return report | {"lines": comparison_lines(compared, said)}
+    report["lines"] = comparison_lines(compared, said)
+    if not compared.equal or (counted is not None and not counted.sound):
+        return report, ExitCode.DIVERGED
+    return report, ExitCode.IN_SYNC if compared.complete else ExitCode.LAGGING
 
 
 def findings_of(found: Verification) -> dict[str, Any]:
@@ -82,6 +83,9 @@ def findings_of(found: Verification) -> dict[str, Any]:
 
 
 def _recount(url: str, tables: Sequence[str], token: str | None) -> Verification:
+    from sparktxlog.worker.replica.source import HttpLogSource
+    from sparktxlog.worker.verify.single_flight import VERIFICATION, single_flight
+
     with closing(HttpLogSource(url, token)) as source:
         # An absent node is told before Spark takes its seconds to start.
         lake = source.info().lake_root
@@ -97,3 +101,71 @@ def _recount(url: str, tables: Sequence[str], token: str | None) -> Verification
                 return verify_replica(spark, source, lake, tables)
             finally:
                 spark.stop()
+
+
+@app.command(epilog="Example: sparktxlog verify --url http://127.0.0.1:7070")
+def verify(
+    url: Url = DEFAULT_URL,
+    tables: Annotated[
+        list[str] | None, typer.Option("--table", help="Table to recount; default: all.")
+    ] = None,
+    compare: Annotated[
+        bool,
+        typer.Option("--compare", help="Find where sites began to differ; needs no Spark."),
+    ] = False,
+    recount: Annotated[
+        bool, typer.Option("--recount", help="With --compare: recount this site's rows too.")
+    ] = False,
+    since: Annotated[
+        int, typer.Option(min=0, help="With --compare: position up to which all are equal.")
+    ] = 0,
+    peer_url: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=URL", help="With --compare: where a site's node is reached."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Recount the replica's signatures by full scan, with Spark, and compare the sites.
+
+    With --compare, say from which position and in which table sites differ, by what they reported.
+    """
+    token = client_token()
+    if compare:
+        from sparktxlog.worker.verify.histories import read_peer_urls
+
+        peers = read_peer_urls(peer_url or [])
+        report, code = run_comparison(
+            url, tables or [], peers=peers, since=since, recount=recount, token=token
+        )
+        lines = report.pop("lines")
+        if as_json:
+            print_json(report)
+        else:
+            for line in lines:
+                typer.echo(line)
+            if "recount" in report:
+                print_rows("rows counted", *_verify_rows(report["recount"]))
+        end(code)
+        return
+    if recount or since or peer_url:
+        raise InvalidRequestError(
+            "--recount, --since and --peer-url belong to --compare", hint="Add --compare."
+        )
+    report, code = run_verification(url, tables or [], token=token)
+    if as_json:
+        print_json(report)
+    else:
+        others = ", ".join(report["compared_sites"]) or "no other site"
+        title = f"site {report['node_id']} at position {report['position']:,}, against {others}"
+        print_rows(title, *_verify_rows(report))
+    end(code)
+
+
+def _verify_rows(report: Mapping[str, Any]) -> tuple[tuple[str, ...], list[list[Any]]]:
+    columns = ("table", "version", "rows:signature by full scan", "sound", "what differs")
+    rows = []
+    for name, found in sorted(report["tables"].items()):
+        differing = [f"{site} has {text}" for site, text in found["differing_sites"].items()]
+        causes = [*found["causes"], *differing]
+        rows.append([name, found["version"], found["counted"], found["sound"], causes])
+    return columns, rows

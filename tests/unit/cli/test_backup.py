@@ -11,7 +11,7 @@ import pytest
 from tests.unit.cli.test_app import invoke
 from tests.unit.worker.backup.test_imaging import Lake, rows
 
-from sparktxlog.cli import backup, options
+from sparktxlog.cli import backup, root
 from sparktxlog.worker.backup.image_store import ImageStore
 from sparktxlog.worker.replica.state import read_state
 
@@ -157,7 +157,7 @@ def test_counting_rows_is_refused_at_once_without_spark(
 ) -> None:
     store, new = tmp_path / "backups", tmp_path / "new"
     shell.text("backup", store, "--lake", lake.path, "--name", "one")
-    monkeypatch.setattr(options, "find_spec", lambda _: None)
+    monkeypatch.setattr(root, "find_spec", lambda _: None)
     assert "add --no-verify" in shell.text("restore", store, "--lake", new, code=1)
     assert not new.exists()
     assert "PySpark" in shell.text("backup", "verify", store, "one", "--recount", code=1)
