@@ -1,0 +1,88 @@
+"""What users read of a node: every answer keeps its fields, in their order.
+
+`tests/testdata/answers.json` holds the shape of each answer as a release gave it.  A field that is
+gone, renamed or moved fails here; a new one is added to the file with its change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import msgspec
+from tests.replica_lakes import report_of
+from tests.service.local_nodes import cluster, until
+from tests.service.test_replica_routes import create, give_replica
+
+GOLDEN = Path(__file__).parents[1] / "testdata" / "answers.json"
+TX = "7d444840-9dc0-11d1-b245-5ffdce74fad2"
+ROWS = [{"id": 1, "v": "x"}]
+QUESTIONS = (
+    "/v1/info", "/v1/status", "/v1/status?tables=1", "/v1/tables", "/v1/tables/t", "/v1/queue",
+    "/v1/published?at_least=1&timeout=60", "/v1/snapshot", f"/v1/transactions/{TX}",
+    "/v1/transfers", "/v1/signatures", "/v1/settings", "/v1/epochs", "/v1/epochs/history",
+    "/v1/worker/segments?wait=60", "/v1/worker/tables", "/v1/worker/plan",
+)  # fmt: skip
+
+
+def shape_of(value: Any) -> Any:
+    """Return the fields of a JSON value, in their order; of lists the first element."""
+    if isinstance(value, dict):
+        return {key: shape_of(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [shape_of(value[0])] if value else []
+    return None
+
+
+def differences(kept: Any, found: Any, at: str = "") -> list[str]:
+    """Return where two shapes differ; what is empty or null on one side says nothing."""
+    if isinstance(kept, dict) and isinstance(found, dict) and kept and found:
+        if list(kept) != list(found):
+            return [f"{at}: {list(kept)} became {list(found)}"]
+        return [line for key in kept for line in differences(kept[key], found[key], f"{at}/{key}")]
+    if isinstance(kept, list) and isinstance(found, list) and kept and found:
+        return differences(kept[0], found[0], f"{at}[]")
+    empty = (None, [], {})
+    return [] if kept in empty or found in empty else [f"{at}: {kept} became {found}"]
+
+
+async def answers_of(directory: Path) -> dict[str, Any]:
+    """Return what a node of a small cluster answers to every question, by its target."""
+    async with cluster(directory, "AB", eviction="manual") as nodes:
+        node = nodes["A"]
+        await create(node)
+        await give_replica(node)
+        await until(lambda: "t" in nodes["B"].node.tables())
+        await give_replica(nodes["B"])
+        url = node.node.config.master_url
+        found: dict[str, Any] = {}
+        async with aiohttp.ClientSession() as session:
+
+            async def ask(method: str, target: str, body: Any = None) -> None:
+                async with session.request(method, url + target, json=body) as response:
+                    answer = await response.json()
+                    assert response.status == 200, (method, target, answer)
+                    found[f"{method} {target}"] = answer
+
+            operation = {"kind": "append", "table": "t", "rows": ROWS}
+            await ask("POST", "/v1/transactions", {"transaction_id": TX, "operations": [operation]})
+            for target in QUESTIONS:
+                await ask("GET", target)
+            report = report_of(node.node.status(), 1, "worker of A")
+            await ask("POST", "/v1/worker/reports", msgspec.to_builtins(report))
+            await ask("PATCH", "/v1/settings", {"NetSpeedBitsPerSec": 1_000_000})
+            await ask("POST", "/v1/maintenance", {})
+            await ask("POST", "/v1/quorum?timeout=60", {"rule": "majority"})
+        return found
+
+
+def test_answers_keep_their_fields(tmp_path: Path) -> None:
+    found = asyncio.run(answers_of(tmp_path))
+    kept = json.loads(GOLDEN.read_text())
+    assert list(kept) == list(found)
+    assert [
+        line for target in kept for line in differences(kept[target], found[target], target)
+    ] == []
