@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -45,7 +45,7 @@ class Metrics(Collector):
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self.status: Callable[[], dict[str, Any]] | None = None
+        self.status: Callable[[], Mapping[str, Any]] | None = None
         self.write_seconds = Histogram(
             "sparktxlog_front_write_seconds", "One group commit of the front, fsync included.",
             buckets=_FAST, registry=self.registry,
@@ -128,7 +128,7 @@ class Metrics(Collector):
         return generate_latest(self.registry)
 
 
-def _per_peer(status: dict[str, Any]) -> Iterable[GaugeMetricFamily | CounterMetricFamily]:
+def _per_peer(status: Mapping[str, Any]) -> Iterable[GaugeMetricFamily | CounterMetricFamily]:
     for name, text in _PEER_GAUGES:
         gauge = GaugeMetricFamily(f"sparktxlog_peer_{name}", text, labels=["peer"])
         for peer in status["peers"]:
@@ -156,7 +156,7 @@ def _per_peer(status: dict[str, Any]) -> Iterable[GaugeMetricFamily | CounterMet
         yield counter
 
 
-def _per_replica(status: dict[str, Any]) -> Iterable[GaugeMetricFamily]:
+def _per_replica(status: Mapping[str, Any]) -> Iterable[GaugeMetricFamily]:
     labels = ["site", "worker"]
     position = GaugeMetricFamily(
         "sparktxlog_replica_position", "Position the replica applied.", labels=labels

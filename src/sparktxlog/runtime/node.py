@@ -32,6 +32,15 @@ from sparktxlog.errors import (
     PausedError,
     PositionNotReachedError,
 )
+from sparktxlog.model.answers import (
+    InfoAnswer,
+    ListedRun,
+    ReportAnswer,
+    SettingValue,
+    SiteSignatures,
+    SnapshotAnswer,
+    StatusAnswer,
+)
 from sparktxlog.model.copying import CopyTicket, Decision, Transfer
 from sparktxlog.model.ids import transaction_id_to_text
 from sparktxlog.model.operation import Acceptance, RunManifest
@@ -401,7 +410,7 @@ class Node:
 
     # -- state -------------------------------------------------------------------------------------
 
-    def info(self) -> dict[str, Any]:
+    def info(self) -> InfoAnswer:
         """Return what clients and workers need to know of this node."""
         config, parts = self.config, self._parts
         view = parts.master.view
@@ -434,7 +443,7 @@ class Node:
             "worker_token_file": str(worker_token_file(config.data_dir)),
         }
 
-    def status(self, *, tables: bool = False) -> dict[str, Any]:
+    def status(self, *, tables: bool = False) -> StatusAnswer:
         """Return the master's view: queues, peers, who is awaited and why, replicas.
 
         Args:
@@ -485,7 +494,7 @@ class Node:
         """Return the published position once it is `at_least`, or as it is after `timeout` s."""
         return await self._parts.published.reach(at_least, min(timeout, MAX_WAIT_S))
 
-    def queue(self, after: int, limit: int) -> list[dict[str, Any]]:
+    def queue(self, after: int, limit: int) -> list[ListedRun]:
         """Return entries of the synchronized queue behind a position, for people."""
         stored = self._parts.front.read_queue(
             max(after, 0), max(1, min(limit, _MAX_PAGE)), payloads=False
@@ -531,7 +540,7 @@ class Node:
         )
         return published, segments
 
-    def accept_report(self, report: WorkerReport) -> dict[str, Any]:
+    def accept_report(self, report: WorkerReport) -> ReportAnswer:
         """Judge the report of this site's worker: verdict, plan and reason (P24, S3)."""
         if report.node_id != self.config.node_id:
             return {
@@ -545,9 +554,9 @@ class Node:
             reason = "this node does not keep what the report is based on: send it whole"
             return {"verdict": "", "plan": "", "reason": reason}
         answer = self._parts.take_report(whole)
-        return answer | {"kept": report.label} if report.label else answer
+        return {**answer, "kept": report.label} if report.label else answer
 
-    async def take_recount(self, recount: Recount) -> dict[str, Any]:
+    async def take_recount(self, recount: Recount) -> ReportAnswer:
         """Keep durably what a full scan of this site's replica found; answer as to a report (S2b).
 
         Raises:
@@ -611,7 +620,7 @@ class Node:
         """Return the latest catch-ups of this site's replica, oldest first."""
         return self._parts.transfers.latest(limit)
 
-    def signatures(self, after: int, limit: int) -> dict[str, Any]:
+    def signatures(self, after: int, limit: int) -> SiteSignatures:
         """Return the own replica's signatures at the ends of its batches, positions ascending."""
         replicas = self._parts.replicas
         return {
@@ -640,11 +649,11 @@ class Node:
 
     # -- settings ----------------------------------------------------------------------------------
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, SettingValue]:
         """Return the settings that can be changed at run time: value and origin."""
         return self._parts.settings.show()
 
-    async def change_settings(self, changes: Mapping[str, Any]) -> dict[str, Any]:
+    async def change_settings(self, changes: Mapping[str, Any]) -> dict[str, SettingValue]:
         """Change settings durably, all or none; return as `settings`.
 
         Raises:
@@ -661,7 +670,7 @@ class Node:
         """
         return await asyncio.wrap_future(self._parts.publisher.maintain())
 
-    async def snapshot(self, position: int | None, at_least: int, timeout: float) -> dict[str, Any]:
+    async def snapshot(self, position: int | None, at_least: int, timeout: float) -> SnapshotAnswer:
         """Return the table versions of the local replica at one position.
 
         Raises:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 from sparktxlog.catchup.comparison import Comparison
 from sparktxlog.catchup.planner import first_plan
 from sparktxlog.codec.reports import ReportReceiver
 from sparktxlog.config import NodeConfig
+from sparktxlog.model.answers import ReportAnswer, StatusAnswer
 from sparktxlog.model.copying import Decision, Transfer
 from sparktxlog.model.report import Recount, WorkerReport
 from sparktxlog.protocol.master import Master
@@ -112,7 +112,7 @@ class Parts:
 
     # -- reports -----------------------------------------------------------------------------------
 
-    def take_report(self, report: WorkerReport) -> dict[str, Any]:
+    def take_report(self, report: WorkerReport) -> ReportAnswer:
         """Judge a report of this site's worker and pass it on to the peers."""
         self.planning.learn_replay(report.pace)
         answer = self._judge(report, self.clock.now())
@@ -146,7 +146,7 @@ class Parts:
         for report, heard_at in self.replicas.overtaken():
             self._judge(report, heard_at)
 
-    def take_recount(self, recount: Recount) -> tuple[dict[str, Any], list[Write]]:
+    def take_recount(self, recount: Recount) -> tuple[ReportAnswer, list[Write]]:
         """Take in what a full scan found; return what becomes of the replica, and what to keep."""
         writes = self.replicas.take_recount(recount)
         state = self.replicas.own(recount.worker_id)
@@ -166,7 +166,7 @@ class Parts:
         self.publisher.note_transfer(transfer)
         return AsideWrite(writes=writes)
 
-    def _judge(self, report: WorkerReport, heard_at: int) -> dict[str, Any]:
+    def _judge(self, report: WorkerReport, heard_at: int) -> ReportAnswer:
         comparison, changed, writes = self.replicas.accept(report, heard_at)
         report = self.replicas.state(report.worker_id).report
         writes = [*writes, *self.holders.note(report, comparison.verdict)]
@@ -184,17 +184,17 @@ class Parts:
             self.receipts.replicas_moved()
         return answer
 
-    def _answer(self, report: WorkerReport, comparison: Comparison) -> dict[str, Any]:
+    def _answer(self, report: WorkerReport, comparison: Comparison) -> ReportAnswer:
         """Return what is to become of a replica; for one of this site, what its worker is told."""
         if report.node_id != self.config.node_id:
             return _answer_of(comparison)
-        answer: dict[str, Any] = dict(self.planning.answer(report, comparison))
+        answer = self.planning.answer(report, comparison)
         if comparison.contest is not None:
             answer["contested"] = True
             answer["recount"] = self.replicas.recount_due(report.worker_id)
         return answer
 
-    def _note(self, report: WorkerReport, answer: Mapping[str, Any]) -> None:
+    def _note(self, report: WorkerReport, answer: ReportAnswer) -> None:
         self.publisher.note((report, answer["verdict"], answer["plan"], answer["reason"]))
 
     # -- forgetting --------------------------------------------------------------------------------
@@ -247,13 +247,13 @@ class Parts:
 
     # -- status ------------------------------------------------------------------------------------
 
-    def status(self, *, tables: bool = False) -> dict[str, Any]:
+    def status(self, *, tables: bool = False) -> StatusAnswer:
         """Return the master's view for `/v1/status`; with all replicas' tables if asked for."""
         status, now = self.master.status(), self.clock.now()
         halted = status.halted
         if self.cycle.halted is not None and not halted:
             halted = self.cycle.halted.text
-        return {
+        shown = {
             "node_id": status.node_id,
             "paused": self.settings.paused,
             "warnings": [
@@ -316,6 +316,7 @@ class Parts:
             "task_failures": self.supervisor.total,
             "wall": wall_us(),
         }  # fmt: skip
+        return cast(StatusAnswer, shown)  # tests/service/test_answers.py holds both together
 
     def _versions(self) -> dict[str, Any]:
         """Return the wire version in force, what this node speaks, and who keeps it back (P31)."""
@@ -402,7 +403,7 @@ class Parts:
         return asyncio.get_running_loop().run_in_executor(self.readers, work, *args)
 
 
-def _answer_of(comparison: Comparison) -> dict[str, str]:
+def _answer_of(comparison: Comparison) -> ReportAnswer:
     return {
         "verdict": comparison.verdict.value,
         "plan": first_plan(comparison).value,

@@ -14,6 +14,7 @@ import structlog
 
 from sparktxlog.config import SETTINGS, NodeConfig, Setting
 from sparktxlog.errors import InvalidRequestError
+from sparktxlog.model.answers import SettingValue
 from sparktxlog.storage.interfaces import PutValue, Write
 
 _log = structlog.get_logger("sparktxlog.settings")
@@ -96,7 +97,7 @@ class RunTimeSettings:
         """Whether the node takes no transactions."""
         return bool(self.value("paused"))
 
-    def show(self) -> dict[str, dict[str, Any]]:
+    def show(self) -> dict[str, SettingValue]:
         """Return name → value and origin: default, where it was configured, or set at run time."""
         return {
             key: {"value": self.value(key), "origin": self._origin(key)} for key in RUN_TIME_KEYS
@@ -109,7 +110,7 @@ class RunTimeSettings:
 
     async def change(
         self, changes: Mapping[str, Any], write: Callable[[Sequence[Write]], Awaitable[None]]
-    ) -> dict[str, dict[str, Any]]:
+    ) -> dict[str, SettingValue]:
         """Set values, all or none; they are in force once they are durable.  Return as `show`.
 
         Args:

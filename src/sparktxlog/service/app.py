@@ -1,98 +1,165 @@
-"""The node's application: client and peer routes, health and metrics on one listener."""
+"""The node's application: every declared route with its handler, on one listener."""
 
 from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping
 
-import msgspec
 import structlog
-from starlette.applications import Starlette
+from fastapi import FastAPI
+from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from sparktxlog import __version__
 from sparktxlog.errors import InvalidRequestError, NotFoundError, TxLogError
-from sparktxlog.runtime.parts import Parts
 from sparktxlog.runtime.running import RunningNode
 from sparktxlog.runtime.worker_token import make_worker_token, worker_token_file
-from sparktxlog.service.access import guarded_routes
 from sparktxlog.service.auth import Tokens
-from sparktxlog.service.client import client_routes
-from sparktxlog.service.openapi import document_routes
+from sparktxlog.service.bodies import Bodies
+from sparktxlog.service.endpoints import (
+    ClientDoor,
+    Door,
+    Endpoint,
+    Handler,
+    LeaseDoor,
+    endpoint,
+    problem_response,
+)
+from sparktxlog.service.members import MemberRoutes
+from sparktxlog.service.openapi import document_bytes, document_page
 from sparktxlog.service.pages import PageGuard
-from sparktxlog.service.peer import PeerRoutes
-from sparktxlog.service.problems import problem_response
-from sparktxlog.service.replica import replica_routes
+from sparktxlog.service.peer import PeerDoor, PeerRoutes
+from sparktxlog.service.questions import QuestionRoutes
+from sparktxlog.service.replica import ReplicaRoutes
+from sparktxlog.service.routes import PLAIN, ROUTES, Role
+from sparktxlog.service.submits import SubmitRoutes
 
 _REQUEST_ID = b"x-request-id"
 _GOOD_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 
 
-def build_app(running: RunningNode, extra: Sequence[BaseRoute] = ()) -> Starlette:
-    """Return the application of a started node; `extra` routes come first.
+class _RawRoute(APIRoute):
+    """A route whose endpoint takes the request as it is: `endpoints` decodes and checks."""
 
-    Every route stands behind the check of its role (`access`), those of `extra` too.
-    """
-    config = running.node.config
-    # Where clients show nothing, workers cannot be told from them.
-    worker = None if config.client_token is None else make_worker_token(config.data_dir)
-    routes: list[BaseRoute] = [
-        *extra,
-        *_peer_routes(running),
-        *([] if running.node.config.is_witness else replica_routes(running.parts.donor)),
-        *client_routes(running.node),
-        *_health_routes(running),
-        *document_routes(),
-    ]
-    return Starlette(
-        routes=guarded_routes(
-            routes,
-            Tokens(
-                config.client_token, config.admin_token, worker, worker_token_file(config.data_dir)
-            ),
-            PageGuard(config),
-        ),
+    def get_route_handler(self) -> Endpoint:  # type: ignore[override]  # it is a coroutine
+        """Return the endpoint."""
+        if self.methods == {"GET"}:
+            self.methods = {"GET", "HEAD"}
+        return self.endpoint
+
+
+def build_app(running: RunningNode) -> FastAPI:
+    """Return the application of a started node."""
+    app = FastAPI(
+        title="sparktxlog",
+        version=__version__,
+        openapi_url=None,  # `openapi` serves it, beside a page that works offline
+        docs_url=None,
+        redoc_url=None,
         middleware=[Middleware(RequestIds)],
         exception_handlers={HTTPException: _http_error},
     )
-
-
-def _peer_routes(running: RunningNode) -> list[Route]:
+    app.router.route_class = _RawRoute
     config = running.node.config
-    return PeerRoutes(
-        running.peering, running.node.payloads, running.parts.donor, config.body_limit
-    ).routes()
+    bodies = Bodies(config.body_limit)
+    doors, handlers = _doors(running, bodies), _handlers(running, bodies)
+    for route in sorted(ROUTES, key=lambda route: not route.hot):
+        if not config.is_witness or route.at_witness:
+            handler = handlers[route.name]
+        elif route.role is Role.LEASE:
+            continue
+        else:
+            handler = _refusal_of_a_witness(config.node_id)
+        app.add_api_route(
+            route.path, endpoint(route, handler, doors[route.role]), methods=[route.method],
+            name=route.name, response_model=None,
+        )  # fmt: skip
+    return app
 
 
-def _health_routes(running: RunningNode) -> list[Route]:
-    parts: Parts = running.parts
+def _doors(running: RunningNode, bodies: Bodies) -> Mapping[Role, Door]:
+    """Return how the callers of each role come in."""
+    config = running.node.config
+    # Where clients show nothing, workers cannot be told from them.
+    worker = None if config.client_token is None else make_worker_token(config.data_dir)
+    tokens = Tokens(
+        config.client_token, config.admin_token, worker, worker_token_file(config.data_dir)
+    )
+    return {
+        **dict.fromkeys(Role, ClientDoor(tokens, PageGuard(config), bodies)),
+        Role.PEER: PeerDoor(running.peering, config.body_limit),
+        Role.LEASE: LeaseDoor(running.parts.donor, Bodies(config.body_limit)),
+    }
 
-    async def live(request: Request) -> Response:
-        return Response("ok\n", media_type="text/plain")
 
-    async def ready(request: Request) -> Response:
-        checks = running.node.ready()
+def _handlers(running: RunningNode, bodies: Bodies) -> Mapping[str, Handler]:
+    """Return the handler of each route, by its name."""
+    node, donor = running.node, running.parts.donor
+    questions = QuestionRoutes(node)
+    owners = (
+        SubmitRoutes(node, bodies),
+        questions,
+        MemberRoutes(node),
+        PeerRoutes(running.peering, node.payloads, donor),
+        ReplicaRoutes(donor),
+        _Health(running),
+    )
+    handlers = {
+        name: getattr(owner, name)
+        for owner in owners
+        for name in dir(owner)
+        if not name.startswith("_")
+    }
+    return {**handlers, **questions.direct()}
+
+
+def _refusal_of_a_witness(witness: str) -> Handler:
+    """Return what answers at a witness where masters have something."""
+
+    def refuse(request: Request) -> Response:
+        path = request.url.path[:200]
+        raise NotFoundError(
+            f"node {witness!r} is a witness, it votes only: there is nothing at {path}",
+            hint="Ask a master; `sparktxlog peer list` names them.",
+            path=path,
+            witness=witness,
+        )
+
+    return refuse
+
+
+class _Health:
+    """Whether the node lives and takes part, its metrics, and the description of its interface."""
+
+    def __init__(self, running: RunningNode) -> None:
+        self._running = running
+        self._document, self._page = document_bytes(), document_page()
+
+    def livez(self) -> bytes:
+        return b"ok\n"
+
+    def readyz(self, request: Request) -> Response:
+        checks = self._running.node.ready()
         good = all(check[1] for check in checks)
         lines = ["ok" if good else "not ready"]
         if "verbose" in request.query_params or not good:
             lines += [f"[{'+' if ok else '-'}] {name}: {text}" for name, ok, text in checks]
-        return Response(
-            "\n".join(lines) + "\n", status_code=200 if good else 503, media_type="text/plain"
-        )
+        return Response("\n".join(lines) + "\n", 200 if good else 503, media_type=PLAIN)
 
-    async def metrics(request: Request) -> Response:
-        return Response(parts.metrics.text(), media_type="text/plain; version=0.0.4")
+    def metrics(self) -> bytes:
+        text = self._running.parts.metrics.text()
+        return text if isinstance(text, bytes) else text.encode()
 
-    return [
-        Route("/livez", live),
-        Route("/readyz", ready),
-        Route("/metrics", metrics),
-    ]
+    def openapi(self) -> bytes:
+        return self._document
+
+    def docs(self) -> bytes:
+        return self._page
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
@@ -103,12 +170,9 @@ async def _http_error(request: Request, error: Exception) -> Response:
         failure: TxLogError = NotFoundError(f"there is nothing at {path}", path=path)
     else:
         failure = InvalidRequestError(f"{request.method} {path}: {error.detail}", path=path)
-    document = failure.to_problem() | {"status": error.status_code}
-    response = problem_response(failure)
-    return Response(
-        msgspec.json.encode(document), error.status_code, dict(error.headers or {}),
-        response.media_type,
-    )  # fmt: skip
+    response = problem_response(failure, error.status_code)
+    response.headers.update(error.headers or {})
+    return response
 
 
 class RequestIds:

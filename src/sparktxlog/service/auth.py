@@ -1,4 +1,4 @@
-"""The tokens of clients and operators, compared in constant time; `access` says who needs which."""
+"""The tokens of clients and operators, compared in constant time; `routes` says who needs which."""
 
 from __future__ import annotations
 
@@ -108,17 +108,6 @@ class Tokens:
                 else "the token is not that of a worker of this node",
                 hint=f"A worker of this node reads it in {self._worker_file}.",
             )
-
-    def refuse(self, request: Request) -> None:
-        """Refuse a request that nobody may make, whatever it shows.
-
-        Raises:
-            ForbiddenError: Always; nothing happened (definite).
-        """
-        raise ForbiddenError(
-            f"nobody may call {request.method} {request.url.path[:200]}: it has no role",
-            hint="A defect of this release: the route is missing in service/access.py.",
-        )
 
 
 def _equal(shown: bytes, token: bytes | None) -> bool:

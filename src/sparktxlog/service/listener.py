@@ -23,7 +23,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from sparktxlog.errors import BusyError, HeadTooLongError, SlowRequestError, TxLogError
-from sparktxlog.service.problems import problem_response
+from sparktxlog.service.endpoints import problem_response
 
 _log = structlog.get_logger("sparktxlog.service")
 

@@ -1,4 +1,4 @@
-"""Routes below `/replica/v1`: what the holder of a lease reads of this node's replica.
+"""What the holder of a lease reads of this node's replica.
 
 The token of the lease is the only key: it opens the files that were pinned for it, by the names
 that the grant lists, and nothing else.  Reading, hashing and compressing happen in threads; large
@@ -7,98 +7,61 @@ bodies are handed to the connection in slices, so that rounds of the protocol go
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 
-import msgspec
-from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from sparktxlog.errors import InvalidRequestError, OversizeError
-from sparktxlog.model.copying import CHUNK_CODEC_HEADER, CHUNK_DIGEST_HEADER
+from sparktxlog.errors import InvalidRequestError
+from sparktxlog.model.copying import CHUNK_CODEC_HEADER, CHUNK_DIGEST_HEADER, Grant
 from sparktxlog.runtime.donors.donor import Donor
-from sparktxlog.service.auth import bearer_token
-from sparktxlog.service.problems import guarded, json_response
+from sparktxlog.service.routes import BINARY, DigestAnswer, DigestRequest
 
 #: Files whose digests are asked for at once.
 MAX_DIGESTS = 1_000
-_MAX_BODY_BYTES = 4 << 20
 _SLICE_BYTES = 1 << 20
-_BINARY = "application/octet-stream"
 
 
-class _DigestRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """Files as (table, path)."""
-
-    files: list[tuple[str, str]]
-
-
-_digest_decoder = msgspec.json.Decoder(_DigestRequest)
-
-
-def replica_routes(donor: Donor) -> list[Route]:
-    """Return the routes of a donor."""
-    api = _ReplicaApi(donor)
-    lease = "/replica/v1/leases/{lease}"
-    return [
-        Route(lease, guarded(api.lease), methods=["GET"]),
-        Route(lease, guarded(api.release), methods=["DELETE"]),
-        Route(f"{lease}/renew", guarded(api.renew), methods=["POST"]),
-        Route(f"{lease}/chunks", guarded(api.chunk), methods=["GET"]),
-        Route(f"{lease}/digests", guarded(api.digests), methods=["POST"]),
-    ]
-
-
-class _ReplicaApi:
-    """One method per route."""
+class ReplicaRoutes:
+    """One method per route; the lease was checked before."""
 
     def __init__(self, donor: Donor) -> None:
         self._donor = donor
 
-    async def lease(self, request: Request) -> Response:
-        return json_response(self._donor.lease(*_credentials(request)))
+    def lease(self, lease: str, token: str) -> Grant:
+        """Return what the lease pins."""
+        return self._donor.lease(lease, token)
 
-    async def renew(self, request: Request) -> Response:
-        self._donor.lease(*_credentials(request))
-        return Response(status_code=204)
+    def renew(self, lease: str) -> None:
+        """Keep the lease: each request does."""
 
-    async def release(self, request: Request) -> Response:
-        self._donor.release(*_credentials(request))
-        return Response(status_code=204)
+    def release(self, lease: str, token: str) -> None:
+        """End the lease."""
+        self._donor.release(lease, token)
 
-    async def chunk(self, request: Request) -> Response:
-        lease_id, token = _credentials(request)
-        self._donor.lease(lease_id, token)  # strangers learn nothing of what is well-formed
-        table, path = _text(request, "table"), _text(request, "path")
-        offset, length = _whole(request, "offset"), _whole(request, "length")
-        turn = await self._donor.turn(lease_id, token)
+    async def chunk(
+        self, lease: str, token: str, table: str, path: str, offset: int, length: int
+    ) -> Response:
+        """Return a piece of a pinned file, in its turn."""
+        turn = await self._donor.turn(lease, token)
         try:
-            chunk = await self._donor.chunk(lease_id, token, table, path, offset, length)
+            chunk = await self._donor.chunk(lease, token, table, path, offset, length)
         except BaseException:
             turn.end()
             raise
         headers = {CHUNK_DIGEST_HEADER: chunk.digest, CHUNK_CODEC_HEADER: chunk.codec}
         return _SlicedResponse(chunk.data, headers=headers, sent=turn.end)
 
-    async def digests(self, request: Request) -> Response:
-        lease_id, token = _credentials(request)
-        self._donor.lease(lease_id, token)
-        try:
-            wanted = _digest_decoder.decode(await _body(request))
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    async def digests(self, lease: str, token: str, body: DigestRequest) -> DigestAnswer:
+        """Return the digests of pinned files."""
+        if len(body.files) > MAX_DIGESTS:
             raise InvalidRequestError(
-                f"the body cannot be read: {error}", hint='Send {"files": [[table, path], …]}.'
-            ) from error
-        if len(wanted.files) > MAX_DIGESTS:
-            raise InvalidRequestError(
-                f"files has {len(wanted.files):,} entries, {MAX_DIGESTS:,} are allowed",
+                f"files has {len(body.files):,} entries, {MAX_DIGESTS:,} are allowed",
                 hint="Ask several times.",
                 field="files",
-                value=len(wanted.files),
+                value=len(body.files),
             )
-        return json_response({"digests": await self._donor.digests(lease_id, token, wanted.files)})
+        return {"digests": await self._donor.digests(lease, token, body.files)}
 
 
 class _SlicedResponse(Response):
@@ -111,7 +74,7 @@ class _SlicedResponse(Response):
     def __init__(
         self, body: memoryview, *, headers: dict[str, str], sent: Callable[[], None]
     ) -> None:
-        super().__init__(body, headers=headers, media_type=_BINARY)
+        super().__init__(body, headers=headers, media_type=BINARY)
         self._sent = sent
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -131,36 +94,3 @@ class _SlicedResponse(Response):
             await send({"type": "http.response.body", "body": b""})
         finally:
             self._sent()
-
-
-def _credentials(request: Request) -> tuple[str, str]:
-    return request.path_params["lease"], bearer_token(request).decode("latin-1")
-
-
-def _text(request: Request, name: str) -> str:
-    text = request.query_params.get(name)
-    if not text:
-        raise InvalidRequestError(f"{name} is missing in the query", field=name, value=text)
-    return text
-
-
-def _whole(request: Request, name: str) -> int:
-    text = request.query_params.get(name)
-    if text is None or not re.fullmatch(r"[0-9]{1,18}", text):
-        shown = None if text is None else text[:40]
-        raise InvalidRequestError(
-            f"{name} is {shown!r}, a whole number of bytes is wanted", field=name, value=shown
-        )
-    return int(text)
-
-
-async def _body(request: Request) -> bytes:
-    chunks, size = [], 0
-    async for chunk in request.stream():
-        size += len(chunk)
-        if size > _MAX_BODY_BYTES:
-            raise OversizeError(
-                f"the body is larger than {_MAX_BODY_BYTES:,} bytes", limit_bytes=_MAX_BODY_BYTES
-            )
-        chunks.append(chunk)
-    return b"".join(chunks)

@@ -64,15 +64,6 @@ def test_the_admin_token_is_good_for_both_and_the_client_token_for_one() -> None
     assert caught.value.fields == {"setting": "admin-token"}
 
 
-def test_nobody_passes_where_nobody_may() -> None:
-    scope = {
-        "type": "http", "method": "GET", "path": "/x", "query_string": b"", "server": ("a", 80),
-        "headers": [(b"authorization", b"Bearer a1")],
-    }  # fmt: skip
-    with pytest.raises(ForbiddenError, match="nobody may call GET /x"):
-        Tokens("c2", "a1").refuse(Request(scope))
-
-
 def test_a_client_does_not_speak_for_a_worker() -> None:
     tokens = Tokens("c2", "a1", "w3", Path("/data/a/worker.token"))
     for shown in (b"w3", b"a1"):

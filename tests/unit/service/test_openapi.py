@@ -2,33 +2,62 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import uuid
-from types import SimpleNamespace
+from collections.abc import Iterator
 
 import msgspec
+from tests.architecture.source_tree import package_modules
 
 from sparktxlog.codec.requests import decode_request, prepare
 from sparktxlog.codec.runs import RunLimits
 from sparktxlog.model.receipt import Receipt
-from sparktxlog.service.client import client_routes
 from sparktxlog.service.openapi import TRANSACTION_EXAMPLE, client_document
+from sparktxlog.service.routes import ROUTES
 
 
-def test_every_route_is_described_and_no_other() -> None:
-    node = SimpleNamespace(
-        config=SimpleNamespace(
-            run_limit_transactions=1, run_limit_bytes=1, body_limit=1, is_witness=False
-        )
-    )
-    routes = {
-        (route.path, method.lower())
-        for route in client_routes(node)  # type: ignore[arg-type]
-        for method in route.methods or ()
-        if method != "HEAD" and route.path.startswith("/v1/")
-    }
+def test_every_route_of_clients_is_described_and_no_other() -> None:
     paths = client_document()["paths"]
-    assert {(path, method) for path, item in paths.items() for method in item} == routes
+    assert {(path, method) for path, item in paths.items() for method in item} == {
+        (route.path, route.method.lower()) for route in ROUTES if route.path.startswith("/v1/")
+    }
+
+
+def test_every_answer_of_clients_has_a_schema() -> None:
+    for path, item in client_document()["paths"].items():
+        for operation in item.values():
+            answer = operation["responses"].get("200", {"content": None})
+            assert answer.get("content", {}) != {}, path
+    status = client_document()["components"]["schemas"]["StatusAnswer"]
+    assert {"position", "peers", "replicas", "waiting_for"} <= set(status["required"])
+
+
+def _paths_of_callers() -> Iterator[tuple[str, str]]:
+    """Yield (module, path) of every path below /v1 that a caller of nodes spells out."""
+    for module in package_modules():
+        if module.room not in ("service", "errors"):
+            for node in ast.walk(module.tree):
+                text = ""
+                if isinstance(node, ast.JoinedStr):
+                    parts = (n.value if isinstance(n, ast.Constant) else "x" for n in node.values)
+                    text = "".join(map(str, parts))
+                elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                    text = node.value
+                if re.fullmatch(r"/v1/[^ ]*", text):
+                    yield module.name, text.partition("?")[0]
+
+
+def test_callers_use_declared_paths() -> None:
+    patterns = [re.sub(r"{\w+}", "[^/]+", route.path) for route in ROUTES if route.is_public]
+    found = set(_paths_of_callers())
+    assert len(found) > 20
+    unknown = {
+        (module, path)
+        for module, path in found
+        if not any(re.fullmatch(one, path) or one.startswith(path) for one in patterns)
+    }
+    assert unknown == set()
 
 
 def test_parameters_of_paths_are_described() -> None:
@@ -55,7 +84,7 @@ def test_references_lead_somewhere() -> None:
     text = msgspec.json.encode(document).decode()
     schemas = document["components"]["schemas"]
     names = set(re.findall(r"#/components/schemas/(\w+)", text))
-    assert {"TransactionRequest", "Receipt", "Problem", "Segment", "WorkerReport"} <= names
+    assert {"TransactionRequest", "Receipt", "ProblemDocument", "Segment", "WorkerReport"} <= names
     assert names <= set(schemas)
 
 

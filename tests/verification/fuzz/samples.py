@@ -21,8 +21,8 @@ from sparktxlog.model.copying import Transfer
 from sparktxlog.model.report import Recount, WorkerReport
 from sparktxlog.protocol.words.balloting import EpochMessage
 from sparktxlog.protocol.words.messages import Announcement, Post, RunHeader, Tail
-from sparktxlog.service.access import _ROLES
 from sparktxlog.service.openapi import TRANSACTION_EXAMPLE
+from sparktxlog.service.routes import ROUTES
 
 JSON, ARROW = "application/json", "application/vnd.apache.arrow.stream"
 RUN, MSGPACK = "application/vnd.sparktxlog.run", "application/msgpack"
@@ -182,7 +182,7 @@ def samples(draw: Random, lineage: str) -> dict[str, Sample]:
             ("table", "t"), ("path", "a"), ("offset", "0"), ("length", "10")),
     }  # fmt: skip
     found = {}
-    for route in _ROLES:
+    for route in (declared.key for declared in ROUTES):
         method, path = route.split(" ")
         for name, text in _PARTS.items():
             path = path.replace(name, text)

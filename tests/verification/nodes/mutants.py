@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from sparktxlog.model.answers import EpochView
 from sparktxlog.runtime import wiring
 from sparktxlog.runtime.commit.executor import AsideWrite, Executor
 from sparktxlog.runtime.membership.epochs import Edit, Epochs
@@ -41,7 +42,7 @@ def _careless() -> None:
     mutated.open_journal = opened
 
 
-async def _obliged(self: Epochs, edit: Edit, timeout: float) -> dict[str, Any]:
+async def _obliged(self: Epochs, edit: Edit, timeout: float) -> EpochView:
     """Answer that places are changed without having them decided."""
     edit(self._master.view.roster)
     return self.view()

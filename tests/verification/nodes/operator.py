@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tests.verification.nodes.clients import LostError
 
 from sparktxlog.errors import TxLogError
+from sparktxlog.model.answers import EpochView
 from sparktxlog.protocol.words.view import Seat
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ class Operator:
         self,
         node: SimulatedNode,
         what: str,
-        question: Callable[[Node], Coroutine[Any, Any, dict[str, Any]]],
+        question: Callable[[Node], Coroutine[Any, Any, EpochView]],
     ) -> int:
         """Return the epoch that has the change, 0 = none that the operator is told of."""
         checks = self._world.checks

@@ -9,10 +9,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import structlog
 
+from sparktxlog.model.answers import DamagedFile, OperatorWarning, UndeliveredRun
 from sparktxlog.protocol.words.messages import Announcement, RunHeader
 
 _log = structlog.get_logger("sparktxlog.damage")
@@ -84,7 +84,7 @@ class Damage:
         """Note that a file of this node is whole."""
         self._files.pop(path, None)
 
-    def runs(self) -> list[dict[str, Any]]:
+    def runs(self) -> list[UndeliveredRun]:
         """Return the runs that cannot be delivered, as `status` shows them."""
         now = self._clock()
         for digest, run in list(self._runs.items()):
@@ -103,7 +103,7 @@ class Damage:
             if run.times >= _ALARMING
         ]
 
-    def files(self) -> list[dict[str, str]]:
+    def files(self) -> list[DamagedFile]:
         """Return the own files that are damaged, as `status` shows them."""
         now = self._clock()
         for path, (at, _) in list(self._files.items()):
@@ -111,9 +111,9 @@ class Damage:
                 del self._files[path]
         return [{"path": path, "reason": reason} for path, (_, reason) in self._files.items()]
 
-    def warnings(self) -> list[dict[str, str]]:
+    def warnings(self) -> list[OperatorWarning]:
         """Return what an operator should do, each with a code and a sentence."""
-        found = [
+        found: list[OperatorWarning] = [
             {
                 "code": "undelivered-run",
                 "text": f"a run of {run['origin']} cannot be delivered, and nothing after it is "

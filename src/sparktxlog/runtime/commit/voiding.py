@@ -11,6 +11,7 @@ import structlog
 
 from sparktxlog.codec.payload import read_manifest, verify_payload, voided_run
 from sparktxlog.errors import LocalProtocolError, ManifestMismatchError, NotFoundError, TxLogError
+from sparktxlog.model.answers import RunWithoutEffect, VoidAnswer
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import StagedFile
 from sparktxlog.protocol.master import Master
@@ -60,7 +61,7 @@ class Voiding:
         #: Digest of a run → its staged files.
         self._files: dict[bytes, list[StagedFile]] = {}
 
-    async def void(self, name: str, without: Iterable[str], timeout: float) -> dict[str, Any]:
+    async def void(self, name: str, without: Iterable[str], timeout: float) -> VoidAnswer:
         """Let a run that waits take no effect; return the view that has it so.
 
         Args:
@@ -79,8 +80,13 @@ class Voiding:
         given_up = tuple(NodeId(node) for node in without)
         voided = replace(voided_run(header, read_manifest(payload)), without=given_up)
         view = await self._epochs.void(voided, timeout)
-        run = {"digest": header.digest.hex(), "origin": header.origin, "seq": header.seq}
-        return view | {"voided": run | {"transactions": header.n}}
+        voided_now: RunWithoutEffect = {
+            "digest": header.digest.hex(),
+            "origin": header.origin,
+            "seq": header.seq,
+            "transactions": header.n,
+        }
+        return {**view, "voided": voided_now}
 
     def _find(self, name: str) -> RunHeader:
         found = [

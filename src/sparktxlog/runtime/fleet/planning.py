@@ -36,6 +36,7 @@ from sparktxlog.catchup.planner import (
     wants_sizes,
 )
 from sparktxlog.errors import NotFoundError, TxLogError
+from sparktxlog.model.answers import ReportAnswer
 from sparktxlog.model.copying import CatchUpKind, Decision, Transfer
 from sparktxlog.model.report import ReplayCost, ReplicaVerdict, WorkerReport
 from sparktxlog.runtime.donors.donor_sizes import DonorLink, DonorSizes
@@ -133,7 +134,7 @@ class Planning:
 
     # -- reports -----------------------------------------------------------------------------------
 
-    def answer(self, report: WorkerReport, comparison: Comparison) -> dict[str, str]:
+    def answer(self, report: WorkerReport, comparison: Comparison) -> ReportAnswer:
         """Return what a worker of this site is told after its report, without waiting.
 
         A plan that needs weighing is asked for in the background; until it is there the worker

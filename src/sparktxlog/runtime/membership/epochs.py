@@ -10,12 +10,18 @@ import asyncio
 import itertools
 import uuid
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import structlog
 
 from sparktxlog.config import NodeConfig
 from sparktxlog.errors import CommitStateUnknownError, InvalidRequestError, LocalProtocolError
+from sparktxlog.model.answers import (
+    EpochView,
+    ForceAnswer,
+    OperatorWarning,
+    Reachability,
+    UnseenTransactions,
+)
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.words.actions import TellChange, TellPhase
@@ -136,7 +142,7 @@ class Epochs:
 
     # -- what operators ask ------------------------------------------------------------------------
 
-    async def change(self, edit: Edit, timeout: float) -> dict[str, Any]:
+    async def change(self, edit: Edit, timeout: float) -> EpochView:
         """Propose another roster and return the view that has it.
 
         Raises:
@@ -147,7 +153,7 @@ class Epochs:
         ticket = next(self._tickets)
         return await self._ask(ticket, ChangeRequested(ticket=ticket, roster=roster), timeout)
 
-    async def set_quorum(self, rule: str, timeout: float) -> dict[str, Any]:
+    async def set_quorum(self, rule: str, timeout: float) -> EpochView:
         """Propose another acquisition quorum and return the view that has it; errors as `change`.
 
         Args:
@@ -158,7 +164,7 @@ class Epochs:
         event = ChangeRequested(ticket=ticket, roster=roster, quorum_rule=rule)
         return await self._ask(ticket, event, timeout)
 
-    async def void(self, voided: Voided, timeout: float) -> dict[str, Any]:
+    async def void(self, voided: Voided, timeout: float) -> EpochView:
         """Propose that a run takes no effect (P32) and return the view; errors as `change`."""
         ticket, roster = next(self._tickets), self._master.view.roster
         event = ChangeRequested(ticket=ticket, roster=roster, void=voided)
@@ -166,7 +172,7 @@ class Epochs:
 
     async def force(
         self, confirmation: str, timeout: float, *, though_linked: bool = False
-    ) -> dict[str, Any]:
+    ) -> ForceAnswer:
         """Let this node go on alone (P23); return the view, and what may be lost.
 
         Args:
@@ -198,7 +204,7 @@ class Epochs:
         lineage = f"{self._cluster}-{uuid.uuid4().hex[:12]}"
         event = ForceRequested(ticket=ticket, lineage=lineage)
         view = await self._ask(ticket, event, timeout)
-        return view | {"may_be_lost": self._losses.of(shown, self._now())}
+        return {**view, "may_be_lost": self._losses.of(shown, self._now())}
 
     def force_text(self) -> str:
         """Return what an operator types to confirm `force`."""
@@ -217,7 +223,7 @@ class Epochs:
         """Return the linked nodes whose votes and promises count."""
         return [node for node in self._links_up() if not self._is_joiner(node)]
 
-    async def _ask(self, ticket: int, event: Event, timeout: float) -> dict[str, Any]:
+    async def _ask(self, ticket: int, event: Event, timeout: float) -> EpochView:
         halted = self._halted()
         if halted:  # the core is not asked any more
             raise LocalProtocolError(
@@ -243,16 +249,16 @@ class Epochs:
             )
         return self.view()
 
-    def losses(self) -> list[dict[str, Any]]:
+    def losses(self) -> list[UnseenTransactions]:
         """Return per other member what it showed last, and what of it `force` would leave."""
         return self._losses.of(self._losses.shown(), self._now())
 
     # -- what is shown -----------------------------------------------------------------------------
 
-    def warnings(self) -> list[dict[str, str]]:
+    def warnings(self) -> list[OperatorWarning]:
         """Return what an operator should change, each with a code and a sentence."""
         view = self._master.view
-        found = []
+        found: list[OperatorWarning] = []
         voters = [seat.node_id for seat in view.roster if seat.weight]
         if len(view.roster) > 1 and len(voters) == 1:
             others = ", ".join(seat.node_id for seat in view.roster if not seat.weight)
@@ -296,7 +302,7 @@ class Epochs:
         text = f"{phase.value} in epoch {view.epoch}"
         return takes_part, f"{text}: {reason}" if reason else text
 
-    def view(self) -> dict[str, Any]:
+    def view(self) -> EpochView:
         """Return the current view for people."""
         status, view = self._master.status(), self._master.view
         return {
@@ -331,7 +337,7 @@ class Epochs:
         """Return the nodes this one is linked to, for its peers' matrices."""
         return tuple(sorted(self._links_up()))
 
-    def reachability(self) -> dict[str, Any]:
+    def reachability(self) -> Reachability:
         """Return who is linked to whom, as far as known here, and where that differs.
 
         `addresses` says the same of each address of nodes that have several: which observer's

@@ -9,11 +9,11 @@ that is being evicted are everyday things.  What was taken already is never refu
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import structlog
 
 from sparktxlog.errors import NoQuorumError
+from sparktxlog.model.answers import ShownRestriction
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.receipt import LEVEL_RANK, Level
 from sparktxlog.protocol.master import Master
@@ -83,7 +83,7 @@ class Restriction:
         self._reachable = Level.ACQUIRED if held else Level.ACCEPTED
         return False
 
-    def shown(self) -> dict[str, Any] | None:
+    def shown(self) -> ShownRestriction | None:
         """Return who is waited for, since when and what is possible; None = nothing is amiss."""
         self.look()
         if self._since is None:

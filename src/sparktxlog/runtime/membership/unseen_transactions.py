@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from sparktxlog.model.answers import UnseenTransactions
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.words.balloting import MemberState
@@ -62,14 +62,14 @@ class Losses:
             found.append(Shown(node_id=member, last=last, heard_at=heard_at))
         return found
 
-    def of(self, shown: Iterable[Shown], now: int) -> list[dict[str, Any]]:
+    def of(self, shown: Iterable[Shown], now: int) -> list[UnseenTransactions]:
         """Return per member what it showed, and what of it the queue has, or would have.
 
         What a member accepted after it was heard last is not known here: it is lost too if the
         member never comes back, and returns as new transactions if it does.
         """
         held = held_when_forced(self._master.member_state(), self._master.accepted)
-        found = []
+        found: list[UnseenTransactions] = []
         for one in shown:
             here, heard = held.get(one.node_id, 0), one.heard_at
             found.append(

@@ -1,29 +1,24 @@
-"""The client side of a node, `/v1`: submit, ask, wait; and what workers need.
+"""Submits: a transaction as JSON, a run as a payload container, rows as Arrow.
 
-Handlers are plain Starlette routes: decoding is by `msgspec`, checks are in `codec`, and nothing
-is validated twice.  Bodies are cut off at their limit while they arrive (`bodies`).  Checks of
-large bodies run in a thread, so that rounds go on; waiting is a future and holds nothing up.
+Decoding is by `msgspec`, checks are in `codec`, and nothing is validated twice.  Bodies are cut off
+at their limit while they arrive (`bodies`).  Checks of large bodies run in a thread, so that rounds
+go on; waiting is a future and holds nothing up.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import os
-import re
 import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from sparktxlog.codec.assembly import as_ids, assemble_rows
 from sparktxlog.codec.requests import (
@@ -42,33 +37,20 @@ from sparktxlog.codec.validation import (
     read_rows,
     row_schema,
 )
-from sparktxlog.errors import (
-    InvalidNameError,
-    InvalidRequestError,
-    NotFoundError,
-    OversizeError,
-    PayloadStoreError,
-    StorageError,
-)
+from sparktxlog.errors import InvalidRequestError, OversizeError
 from sparktxlog.model.ids import transaction_id_from_text, transaction_id_to_text
 from sparktxlog.model.operation import ROW_KINDS, TX_COLUMN, OperationKind, RunManifest
 from sparktxlog.model.receipt import Level, Receipt
-from sparktxlog.model.report import WorkerReport
 from sparktxlog.runtime.commit.staging import verify_staged
 from sparktxlog.runtime.node import Node
 from sparktxlog.service.bodies import Bodies, check_parts, check_unfolding
-from sparktxlog.service.catchup import catch_up_handlers
-from sparktxlog.service.epochs import epoch_handlers
-from sparktxlog.service.openapi import document_routes
-from sparktxlog.service.problems import Handler, guarded, json_response
-from sparktxlog.service.queries import seconds, whole
+from sparktxlog.service.endpoints import json_response
+from sparktxlog.service.routes import AFTER, LEVEL, TIMEOUT
 
 _T = TypeVar("_T")
 #: Level, copies, and seconds to wait for them.
 _Waiting: TypeAlias = tuple[Level, int, float]
 
-#: Default wait of a submit, seconds.
-DEFAULT_TIMEOUT_S = 30.0
 #: JSON above is checked in a thread, bytes; Arrow always is.
 _THREAD_BYTES = 32 << 10
 #: Predicates above are parsed in a thread, characters.
@@ -79,84 +61,15 @@ _LARGE_BYTES = 256 << 10
 _LARGE_AT_ONCE = 2
 #: An Arrow stream of rows may be so many times as long as a run: padding, and many small batches.
 _ROWS_FACTOR = 4
-#: Bytes of a document that is no submit: settings, reports of thousands of tables.
-_DOCUMENT_BYTES = 16 << 20
-_PROBE = re.compile(r"[A-Za-z0-9-]{1,64}")
-_MAX_PROBE_BYTES = 1 << 20
-
-#: Routes of a node that votes only.
-_OF_A_WITNESS = frozenset(
-    {
-        "/v1/info", "/v1/status", "/v1/epochs", "/v1/epochs/history", "/v1/peers",
-        "/v1/peers/{id}", "/v1/peers/{id}/promote", "/v1/peers/{id}/demote",
-        "/v1/peers/{id}/replace", "/v1/quorum", "/v1/force", "/v1/void",
-    }
-)  # fmt: skip
-
-_report_decoder = msgspec.json.Decoder(WorkerReport)
 
 
-class _CopyRequest(msgspec.Struct, forbid_unknown_fields=True):
-    worker_id: str
-    forced: bool = False
-    donor: str = ""
-
-
-_copy_decoder = msgspec.json.Decoder(_CopyRequest)
-
-
-def client_routes(node: Node) -> list[Route]:
-    """Return the routes of the client API of a node; `access` checks the tokens before them."""
-    api = _ClientApi(node)
-    table: list[tuple[str, str, Handler]] = [
-        ("POST", "/v1/transactions", api.submit_transaction),
-        ("POST", "/v1/runs", api.submit_run),
-        ("GET", "/v1/info", api.info),
-        ("GET", "/v1/status", api.status),
-        ("GET", "/v1/tables", api.tables),
-        ("GET", "/v1/tables/{table}", api.table),
-        ("POST", "/v1/tables/{table}/rows", api.submit_rows),
-        ("GET", "/v1/transactions/{id}", api.find),
-        ("GET", "/v1/queue", api.queue),
-        ("GET", "/v1/published", api.published),
-        ("GET", "/v1/snapshot", api.snapshot),
-        ("GET", "/v1/probe/{name}", api.probe),
-        ("GET", "/v1/worker/segments", api.segments),
-        ("GET", "/v1/worker/tables", api.tables),
-        ("POST", "/v1/worker/reports", api.report),
-        ("POST", "/v1/worker/copies", api.order_copy),
-        *catch_up_handlers(node, api.read_document),
-        *epoch_handlers(node, api.read_document),
-    ]
-    if node.config.is_witness:
-        refuse = _of_masters(node.config.node_id)
-        table = [(m, path, act if path in _OF_A_WITNESS else refuse) for m, path, act in table]
-    routes = [Route(path, guarded(handler), methods=[method]) for method, path, handler in table]
-    return routes + document_routes()
-
-
-def _of_masters(witness: str) -> Handler:
-    """Return what answers at a witness where masters have something."""
-
-    async def refuse(request: Request) -> Response:
-        path = request.url.path[:200]
-        raise NotFoundError(
-            f"node {witness!r} is a witness, it votes only: there is nothing at {path}",
-            hint="Ask a master; `sparktxlog peer list` names them.",
-            path=path,
-            witness=witness,
-        )
-
-    return refuse
-
-
-class _ClientApi:
+class SubmitRoutes:
     """One method per route."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, bodies: Bodies) -> None:
         self._node = node
         self._ids = _Ids()
-        self._bodies = Bodies(node.config.body_limit)
+        self._bodies = bodies
         self._large_json = asyncio.Semaphore(1)
         self._large_arrow = asyncio.Semaphore(_LARGE_AT_ONCE)
         self._limits = RunLimits(
@@ -164,9 +77,8 @@ class _ClientApi:
             size_bytes=node.config.run_limit_bytes,
         )
 
-    # -- submits --------------------------------------------------------------------------------
-
     async def submit_transaction(self, request: Request) -> Response:
+        """Commit one transaction."""
         waited = await self._reach(request)
         async with self._bodies.of(request) as body, self._turn_of(self._large_json, len(body)):
             is_large = len(body) > _THREAD_BYTES
@@ -205,7 +117,7 @@ class _ClientApi:
 
         Nothing of the body is read before, so those who wait hold no memory.
         """
-        after = whole(request, "after", 0, 0, 1 << 62)
+        after = AFTER.read(request.query_params.get(AFTER.name))
         if not after:
             return 0.0
         level, copies, timeout = _waiting(request)
@@ -214,6 +126,7 @@ class _ClientApi:
         return time.monotonic() - began
 
     async def submit_run(self, request: Request) -> Response:
+        """Commit a payload container."""
         level, copies, timeout = _waiting(request, waited=await self._reach(request))
         async with (
             self._bodies.of(request) as payload,
@@ -228,6 +141,7 @@ class _ClientApi:
         return json_response(replace(receipt, rows=_rows_of(manifest)))
 
     async def submit_rows(self, request: Request) -> Response:
+        """Commit Arrow rows to one table."""
         waiting = _waiting(request, waited=await self._reach(request))
         try:
             kind = OperationKind(request.query_params.get("kind", "append"))
@@ -307,135 +221,6 @@ class _ClientApi:
         """Return what a body waits for while too many large ones are being checked."""
         return turns if size > _LARGE_BYTES else nullcontext()
 
-    async def read_document(self, request: Request) -> bytes:
-        """Return the body of a request that no submit is, one JSON document."""
-        body = await self._bodies.read(request, _DOCUMENT_BYTES)
-        check_parts(body)
-        return body
-
-    # -- questions ------------------------------------------------------------------------------
-
-    async def info(self, _: Request) -> Response:
-        return json_response(self._node.info())
-
-    async def status(self, request: Request) -> Response:
-        return json_response(self._node.status(tables=bool(whole(request, "tables", 0, 0, 1))))
-
-    async def tables(self, request: Request) -> Response:
-        await self._reach_to_ask(request)
-        position = self._node.info()["position"]
-        return json_response(
-            [
-                {**msgspec.to_builtins(definition), "position": position}
-                for _, definition in sorted(self._node.tables().items())
-            ]
-        )
-
-    async def _reach_to_ask(self, request: Request) -> None:
-        after = whole(request, "after", 0, 0, 1 << 62)
-        await self._node.reach(after, seconds(request, "timeout", DEFAULT_TIMEOUT_S))
-
-    async def table(self, request: Request) -> Response:
-        await self._reach_to_ask(request)
-        definition = known_table(self._node.tables(), request.path_params["table"])
-        position = self._node.info()["position"]
-        return json_response({**msgspec.to_builtins(definition), "position": position})
-
-    async def find(self, request: Request) -> Response:
-        transaction_id = transaction_id_from_text(request.path_params["id"])
-        receipt = await self._node.find(transaction_id)
-        if receipt is None:
-            text = transaction_id_to_text(transaction_id)
-            raise NotFoundError(
-                f"transaction {text} was never seen here",
-                hint="It may be on its way from another site; ask the node it was sent to.",
-                transaction_id=text,
-            )
-        return json_response(receipt)
-
-    async def queue(self, request: Request) -> Response:
-        return json_response(
-            self._node.queue(
-                whole(request, "after", 0, 0, 1 << 62), whole(request, "limit", 100, 1, 1000)
-            )
-        )
-
-    async def published(self, request: Request) -> Response:
-        at_least = whole(request, "at_least", 0, 0, 1 << 62)
-        position = await self._node.published(at_least, seconds(request, "timeout", 0.0))
-        return json_response({"position": position})
-
-    async def snapshot(self, request: Request) -> Response:
-        wanted = whole(request, "position", -1, -1, 1 << 62)
-        return json_response(
-            await self._node.snapshot(
-                None if wanted < 0 else wanted,
-                whole(request, "at_least", 0, 0, 1 << 62),
-                seconds(request, "timeout", 0.0),
-            )
-        )
-
-    async def probe(self, request: Request) -> Response:
-        return json_response(await asyncio.to_thread(self._probe, request.path_params["name"]))
-
-    def _probe(self, name: str) -> dict[str, Any]:
-        """Say what a file of `<payload store>/probe/` holds: does the client see this store?"""
-        if not _PROBE.fullmatch(name):
-            raise InvalidNameError(f"{name[:80]!r} cannot name a probe file", value=name[:80])
-        path = Path(self._node.payloads.path(f"probe/{name}"))
-        try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
-        except FileNotFoundError as error:
-            raise PayloadStoreError(
-                f"the node sees no file {path}",
-                hint="Node, driver and executors must see one payload store under one path; set "
-                "payload-dir to a shared directory.",
-                path=str(path),
-            ) from error
-        except OSError as error:
-            raise StorageError(f"{path}: {error.strerror}", path=str(path)) from error
-        with os.fdopen(descriptor, "rb") as source:
-            data = source.read(_MAX_PROBE_BYTES)
-        return {"size_bytes": len(data), "digest": hashlib.sha256(data).hexdigest()}
-
-    # -- workers --------------------------------------------------------------------------------
-
-    async def segments(self, request: Request) -> Response:
-        position, segments = await self._node.segments(
-            whole(request, "after", 0, 0, 1 << 62),
-            seconds(request, "wait", 0.0),
-            whole(request, "limit", 500, 1, 1000),
-        )
-        info = self._node.info()
-        return json_response(
-            {
-                "position": position,
-                "lineage": info["lineage"],
-                "epoch": info["epoch"],
-                "segments": segments,
-            }
-        )
-
-    async def report(self, request: Request) -> Response:
-        try:
-            report = _report_decoder.decode(await self.read_document(request))
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise InvalidRequestError(f"the report cannot be read: {error}") from error
-        return json_response(self._node.accept_report(report))
-
-    async def order_copy(self, request: Request) -> Response:
-        try:
-            wanted = _copy_decoder.decode(await self.read_document(request))
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise InvalidRequestError(
-                f"the request cannot be read: {error}",
-                hint='Send {"worker_id": "…", "forced": false, "donor": ""}.',
-            ) from error
-        ticket = await self._node.order_copy(
-            wanted.worker_id, forced=wanted.forced, donor=wanted.donor
-        )
-        return json_response(ticket)
-
 
 def _rows_of(manifest: RunManifest) -> int:
     return sum(block.inline.rows for block in manifest.blocks if block.inline is not None)
@@ -496,9 +281,12 @@ def _waiting(
     waited: float = 0.0,
 ) -> _Waiting:
     """Return level, copies and the rest of the timeout; the query's win over the body's."""
-    found, copies = parse_level(request.query_params.get("level") or level or "ordered")
-    default = DEFAULT_TIMEOUT_S if timeout_s is None else timeout_s
-    return found, copies, max(0.0, seconds(request, "timeout", default) - waited)
+    query = request.query_params
+    found, copies = parse_level(query.get(LEVEL.name) or level or LEVEL.default)
+    given = query.get(TIMEOUT.name)
+    if given is None and timeout_s is not None:
+        given = str(timeout_s)
+    return found, copies, max(0.0, TIMEOUT.read(given) - waited)
 
 
 class _Ids:

@@ -1,0 +1,447 @@
+"""What a node answers to people, clients and workers, field by field.
+
+The node builds these as plain dictionaries, so that JSON keeps the order of their fields; the types
+are what `/openapi.json` describes and what mypy checks at the builders.  Positions count
+transactions from 1; names that end in `_s` are seconds, in `_us` microseconds.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NotRequired, TypedDict
+
+from sparktxlog.model.copying import Transfer
+from sparktxlog.model.table import Column
+
+
+class InfoAnswer(TypedDict):
+    """Names, limits and directories of a node."""
+
+    node_id: str
+    master_url: str
+    cluster: str
+    lineage: str
+    epoch: int
+    phase: str
+    members: list[str]
+    quorum: int
+    duty: str | None
+    restricted: ShownRestriction | None
+    position: int
+    published: int
+    kept_after: int
+    payload_root: str
+    lake_root: str
+    log_root: str
+    backup_dir: str | None
+    replication_compression: bool
+    version: str
+    inline_limit: int
+    run_limit_bytes: int
+    run_limit_transactions: int
+    signature_interval: int
+    worker_heartbeat: float
+    verify_interval: float
+    worker_token_file: str
+
+
+class ShownRestriction(TypedDict):
+    """Why a node cannot order now: who is missing, since when, and which levels are possible."""
+
+    waits_for: list[str]
+    since_us: int
+    levels: list[str]
+
+
+class OperatorWarning(TypedDict):
+    """What an operator should do."""
+
+    code: str
+    text: str
+
+
+class UndeliveredRun(TypedDict):
+    """A run that cannot be delivered."""
+
+    digest: str
+    origin: str
+    seq: int | None
+    since_s: float
+    times: int
+    reason: str
+
+
+class DamagedFile(TypedDict):
+    """A file of the node's own payload store that is damaged."""
+
+    path: str
+    reason: str
+
+
+class EndOfQueue(TypedDict):
+    """A position of the queue and the chain hash there."""
+
+    position: int
+    chain_hash: str
+
+
+class Ancestor(TypedDict):
+    """A log that this one goes on from, up to an epoch."""
+
+    lineage: str
+    epoch: int
+
+
+class ListedPlace(TypedDict):
+    """A node with a place in the cluster."""
+
+    id: str
+    url: str
+    weight: int
+    witness: bool
+    incarnation: int
+    member: bool
+
+
+class EpochView(TypedDict):
+    """The epoch in force: members, quorum and places."""
+
+    phase: str
+    phase_reason: str
+    lineage: str
+    ancestors: list[Ancestor]
+    epoch: int
+    members: list[str]
+    quorum: int
+    quorum_rule: str
+    suspects: list[str]
+    restricted: ShownRestriction | None
+    duty: str | None
+    roster: list[ListedPlace]
+    begins_after: EndOfQueue
+
+
+class Reachability(TypedDict):
+    """Who is linked to whom, as far as this node knows, and where observers differ."""
+
+    linked: dict[str, dict[str, bool]]
+    differing: list[str]
+    addresses: dict[str, dict[str, dict[str, bool]]]
+    differing_addresses: dict[str, list[str]]
+
+
+class UnseenTransactions(TypedDict):
+    """What a member showed last, and what of it `force` would leave."""
+
+    node_id: str
+    last_shown: int | None
+    held_here: int
+    missing: int | None
+    unheard_s: float | None
+
+
+class ForceTerms(TypedDict):
+    """What `force` asks to be confirmed, and what it may lose."""
+
+    confirm: str
+    may_be_lost: list[UnseenTransactions]
+    linked_voters: list[str]
+
+
+class ForceAnswer(EpochView):
+    """The view that `force` made, and what may be lost."""
+
+    may_be_lost: list[UnseenTransactions]
+
+
+class RunWithoutEffect(TypedDict):
+    """A run that takes no effect."""
+
+    digest: str
+    origin: str
+    seq: int | None
+    transactions: int
+
+
+class VoidAnswer(EpochView):
+    """The view that has the run without effect."""
+
+    voided: RunWithoutEffect
+
+
+class EpochsAnswer(EpochView):
+    """The epoch in force, who is linked to whom, and the terms of `force`."""
+
+    reachability: Reachability
+    force: ForceTerms
+
+
+class OlderVersion(TypedDict):
+    """The newest wire version that a node spoke."""
+
+    newest: int
+    linked: bool
+
+
+class TakenSnapshot(TypedDict):
+    """A snapshot that is being fetched."""
+
+    peer: str
+    bytes: int
+    of_bytes: int
+
+
+class UncomparedHistory(TypedDict):
+    """A history that could not be compared when a snapshot replaced it."""
+
+    position: int
+    snapshot_position: int
+    peer: str
+    at: int
+    quarantine_id: str
+    kept: int
+
+
+class RunKey(TypedDict):
+    """The place of a run in the order."""
+
+    epoch: int
+    ts: int
+    origin: str
+    seq: int
+
+
+class Wait(TypedDict):
+    """Which node is missing for the next position, and why."""
+
+    peer: str
+    why: str
+    since_us: int
+    behind: RunKey | None
+
+
+class PeerState(TypedDict):
+    """Another node with a place, as this node knows it."""
+
+    id: str
+    url: str
+    linked: bool
+    wire_version: int | None
+    addresses: dict[str, bool]
+    round_trip_s: float | None
+    reason: str
+    silent: bool
+    last_post_at: int | None
+    age_s: float | None
+    counter: int
+    last_seq: int
+    position: int
+    round: int
+    busy: bool
+    acquired: dict[str, int]
+    clock_offset_us: int | None
+    sent_bytes: int
+    received_bytes: int
+    fetched_bytes: int
+    posts: int
+    post_bytes_max: int
+    pushes_dropped: int
+    member: bool
+    witness: bool
+
+
+class ListedTable(TypedDict):
+    """A table of a replica at its position."""
+
+    version: int
+    signature: str
+    schema: str
+    uri: NotRequired[str]
+    diverged: str
+
+
+class RunningTransfer(TypedDict):
+    """A catch-up that is under way."""
+
+    transfer_id: str
+    kind: str
+    donors: list[str]
+    started_at: int
+    running_s: float
+    estimated_s: float | None
+
+
+class ReplicaLine(TypedDict):
+    """A replica as its worker reported it, and what is planned for it."""
+
+    worker_id: str
+    node_id: str
+    position: int
+    chain_hash: str
+    verdict: str
+    reason: str
+    contested: NotRequired[bool]
+    age_s: float | None
+    alive: bool
+    silent: bool
+    error: str
+    engine: str
+    table_count: int
+    tables: NotRequired[dict[str, ListedTable]]
+    needs_copy: bool
+    plan: str | None
+    plan_reason: str
+    last_transfer: Transfer | None
+    running_transfers: list[RunningTransfer]
+
+
+class FailingTask(TypedDict):
+    """A task of the node that fails and is tried again."""
+
+    task: str
+    text: str
+    times: int
+
+
+class StatusAnswer(EpochView):
+    """Queues, peers, which node is missing and why, and all replicas."""
+
+    node_id: str
+    paused: bool
+    warnings: list[OperatorWarning]
+    undelivered: list[UndeliveredRun]
+    damaged_files: list[DamagedFile]
+    wire_version: int
+    wire_versions: list[int]
+    wire_version_waits_for: dict[str, OlderVersion]
+    reachability: Reachability
+    position: int
+    chain_hash: str
+    chain_position: int
+    published: int
+    kept_after: int
+    applied: int
+    incoming_runs: int
+    incoming_transactions: int
+    incoming_bytes: int
+    unstamped_runs: int
+    counter: int
+    busy: bool
+    round: int
+    empty_rounds: int
+    halted: str | None
+    taking_snapshot: TakenSnapshot | None
+    uncompared: UncomparedHistory | None
+    disk_full: bool
+    waiting_for: list[Wait]
+    peers: list[PeerState]
+    replicas: list[ReplicaLine]
+    log_bytes: int
+    clock_distance_us: int | None
+    fetching: int
+    publish_failure: str | None
+    failing: list[FailingTask]
+    task_failures: int
+    wall: int
+
+
+class TableAt(TypedDict):
+    """A table's definition as it is at a position."""
+
+    name: str
+    columns: list[Column]
+    keys: list[str]
+    partition_by: list[str]
+    deletion_vectors: bool
+    is_sync: bool
+    schema_version: int
+    position: int
+
+
+class RejectedTransaction(TypedDict):
+    """A transaction of a run that takes no effect."""
+
+    index: int
+    code: str
+    text: str
+
+
+class ListedRun(TypedDict):
+    """A run of the synchronized queue."""
+
+    position: int
+    n: int
+    origin: str
+    incarnation: int
+    seq: int
+    ts: int
+    epoch: int
+    digest: str
+    chain_hash: str
+    size_bytes: int
+    staged_bytes: int
+    rejected: list[RejectedTransaction]
+    first_id: str
+    ordered_at: int
+
+
+class PositionAnswer(TypedDict):
+    """A position of the queue."""
+
+    position: int
+
+
+class SnapshotAnswer(TypedDict):
+    """Table versions of the site's replica at one position."""
+
+    position: int
+    chain_hash: str
+    tables: dict[str, ListedTable]
+
+
+class ProbedFile(TypedDict):
+    """Size and SHA-256 of a probe file."""
+
+    size_bytes: int
+    digest: str
+
+
+class ReplicaVerdict(TypedDict):
+    """A replica of this site, and how it compares with the others."""
+
+    worker_id: str
+    position: int
+    verdict: str
+
+
+class BatchSignatures(TypedDict):
+    """Signatures of all tables at the end of a batch."""
+
+    position: int
+    chain_hash: str
+    tables: dict[str, str]
+
+
+class SiteSignatures(TypedDict):
+    """Signatures of this site's replica at the ends of its batches, positions ascending."""
+
+    node_id: str
+    replicas: list[ReplicaVerdict]
+    signatures: list[BatchSignatures]
+
+
+class ReportAnswer(TypedDict):
+    """What becomes of a replica after its report."""
+
+    verdict: str
+    plan: str
+    reason: str
+    contested: NotRequired[bool]
+    recount: NotRequired[list[str]]
+    kept: NotRequired[str]
+
+
+class SettingValue(TypedDict):
+    """A setting's value, and where it comes from."""
+
+    value: Any
+    origin: str

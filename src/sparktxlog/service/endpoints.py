@@ -1,0 +1,203 @@
+"""From a declared route and its handler to what the application calls.
+
+In this order: the caller proves its role, the query is read, the body is read and decoded, the
+handler runs, its answer is encoded.  Any error becomes a problem document here.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import re
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+import msgspec
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from sparktxlog.codec.problems import encode_problem
+from sparktxlog.errors import InternalError, InvalidRequestError, TxLogError
+from sparktxlog.runtime.donors.donor import Donor
+from sparktxlog.service.auth import Tokens, bearer_token
+from sparktxlog.service.bodies import Bodies, check_parts
+from sparktxlog.service.pages import PageGuard
+from sparktxlog.service.routes import JSON, Role, Route
+
+_log = logging.getLogger("sparktxlog.service")
+
+_encode_json = msgspec.json.Encoder().encode
+
+#: What the application calls.
+Endpoint = Callable[[Request], Awaitable[Response]]
+#: Takes what its parameters name (see `Route`); returns the answer or a response.
+Handler = Callable[..., Any]
+
+
+class Door(Protocol):
+    """How the callers of some roles come in, and in which form they are answered."""
+
+    async def admit(self, request: Request, route: Route) -> dict[str, Any]:
+        """Let a request pass whose caller has the route's role; return what proved it.
+
+        Raises:
+            UnauthorizedError: It has not; nothing happened (definite).
+        """
+
+    async def read_body(self, request: Request, route: Route, admitted: dict[str, Any]) -> Any:
+        """Return the body, decoded; `admitted` is what `admit` returned."""
+
+    def encode(self, answer: Any) -> bytes:
+        """Return the bytes of an answer."""
+
+    def refuse(self, request: Request, error: TxLogError) -> Response:
+        """Return what an error is answered with."""
+
+
+class ClientDoor:
+    """Clients, workers and operators: tokens, no pages of other sites, JSON."""
+
+    def __init__(self, tokens: Tokens, pages: PageGuard, bodies: Bodies) -> None:
+        self._checks = {
+            Role.CLIENT: tokens.check_client,
+            Role.WORKER: tokens.check_worker,
+            Role.ADMIN: tokens.check_admin,
+        }
+        self._pages = pages
+        self._bodies = bodies
+
+    async def admit(self, request: Request, route: Route) -> dict[str, Any]:
+        """Check token and origin; anybody may call what tells nothing."""
+        if route.role is not Role.ANYBODY:
+            self._checks[route.role](request)
+            self._pages.check(request)
+        return {}
+
+    async def read_body(self, request: Request, route: Route, admitted: dict[str, Any]) -> Any:
+        """Return the decoded JSON."""
+        return await _read_json(self._bodies, request, route)
+
+    def encode(self, answer: Any) -> bytes:
+        """Return JSON."""
+        return _encode_json(answer)
+
+    def refuse(self, request: Request, error: TxLogError) -> Response:
+        """Return a problem document."""
+        return problem_response(error)
+
+
+class LeaseDoor:
+    """Who copies a replica: the token of its lease is the only key."""
+
+    encode = ClientDoor.encode
+    refuse = ClientDoor.refuse
+
+    def __init__(self, donor: Donor, bodies: Bodies) -> None:
+        self._donor = donor
+        self._bodies = bodies
+
+    async def admit(self, request: Request, route: Route) -> dict[str, Any]:
+        """Check the token before all else: strangers learn nothing of what is well-formed."""
+        token = bearer_token(request).decode("latin-1")
+        self._donor.lease(request.path_params["lease"], token)
+        return {"token": token}
+
+    async def read_body(self, request: Request, route: Route, admitted: dict[str, Any]) -> Any:
+        """Return the decoded JSON."""
+        return await _read_json(self._bodies, request, route)
+
+
+async def _read_json(bodies: Bodies, request: Request, route: Route) -> Any:
+    body = await bodies.read(request, route.body_bytes)
+    check_parts(body)
+    try:
+        return msgspec.json.decode(body, type=route.body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidRequestError(
+            f"the body cannot be read: {error}",
+            hint=f"/docs says what {route.method} {route.path} takes.",
+        ) from error
+
+
+def endpoint(route: Route, handler: Handler, door: Door) -> Endpoint:
+    """Return what the application calls for a route.
+
+    Raises:
+        TypeError: The handler wants what the route does not declare, or leaves out a part of it.
+    """
+    wanted = _wanted(route, handler)
+    queries = [query for query in route.query if query.name in wanted]
+    takes_body, takes_request = "body" in wanted, "request" in wanted
+
+    async def answer(request: Request) -> Response:
+        try:
+            values = await door.admit(request, route)
+            if route.hot:
+                found = await handler(request)
+            else:
+                values |= request.path_params
+                for query in queries:
+                    values[query.name] = query.read(request.query_params.get(query.name))
+                if takes_body:
+                    values["body"] = await door.read_body(request, route, values)
+                if takes_request:
+                    values["request"] = request
+                found = handler(**{name: values[value] for value, name in wanted.items()})
+                if inspect.isawaitable(found):
+                    found = await found
+            if isinstance(found, Response):
+                return found
+            if found is None:
+                return Response(status_code=204)
+            body = found if isinstance(found, bytes) else door.encode(found)
+            return Response(body, media_type=route.answer_type)
+        except TxLogError as error:
+            return door.refuse(request, error)
+        except ClientDisconnect:
+            return Response(status_code=499)
+        except Exception:  # noqa: BLE001 - the last one; it is logged and answered
+            # A bug.  The handler may have got far, so the outcome is unknown.
+            _log.exception("a request failed: %s %s", request.method, request.url.path)
+            failure = InternalError(
+                "the node failed at this request; its log has the details",
+                hint="It may have happened: ask for the transaction id.",
+            )
+            return problem_response(failure)
+
+    return answer
+
+
+def _wanted(route: Route, handler: Handler) -> dict[str, str]:
+    """Return name of a value → parameter of the handler (`id_` takes `id`)."""
+    parameters = [
+        parameter.name
+        for parameter in inspect.signature(handler).parameters.values()
+        if parameter.kind is not parameter.VAR_KEYWORD
+    ]
+    wanted = {name.rstrip("_"): name for name in parameters}
+    declared = set(re.findall(r"{(\w+)", route.path)) | {query.name for query in route.query}
+    declared |= {"body"} if route.body is not None else set()
+    proved = {Role.PEER: {"sender"}, Role.LEASE: {"token"}}.get(route.role, set())
+    if set(wanted) - declared - proved - {"request"}:
+        raise TypeError(f"{route.key} declares {sorted(declared)}, its handler takes {parameters}")
+    if declared - set(wanted) and "request" not in wanted:
+        raise TypeError(f"{route.key} declares {sorted(declared)}, its handler takes {parameters}")
+    return wanted
+
+
+def problem_response(error: TxLogError, status: int | None = None) -> Response:
+    """Return an error as a problem document, by default with the status of its class."""
+    status = error.http_status if status is None else status
+    headers = {}
+    if status == 401:
+        headers["www-authenticate"] = "Bearer"
+    if error.retryable and status == 503:
+        headers["retry-after"] = "1"
+    return Response(
+        encode_problem(error, status), status, headers, media_type="application/problem+json"
+    )
+
+
+def json_response(value: object) -> Response:
+    """Return a value as JSON; dataclasses and enums too."""
+    return Response(_encode_json(value), media_type=JSON)

@@ -1,0 +1,216 @@
+"""Who belongs to the cluster: epochs, peers, the quorum, `force`.
+
+Every change is one of the roster, which the members decide upon; the answer is the view that has
+it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from sparktxlog.errors import InvalidNameError, InvalidRequestError, LocalProtocolError
+from sparktxlog.model.answers import EpochsAnswer, EpochView, ForceAnswer, VoidAnswer
+from sparktxlog.model.epoch import EpochRecord
+from sparktxlog.model.ids import NodeId, check_new_name, check_node_id
+from sparktxlog.model.values import MAX_WEIGHT, read_urls
+from sparktxlog.protocol.words.view import Seat, is_rule
+from sparktxlog.runtime.node import Node
+from sparktxlog.service.routes import (
+    AddPeer,
+    ChangePeer,
+    ForceEpoch,
+    ReplacePeer,
+    SetQuorum,
+    VoidRun,
+)
+
+#: Digits of a run's digest, and how many of them name it at least.
+_DIGITS, _LEAST_DIGITS = 64, 8
+Roster = tuple[Seat, ...]
+
+
+class MemberRoutes:
+    """One method per route."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def epochs(self) -> EpochsAnswer:
+        """Return the view in force, who is linked to whom, and the terms of `force`."""
+        epochs = self._node.epochs()
+        return {
+            **epochs.view(),
+            "reachability": epochs.reachability(),
+            "force": {
+                "confirm": epochs.force_text(),
+                "may_be_lost": epochs.losses(),
+                "linked_voters": epochs.linked_voters(),
+            },
+        }
+
+    async def epoch_history(self, limit: int) -> list[EpochRecord]:
+        """Return epochs that this node has taken up, newest first."""
+        history = self._node.epochs().history
+        await history.settle()
+        return history.latest(limit)
+
+    async def add_peer(self, timeout: float, body: AddPeer) -> EpochView:
+        """Give a node a place at the end."""
+        seat = Seat(
+            node_id=_node_id(body.id),
+            url=_urls(body.url),
+            weight=_weight(body.weight),
+            witness=body.witness,
+        )
+
+        def edit(roster: Roster) -> Roster:
+            return _put_in(roster, seat, len(roster))
+
+        return await self._change(edit, timeout)
+
+    async def remove_peer(self, id_: str, timeout: float) -> EpochView:
+        """Take a node's place away."""
+        return await self._change(lambda roster: _take_out(roster, id_)[1], timeout)
+
+    async def change_peer(self, id_: str, timeout: float, body: ChangePeer) -> EpochView:
+        """Change address or votes of a place."""
+        url = None if body.url is None else _urls(body.url)
+        weight = None if body.weight is None else _weight(body.weight)
+
+        def edit(roster: Roster) -> Roster:
+            old, others, at = _take_out(roster, id_)
+            seat = replace(
+                old,
+                url=old.url if url is None else url,
+                weight=old.weight if weight is None else weight,
+            )
+            return _put_in(others, seat, at)
+
+        return await self._change(edit, timeout)
+
+    async def replace_peer(self, id_: str, timeout: float, body: ReplacePeer) -> EpochView:
+        """Give a node's place, with its precedence, to another one: one change, one decision."""
+        new, url = _node_id(body.id), _urls(body.url)
+        weight = None if body.weight is None else _weight(body.weight)
+        if new == id_:
+            raise LocalProtocolError(
+                f"node {new!r} cannot replace itself",
+                hint="A node that lost its disk comes back when it is started again; PATCH "
+                "/v1/peers/{id} changes its address or votes.",
+                node=new,
+            )
+
+        def edit(roster: Roster) -> Roster:
+            old, others, at = _take_out(roster, id_)
+            seat = Seat(
+                node_id=new,
+                url=url,
+                weight=old.weight if weight is None else weight,
+                witness=old.witness if body.witness is None else body.witness,
+            )
+            return _put_in(others, seat, at)
+
+        return await self._change(edit, timeout)
+
+    async def promote_peer(self, id_: str, timeout: float) -> EpochView:
+        """Move a place up in precedence."""
+        return await self._move(id_, -1, timeout)
+
+    async def demote_peer(self, id_: str, timeout: float) -> EpochView:
+        """Move a place down in precedence."""
+        return await self._move(id_, +1, timeout)
+
+    async def _move(self, name: str, step: int, timeout: float) -> EpochView:
+        def edit(roster: Roster) -> Roster:
+            seat, others, at = _take_out(roster, name)
+            to = min(max(at + step, 0), len(others))
+            return (*others[:to], seat, *others[to:])
+
+        return await self._change(edit, timeout)
+
+    async def set_quorum(self, timeout: float, body: SetQuorum) -> EpochView:
+        """Change the acquisition quorum."""
+        rule = str(body.rule)
+        if not is_rule(rule):
+            raise InvalidRequestError(
+                f"rule {rule[:40]!r}: expected all, majority, default or a number",
+                field="rule",
+                value=rule[:40],
+            )
+        return await self._node.epochs().set_quorum(rule, timeout)
+
+    async def void(self, timeout: float, body: VoidRun) -> VoidAnswer:
+        """Let a run that nobody can deliver take no effect."""
+        if not _LEAST_DIGITS <= len(body.run) <= _DIGITS:
+            raise InvalidRequestError(
+                f"run {body.run[:80]!r}: expected {_LEAST_DIGITS} to {_DIGITS} digits of its "
+                "digest",
+                field="run",
+            )
+        without = [_node_id(name) for name in body.without]
+        return await self._node.voiding().void(body.run, without, timeout)
+
+    async def force(self, timeout: float, body: ForceEpoch) -> ForceAnswer:
+        """Go on alone."""
+        return await self._node.epochs().force(
+            body.confirm, timeout, though_linked=body.though_linked
+        )
+
+    async def _change(self, edit: Callable[[Roster], Roster], timeout: float) -> EpochView:
+        return await self._node.epochs().change(edit, timeout)
+
+
+def _take_out(roster: Roster, name: str) -> tuple[Seat, Roster, int]:
+    """Return a node's seat, all others, and where it was."""
+    at = _index(roster, name)
+    return roster[at], (*roster[:at], *roster[at + 1 :]), at
+
+
+def _put_in(others: Roster, seat: Seat, at: int) -> Roster:
+    """Return the roster with a new or changed seat that no other one contradicts."""
+    _check_free(others, seat)
+    return (*others[:at], seat, *others[at:])
+
+
+def _index(roster: Roster, name: str) -> int:
+    for at, seat in enumerate(roster):
+        if seat.node_id == name:
+            return at
+    known = [str(seat.node_id) for seat in roster]
+    raise LocalProtocolError(
+        f"no node {name[:80]!r} has a place", hint=f"Places: {', '.join(known)}.", node=name[:80]
+    )
+
+
+def _check_free(roster: Roster, seat: Seat) -> None:
+    for other in roster:
+        if other.node_id == seat.node_id:
+            raise LocalProtocolError(
+                f"node {seat.node_id!r} has a place already",
+                hint="Change it with PATCH /v1/peers/{id}.",
+                node=seat.node_id,
+            )
+        shared = set(other.url.split(",")) & set(seat.url.split(",")) - {""}
+        if shared:
+            raise LocalProtocolError(
+                f"{', '.join(sorted(shared))} is the address of {other.node_id!r}", url=seat.url
+            )
+
+
+def _node_id(text: str) -> NodeId:
+    check_new_name(text)
+    return check_node_id(text)
+
+
+def _urls(text: str) -> str:
+    try:
+        return read_urls(text)
+    except ValueError as error:
+        raise InvalidNameError(f"url {text[:200]!r}: {error}", value=text[:200]) from error
+
+
+def _weight(value: int) -> int:
+    if not 0 <= value <= MAX_WEIGHT:
+        raise InvalidRequestError(f"weight {value}: expected 0 to {MAX_WEIGHT}", weight=value)
+    return value

@@ -1,0 +1,457 @@
+"""Every route of a node, declared once: who may call it, what it takes and what it answers.
+
+The application, the check of roles, `/openapi.json`, `/docs` and docs/routes.md all come from
+`ROUTES`; a test compares the paths that clients use with it.  To add a route: one line here and a
+handler of the same name in `submits`, `questions`, `members`, `peer` or `replica`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Annotated, Any, TypedDict
+
+import msgspec
+from starlette.convertors import IntegerConvertor, register_url_convertor
+
+from sparktxlog.codec import wire
+from sparktxlog.codec.requests import TransactionRequest
+from sparktxlog.model.answers import (
+    EpochsAnswer,
+    EpochView,
+    ForceAnswer,
+    InfoAnswer,
+    ListedRun,
+    PositionAnswer,
+    ProbedFile,
+    ReportAnswer,
+    SettingValue,
+    SiteSignatures,
+    SnapshotAnswer,
+    StatusAnswer,
+    TableAt,
+    VoidAnswer,
+)
+from sparktxlog.model.copying import CopyTicket, Decision, Grant, ReplicaSize, Transfer
+from sparktxlog.model.epoch import EpochRecord
+from sparktxlog.model.receipt import Receipt
+from sparktxlog.model.report import Recount, WorkerReport
+from sparktxlog.protocol.words.messages import Announcement, Tail
+from sparktxlog.runtime.log.pruning import Maintenance
+from sparktxlog.service.query import Seconds, Text, Whole
+from sparktxlog.storage.interfaces import Segment
+
+#: Bytes of a document that is no submit: settings, reports of thousands of tables.
+DOCUMENT_BYTES = 16 << 20
+#: Bytes of a greeting, which also older releases send, without a digest.
+HELLO_BYTES = 64 << 10
+_DIGESTS_BYTES = 4 << 20
+#: Default wait of a submit, seconds.
+SUBMIT_TIMEOUT_S = 30.0
+#: Default wait for a decision, seconds: longer than four times the default `suspect-timeout`, after
+#: which a change is refused that too few nodes answer to decide.
+_DECISION_TIMEOUT_S = 60.0
+
+#: Types of bodies and answers.
+JSON, MSGPACK = "application/json", "application/msgpack"
+RUN, ARROW = "application/vnd.sparktxlog.run", "application/vnd.apache.arrow.stream"
+BINARY, PLAIN, HTML = "application/octet-stream", "text/plain", "text/html"
+
+
+class _Number(IntegerConvertor):
+    """A number that fits in 63 bits; other paths are unknown."""
+
+    regex = "[0-9]{1,18}"
+
+
+register_url_convertor("number", _Number())
+
+
+class Role(Enum):
+    """What a caller must prove to be."""
+
+    #: Health and the description of the interface: they tell nothing of the log.
+    ANYBODY = "anybody"
+    #: Submits, questions and what workers ask: client-token, or the admin token.
+    CLIENT = "client"
+    #: What a worker tells its node: the token that the node put into its data directory, or the
+    #: admin token; where there is no client token everybody.
+    WORKER = "worker"
+    #: What changes the cluster or the node: admin-token; the client token where none is configured.
+    ADMIN = "admin"
+    #: What members say to each other: each request is signed with cluster-secret.
+    PEER = "peer"
+    #: Files of a replica that were pinned for one copy: the token of its lease.
+    LEASE = "lease"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """One route.
+
+    Its handler takes what it names of these: values of path and query, `body` (decoded), `sender`
+    (the peer), `token` (of the lease).
+    """
+
+    method: str
+    path: str
+    role: Role
+    #: Of the handler, and its operation in OpenAPI.
+    name: str
+    summary: str
+    description: str = ""
+    query: tuple[Text, ...] = ()
+    #: Type that a body is decoded to; `bytes` = given as it is, None = not read.
+    body: Any = None
+    body_type: str = JSON
+    #: Type of the answer: `bytes` = of `answer_type`, None = no content.
+    answer: Any = None
+    answer_type: str = JSON
+    #: Most bytes of the body, None = what the node's configuration allows.
+    body_bytes: int | None = DOCUMENT_BYTES
+    #: Whether a node that votes only answers it.
+    at_witness: bool = False
+    #: Matched first; the handler takes the request as it is and reads query and body by itself.
+    hot: bool = False
+
+    @property
+    def key(self) -> str:
+        """Return method and path."""
+        return f"{self.method} {self.path}"
+
+    @property
+    def is_public(self) -> bool:
+        """Whether OpenAPI describes it: it belongs to clients, workers or operators."""
+        return self.path.startswith("/v1/")
+
+
+# -- bodies of requests that have no type elsewhere ------------------------------------------------
+
+_Url = Annotated[str, msgspec.Meta(description="One address, or several with commas.")]
+_Votes = Annotated[int | None, msgspec.Meta(description="Votes.")]
+
+
+class CopyRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """Asks for donors and their leases."""
+
+    worker_id: str
+    forced: bool = False
+    donor: Annotated[
+        str, msgspec.Meta(description="Copy from this site only, also where replicas differ.")
+    ] = ""
+
+
+class AddPeer(msgspec.Struct, forbid_unknown_fields=True):
+    """A node that gets a place."""
+
+    id: str
+    url: _Url
+    weight: int = 1
+    witness: bool = False
+
+
+class ChangePeer(msgspec.Struct, forbid_unknown_fields=True):
+    """What changes of a place."""
+
+    url: _Url | None = None
+    weight: _Votes = None
+
+
+class ReplacePeer(msgspec.Struct, forbid_unknown_fields=True):
+    """The node that gets another one's place; None: as the old one."""
+
+    id: str
+    url: _Url
+    weight: _Votes = None
+    witness: bool | None = None
+
+
+class SetQuorum(msgspec.Struct, forbid_unknown_fields=True):
+    """How many members hold what is acquired: default, all, majority or a number."""
+
+    rule: str | int
+
+
+class VoidRun(msgspec.Struct, forbid_unknown_fields=True):
+    """A run that nobody can deliver; `status` names them."""
+
+    run: Annotated[
+        str, msgspec.Meta(description="8 to 64 hexadecimal digits: its digest, or the beginning.")
+    ]
+    without: Annotated[
+        list[str], msgspec.Meta(description="Members that are given up, with what they may hold.")
+    ] = []
+
+
+class ForceEpoch(msgspec.Struct, forbid_unknown_fields=True):
+    """Confirms that all other nodes are dead."""
+
+    confirm: Annotated[str, msgspec.Meta(description="Node id and epoch.")]
+    though_linked: Annotated[
+        bool, msgspec.Meta(description="Also while other voters are linked, which are left behind.")
+    ] = False
+
+
+class DigestRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """Files as (table, path)."""
+
+    files: list[tuple[str, str]]
+
+
+class DigestAnswer(TypedDict):
+    """SHA-256 of each file that was asked for, hexadecimal."""
+
+    digests: list[str]
+
+
+class SegmentsAnswer(TypedDict):
+    """Published segments after a position."""
+
+    position: int
+    lineage: str
+    epoch: int
+    segments: list[Segment]
+
+
+# -- values of queries -----------------------------------------------------------------------------
+
+LEVEL = Text(
+    "level",
+    "How far it must get before the answer: accepted (durable here), acquired (durable at the "
+    "acquisition quorum), ordered (has its position), applied or applied(k) (stands in the tables "
+    "of this site, of k sites).",
+    "ordered",
+)
+TIMEOUT = Seconds(
+    "timeout",
+    "Seconds to wait for the level.  Then the answer is the receipt with late: true if the "
+    "transaction is ordered, and 504 unknown-outcome if it is not.",
+    SUBMIT_TIMEOUT_S,
+)
+AFTER = Whole(
+    "after",
+    "A position, such as that of a receipt of another node: this node waits until it has got there "
+    "before it looks at the request, for as long as timeout says in the query; then the answer is "
+    "503 position-not-reached.",
+    0,
+)
+_SUBMIT = (LEVEL, TIMEOUT, AFTER)
+_REACH = (AFTER, Seconds("timeout", "Seconds to wait for it.", SUBMIT_TIMEOUT_S))
+_BEHIND = Whole("after", "After this position.", 0)
+_AT_LEAST = Whole("at_least", "Wait until it is reached.", 0)
+_WAIT = Seconds("timeout", "Seconds to wait.", 0.0)
+_ENTRIES = Whole("limit", "Entries at most.", 100, low=1, high=1000)
+_DECIDED = (Seconds("timeout", "Seconds to wait for the decision.", _DECISION_TIMEOUT_S),)
+
+# -- the table -------------------------------------------------------------------------------------
+
+
+def _get(path: str, name: str, summary: str, answer: Any, *query: Text, **more: Any) -> Route:
+    values: dict[str, Any] = {"role": Role.CLIENT, "query": query, "answer": answer} | more
+    return Route(method="GET", path=path, name=name, summary=summary, **values)
+
+
+def _submit(path: str, name: str, summary: str, **more: Any) -> Route:
+    values: dict[str, Any] = {"query": _SUBMIT, "answer": Receipt, "body": bytes} | more
+    return Route(
+        method="POST", path=path, name=name, summary=summary, role=Role.CLIENT, body_bytes=None,
+        hot=True, **values,
+    )  # fmt: skip
+
+
+def _tell(path: str, name: str, summary: str, body: Any, answer: Any = None) -> Route:
+    return Route(
+        method="POST", path=path, name=name, summary=summary, role=Role.WORKER, body=body,
+        answer=answer,
+    )  # fmt: skip
+
+
+def _decide(
+    method: str, path: str, name: str, summary: str, body: Any = None, answer: Any = EpochView
+) -> Route:
+    return Route(
+        method=method, path=path, name=name, summary=summary, role=Role.ADMIN, body=body,
+        query=_DECIDED, answer=answer, at_witness=True,
+    )  # fmt: skip
+
+
+def _peer(method: str, path: str, name: str, summary: str, **more: Any) -> Route:
+    values: dict[str, Any] = {"body_bytes": None, "answer_type": MSGPACK} | more
+    return Route(
+        method=method, path=f"/peer/v1{path}", name=name, summary=summary, role=Role.PEER,
+        body_type=MSGPACK, at_witness=True, **values,
+    )  # fmt: skip
+
+
+def _lease(method: str, path: str, name: str, summary: str, **more: Any) -> Route:
+    return Route(
+        method=method, path=f"/replica/v1/leases/{{lease}}{path}", name=name, summary=summary,
+        role=Role.LEASE, **more,
+    )  # fmt: skip
+
+
+_SUBMITS = (
+    _submit(
+        "/v1/transactions", "submit_transaction", "Commit one transaction",
+        body=TransactionRequest,
+        description="One or more operations over one or more tables, all or nothing.  "
+        "Repeating a transaction id gives the receipt of the first.  Appends, upserts and "
+        "deletes of no rows change nothing; a transaction of nothing else is recorded only if "
+        "it has an id, else its receipt has n 0.  An overwrite with no rows empties the table.",
+    ),
+    _submit(
+        "/v1/runs", "submit_run", "Commit a batch of transactions", body_type=RUN,
+        description="The body is a payload container (docs/formats.md): manifest with ids "
+        "and Arrow IPC sections of inline rows.",
+    ),
+    _submit(
+        "/v1/tables/{table}/rows", "submit_rows", "Commit Arrow rows to one table",
+        body_type=ARROW,
+        query=(
+            Text("kind", "append, upsert, delete_keys or overwrite.", "append"),
+            Text("transaction_id", "Id of a single transaction."),
+            *_SUBMIT,
+        ),
+        description="An int32 column `__txlog_tx` that rises from 0 makes each of its "
+        "numbers a transaction of its own.",
+    ),
+)  # fmt: skip
+
+_QUESTIONS = (
+    _get("/v1/transactions/{id}", "find_transaction", "What became of a transaction", Receipt),
+    _get("/v1/info", "info", "Names, limits and directories of the node", InfoAnswer,
+         at_witness=True),
+    _get("/v1/status", "status", "Queues, peers, which node is missing and why", StatusAnswer,
+         Whole("tables", "1: each replica with its tables, not their number.", 0, high=1),
+         at_witness=True),
+    _get("/v1/tables", "tables", "All tables", list[TableAt], *_REACH),
+    _get("/v1/tables/{table}", "table", "One table", TableAt, *_REACH),
+    _get("/v1/queue", "queue", "Runs of the synchronized queue", list[ListedRun], _BEHIND,
+         _ENTRIES),
+    _get("/v1/published", "published", "Position up to which the queue table reaches",
+         PositionAnswer, _AT_LEAST, _WAIT),
+    _get("/v1/snapshot", "snapshot", "Table versions at one position of this site's replica",
+         SnapshotAnswer, Whole("position", "This very position; default: the latest.", -1, low=-1),
+         _AT_LEAST, _WAIT),
+    _get("/v1/probe/{name}", "probe", "Size and digest of a file in the store's probe directory",
+         ProbedFile),
+    _get("/v1/transfers", "transfers", "Latest catch-ups of this site's replica, oldest first",
+         list[Transfer], _ENTRIES),
+    _get("/v1/signatures", "signatures",
+         "Signatures of this site's replica at the ends of its batches", SiteSignatures, _BEHIND,
+         _ENTRIES),
+    _get("/v1/settings", "settings", "Settings that can be changed at run time: value and origin",
+         dict[str, SettingValue]),
+    Route(method="PATCH", path="/v1/settings", name="change_settings", role=Role.ADMIN,
+          summary="Change settings at run time, all or none; null takes a value back",
+          body=dict[str, Any], answer=dict[str, SettingValue]),
+    Route(method="POST", path="/v1/maintenance", name="maintain", role=Role.ADMIN,
+          summary="Shorten the log to its limits now; what was removed, and who holds it back",
+          answer=Maintenance),
+    _get("/metrics", "metrics", "Metrics, for Prometheus", bytes, at_witness=True,
+         answer_type=f"{PLAIN}; version=0.0.4"),
+)  # fmt: skip
+
+_WORKERS = (
+    _get("/v1/worker/segments", "segments", "Published segments after a position; long poll",
+         SegmentsAnswer, Whole("after", "Applied position.", 0),
+         Seconds("wait", "Seconds to wait for one.", 0.0),
+         Whole("limit", "Segments at most.", 500, low=1, high=1000)),
+    _get("/v1/worker/tables", "worker_tables", "All tables", list[TableAt], *_REACH),
+    _get("/v1/worker/plan", "plan",
+         "How a replica of this site would catch up, with both estimates", Decision,
+         Text("worker", "Worker; default: the site's own.")),
+    _tell("/v1/worker/reports", "report", "State of the site's replica; verdict and plan",
+          WorkerReport, ReportAnswer),
+    _tell("/v1/worker/recounts", "take_recount",
+          "Tell what a full scan of the site's replica found; verdict and plan", Recount,
+          ReportAnswer),
+    _tell("/v1/worker/copies", "order_copy",
+          "Find donors and get their leases, best first; 409 says why there is no copy",
+          CopyRequest, CopyTicket),
+    _tell("/v1/worker/transfers", "take_transfer", "Tell of a finished or failed catch-up",
+          Transfer),
+)  # fmt: skip
+
+_MEMBERS = (
+    _get("/v1/epochs", "epochs", "Current view: phase, epoch, places, members, who is linked",
+         EpochsAnswer, at_witness=True),
+    _get("/v1/epochs/history", "epoch_history",
+         "Epochs that this node has taken up, newest first", list[EpochRecord], _ENTRIES,
+         at_witness=True),
+    _decide("POST", "/v1/peers", "add_peer", "Give a node a place; 409 says why not", AddPeer),
+    _decide("DELETE", "/v1/peers/{id}", "remove_peer", "Take a node's place away"),
+    _decide("PATCH", "/v1/peers/{id}", "change_peer", "Change address or votes", ChangePeer),
+    _decide("POST", "/v1/peers/{id}/promote", "promote_peer", "Move up in precedence"),
+    _decide("POST", "/v1/peers/{id}/demote", "demote_peer", "Move down in precedence"),
+    _decide("POST", "/v1/peers/{id}/replace", "replace_peer",
+            "Give its place to another node, by one decision", ReplacePeer),
+    _decide("POST", "/v1/quorum", "set_quorum", "Change the acquisition quorum", SetQuorum),
+    _decide("POST", "/v1/void", "void",
+            "Let a run that nobody can deliver take no effect, by a decision", VoidRun, VoidAnswer),
+    _decide("POST", "/v1/force", "force", "Go on alone: all others are dead for certain",
+            ForceEpoch, ForceAnswer),
+)  # fmt: skip
+
+_PEERS = (
+    _peer("POST", "/hello", "hello", "Greet", body=wire.Hello, answer=wire.Hello,
+          body_bytes=HELLO_BYTES),
+    _peer("GET", "/watch", "watch", "Wait: the answer comes if the node goes on living"),
+    _peer("POST", "/posts", "posts", "A post, or reports of workers", body=wire.Envelope,
+          answer=wire.PostAnswer),
+    _peer("POST", "/pushes", "pushes", "Runs with their payloads", body=bytes),
+    _peer("POST", "/announcements", "announcements", "What a run will hold", body=Announcement),
+    _peer("POST", "/tails", "tails", "The end of a queue", body=Tail),
+    _peer("POST", "/epochs", "epoch_message", "A message about the change of an epoch",
+          body=bytes),
+    _peer("GET", "/snapshot", "peer_snapshot", "A whole snapshot", answer=bytes),
+    _peer("GET", "/snapshots/{name}", "snapshot_offer", "Offer a snapshot in parts",
+          answer=wire.SnapshotOffer),
+    _peer("GET", "/snapshots/{name}/{offset:number}", "snapshot_part", "A part of a snapshot",
+          answer=bytes, answer_type=RUN),
+    _peer("GET", "/queue/{position:number}", "queue_tail", "The queue after a position",
+          answer=Tail),
+    _peer("GET", "/runs/{origin}/{incarnation:number}/{seq:number}", "run", "Payload of a run",
+          answer=bytes, answer_type=RUN),
+    _peer("POST", "/runs", "runs", "Payloads of small runs", body=wire.RunsRequest,
+          answer=wire.RunsAnswer),
+    _peer("GET", "/announced/{digest}", "announced", "Payload of an announced run", answer=bytes,
+          answer_type=RUN),
+    _peer("GET", "/files/{path:path}", "file", "A staged file", answer=bytes, answer_type=BINARY,
+          query=(Text("digest", "Of the file; older nodes do not say what they want."),
+                 Whole("size", "Its bytes.", 0), Whole("rows", "Its rows.", 0))),
+    _peer("POST", "/leases", "grant_lease", "A lease on this site's replica",
+          body=wire.LeaseRequest, answer=Grant),
+    _peer("GET", "/replica/size", "replica_size", "What a copy would cost", answer=ReplicaSize),
+)  # fmt: skip
+
+_LEASES = (
+    _lease("GET", "", "lease", "What the lease pins", answer=Grant),
+    _lease("DELETE", "", "release", "End the lease"),
+    _lease("POST", "/renew", "renew", "Keep the lease"),
+    _lease("GET", "/chunks", "chunk", "A piece of a pinned file", answer=bytes, answer_type=BINARY,
+           query=(Text("table", "Its table.", required=True),
+                  Text("path", "Its path below the table.", required=True),
+                  Whole("offset", "Its first byte.", required=True),
+                  Whole("length", "Its bytes.", required=True))),
+    _lease("POST", "/digests", "digests", "Digests of pinned files", body=DigestRequest,
+           answer=DigestAnswer, body_bytes=_DIGESTS_BYTES),
+)  # fmt: skip
+
+
+def _open(path: str, name: str, summary: str, kind: str, *query: Text) -> Route:
+    return _get(path, name, summary, bytes, *query, role=Role.ANYBODY, at_witness=True,
+                answer_type=kind)  # fmt: skip
+
+
+_OPEN = (
+    _open("/livez", "livez", "Whether the process lives", PLAIN),
+    _open("/readyz", "readyz", "Whether it takes part; 503 with reasons if not", PLAIN,
+          Text("verbose", "Also with reasons if it does.")),
+    _open("/openapi.json", "openapi", "The interface of clients, for programs", JSON),
+    _open("/docs", "docs", "The interface of clients, for people", HTML),
+)  # fmt: skip
+
+ROUTES: tuple[Route, ...] = (
+    *_SUBMITS, *_QUESTIONS, *_WORKERS, *_MEMBERS, *_PEERS, *_LEASES, *_OPEN,
+)  # fmt: skip
