@@ -15,11 +15,10 @@ from typing import Any
 
 from sparktxlog.api import job
 from sparktxlog.api.progress import say
-from sparktxlog.worker.verify.comparing import compare_sites, conclusions
-from sparktxlog.worker.verify.findings import comparison_lines, recount_lines
+from sparktxlog.worker.verify.comparing import compare_sites, comparison_lines, conclusions
 from sparktxlog.worker.verify.histories import read_peer_urls
 from sparktxlog.worker.verify.single_flight import VERIFICATION, single_flight
-from sparktxlog.worker.verify.verify import verify_replica
+from sparktxlog.worker.verify.verify import recount_lines, verify_replica
 
 
 def main(argv: Sequence[str]) -> int:

@@ -49,7 +49,7 @@ from sparktxlog.model.operation import OperationKind
 from sparktxlog.model.receipt import Level
 from sparktxlog.runtime.log import publisher
 from sparktxlog.runtime.running import RunningNode
-from sparktxlog.worker.copy.fetch.chunks import DonorLink
+from sparktxlog.worker.copy.fetch.donor_link import DonorLink
 from sparktxlog.worker.replica.reports import Reporter
 from sparktxlog.worker.replica.source import HttpLogSource
 

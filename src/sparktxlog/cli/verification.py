@@ -53,8 +53,7 @@ def run_comparison(
         TransportError: The node cannot be reached.
     """
     from sparktxlog.worker.replica.source import HttpLogSource
-    from sparktxlog.worker.verify.comparing import compare_sites, conclusions
-    from sparktxlog.worker.verify.findings import comparison_lines
+    from sparktxlog.worker.verify.comparing import compare_sites, comparison_lines, conclusions
 
     with closing(HttpLogSource(url, token)) as source:
         compared = compare_sites(source, peers, since=since)

@@ -34,7 +34,7 @@ from sparktxlog.catchup.planner import OUT_OF_SYNC
 from sparktxlog.errors import ApplyError, DiskFullError, TransportError
 from sparktxlog.worker.copy.copy_terms import CopyOptions
 from sparktxlog.worker.copy.donor_fetcher import DonorFetcher
-from sparktxlog.worker.copy.fetch.fetch import SILENCE_S
+from sparktxlog.worker.copy.fetch.donor_link import SILENCE_S
 from sparktxlog.worker.copy.fetch.part_writer import PartWriter
 from sparktxlog.worker.copy.fetch.selection import MARGIN_BYTES
 from sparktxlog.worker.replica import following, replays

@@ -12,7 +12,6 @@ import hashlib
 import json
 import os
 import re
-import shutil
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -25,6 +24,7 @@ from deltalake.transaction import AddAction, CommitProperties, Transaction
 from sparktxlog.errors import ApplyError
 from sparktxlog.model.operation import StagedFile
 from sparktxlog.model.table import TableDefinition
+from sparktxlog.storage.durability import link_or_copy
 
 #: Files whose digests are computed at once.
 _PARALLEL_FILES = 4
@@ -168,12 +168,5 @@ def _link_or_copy(source: Path, target: Path) -> bool:
         ) from error
     except OSError:
         # Another file system, or one without hard links, or too many links.
-        fresh = target.with_name(f"_{target.name}.new")
-        shutil.copyfile(source, fresh)
-        handle = os.open(fresh, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-        fresh.replace(target)
+        link_or_copy(source, target)
         return True

@@ -24,7 +24,7 @@ from sparktxlog.worker.backup.image_store import (
     check_image_name,
 )
 from sparktxlog.worker.backup.table_files import VersionGoneError, version_files
-from sparktxlog.worker.replica.state import ReplicaState, ReplicaTable, read_state
+from sparktxlog.worker.replica.state import ReplicaState, ReplicaTable, applied_state, read_state
 
 #: How often a newer batch is tried when files vanish.
 _ATTEMPTS = 3
@@ -34,12 +34,11 @@ _ATTEMPTS = 3
 class Progress:
     """How far a backup or restore is."""
 
+    #: What is at work.
+    table: str
     files: int
-    files_total: int
     size_bytes: int
     total_bytes: int
-    #: What is at work: a table.
-    table: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,13 +112,7 @@ def image_name(now_us: int) -> str:
 
 
 def _whole_batch(lake: Path) -> ReplicaState:
-    state = read_state(lake)
-    if state is None or state.position == 0:
-        raise NotAppliedError(
-            f"nothing was applied in {lake} yet",
-            hint="Run a worker first: ./spark-submit.sh jobs/apply.py",
-            path=str(lake),
-        )
+    state = applied_state(lake)
     if state.copying is not None:
         raise NotAppliedError(
             f"the replica in {lake} is being copied from another site",
@@ -168,27 +161,20 @@ class _Backup:
             table: version_files(self._lake / table, state.tables[table].version)
             for table in sorted(state.tables)
         }
-        total = sum(len(files) for files in wanted.values())
-        total_bytes = sum(
+        total = sum(
             (self._lake / table / path).stat().st_size
             for table, files in wanted.items()
             for path in files
         )
-        done = done_bytes = 0
+        files_done = done = 0
         tables: dict[str, ImageTable] = {}
         for table, files in wanted.items():
             stored: list[ImageFile] = []
             for path, size in sorted(files.items()):
                 stored.append(self._keep(table, path, size))
-                done, done_bytes = done + 1, done_bytes + stored[-1].size_bytes
+                files_done, done = files_done + 1, done + stored[-1].size_bytes
                 self._tell(
-                    Progress(
-                        files=done,
-                        files_total=total,
-                        size_bytes=done_bytes,
-                        total_bytes=total_bytes,
-                        table=table,
-                    )
+                    Progress(table=table, files=files_done, size_bytes=done, total_bytes=total)
                 )
             tables[table] = _image_table(state.tables[table], stored)
         image = Image(

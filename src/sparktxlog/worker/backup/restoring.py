@@ -118,7 +118,7 @@ def damaged_files(
 ) -> list[dict[str, str]]:
     """Read all files of an image; return table, path and stored name of the damaged ones."""
     damaged = []
-    done = done_bytes = 0
+    files = done = 0
     for name, table in sorted(image.tables.items()):
         for file in table.files:
             try:
@@ -126,16 +126,9 @@ def damaged_files(
                     pass
             except CorruptLogError:
                 damaged.append({"table": name, "path": file.path, "stored": file.digest})
-            done, done_bytes = done + 1, done_bytes + file.size_bytes
-            tell(
-                Progress(
-                    files=done,
-                    files_total=image.files,
-                    size_bytes=done_bytes,
-                    total_bytes=image.size_bytes,
-                    table=name,
-                )
-            )
+            files, done = files + 1, done + file.size_bytes
+            total = image.size_bytes
+            tell(Progress(table=name, files=files, size_bytes=done, total_bytes=total))
     return damaged
 
 
@@ -180,7 +173,7 @@ def _remove(path: Path) -> None:
 def _write_tables(
     store: ImageStore, image: Image, lake: Path, tell: Callable[[Progress], None]
 ) -> None:
-    done = done_bytes = 0
+    files = done = 0
     for name, table in sorted(image.tables.items()):
         root = lake / check_table_name(name)
         # The log comes last: a table without it is none.
@@ -188,16 +181,9 @@ def _write_tables(
             target = _inside(root, file.path)
             target.parent.mkdir(parents=True, exist_ok=True)
             _write_file(store, file, target, f"file {file.path} of table {name!r}")
-            done, done_bytes = done + 1, done_bytes + file.size_bytes
-            tell(
-                Progress(
-                    files=done,
-                    files_total=image.files,
-                    size_bytes=done_bytes,
-                    total_bytes=image.size_bytes,
-                    table=name,
-                )
-            )
+            files, done = files + 1, done + file.size_bytes
+            total = image.size_bytes
+            tell(Progress(table=name, files=files, size_bytes=done, total_bytes=total))
         for folder, _, _ in os.walk(root):
             sync_directory(folder)
     sync_directory(lake)

@@ -16,9 +16,9 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
 from sparktxlog.model.copying import CopyTicket, Grant, OfferedFile, OfferedTable
-from sparktxlog.worker.copy.copy_terms import Fetched, FetcherOf, Wanted
+from sparktxlog.worker.copy.copy_terms import Fetched, Fetcher, FetcherOf, Wanted
+from sparktxlog.worker.copy.fetch.donor_link import LeaseKeeper, release_leases
 from sparktxlog.worker.copy.fetch.fetch import fetch_files
-from sparktxlog.worker.copy.fetch.leases import LeaseKeeper, release_leases
 from sparktxlog.worker.copy.fetch.parts import plan_parts, run_partition
 from sparktxlog.worker.copy.fetch.selection import require_space, select_files, wanted_files
 from sparktxlog.worker.copy.fetch.tasks import ChunkRecord, FetchPlan, FetchStats, FileTask
@@ -36,7 +36,7 @@ TASK_STREAMS = 2
 PROGRESS_S = 5.0
 
 
-class DonorFetcher:
+class DonorFetcher(Fetcher):
     """Fetches with threads of this process.
 
     Args:
@@ -52,11 +52,11 @@ class DonorFetcher:
         self._shown = monotonic()
 
     def staged(self, table: str) -> Path:
-        """Return the directory that a table's files are fetched to."""
+        """As `Fetcher`."""
         return self._space.table_dir(table)
 
     def hold(self, ticket: CopyTicket) -> None:
-        """Keep the leases alive until `release`: Spark may work for long between two chunks."""
+        """As `Fetcher`; Spark may work for long between two chunks."""
         self._streams = ticket.streams
         self._keeper = LeaseKeeper(ticket.grants)
         self._keeper.__enter__()
@@ -64,11 +64,7 @@ class DonorFetcher:
     def select(
         self, grants: Sequence[Grant], offered: OfferedTable, files: Sequence[OfferedFile]
     ) -> Wanted:
-        """Stage what the replica has of a table's files by links; return what has to travel.
-
-        Raises:
-            TxLogError: As `select_files`.
-        """
+        """As `Fetcher`; errors of `select_files`."""
         paths = [file.path for file in files]
         self._make_root()
         self._adopt(wanted_files(offered, paths))
@@ -81,20 +77,12 @@ class DonorFetcher:
         )
 
     def require_space(self, wanted: Sequence[Wanted]) -> None:
-        """Check that everything that has to travel fits on the disk of the lake together.
-
-        Raises:
-            DiskFullError: It does not (definite); nothing was fetched.
-        """
+        """As `Fetcher`."""
         self._make_root()
         require_space(self._space, [task for part in wanted for task in part.tasks])
 
     def fetch(self, grants: Sequence[Grant], wanted: Wanted) -> Fetched:
-        """Fetch what was selected, verified and durable.
-
-        Raises:
-            TxLogError: As `fetch_files`; what was fetched is kept.
-        """
+        """As `Fetcher`; errors of `fetch_files`."""
         began = monotonic()
         wire_bytes, resumed_bytes = self._bring(grants, wanted.tasks) if wanted.tasks else (0, 0)
         return Fetched(
@@ -136,7 +124,7 @@ class DonorFetcher:
             _tell(done_bytes, total_bytes)
 
     def release(self, grants: Sequence[Grant]) -> None:
-        """Give held leases back; one that cannot be expires by itself."""
+        """As `Fetcher`; one that cannot be given back expires by itself."""
         if self._keeper is None:
             return
         self._keeper.__exit__(None, None, None)
@@ -145,7 +133,7 @@ class DonorFetcher:
             _logger.info("lease of %s is not given back: %s", node_id, reason)
 
     def remove(self) -> None:
-        """Remove the workspace, and what earlier copies left."""
+        """As `Fetcher`, with what earlier copies left."""
         self._space.remove()
         remove_others(self._lake)
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import time_ns
 from typing import TYPE_CHECKING
@@ -29,12 +29,7 @@ from sparktxlog.worker.apply.batches import STEPS
 from sparktxlog.worker.apply.deltalog import Action, LogTransaction, LogVersion, forget_log
 from sparktxlog.worker.apply.merging import CommitMark, tagged
 from sparktxlog.worker.apply.settling import settle
-from sparktxlog.worker.apply.tables import (
-    OwnCommit,
-    app_id,
-    commit_path,
-    read_commit,
-)
+from sparktxlog.worker.apply.tables import OwnCommit, app_id, commit_path, read_commit
 from sparktxlog.worker.copy.layout import LOG, Way, live_paths
 from sparktxlog.worker.repair.examining import newest_commit
 from sparktxlog.worker.repair.quarantine import Quarantine
@@ -210,10 +205,6 @@ def _commit(
     copy_id: str,
     examined: int,
 ) -> int:
-    forget_log(session, table)
-    transaction = LogTransaction(session, table)
-    # Later commits of others are a conflict for Delta itself.
-    _check_examined(table, transaction.base.version, examined)
     offered = staged.offered
     own = OwnCommit(
         lineage=grant.lineage,
@@ -229,12 +220,41 @@ def _commit(
         copy_id=copy_id,
         donor=grant.node_id,
     )
+    return commit_files(session, table, staged.log, own, examined)
+
+
+def commit_files(
+    session: SparkSession,
+    table: Path,
+    files: LogVersion,
+    own: OwnCommit,
+    examined: int,
+    *,
+    keep_protocol: bool = False,
+) -> int:
+    """Make live files another version's, in one commit on the examined version; return its own.
+
+    Args:
+        files: Live files and metadata that the table gets.
+        own: Names the commit.
+        examined: The only version that the commit may follow.
+        keep_protocol: The table keeps its protocol: Delta refuses to take one back.
+
+    Raises:
+        CopyConflictError: Somebody else wrote to the table since then; nothing was committed.
+    """
+    forget_log(session, table)
+    transaction = LogTransaction(session, table)
+    # Later commits of others are a conflict for Delta itself.
+    _check_examined(table, transaction.base.version, examined)
+    if keep_protocol:
+        files = replace(files, protocol=transaction.base.protocol)
     # The session's own txn setting would skip nothing here, and is the same.
     mark = CommitMark(
-        app_id=app_id(grant.lineage, staged.name),
-        txn_version=grant.position * STEPS + COPY_STEP,
+        app_id=app_id(own.lineage, own.table),
+        txn_version=own.last_position * STEPS + own.step,
     )
-    actions = swap_actions(transaction.base, staged.log, mark, now_ms=time_ns() // 1_000_000)
+    actions = swap_actions(transaction.base, files, mark, now_ms=time_ns() // 1_000_000)
     return transaction.commit(actions, mark, own.to_text())
 
 

@@ -27,7 +27,6 @@ import logging
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
-from time import time_ns
 from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
@@ -46,15 +45,15 @@ from sparktxlog.errors import (
 )
 from sparktxlog.model.report import Recount, RecountedTable
 from sparktxlog.model.signature import EMPTY_SIGNATURE, TableSignature
-from sparktxlog.worker.apply.batches import STEPS, batch_segments, plan_batch
+from sparktxlog.worker.apply.batches import batch_segments, plan_batch
 from sparktxlog.worker.apply.cutting import Cut, cut_segments
-from sparktxlog.worker.apply.deltalog import LogTransaction, forget_log, read_log
-from sparktxlog.worker.apply.merging import CommitMark, read_version, tagged
+from sparktxlog.worker.apply.deltalog import forget_log, read_log
+from sparktxlog.worker.apply.merging import read_version, tagged
 from sparktxlog.worker.apply.settling import settle
 from sparktxlog.worker.apply.signatures import signature_of
 from sparktxlog.worker.apply.steps import TableProgress, TableSteps, failures_named
-from sparktxlog.worker.apply.tables import OwnCommit, app_id, is_own, read_commit
-from sparktxlog.worker.copy.swap import COPY_STEP, SWAP_ATTEMPTS, swap_actions
+from sparktxlog.worker.apply.tables import OwnCommit, is_own, read_commit
+from sparktxlog.worker.copy.swap import COPY_STEP, SWAP_ATTEMPTS, commit_files
 from sparktxlog.worker.repair.examining import Examined, ForeignCommit, examine
 from sparktxlog.worker.repair.quarantine import Quarantine
 from sparktxlog.worker.replica.replica import inline_extent
@@ -382,29 +381,17 @@ class TableRepair:
         path = self.lake / name
         forget_log(self.session, path)
         recorded = read_log(self.session, path, table.version)
-        transaction = LogTransaction(self.session, path)
-        if transaction.base.version != examined.version:
-            raise CopyConflictError(
-                f"{path} is at version {transaction.base.version}, the one that was examined is "
-                f"{examined.version}",
-                hint="Nothing was changed; stop other writers of this table.",
-                path=str(path),
-            )
-        mark = CommitMark(
-            app_id=app_id(self.state.lineage, name),
-            txn_version=table.position * STEPS + COPY_STEP,
-        )
         own = OwnCommit(
             lineage=self.state.lineage, epoch=self.state.epoch, table=name,
             first=table.position, last_position=table.position, from_hash="", to_hash="",
             step=COPY_STEP, last=True, signature=table.signature.to_text(),
             copy_id=_repair_id(table), donor=self.info.node_id,
         )  # fmt: skip
-        # Delta refuses to take a protocol back; what it has more than the old one reads the same.
-        old = replace(recorded, protocol=transaction.base.protocol)
         with tagged(self.session, "restore", name):
-            actions = swap_actions(transaction.base, old, mark, now_ms=time_ns() // 1_000_000)
-            return transaction.commit(actions, mark, own.to_text())
+            # What the newer protocol has more reads the same.
+            return commit_files(
+                self.session, path, recorded, own, examined.version, keep_protocol=True
+            )
 
     def _replay(self, name: str) -> None:
         """Apply to one table what the log has for it up to the replica's position."""

@@ -149,13 +149,13 @@ class Applier:
         self.begin(threading.Event())
         deadline = monotonic() + timeout_s
         # The node sees the worker, and may say stop or copy, before anything is applied.
-        self._report()
+        self.report()
         self._heed()
         tail = self._tail(wait_s=0.0)
         at_least = max(at_least, self.info.position)
         target = max(tail.position, at_least)
         while True:
-            while tail.segments and not self._is_stopped():
+            while tail.segments and not self.obstacle():
                 self._apply_tail(tail)
                 self._heed()
                 tail = (
@@ -164,7 +164,7 @@ class Applier:
                     else replace(tail, segments=())
                 )
             left_s = deadline - monotonic()
-            if self.state.position >= at_least or left_s <= 0 or self._is_stopped():
+            if self.state.position >= at_least or left_s <= 0 or self.obstacle():
                 return
             self._heed()
             tail = self._tail(wait_s=min(POLL_S, left_s))
@@ -176,7 +176,7 @@ class Applier:
             TxLogError: As `run_once`, and the last failure of a copy.
         """
         with self._heartbeat():
-            self._report()
+            self.report()
             if self._copies is not None and self._copies.forced:
                 self.begin(threading.Event())
                 self._copy("a copy was asked for")
@@ -226,7 +226,7 @@ class Applier:
             seconds=round(monotonic() - self._started, 3),
             diverged=self.state.diverged,
             verdict=answer.verdict if answer else "",
-            stopped=self._is_stopped(),
+            stopped=self.obstacle(),
             copies=tuple(self._copied),
         )
 
@@ -248,7 +248,7 @@ class Applier:
         except TxLogError as error:
             self._end_replay(error)
             raise
-        self._report(self._pace)
+        self.report(self._pace)
         self._replays.applied(self.state.position, self._transactions)
 
     def _end_replay(self, error: TxLogError) -> None:
@@ -275,7 +275,7 @@ class Applier:
         repair.begin(found)
         self._replica.take_over(repair.state)
         # Only now the node knows that the replica needs help, and who could give it.
-        self._report()
+        self.report()
         found = replace(found, copy=repair.copy_offered())
         if found.copy and not local:
             return RepairOutcome(found=found)
@@ -284,7 +284,7 @@ class Applier:
                 return repair.run(found)
             finally:
                 self._replica.take_over(repair.state)
-                self._report()
+                self.report()
 
     # --- what the machine orders ----------------------------------------------------------------
 
@@ -368,7 +368,8 @@ class Applier:
         if outcome is not None:
             self._copied.append(outcome)
 
-    def _report(self, pace: ReplayCost | None = None) -> None:
+    def report(self, pace: ReplayCost | None = None) -> None:
+        """Report the replica as it is, and take the node's answer."""
         half = self.state.copying is not None and self.state.copying.swapped
         self._reporter.report(
             self.state,
@@ -376,7 +377,7 @@ class Applier:
             irreparable="a copy was begun and is not finished" if half else "",
         )
 
-    def _is_stopped(self) -> str:
+    def obstacle(self) -> str:
         """Return why the node wants this worker to stop, empty if it does not."""
         answer = self._reporter.answer
         if self._wants_copy() or answer is None or answer.plan not in ("copy", "stop"):
@@ -388,20 +389,12 @@ class Applier:
 
     # --- following ----------------------------------------------------------------------------
 
-    def report(self) -> None:
-        """Report the replica as it is, and take the node's answer."""
-        self._report()
-
     def lives(self) -> bool:
         """Return whether Spark still runs: without it nothing can be applied."""
         try:
             return not self._session.sparkContext._jsc.sc().isStopped()
         except Exception:  # noqa: BLE001 - its JVM is gone
             return False
-
-    def obstacle(self) -> str:
-        """Return why the node wants this worker to stand still, empty if it does not."""
-        return self._is_stopped()
 
     def is_foreign(self) -> bool:
         """Return whether the node takes the replica for one of another log."""
@@ -472,7 +465,7 @@ class Applier:
         self._driver.copy(reason)
         if self._pace is not None:
             # A donor behind what was here: the rest was asked for and applied at once.
-            self._report(self._pace)
+            self.report(self._pace)
 
 
 def _continues(tail: Tail, position: int) -> bool:

@@ -26,12 +26,12 @@ from deltalake.exceptions import DeltaError
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
-from sparktxlog.errors import InvalidRequestError, LockedError, NotAppliedError
+from sparktxlog.errors import InvalidRequestError, LockedError
 from sparktxlog.worker.apply.merging import applier_session
 from sparktxlog.worker.apply.settling import settle
 from sparktxlog.worker.apply.tables import newest_version
 from sparktxlog.worker.replica.driver_lock import lock_by_driver
-from sparktxlog.worker.replica.state import ReplicaDirectory, ReplicaState, read_state
+from sparktxlog.worker.replica.state import ReplicaDirectory, applied_state
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -103,7 +103,7 @@ def maintain_replica(
         InvalidRequestError: A table that is named is not of this replica (definite).
     """
     lake = Path(lake).absolute()
-    state = _state(lake)
+    state = applied_state(lake)
     names = sorted(wanted.tables or state.tables)
     unknown = sorted(set(names) - set(state.tables))
     if unknown:
@@ -139,17 +139,6 @@ def describe(found: TableUpkeep) -> str:
     for label, reason in (("skipped", found.skipped), ("FAILED", found.failed)):
         text += f"; {label}: {reason}" if reason else ""
     return text
-
-
-def _state(lake: Path) -> ReplicaState:
-    state = read_state(lake)
-    if state is None or not state.tables:
-        raise NotAppliedError(
-            f"nothing was applied in {lake} yet",
-            hint="Run a worker first: ./spark-submit.sh jobs/apply.py",
-            path=str(lake),
-        )
-    return state
 
 
 class _Keeper:
@@ -205,7 +194,7 @@ class _Keeper:
                 found.vacuumed = "lite"
             return
         with closing(replica):
-            state = _state(self._lake)
+            state = applied_state(self._lake)
             if state.pending is not None or state.copying is not None:
                 found.skipped = "a batch or copy was broken off; a worker has to finish it first"
                 return

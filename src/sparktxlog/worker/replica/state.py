@@ -19,7 +19,7 @@ from pathlib import Path
 
 import msgspec
 
-from sparktxlog.errors import CorruptLogError, LockedError
+from sparktxlog.errors import CorruptLogError, LockedError, NotAppliedError
 from sparktxlog.model.report import TableState
 from sparktxlog.model.signature import EMPTY_SIGNATURE, TableSignature
 from sparktxlog.model.table import TableDefinition
@@ -302,6 +302,22 @@ def read_state(lake: str | Path) -> ReplicaState | None:
             hint="Restore the file, or remove the lake and let the worker replay the log.",
             path=str(path),
         ) from error
+
+
+def applied_state(lake: str | Path) -> ReplicaState:
+    """Read the state of a replica that something was applied to.
+
+    Raises:
+        NotAppliedError: No worker has applied anything here yet (definite).
+    """
+    state = read_state(lake)
+    if state is None or state.position == 0:
+        raise NotAppliedError(
+            f"nothing was applied in {lake} yet",
+            hint="Run a worker first: ./spark-submit.sh jobs/apply.py",
+            path=str(lake),
+        )
+    return state
 
 
 def read_snapshots(lake: str | Path) -> dict[int, dict[str, int]]:

@@ -25,6 +25,7 @@ from sparktxlog.catchup.bisection import (
     standing_differences,
 )
 from sparktxlog.errors import ExpiredError
+from sparktxlog.worker.apply.cutting import runs_behind
 from sparktxlog.worker.replica.source import HttpLogSource
 from sparktxlog.worker.verify.histories import SiteHistory, local_dataset, read_histories
 
@@ -129,6 +130,44 @@ def compare_sites(
         absent={site: found.absent for site, found in histories.items() if found.absent},
         unreported=tuple(sorted(site for site, found in histories.items() if not found.states)),
     )
+
+
+def comparison_lines(found: SiteComparison, said: list[str]) -> list[str]:
+    """Return a comparison: a line for each pair of sites, its differences, the conclusions."""
+    lines = []
+    for pair in found.pairs:
+        lines.append(_pair_line(pair))
+        for difference in pair.differences:
+            lines += _difference_lines(difference)
+    lines += [f"site {site} was not asked: {reason}" for site, reason in found.absent.items()]
+    return [*lines, *said]
+
+
+def _pair_line(pair: PairFinding) -> str:
+    sites = f"{pair.left} and {pair.right}"
+    if not pair.compared:
+        return f"unknown {sites}: no position that both reported"
+    if not pair.differences:
+        return f"equal   {sites}: up to position {pair.compared:,}"
+    return f"DIFFER  {sites}: equal up to position {pair.equal_to:,}"
+
+
+def _difference_lines(found: SiteDifference) -> list[str]:
+    what = f"table {found.table}" if found.table else "order of transactions"
+    interval = f"({found.last_equal:,}, {found.first_differing:,}]"
+    lines = [f"        {what}: first difference in {interval}"]
+    for site, text in found.signatures.items():
+        against = "  against the majority" if site in found.disagreeing else ""
+        lines.append(f"          site {site}: {text or 'no such table'}{against}")
+    lines += [f"          {suspect_text(suspect)}" for suspect in found.suspects]
+    return lines
+
+
+def suspect_text(found: Suspect) -> str:
+    """Return a transaction that touched the table, in one line."""
+    where = f"{found.first}" if found.first == found.last else f"{found.first} to {found.last}"
+    name = f" {found.transaction_id}" if found.transaction_id else ""
+    return f"position {where}: {found.kind}{name} of {found.origin or 'unknown origin'}"
 
 
 def compare_histories(histories: Mapping[str, SiteHistory], *, since: int = 0) -> list[PairFinding]:
@@ -253,13 +292,11 @@ class _Suspects:
     def _runs(self, after: int, until: int) -> list[tuple[int, int, str]]:
         """Return (first, last, origin) of the runs in (after, until]."""
         runs: list[tuple[int, int, str]] = []
-        while page := self._source.document("/v1/queue", after=after, limit=_PAGE):
-            for run in page:
-                first = int(run["position"])
-                if first > until:
-                    return runs
-                runs.append((first, first + int(run["n"]) - 1, str(run["origin"])))
-            after = int(page[-1]["position"])
+        for run in runs_behind(self._source.document, after):
+            first = int(run["position"])
+            if first > until:
+                break
+            runs.append((first, first + int(run["n"]) - 1, str(run["origin"])))
         return runs
 
     def _effects(self, table: str, after: int, until: int) -> Iterator[Any]:

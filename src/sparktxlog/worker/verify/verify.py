@@ -29,7 +29,6 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
-from sparktxlog.errors import NotAppliedError
 from sparktxlog.model.operation import StagedFile
 from sparktxlog.model.report import Recount, RecountedTable
 from sparktxlog.model.signature import EMPTY_SIGNATURE, TableSignature
@@ -40,7 +39,7 @@ from sparktxlog.worker.apply.merging import applier_session, read_version, tagge
 from sparktxlog.worker.apply.placing import placed_name
 from sparktxlog.worker.apply.signatures import signature_columns, signature_from, signature_of
 from sparktxlog.worker.replica.source import HttpLogSource
-from sparktxlog.worker.replica.state import ReplicaState, ReplicaTable, read_state
+from sparktxlog.worker.replica.state import ReplicaState, ReplicaTable, applied_state
 from sparktxlog.worker.verify.watching import tasks_shown, watched
 
 if TYPE_CHECKING:
@@ -114,13 +113,7 @@ def verify_replica(
         NotAppliedError: No worker has ever applied anything here (definite).
     """
     lake = Path(lake)
-    state = read_state(lake)
-    if state is None or state.position == 0:
-        raise NotAppliedError(
-            f"nothing was applied in {lake} yet",
-            hint="Run a worker first: ./spark-submit.sh jobs/apply.py",
-            path=str(lake),
-        )
+    state = applied_state(lake)
     info = source.info()
     session = applier_session(spark)
     others = [
@@ -143,6 +136,22 @@ def verify_replica(
     )
     answer = source.take_recount(recount_of(found, state))
     return replace(found, verdict=answer.verdict, plan=answer.plan)
+
+
+def recount_lines(found: Verification) -> list[str]:
+    """Return a recount, one line for each table and one for each thing wrong with it."""
+    sites = ", ".join(found.compared_sites) or "no other site at this position"
+    lines = [f"site {found.node_id}, position {found.position}; compared: {sites}"]
+    for table in found.tables:
+        verdict = "sound" if table.sound else "DIFFERS"
+        lines.append(f"{verdict:8}{table.table} version {table.version}: {table.counted}")
+        if table.counted != table.recorded:
+            lines.append(f"        recorded: {table.recorded}")
+        lines += [f"        site {node}: {text}" for node, text in table.differing_sites.items()]
+        lines += [f"        {cause}" for cause in table.causes]
+    if not found.sound and found.verdict:
+        lines.append(f"the node takes the replica for {found.verdict}; plan: {found.plan}")
+    return lines
 
 
 def recount_of(found: Verification, state: ReplicaState) -> Recount:
@@ -173,9 +182,7 @@ def recount_tables(spark: SparkSession, lake: str | Path) -> dict[str, tuple[str
         NotAppliedError: There is no replica (definite).
     """
     lake = Path(lake)
-    state = read_state(lake)
-    if state is None:
-        raise NotAppliedError(f"there is no replica in {lake}", path=str(lake))
+    state = applied_state(lake)
     session = applier_session(spark)
     found = {}
     for name, table in sorted(state.tables.items()):

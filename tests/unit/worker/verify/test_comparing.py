@@ -25,10 +25,10 @@ from sparktxlog.worker.verify.comparing import (
     SiteComparison,
     Suspect,
     compare_sites,
+    comparison_lines,
     conclusions,
     queue_suspects,
 )
-from sparktxlog.worker.verify.findings import comparison_lines
 from sparktxlog.worker.verify.histories import local_dataset, read_peer_urls
 from sparktxlog.worker.verify.verify import TableFinding, Verification
 

@@ -1,18 +1,15 @@
 """The target's side of a copy, up to "all files are staged and verified".
 
-    tasks       values: what is fetched, a picklable plan of a part of it, what came of it
+    tasks       values: what is fetched, digests, a plan of a part of it, what came of it
     workspace   the directory of a copy below the lake, its journals; survives kill -9
-    digests     tree digests of local files
     selection   which files travel and which are here already; is there room
-    chunks      one connection to a donor: chunks, digests, lease
-    leases      kept alive, given back
+    donor_link  one connection to a donor: chunks, digests, the lease, kept alive and given back
     part_writer  chunks into files, past the page cache
     chunk_schedule  which chunk comes next, from which donor
-    streams     the threads that fetch chunks
     matching    which files other donors have alike
     proving     whole files: compared, brought to the disk, named
     resume      what is here already
-    fetch       all of it: files to be staged in, staged files out
+    fetch       all of it, and its threads: files to be staged in, staged files out
     parts       the same spread over Spark executors
 
 Used by threads of a Spark driver and by functions that Spark ships to executors: imports stay

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from sparktxlog.errors import FileChangedError, LeaseGoneError, TransportError
 from sparktxlog.model.copying import Grant
 from sparktxlog.worker.copy.fetch.chunk_schedule import FileWork, Schedule
-from sparktxlog.worker.copy.fetch.chunks import DonorLink
+from sparktxlog.worker.copy.fetch.donor_link import DonorLink
 from sparktxlog.worker.copy.fetch.selection import digest_batches, donor_digests
 from sparktxlog.worker.copy.fetch.tasks import FileKey
 

@@ -14,12 +14,11 @@ from dataclasses import dataclass, replace
 from sparktxlog.errors import StorageError
 from sparktxlog.model.copying import Grant
 from sparktxlog.worker.copy.fetch.chunk_schedule import FileWork, Schedule
-from sparktxlog.worker.copy.fetch.fetch import SILENCE_S
-from sparktxlog.worker.copy.fetch.leases import LeaseKeeper
+from sparktxlog.worker.copy.fetch.donor_link import SILENCE_S, LeaseKeeper
+from sparktxlog.worker.copy.fetch.fetch import Streams
 from sparktxlog.worker.copy.fetch.matching import match_files
 from sparktxlog.worker.copy.fetch.proving import PartProver
 from sparktxlog.worker.copy.fetch.resume import Inspector, look_around
-from sparktxlog.worker.copy.fetch.streams import Streams
 from sparktxlog.worker.copy.fetch.tasks import (
     ChunkRecord,
     FetchPlan,
@@ -47,7 +46,6 @@ def plan_parts(
     *,
     parts: int,
     streams: int = 2,
-    silence_s: float = SILENCE_S,
 ) -> PartedFetch:
     """Spread the chunks that are not here over parts of about equal size, for `run_partition`.
 
@@ -55,7 +53,7 @@ def plan_parts(
     tasks and all records: it fetches what a part could not, proves the files and names them.
 
     Args:
-        workspace, grants, tasks, silence_s: As of `fetch_files`.
+        workspace, grants, tasks: As of `fetch_files`.
         parts: At most so many plans are made.
         streams: Chunks that each part fetches at once.
 
@@ -63,8 +61,8 @@ def plan_parts(
         UnauthorizedError, LeaseGoneError, TransportError: The first donor does not answer.
         StorageError: The workspace cannot be read.
     """
-    threads = Streams(workspace, grants, streams, silence_s)
-    with LeaseKeeper(threads.grants, silence_s=silence_s):
+    threads = Streams(workspace, grants, streams, SILENCE_S)
+    with LeaseKeeper(threads.grants, silence_s=SILENCE_S):
         link = threads.connect(0)
         try:
             found = look_around(workspace, threads.grants[0], tasks, link)
@@ -77,7 +75,7 @@ def plan_parts(
     plans = tuple(
         FetchPlan(
             lake=str(workspace.lake), copy_id=workspace.copy_id, part=part, grants=bare,
-            files=tuple(files), streams=streams, silence_s=silence_s,
+            files=tuple(files), streams=streams,
         )
         for part, files in enumerate(_spread(found.works, threads.chunk_bytes, parts))
         if files
@@ -125,7 +123,7 @@ def run_partition(plan: FetchPlan) -> FetchStats:
             hint="Put the lake on storage that all executors share, or copy without them.",
             path=str(workspace.root),
         )
-    threads = Streams(workspace, plan.grants, plan.streams, plan.silence_s)
+    threads = Streams(workspace, plan.grants, plan.streams, SILENCE_S)
     threads.keep_records()
     inspector = Inspector(workspace, plan.grants[0])
     works, here, total, resumed = [], [], 0, 0
@@ -144,7 +142,7 @@ def run_partition(plan: FetchPlan) -> FetchStats:
         ]
     schedule = Schedule(works, threads.node_ids)
     others: list[Callable[[], None]] = [PartProver(workspace, schedule).run]
-    with LeaseKeeper(threads.grants, silence_s=plan.silence_s) as leases:
+    with LeaseKeeper(threads.grants, silence_s=SILENCE_S) as leases:
         threads.drive(schedule, leases, others, prefix=f"p{plan.part}-")
     stats = threads.stats(schedule, len(works), total, resumed, began)
     return replace(stats, records=(*here, *stats.records))

@@ -15,10 +15,9 @@ from sparktxlog.errors import FileChangedError, LeaseGoneError, TransportError
 from sparktxlog.model.copying import Grant
 from sparktxlog.storage.durability import sync_directory
 from sparktxlog.worker.copy.fetch.chunk_schedule import FileWork, Schedule
-from sparktxlog.worker.copy.fetch.chunks import MAX_DIGESTS, DonorLink
-from sparktxlog.worker.copy.fetch.digests import tree_digest
+from sparktxlog.worker.copy.fetch.donor_link import MAX_DIGESTS, DonorLink
 from sparktxlog.worker.copy.fetch.selection import donor_digests
-from sparktxlog.worker.copy.fetch.tasks import FileTask
+from sparktxlog.worker.copy.fetch.tasks import FileTask, tree_digest
 from sparktxlog.worker.copy.fetch.workspace import CopyWorkspace, FileRecord, disk_error
 
 #: Files brought to the disk at once: the file system does it in one go.

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 
 from sparktxlog.model.copying import Grant
 from sparktxlog.worker.copy.fetch.chunk_schedule import FileWork
-from sparktxlog.worker.copy.fetch.chunks import DonorLink
-from sparktxlog.worker.copy.fetch.digests import file_digest, hash_chunks
+from sparktxlog.worker.copy.fetch.donor_link import DonorLink
 from sparktxlog.worker.copy.fetch.selection import donor_digests
 from sparktxlog.worker.copy.fetch.tasks import (
     ChunkRecord,
@@ -22,8 +21,12 @@ from sparktxlog.worker.copy.fetch.tasks import (
     FileTask,
     chunk_count,
     chunk_spans,
+    file_digest,
+    hash_chunks,
 )
 from sparktxlog.worker.copy.fetch.workspace import CopyWorkspace, FileRecord, disk_error
+
+_THREADS = 2
 
 
 @dataclass(slots=True, kw_only=True)
@@ -56,7 +59,6 @@ def look_around(
     *,
     known: Iterable[ChunkRecord] = (),
     stop: threading.Event | None = None,
-    threads: int = 2,
 ) -> Found | None:
     """Return what the workspace has of the files; a staged file that is another's is removed.
 
@@ -71,7 +73,7 @@ def look_around(
         StorageError: The workspace cannot be read.
     """
     inspector = Inspector(workspace, grant, known, stop)
-    with ThreadPoolExecutor(threads, thread_name_prefix="hashing") as pool:
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="hashing") as pool:
         seen = list(pool.map(inspector.inspect, tasks))
     if stop is not None and stop.is_set():
         return None

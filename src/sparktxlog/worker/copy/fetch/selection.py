@@ -14,9 +14,8 @@ from pathlib import Path
 
 from sparktxlog.errors import DiskFullError, FileChangedError
 from sparktxlog.model.copying import Grant, OfferedTable
-from sparktxlog.worker.copy.fetch.chunks import MAX_DIGESTS, DonorLink
-from sparktxlog.worker.copy.fetch.digests import file_digest
-from sparktxlog.worker.copy.fetch.tasks import FileKey, FileTask
+from sparktxlog.worker.copy.fetch.donor_link import MAX_DIGESTS, SILENCE_S, DonorLink
+from sparktxlog.worker.copy.fetch.tasks import FileKey, FileTask, file_digest
 from sparktxlog.worker.copy.fetch.workspace import CopyWorkspace, FileRecord, disk_error
 
 #: Room that must be left on the disk of the lake.
@@ -79,8 +78,6 @@ def select_files(
     offered: OfferedTable,
     wanted: Collection[str],
     table_dir: Path,
-    *,
-    silence_s: float = 30.0,
 ) -> Selection:
     """Part the wanted files of a table into those to fetch and those that are here; stage these.
 
@@ -90,7 +87,6 @@ def select_files(
         offered: The table, of this grant.
         wanted: Paths that the version needs; the caller read them in the donor's Delta log.
         table_dir: The target's own table; it may be missing.
-        silence_s: Longest silence of the donor, besides the time it needs to hash.
 
     Raises:
         FileChangedError: The grant lacks a wanted file (definite).
@@ -100,7 +96,7 @@ def select_files(
     tasks = wanted_files(offered, wanted)
     alike = [task for task in tasks if _is_alike(table_dir / task.path, task, workspace)]
     reused: list[FileTask] = []
-    link = DonorLink(grant, silence_s=silence_s)
+    link = DonorLink(grant, silence_s=SILENCE_S)
     try:
         with (
             workspace.file_journal() as journal,

@@ -24,8 +24,8 @@ from sparktxlog.errors import (
     TxLogError,
     UnauthorizedError,
 )
+from sparktxlog.worker.copy.fetch.donor_link import LeaseKeeper, release_leases
 from sparktxlog.worker.copy.fetch.fetch import fetch_files
-from sparktxlog.worker.copy.fetch.leases import LeaseKeeper, release_leases
 from sparktxlog.worker.copy.fetch.parts import plan_parts, run_partition
 from sparktxlog.worker.copy.fetch.workspace import CopyWorkspace
 

@@ -21,7 +21,7 @@ from sparktxlog.errors import (
     UnreachableError,
 )
 from sparktxlog.model.copying import Grant
-from sparktxlog.worker.copy.fetch.chunks import DonorLink, _inflate
+from sparktxlog.worker.copy.fetch.donor_link import DonorLink, _inflate
 
 
 def test_lease_calls(donor: StandInDonor) -> None:
@@ -106,7 +106,7 @@ def trickle(donor: StandInDonor) -> Iterator[Grant]:
 
 def test_a_donor_that_trickles_is_overdue(trickle: Grant, monkeypatch: pytest.MonkeyPatch) -> None:
     """A byte now and then keeps the socket alive, and not the donor."""
-    monkeypatch.setattr("sparktxlog.worker.copy.fetch.chunks.SLOWEST_BYTES_PER_S", 1 << 20)
+    monkeypatch.setattr("sparktxlog.worker.copy.fetch.donor_link.SLOWEST_BYTES_PER_S", 1 << 20)
     link = DonorLink(trickle, silence_s=0.3)
     failed: list[TransportError] = []
 
