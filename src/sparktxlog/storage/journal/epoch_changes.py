@@ -33,20 +33,21 @@ from sparktxlog.storage.journal.loading import read_recent_ids
 from sparktxlog.storage.journal.sqlite_schema import (
     ENTRY_COLUMNS,
     HEADER_COLUMNS,
+    RUN_KEY,
     definition_of,
-    encode_ballot,
-    encode_definition,
-    encode_view,
-    entry_row,
+    encode,
     header_of,
+    insert_entry,
     keep_out_older,
+    put_meta,
+    read_meta,
     stored_entry,
     view_of,
 )
+from sparktxlog.storage.journal.waiting_ids import run_key
 
 #: Ids of a snapshot come in pieces of so many bytes.
 _PIECE_BYTES = 1 << 20
-_KEY = "origin = ? AND incarnation = ? AND seq = ?"
 
 #: Header and ids of a run.
 _Run = tuple[RunHeader, bytes]
@@ -54,7 +55,7 @@ _Run = tuple[RunHeader, bytes]
 
 def put_ballot(db: sqlite3.Connection, write: PutBallot) -> None:
     """Keep a voter's state."""
-    _put_meta(db, "ballot", encode_ballot(write.state))
+    put_meta(db, ballot=encode(write.state))
     if write.state.accepted is not None:
         keep_out_older(db, write.state.accepted.view.version)
 
@@ -62,12 +63,12 @@ def put_ballot(db: sqlite3.Connection, write: PutBallot) -> None:
 def put_view(db: sqlite3.Connection, write: PutView) -> list[_Run]:
     """Keep a view; return the incoming runs that went with it."""
     _keep_view(db, write.view)
-    _put_meta(db, "incarnation", write.incarnation)
+    put_meta(db, incarnation=write.incarnation)
     return _drop_incoming(db, "origin <> ? OR incarnation <> ?", (write.node_id, write.incarnation))
 
 
 def _keep_view(db: sqlite3.Connection, view: View) -> None:
-    _put_meta(db, "view", encode_view(view))
+    put_meta(db, view=encode(view))
     keep_out_older(db, view.version)
 
 
@@ -79,8 +80,7 @@ def put_restamp(db: sqlite3.Connection, write: PutRestamp) -> _Run:
     """
     header = write.header
     row = db.execute(
-        f"SELECT digest, ids FROM incoming WHERE {_KEY}",
-        (header.origin, header.incarnation, header.seq),
+        f"SELECT digest, ids FROM incoming WHERE {RUN_KEY}", run_key(header)
     ).fetchone()
     check_restamp(header, None if row is None else row[0])
     restamp(db, header)
@@ -104,23 +104,22 @@ def check_restamp(header: RunHeader, digest: bytes | None) -> None:
 def restamp(db: sqlite3.Connection, header: RunHeader) -> None:
     """Give an incoming run the epoch and the timestamp of a header."""
     db.execute(
-        f"UPDATE incoming SET epoch = ?, ts = ? WHERE {_KEY}",
-        (header.epoch, header.ts, header.origin, header.incarnation, header.seq),
+        f"UPDATE incoming SET epoch = ?, ts = ? WHERE {RUN_KEY}",
+        (header.epoch, header.ts, *run_key(header)),
     )
 
 
 def read_incoming(db: sqlite3.Connection, header: RunHeader) -> RunHeader:
     """Return the incoming run that has the name of another one."""
     row = db.execute(
-        f"SELECT {HEADER_COLUMNS} FROM incoming WHERE {_KEY}",
-        (header.origin, header.incarnation, header.seq),
+        f"SELECT {HEADER_COLUMNS} FROM incoming WHERE {RUN_KEY}", run_key(header)
     ).fetchone()
     return header_of(row)
 
 
 def drop_run(db: sqlite3.Connection, header: RunHeader) -> list[_Run]:
     """Remove the incoming run that has the name of another one, with its payload; return it."""
-    return _drop_incoming(db, _KEY, (header.origin, header.incarnation, header.seq))
+    return _drop_incoming(db, RUN_KEY, run_key(header))
 
 
 def _drop_incoming(
@@ -129,9 +128,9 @@ def _drop_incoming(
     gone = db.execute(
         f"SELECT {HEADER_COLUMNS}, ids FROM incoming WHERE {condition}", arguments
     ).fetchall()
-    keys = [(row[0], row[1], row[2]) for row in gone]
-    db.executemany(f"DELETE FROM payloads WHERE {_KEY}", keys)
-    db.executemany(f"DELETE FROM incoming WHERE {_KEY}", keys)
+    keys = [row[:3] for row in gone]
+    db.executemany(f"DELETE FROM payloads WHERE {RUN_KEY}", keys)
+    db.executemany(f"DELETE FROM incoming WHERE {RUN_KEY}", keys)
     return [(header_of(row), row[9]) for row in gone]
 
 
@@ -144,7 +143,7 @@ def read_snapshot(db: sqlite3.Connection, id_window: int) -> QueueSnapshot:
     Raises:
         ExpiredError: The row of the run that ends there is gone (definite).
     """
-    meta = dict(db.execute("SELECT name, value FROM meta").fetchall())
+    meta = read_meta(db)
     view = view_of(meta.get("view"))
     position = meta.get("published", 0)
     if not position:
@@ -191,7 +190,7 @@ def reset(db: sqlite3.Connection, write: ResetJournal) -> tuple[Ends, list[_Run]
             node had in its queue: their numbers must never be given again.
     """
     snapshot = write.snapshot
-    meta = dict(db.execute("SELECT name, value FROM meta").fetchall())
+    meta = read_meta(db)
     before = meta.get("incarnation", 1)
     incarnation = before if write.incarnation is None else write.incarnation
     held = db.execute("SELECT seq FROM watermarks WHERE origin = ?", (write.node_id,)).fetchone()
@@ -212,8 +211,7 @@ def reset(db: sqlite3.Connection, write: ResetJournal) -> tuple[Ends, list[_Run]
     ends = _put_snapshot(db, snapshot)
     if (view := newer_view(view_of(meta.get("view")), snapshot.view)) is not None:
         _keep_view(db, view)
-    _put_meta(db, "incarnation", incarnation)
-    _put_meta(db, "resets", meta.get("resets", 0) + 1)
+    put_meta(db, incarnation=incarnation, resets=meta.get("resets", 0) + 1)
     return ends, gone
 
 
@@ -223,29 +221,26 @@ def _put_snapshot(db: sqlite3.Connection, snapshot: QueueSnapshot) -> Ends:
     if snapshot.last is not None:
         entry = snapshot.last.entry
         ends = replace(ends, chain_hash=entry.chain_hash, pruned=entry.position - 1)
-        db.execute(
-            f"INSERT INTO queue({ENTRY_COLUMNS}) VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
-            (*entry_row(entry, snapshot.last.ordered_at), snapshot.last.ids),
-        )
+        insert_entry(db, entry, snapshot.last.ordered_at, snapshot.last.ids)
     db.executemany("INSERT INTO watermarks VALUES(?, ?)", sorted(snapshot.watermarks.items()))
     db.executemany(
         "INSERT INTO catalog VALUES(?, ?, ?)",
-        [(at, table.name, encode_definition(table)) for at, table in snapshot.tables],
+        [(at, table.name, encode(table)) for at, table in snapshot.tables],
     )
     db.executemany(
         "INSERT INTO recent_ids(last, first, ids) VALUES(?, ?, ?)",
         ((first + len(ids) // 16 - 1, first, ids) for first, ids in snapshot.recent_ids),
     )
-    for name, value in (
-        ("published", position),
+    put_meta(
+        db,
+        published=position,
         # Below every version: the table of before is another one (`queue_table.set_aside`).
-        ("published_version", -1),
-        ("forgotten", position),
-        ("pruned", ends.pruned),
-        ("kept_after", position),
-        ("files_bytes", 0),
-    ):
-        _put_meta(db, name, value)
+        published_version=-1,
+        forgotten=position,
+        pruned=ends.pruned,
+        kept_after=position,
+        files_bytes=0,
+    )
     return ends
 
 
@@ -311,7 +306,3 @@ def newer_view(held: View | None, told: View | None) -> View | None:
         return told or held
     same = held.lineage == told.lineage or held.continues(told.lineage, told.epoch)
     return held if same and held.epoch >= told.epoch else told
-
-
-def _put_meta(db: sqlite3.Connection, name: str, value: int | bytes) -> None:
-    db.execute("INSERT OR REPLACE INTO meta VALUES(?, ?)", (name, value))

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from sparktxlog.protocol.words.messages import RunHeader
 from sparktxlog.storage.interfaces import ForgetPayloads
+from sparktxlog.storage.journal.sqlite_schema import put_meta
 
 #: One ForgetPayloads works off at most so much, so that no write takes long (P3b).
 _FORGET_RUNS = 20_000
@@ -70,7 +71,7 @@ def forget(
     if pruned is None:
         return ends
     db.execute("DELETE FROM queue WHERE position <= ?", (pruned,))
-    db.execute("INSERT OR REPLACE INTO meta VALUES('pruned', ?)", (pruned,))
+    put_meta(db, pruned=pruned)
     return replace(ends, pruned=int(pruned))
 
 
@@ -99,5 +100,5 @@ def _forget_payloads(db: sqlite3.Connection, write: ForgetPayloads, ends: Ends) 
         " USING (origin, incarnation, seq) WHERE q.position > ? AND q.position <= ?)",
         (ends.forgotten, forgotten),
     )
-    db.execute("INSERT OR REPLACE INTO meta VALUES('forgotten', ?)", (forgotten,))
+    put_meta(db, forgotten=forgotten)
     return replace(ends, forgotten=forgotten, held_bytes=ends.held_bytes - size_bytes)

@@ -29,7 +29,7 @@ from sparktxlog.errors import ExpiredError, InvariantViolation, StorageError, Tx
 from sparktxlog.model.operation import RunFacts
 from sparktxlog.protocol.words.messages import MergeBase, QueueEntry, RunHeader
 from sparktxlog.protocol.words.recovery import RecoveredRun, RecoveredState
-from sparktxlog.storage.durability import storage_error, sync_directory
+from sparktxlog.storage.durability import link_or_copy, storage_error, storing, sync_directory
 from sparktxlog.storage.interfaces import (
     AppendQueue,
     DropAnnouncement,
@@ -58,7 +58,6 @@ from sparktxlog.storage.interfaces import (
 from sparktxlog.storage.journal import epoch_changes, log_expiry
 from sparktxlog.storage.journal.forgetting import Ends, forget, held_bytes_of, read_held_bytes
 from sparktxlog.storage.journal.id_files import IdFiles
-from sparktxlog.storage.journal.journal_swap import swap_journal
 from sparktxlog.storage.journal.loading import (
     read_announcements,
     read_recent_ids,
@@ -68,23 +67,25 @@ from sparktxlog.storage.journal.loading import (
 from sparktxlog.storage.journal.sqlite_schema import (
     ENTRY_COLUMNS,
     HEADER_COLUMNS,
+    RUN_KEY,
     ballot_of,
     definition_of,
-    encode_definition,
+    encode,
     encode_facts,
-    encode_segment,
-    entry_row,
     facts_of,
     header_of,
     header_row,
+    insert_entry,
     open_journal,
     open_reader,
+    put_meta,
+    read_meta,
     segment_of,
     stored_entry,
     translate,
     view_of,
 )
-from sparktxlog.storage.journal.waiting_ids import WaitingIds
+from sparktxlog.storage.journal.waiting_ids import WaitingIds, run_key
 from sparktxlog.storage.lock import DirectoryLock
 
 JOURNAL_NAME = "front.sqlite"
@@ -147,7 +148,7 @@ class Journal:
 
     def _recover(self) -> None:
         try:
-            meta = dict(self._db.execute("SELECT name, value FROM meta").fetchall())
+            meta = read_meta(self._db)
             last = self._db.execute(
                 "SELECT position + n - 1, chain_hash FROM queue ORDER BY position DESC LIMIT 1"
             ).fetchone()
@@ -171,7 +172,7 @@ class Journal:
         """Read the state at start: O(tables + incoming + id window), never O(log)."""
         self._id_window = id_window
         with self._reading() as db:
-            meta = dict(db.execute("SELECT name, value FROM meta").fetchall())
+            meta = read_meta(db)
             base, base_key = self._base(db)
             incoming = [
                 RecoveredRun(header=header_of(row), facts=facts_of(row[3], row[9], row[10]))
@@ -293,7 +294,7 @@ class Journal:
             case AppendQueue():
                 self._append_queue(write, changes)
             case PutReservation():
-                self._put_meta("reserved", write.counter)
+                put_meta(self._db, reserved=write.counter)
             case PutAnnouncement() | DropAnnouncement():
                 self._keep_announcement(write)
             case PutBallot():
@@ -325,9 +326,6 @@ class Journal:
                 )
             case _:
                 assert_never(write)
-
-    def _put_meta(self, name: str, value: int) -> None:
-        self._db.execute("INSERT OR REPLACE INTO meta VALUES(?, ?)", (name, value))
 
     def _keep_announcement(self, write: PutAnnouncement | DropAnnouncement) -> None:
         if isinstance(write, DropAnnouncement):
@@ -380,7 +378,7 @@ class Journal:
             return None
         self._db.execute(
             "INSERT INTO payloads(origin, incarnation, seq, payload) VALUES(?, ?, ?, ?)",
-            (header.origin, header.incarnation, header.seq, write.payload),
+            (*run_key(header), write.payload),
         )
         self._db.execute("DELETE FROM announcements WHERE digest = ?", (header.digest,))
         changes.append((True, header, manifest.ids))
@@ -390,10 +388,7 @@ class Journal:
         for entry in write.entries:
             self._check_next(entry)
             ids = self._ids_of(entry.header)
-            self._db.execute(
-                f"INSERT INTO queue({ENTRY_COLUMNS}) VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
-                (*entry_row(entry, write.ordered_at), ids),
-            )
+            insert_entry(self._db, entry, write.ordered_at, ids)
             changes.append((False, entry.header, ids))
             self._ends = replace(
                 self._ends,
@@ -402,8 +397,8 @@ class Journal:
                 held_bytes=self._ends.held_bytes + held_bytes_of(entry.header),
             )
         self._db.executemany(
-            "DELETE FROM incoming WHERE origin = ? AND incarnation = ? AND seq = ?",
-            [(e.header.origin, e.header.incarnation, e.header.seq) for e in write.entries],
+            f"DELETE FROM incoming WHERE {RUN_KEY}",
+            [run_key(entry.header) for entry in write.entries],
         )
         watermarks = {entry.header.origin: entry.header.last for entry in write.entries}
         self._db.executemany(
@@ -411,7 +406,7 @@ class Journal:
         )
         self._db.executemany(
             "INSERT OR REPLACE INTO catalog VALUES(?, ?, ?)",
-            [(at, table.name, encode_definition(table)) for at, table in write.tables],
+            [(at, table.name, encode(table)) for at, table in write.tables],
         )
 
     def _check_next(self, entry: QueueEntry) -> None:
@@ -425,18 +420,17 @@ class Journal:
             )
 
     def _ids_of(self, header: RunHeader) -> bytes:
-        row = self._db.execute(
-            "SELECT ids FROM incoming WHERE origin = ? AND incarnation = ? AND seq = ?"
-            " AND digest = ?",
-            (header.origin, header.incarnation, header.seq, header.digest),
-        ).fetchone()
-        if row is None:
+        ids: bytes | None = _first_value(
+            self._db,
+            f"SELECT ids FROM incoming WHERE {RUN_KEY} AND digest = ?",
+            (*run_key(header), header.digest),
+        )
+        if ids is None:
             raise InvariantViolation(
                 f"run {header.origin}/{header.incarnation}/{header.seq} enters the synchronized"
                 " queue without standing in the incoming queue",
                 digest=header.digest,
             )
-        ids: bytes = row[0]
         return ids
 
     def _mark_published(self, write: MarkPublished) -> None:
@@ -446,12 +440,11 @@ class Journal:
                 f"published position {write.position} lies outside"
                 f" {ends.published} … {ends.position}"
             )
-        self._put_meta("published", write.position)
-        self._put_meta("published_version", write.version)
+        put_meta(self._db, published=write.position, published_version=write.version)
         log_expiry.add_files_bytes(self._db, write.segment.files_bytes)
         self._db.execute(
             "INSERT OR REPLACE INTO segments VALUES(?, ?, ?)",
-            (write.segment.last, write.segment.first, encode_segment(write.segment)),
+            (write.segment.last, write.segment.first, encode(write.segment)),
         )
         self._ends = replace(ends, published=write.position)
 
@@ -487,7 +480,7 @@ class Journal:
         with self._reading() as db:
             payload: bytes | None = _first_value(
                 db,
-                "SELECT payload FROM payloads WHERE origin = ? AND incarnation = ? AND seq = ?",
+                f"SELECT payload FROM payloads WHERE {RUN_KEY}",
                 (origin, incarnation, seq),
             )
         return payload
@@ -687,6 +680,27 @@ class Journal:
             swap_journal(self._path, other, kept)
         finally:
             self._lock.release()
+
+
+def swap_journal(path: Path, other: Path, kept: Path) -> None:
+    """Put a closed front into the place of another closed one, which is kept under a new name.
+
+    Raises:
+        StorageError: The old one is in its place still; do it again.
+    """
+    with storing(path):
+        log = path.with_name(f"{path.name}-wal")
+        if log.exists() and log.stat().st_size:
+            raise StorageError(
+                f"{log} was not folded into its database: another program has it open",
+                hint="Close that program.",
+                path=str(log),
+            )
+        link_or_copy(path, kept)
+        for directory in (kept.parent, other.parent):
+            sync_directory(directory)
+        other.replace(path)
+        sync_directory(path.parent)
 
 
 def _first_value(db: sqlite3.Connection, statement: str, arguments: tuple[Any, ...]) -> Any:

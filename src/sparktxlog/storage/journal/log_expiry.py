@@ -19,7 +19,7 @@ import structlog
 
 from sparktxlog.errors import ExpiredError, InvariantViolation
 from sparktxlog.storage.interfaces import DropExpired, ExpireLog, LogExtent, Segment, SegmentCut
-from sparktxlog.storage.journal.sqlite_schema import segment_of
+from sparktxlog.storage.journal.sqlite_schema import put_meta, segment_of
 
 _log = structlog.get_logger("sparktxlog.storage")
 
@@ -56,7 +56,7 @@ def expire_log(db: sqlite3.Connection, write: ExpireLog) -> None:
             position=write.position,
             chain_hash=write.chain_hash,
         )
-    _put_meta(db, "kept_after", write.position)
+    put_meta(db, kept_after=write.position)
 
 
 def drop_expired(db: sqlite3.Connection, write: DropExpired) -> None:
@@ -69,7 +69,7 @@ def drop_expired(db: sqlite3.Connection, write: DropExpired) -> None:
 
 def add_files_bytes(db: sqlite3.Connection, size_bytes: int) -> None:
     """Add to the bytes of the files that the segments name."""
-    _put_meta(db, "files_bytes", max(_meta(db, "files_bytes") + size_bytes, 0))
+    put_meta(db, files_bytes=max(_meta(db, "files_bytes") + size_bytes, 0))
 
 
 def read_published_hash(db: sqlite3.Connection, position: int) -> bytes | None:
@@ -106,10 +106,7 @@ def published_hash(holding: Segment | None, position: int, gone: int) -> bytes |
 
 def read_extent(db: sqlite3.Connection) -> LogExtent:
     """Return what is kept, and its bytes."""
-    pages, free, page_bytes = (
-        db.execute(f"PRAGMA {name}").fetchone()[0]
-        for name in ("page_count", "freelist_count", "page_size")
-    )
+    pages, free, page_bytes = _pages(db)
     return LogExtent(
         kept_after=_meta(db, "kept_after"),
         files_bytes=_meta(db, "files_bytes"),
@@ -156,10 +153,7 @@ def shrink(db: sqlite3.Connection, least_free_bytes: int) -> None:
     What was written before is durable and stays so; if this fails the file is only larger.
     """
     try:
-        pages, free, page_bytes = (
-            db.execute(f"PRAGMA {name}").fetchone()[0]
-            for name in ("page_count", "freelist_count", "page_size")
-        )
+        pages, free, page_bytes = _pages(db)
         wasteful = free * page_bytes >= least_free_bytes and 3 * free > pages
         if wasteful and (pages - free) * page_bytes <= _MAX_LIVE_BYTES:
             db.execute("VACUUM")
@@ -172,10 +166,15 @@ def shrink(db: sqlite3.Connection, least_free_bytes: int) -> None:
         db.execute("PRAGMA busy_timeout=5000")
 
 
+def _pages(db: sqlite3.Connection) -> tuple[int, int, int]:
+    """Return how many pages the file has, how many are free, and the bytes of one."""
+    pages, free, size = (
+        db.execute(f"PRAGMA {name}").fetchone()[0]
+        for name in ("page_count", "freelist_count", "page_size")
+    )
+    return pages, free, size
+
+
 def _meta(db: sqlite3.Connection, name: str) -> int:
     row = db.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
     return 0 if row is None else int(row[0])
-
-
-def _put_meta(db: sqlite3.Connection, name: str, value: int) -> None:
-    db.execute("INSERT OR REPLACE INTO meta VALUES(?, ?)", (name, value))

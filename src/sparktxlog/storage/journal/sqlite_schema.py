@@ -15,7 +15,6 @@ from sparktxlog.errors import (
     NewerReleaseError,
     StorageError,
 )
-from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import Acceptance, RunFacts, Touch
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.protocol.words.balloting import BallotState
@@ -69,13 +68,19 @@ CREATE TABLE IF NOT EXISTS withdrawn(id BLOB PRIMARY KEY, code TEXT, text TEXT, 
     WITHOUT ROWID
 """
 
+#: Columns of a run, named as the fields of its header.
 HEADER_COLUMNS = "origin, incarnation, seq, n, epoch, ts, digest, size_bytes, staged_bytes"
 ENTRY_COLUMNS = (
-    "origin, incarnation, seq, n, epoch, ts, digest, size_bytes, staged_bytes, "
-    "position, previous_hash, chain_hash, rejections, ordered_at, ids"
+    f"{HEADER_COLUMNS}, position, previous_hash, chain_hash, rejections, ordered_at, ids"
 )
+_HEADER_FIELDS = HEADER_COLUMNS.split(", ")
+#: Names a run, in `incoming` and `payloads`.
+RUN_KEY = "origin = ? AND incarnation = ? AND seq = ?"
 
-_encode = msgspec.msgpack.Encoder().encode
+#: Bytes of a segment, definition, view or ballot in its column, and back.
+encode = msgspec.msgpack.Encoder().encode
+segment_of = msgspec.msgpack.Decoder(Segment).decode
+definition_of = msgspec.msgpack.Decoder(TableDefinition).decode
 
 
 class _Facts(msgspec.Struct, array_like=True):
@@ -90,8 +95,6 @@ class _Facts(msgspec.Struct, array_like=True):
 
 _decode_facts = msgspec.msgpack.Decoder(_Facts).decode
 _decode_rejections = msgspec.msgpack.Decoder(tuple[Rejection, ...]).decode
-_decode_segment = msgspec.msgpack.Decoder(Segment).decode
-_decode_definition = msgspec.msgpack.Decoder(TableDefinition).decode
 _decode_view = msgspec.msgpack.Decoder(View).decode
 _decode_ballot = msgspec.msgpack.Decoder(BallotState).decode
 
@@ -235,7 +238,7 @@ def translate(error: sqlite3.Error, path: Path, *, reading: bool = False) -> Sto
 def encode_facts(facts: RunFacts) -> bytes:
     """Return the facts without ids, which stand in a column of their own."""
     kept = (facts.touches, facts.creates, facts.acceptance, facts.valid_until)
-    return _encode((*kept, True) if facts.voided else kept)
+    return encode((*kept, True) if facts.voided else kept)
 
 
 def facts_of(n: int, ids: bytes, body: bytes) -> RunFacts:
@@ -257,86 +260,46 @@ def rejections_of(body: bytes | None) -> tuple[Rejection, ...]:
     return () if body is None else _decode_rejections(body)
 
 
-def encode_segment(segment: Segment) -> bytes:
-    """Return a segment as one byte string."""
-    return _encode(segment)
-
-
-def segment_of(body: bytes) -> Segment:
-    """Return what `encode_segment` wrote."""
-    return _decode_segment(body)
-
-
-def encode_definition(definition: TableDefinition) -> bytes:
-    """Return a table definition as one byte string."""
-    return _encode(definition)
-
-
-def definition_of(body: bytes) -> TableDefinition:
-    """Return what `encode_definition` wrote."""
-    return _decode_definition(body)
-
-
-def encode_view(view: View) -> bytes:
-    """Return a view as one byte string."""
-    return _encode(view)
-
-
 def view_of(body: bytes | None) -> View | None:
-    """Return what `encode_view` wrote, None for None."""
+    """Return an encoded view, None for None."""
     return None if body is None else _decode_view(body)
 
 
-def encode_ballot(state: BallotState) -> bytes:
-    """Return a voter's state as one byte string."""
-    return _encode(state)
-
-
 def ballot_of(body: bytes | None) -> BallotState | None:
-    """Return what `encode_ballot` wrote, None for None."""
+    """Return an encoded state of a voter, None for None."""
     return None if body is None else _decode_ballot(body)
+
+
+def read_meta(db: sqlite3.Connection) -> dict[str, Any]:
+    """Return all single values of the journal by name."""
+    return dict(db.execute("SELECT name, value FROM meta").fetchall())
+
+
+def put_meta(db: sqlite3.Connection, **values: int | bytes) -> None:
+    """Keep single values under their names."""
+    db.executemany("INSERT OR REPLACE INTO meta VALUES(?, ?)", values.items())
 
 
 def header_row(header: RunHeader) -> tuple[Any, ...]:
     """Return the values of HEADER_COLUMNS."""
-    return (
-        header.origin,
-        header.incarnation,
-        header.seq,
-        header.n,
-        header.epoch,
-        header.ts,
-        header.digest,
-        header.size_bytes,
-        header.staged_bytes,
-    )
+    return tuple(getattr(header, name) for name in _HEADER_FIELDS)
 
 
 def header_of(row: tuple[Any, ...]) -> RunHeader:
     """Return the header from a row that starts with HEADER_COLUMNS."""
-    return RunHeader(
-        origin=NodeId(row[0]),
-        incarnation=row[1],
-        seq=row[2],
-        n=row[3],
-        epoch=row[4],
-        ts=row[5],
-        digest=row[6],
-        size_bytes=row[7],
-        staged_bytes=row[8],
-    )
+    return RunHeader(**dict(zip(_HEADER_FIELDS, row, strict=False)))
 
 
-def entry_row(entry: QueueEntry, ordered_at: int) -> tuple[Any, ...]:
-    """Return the values of ENTRY_COLUMNS without the ids, which come from the incoming queue."""
-    return (
-        *header_row(entry.header),
-        entry.position,
-        entry.previous_hash,
-        entry.chain_hash,
-        _encode(entry.rejections) if entry.rejections else None,
-        ordered_at,
-    )
+def insert_entry(db: sqlite3.Connection, entry: QueueEntry, ordered_at: int, ids: bytes) -> None:
+    """Add a row to the queue."""
+    rejections = encode(entry.rejections) if entry.rejections else None
+    hashes = (entry.previous_hash, entry.chain_hash)
+    row = (*header_row(entry.header), entry.position, *hashes, rejections, ordered_at, ids)
+    db.execute(f"INSERT INTO queue({ENTRY_COLUMNS}) VALUES({_marks(row)})", row)
+
+
+def _marks(row: tuple[Any, ...]) -> str:
+    return ", ".join("?" * len(row))
 
 
 def stored_entry(row: tuple[Any, ...], payload: bytes | None) -> StoredEntry:

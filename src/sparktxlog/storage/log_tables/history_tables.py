@@ -1,10 +1,14 @@
-"""Histories in `log/`: workers, signatures and transfers of replicas, and the epochs."""
+"""Histories in `log/`: workers, signatures and transfers of replicas, and the epochs.
+
+What was not appended yet can be lost: the journal keeps the newest of each.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -12,23 +16,48 @@ import pyarrow as pa
 from sparktxlog.model.copying import Transfer
 from sparktxlog.model.epoch import EpochRecord
 from sparktxlog.model.report import WorkerReport
-from sparktxlog.storage.log_tables.log_schemas import EPOCHS, SIGNATURES, TRANSFERS, WORKERS
+from sparktxlog.storage.log_tables.log_schemas import LOG_TABLES
 from sparktxlog.storage.log_tables.log_table import LogTable
 
 
-class ReportTables:
-    """Writer of both tables; loses at most what was not appended yet: the front keeps reports.
+class _HistoryTable:
+    """Writer of one table, whose rows expire by a time that they carry.
 
     Args:
         log_root: Directory of the log tables.
+        name: Of the table.
+        time: Column of that time.
+        app_id: Names who numbers its rows, "" = nobody does.
 
     Raises:
-        CorruptLogError: A table is damaged.
+        CorruptLogError: The table is damaged.
     """
 
+    def __init__(self, log_root: Path, name: str, time: str, app_id: str = "") -> None:
+        self._time = time
+        self._schema = LOG_TABLES[name]
+        self._table = LogTable(log_root / name, self._schema, app_id=app_id)
+
+    def append_rows(self, rows: list[dict[str, Any]], transaction: int | None = None) -> None:
+        """Append rows with one commit, if there are any."""
+        if rows:
+            self._table.append(pa.Table.from_pylist(rows, self._schema), transaction=transaction)
+
+    def expire(self, before: datetime) -> None:
+        """Remove rows of that time and earlier, by whole files.
+
+        Raises:
+            StorageError: Do it again.
+        """
+        self._table.expire(self._time, before)
+
+
+class ReportTables:
+    """Writer of `log/workers` and `log/signatures`; errors as of the other tables."""
+
     def __init__(self, log_root: Path) -> None:
-        self._workers = LogTable(log_root / "workers", WORKERS)
-        self._signatures = LogTable(log_root / "signatures", SIGNATURES)
+        self._workers = _HistoryTable(log_root, "workers", "reported_at")
+        self._signatures = _HistoryTable(log_root, "signatures", "reported_at")
 
     def append(self, reports: Sequence[tuple[WorkerReport, str, str, str]]) -> None:
         """Append (report, verdict, plan, reason); at most two commits, whatever their number.
@@ -69,10 +98,8 @@ class ReportTables:
             for report, _, _, _ in reports
             for table, state in sorted(report.tables.items())
         ]
-        if workers:
-            self._workers.append(pa.Table.from_pylist(workers, WORKERS))
-        if signatures:
-            self._signatures.append(pa.Table.from_pylist(signatures, SIGNATURES))
+        self._workers.append_rows(workers)
+        self._signatures.append_rows(signatures)
 
     def expire(self, before: datetime) -> None:
         """Remove reports of that time and earlier, by whole files.
@@ -80,22 +107,15 @@ class ReportTables:
         Raises:
             StorageError: Do it again.
         """
-        self._workers.expire("reported_at", before)
-        self._signatures.expire("reported_at", before)
+        self._workers.expire(before)
+        self._signatures.expire(before)
 
 
-class TransferTable:
-    """Writer of `log/transfers`; loses at most what was not appended yet: the front keeps them.
-
-    Args:
-        log_root: Directory of the log tables.
-
-    Raises:
-        CorruptLogError: The table is damaged.
-    """
+class TransferTable(_HistoryTable):
+    """Writer of `log/transfers`."""
 
     def __init__(self, log_root: Path) -> None:
-        self._table = LogTable(log_root / "transfers", TRANSFERS)
+        super().__init__(log_root, "transfers", "finished_at")
 
     def append(self, transfers: Sequence[Transfer]) -> None:
         """Append transfers with one commit.
@@ -103,39 +123,30 @@ class TransferTable:
         Raises:
             StorageError: They may be missing.
         """
-        rows = [
-            {name: getattr(transfer, name) for name in TRANSFERS.names}
-            | {"kind": transfer.kind.value, "donors": list(transfer.donors)}
-            for transfer in transfers
-        ]
-        self._table.append(pa.Table.from_pylist(rows, TRANSFERS))
-
-    def expire(self, before: datetime) -> None:
-        """Remove transfers that ended at that time or earlier, by whole files.
-
-        Raises:
-            StorageError: Do it again.
-        """
-        self._table.expire("finished_at", before)
+        names = self._schema.names
+        self.append_rows(
+            [
+                {name: getattr(transfer, name) for name in names}
+                | {"kind": transfer.kind.value, "donors": list(transfer.donors)}
+                for transfer in transfers
+            ]
+        )
 
 
-class EpochTable:
+class EpochTable(_HistoryTable):
     """Writer of `log/epochs`: each commit records the number of its last row.
 
     Args:
         log_root: Directory of the log tables.
-        instance: Names the front that gives the numbers: another one begins anew.
-
-    Raises:
-        CorruptLogError: The table is damaged.
+        instance: Names the journal that gives the numbers: another one begins anew.
     """
 
     def __init__(self, log_root: Path, instance: str) -> None:
-        self._table = LogTable(log_root / "epochs", EPOCHS, app_id=f"sparktxlog:{instance}:epochs")
+        super().__init__(log_root, "epochs", "taken_up_at", f"sparktxlog:{instance}:epochs")
 
     @property
     def number(self) -> int:
-        """Number of the last epoch that was appended of this front, 0 = none.
+        """Number of the last epoch that was appended of this journal, 0 = none.
 
         Raises:
             StorageError: Ask again.
@@ -148,13 +159,4 @@ class EpochTable:
         Raises:
             StorageError: They may be there: ask for `number` before trying again.
         """
-        rows = [msgspec.to_builtins(record) for _, record in epochs]
-        self._table.append(pa.Table.from_pylist(rows, EPOCHS), transaction=epochs[-1][0])
-
-    def expire(self, before: datetime) -> None:
-        """Remove epochs that were taken up at that time or earlier, by whole files.
-
-        Raises:
-            StorageError: Do it again.
-        """
-        self._table.expire("taken_up_at", before)
+        self.append_rows([msgspec.to_builtins(record) for _, record in epochs], epochs[-1][0])

@@ -29,7 +29,7 @@ from sparktxlog.storage.interfaces import (
     ForgetPayloads,
     PutView,
 )
-from sparktxlog.storage.journal import journal_swap
+from sparktxlog.storage.journal import journal as journal_module
 from sparktxlog.storage.journal.journal import Journal
 
 
@@ -226,7 +226,7 @@ def test_a_front_that_another_program_holds_is_left_in_place(tmp_path: Path) -> 
     for name in ("front.sqlite", "front.sqlite-wal", "next.sqlite"):
         (tmp_path / name).write_bytes(name.encode())
     with pytest.raises(StorageError, match="another program"):
-        journal_swap.swap_journal(
+        journal_module.swap_journal(
             tmp_path / "front.sqlite", tmp_path / "next.sqlite", tmp_path / "kept.sqlite"
         )
     assert (tmp_path / "front.sqlite").read_bytes() == b"front.sqlite"

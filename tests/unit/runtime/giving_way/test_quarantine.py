@@ -38,7 +38,7 @@ from sparktxlog.storage.interfaces import (
     PutReservation,
     PutRun,
 )
-from sparktxlog.storage.journal import journal_swap
+from sparktxlog.storage.journal import journal as journal_module
 from sparktxlog.storage.journal.journal import Journal
 from sparktxlog.storage.log_tables.quarantine_table import Quarantine
 from sparktxlog.storage.log_tables.queue_table import QueueTable
@@ -292,7 +292,7 @@ def _patch(
         (Path, "rename", 1),
         (acting, "keep_order", 1),
         (Journal, "replace_by", 1),
-        (journal_swap, "link_or_copy", 1),
+        (journal_module, "link_or_copy", 1),
         # A kept staged file and the kept front take their names by `replace` too.
         (Path, "replace", 3),
     ],
