@@ -27,18 +27,13 @@ from sparktxlog.protocol.words.view import Voided
 MAGIC = b"TXLOG\x00\x00\x01"
 _HEAD = struct.Struct("<8sII")
 
-_encoder = msgspec.msgpack.Encoder()
+_encode = msgspec.msgpack.Encoder().encode
 _decoder = msgspec.msgpack.Decoder(RunManifest)
-
-
-def encode_manifest(manifest: RunManifest) -> bytes:
-    """Return the bytes whose SHA-256 is the run's digest."""
-    return _encoder.encode(manifest)
 
 
 def encode_payload(manifest: RunManifest, sections: Sequence[bytes | memoryview]) -> bytes:
     """Return the container of a manifest and its inline sections."""
-    body = encode_manifest(manifest)
+    body = _encode(manifest)
     head = _HEAD.pack(MAGIC, len(body), len(sections))
     lengths = struct.pack(f"<{len(sections)}Q", *(len(section) for section in sections))
     return b"".join((head, lengths, body, *sections))

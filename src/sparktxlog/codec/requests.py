@@ -23,6 +23,7 @@ from typing import Annotated, Any
 
 import msgspec
 import pyarrow as pa
+from msgspec.structs import asdict
 
 from sparktxlog.codec.arrow import arrow_schema, arrow_type, normal_type
 from sparktxlog.codec.predicate import MAX_LENGTH, normalise
@@ -388,15 +389,7 @@ def _files(
                 table=definition.name,
             )
         _check_partition(request, definition, kind)
-        files.append(
-            StagedFile(
-                path=path,
-                size_bytes=request.size_bytes,
-                rows=request.rows,
-                digest=request.digest,
-                partition=request.partition or None,
-            )
-        )
+        files.append(StagedFile(**asdict(request) | {"partition": request.partition or None}))
     if len(seen) > MAX_FILES:
         raise OversizeError(
             f"a transaction has {MAX_FILES:,} staged files at most", limit=MAX_FILES
@@ -537,21 +530,12 @@ def _operation_request(operation: PreparedOperation) -> OperationRequest:
     if operation.rows is not None:
         request.arrow = arrow_text(operation.rows)
     if operation.files:
-        request.files = [
-            FileRequest(
-                path=file.path,
-                size_bytes=file.size_bytes,
-                rows=file.rows,
-                digest=file.digest,
-                partition=file.partition,
-            )
-            for file in operation.files
-        ]
+        request.files = msgspec.convert(operation.files, list[FileRequest], from_attributes=True)
     definition = operation.definition
     if definition is not None:
-        request.columns = [
-            ColumnRequest(name=c.name, type=c.type, nullable=c.nullable) for c in definition.columns
-        ]
+        request.columns = msgspec.convert(
+            definition.columns, list[ColumnRequest], from_attributes=True
+        )
         request.keys = list(definition.keys)
         request.partition_by = list(definition.partition_by)
         request.deletion_vectors = definition.deletion_vectors

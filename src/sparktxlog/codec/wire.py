@@ -167,12 +167,8 @@ _M = TypeVar("_M", bound=Message)
 
 _encoder = msgspec.msgpack.Encoder()
 _decoders: dict[type[Message], msgspec.msgpack.Decoder[Message]] = {
-    kind: msgspec.msgpack.Decoder(kind)
-    for kind in (
-        Envelope, PostAnswer, Hello, Announcement, Tail, RunHeader, RunsRequest, RunsAnswer,
-        LeaseRequest, Grant, ReplicaSize, SnapshotOffer,
-    )
-}  # fmt: skip
+    kind: msgspec.msgpack.Decoder(kind) for kind in get_args(Message)
+}
 _HEADER_LENGTH = struct.Struct("<I")
 _PAYLOAD_LENGTH = struct.Struct("<Q")
 
@@ -197,10 +193,7 @@ def decode(kind: type[_M], data: bytes | memoryview) -> _M:
     return message
 
 
-_epoch_kinds = {kind.__name__: kind for kind in get_args(EpochMessage)}
-_epoch_decoders = {
-    name: msgspec.msgpack.Decoder(kind) for name, kind in _epoch_kinds.items()
-}  # fmt: skip
+_epoch_decoders = {kind.__name__: msgspec.msgpack.Decoder(kind) for kind in get_args(EpochMessage)}
 _tagged_decoder = msgspec.msgpack.Decoder(tuple[str, msgspec.Raw])
 
 

@@ -135,6 +135,19 @@ def free_name(path: Path) -> Path:
     return found
 
 
+def write_durably(path: Path, content: bytes) -> None:
+    """Replace a file in one step: after a crash it is the old one or the new one, whole.
+
+    Raises:
+        OSError: One of both stands.
+    """
+    fresh = path.with_name(f"{path.name}.new")
+    fresh.write_bytes(content)
+    sync_file(fresh)
+    fresh.replace(path)
+    sync_directory(path.parent)
+
+
 @contextmanager
 def storing(path: str | Path) -> Iterator[None]:
     """Raise what the system says of a file as an error of this project.

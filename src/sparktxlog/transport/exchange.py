@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import hmac
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -112,6 +113,22 @@ def open_session() -> aiohttp.ClientSession:
     )
 
 
+@contextmanager
+def talking_to(url: str) -> Iterator[None]:
+    """Raise what a request fails with as an error of this project.
+
+    Raises:
+        PeerTimeoutError: No answer in time (not definite).
+        TransportError: The connection failed or broke (not definite).
+    """
+    try:
+        yield
+    except TimeoutError as error:
+        raise PeerTimeoutError(f"{url} did not answer in time") from error
+    except (aiohttp.ClientError, OSError) as error:
+        raise TransportError(f"{url}: {str(error) or type(error).__name__}") from error
+
+
 async def ask(
     session: aiohttp.ClientSession,
     signer: Signer,
@@ -132,20 +149,15 @@ async def ask(
     headers = signer.headers(method, target, body, to)
     signature = headers[signing.SIGNATURE]
     headers["Content-Type"] = "application/msgpack"
-    try:
+    data = body if len(body) <= STREAMED_BYTES else io.BytesIO(body)
+    with talking_to(url):
         async with session.request(
-            method, url + target, headers=headers, timeout=timeout,
-            data=body if len(body) <= STREAMED_BYTES else io.BytesIO(body),
-            allow_redirects=False,
-        ) as response:  # fmt: skip
+            method, url + target, headers=headers, timeout=timeout, data=data, allow_redirects=False
+        ) as response:
             answer = await response.read()
             status = response.status
             seal = response.headers.get(signing.SIGNATURE, "")
             boot = response.headers.get(signing.BOOT, "")[:64]
-    except TimeoutError as error:
-        raise PeerTimeoutError(f"{url} did not answer in time") from error
-    except (aiohttp.ClientError, OSError) as error:
-        raise TransportError(f"{url}: {str(error) or type(error).__name__}") from error
     expected = signer.answer_signature(signature, answer)
     sealed = hmac.compare_digest(seal.encode(), expected.encode())
     return Answer(url=url, status=status, body=answer, boot=boot, sealed=sealed)

@@ -37,7 +37,7 @@ from sparktxlog.model.report import WorkerReport
 from sparktxlog.protocol.words.balloting import EpochMessage, Probe
 from sparktxlog.protocol.words.messages import Announcement, Post, RunHeader, Tail
 from sparktxlog.supervision import Supervisor
-from sparktxlog.transport.exchange import SILENCE_S, ask, patience
+from sparktxlog.transport.exchange import SILENCE_S, ask, patience, talking_to
 from sparktxlog.transport.files import stream_file
 from sparktxlog.transport.greeting import Greeter
 from sparktxlog.transport.outbox import Outbox, Traffic
@@ -578,10 +578,11 @@ class PeerLink:
                 granted expires.
             RemoteProtocolError: The answer is no grant.
         """
-        await self._wait_greeted()
         body = wire.encode(wire.LeaseRequest(worker_id=worker_id, named=named))
-        answer = await self._request("POST", "/peer/v1/leases", body, _DONOR_TIMEOUT)
-        return wire.decode(Grant, answer)
+        await self._wait_greeted()
+        return wire.decode(
+            Grant, await self._request("POST", "/peer/v1/leases", body, _DONOR_TIMEOUT)
+        )
 
     async def replica_size(self) -> ReplicaSize:
         """Ask the peer what a copy of its replica would cost; errors as `request_lease`."""
@@ -597,16 +598,12 @@ class PeerLink:
         """
         assert self._session is not None
         target = f"{self.url}/replica/v1/leases/{quote(grant.lease_id, safe='')}"
-        try:
+        headers = {"Authorization": f"Bearer {grant.token}"}
+        with talking_to(self.url):
             async with self._session.delete(
-                target, headers={"Authorization": f"Bearer {grant.token}"}, timeout=_TIMEOUT,
-                allow_redirects=False,
-            ) as response:  # fmt: skip
+                target, headers=headers, timeout=_TIMEOUT, allow_redirects=False
+            ) as response:
                 status = response.status
-        except TimeoutError as error:
-            raise PeerTimeoutError(f"{self.url} did not answer in time") from error
-        except (aiohttp.ClientError, OSError) as error:
-            raise TransportError(f"{self.url}: {str(error) or type(error).__name__}") from error
         if status not in (204, 410):
             raise TransportError(f"{self.url} answered {status} to the end of a lease")
 

@@ -186,7 +186,7 @@ def test_every_message_is_tried() -> None:
 
 
 def test_every_part_of_a_decision_is_tried() -> None:
-    assert {type(m).__name__ for m in EPOCH_MESSAGES} == set(wire._epoch_kinds)
+    assert {type(m).__name__ for m in EPOCH_MESSAGES} == set(wire._epoch_decoders)
 
 
 def test_a_part_of_a_decision_of_another_release_is_told_from_damage() -> None:

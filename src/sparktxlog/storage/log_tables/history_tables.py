@@ -16,7 +16,7 @@ import pyarrow as pa
 from sparktxlog.model.copying import Transfer
 from sparktxlog.model.epoch import EpochRecord
 from sparktxlog.model.report import WorkerReport
-from sparktxlog.storage.log_tables.log_schemas import LOG_TABLES
+from sparktxlog.storage.log_tables.log_schemas import LOG_TABLES, SIGNATURES, WORKERS
 from sparktxlog.storage.log_tables.log_table import LogTable
 
 
@@ -66,34 +66,18 @@ class ReportTables:
             StorageError: Some of it may be missing.
         """
         workers = [
-            {
-                "reported_at": report.reported_at,
-                "worker_id": report.worker_id,
-                "node_id": report.node_id,
-                "lineage": report.lineage,
-                "epoch": report.epoch,
-                "position": report.position,
-                "chain_hash": report.chain_hash,
-                "verdict": verdict,
-                "plan": plan,
-                "reason": reason,
-                "engine": report.engine,
-            }
+            _shared(report, WORKERS) | {"verdict": verdict, "plan": plan, "reason": reason}
             for report, verdict, plan, reason in reports
         ]
         signatures = [
-            {
-                "position": report.position,
-                "chain_hash": report.chain_hash,
+            _shared(report, SIGNATURES)
+            | {
                 "table": table,
-                "node_id": report.node_id,
-                "worker_id": report.worker_id,
                 "version": state.version,
                 "rows": state.signature.rows,
                 "signature": state.signature.to_text(),
                 "schema": state.schema,
                 "diverged": state.diverged,
-                "reported_at": report.reported_at,
             }
             for report, _, _, _ in reports
             for table, state in sorted(report.tables.items())
@@ -123,10 +107,9 @@ class TransferTable(_HistoryTable):
         Raises:
             StorageError: They may be missing.
         """
-        names = self._schema.names
         self.append_rows(
             [
-                {name: getattr(transfer, name) for name in names}
+                _shared(transfer, self._schema)
                 | {"kind": transfer.kind.value, "donors": list(transfer.donors)}
                 for transfer in transfers
             ]
@@ -160,3 +143,8 @@ class EpochTable(_HistoryTable):
             StorageError: They may be there: ask for `number` before trying again.
         """
         self.append_rows([msgspec.to_builtins(record) for _, record in epochs], epochs[-1][0])
+
+
+def _shared(value: object, schema: pa.Schema) -> dict[str, Any]:
+    """Return the columns of a table that are fields of a value under the same name."""
+    return {name: getattr(value, name) for name in schema.names if hasattr(value, name)}

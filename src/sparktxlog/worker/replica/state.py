@@ -11,7 +11,6 @@ again with the same end, and its end is recorded after its last commit was fsync
 from __future__ import annotations
 
 import json
-import os
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -25,10 +24,10 @@ from sparktxlog.model.signature import EMPTY_SIGNATURE, TableSignature
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.storage.durability import (
     append_line,
-    storage_error,
+    storing,
     sync_directory,
-    sync_file,
     whole_lines,
+    write_durably,
 )
 from sparktxlog.storage.lock import DirectoryLock
 from sparktxlog.worker.apply.batches import Batch
@@ -225,16 +224,8 @@ class ReplicaDirectory:
             StorageError: The disk failed; one of both stands.
         """
         path = self.own / "state.json"
-        fresh = path.with_suffix(".json.new")
-        try:
-            with open(fresh, "wb") as file:
-                file.write(msgspec.json.encode(state))
-                file.flush()
-                os.fsync(file.fileno())
-            fresh.replace(path)
-            sync_directory(self.own)
-        except OSError as error:
-            raise storage_error(error, path) from error
+        with storing(path):
+            write_durably(path, msgspec.json.encode(state))
 
     def record_snapshot(self, position: int, tables: dict[str, ReplicaTable]) -> None:
         """Keep which table versions belong to a position, durably, before the state is saved.
@@ -249,12 +240,10 @@ class ReplicaDirectory:
             "position": position,
             "tables": {name: table.version for name, table in tables.items()},
         }
-        try:
+        with storing(path):
             if self._snapshot_lines >= 2 * SNAPSHOTS_KEPT:
                 self._shorten(path)
             append_line(path, json.dumps(line).encode())
-        except OSError as error:
-            raise storage_error(error, path) from error
         self._snapshot_lines += 1
 
     def forget_snapshots(self) -> None:
@@ -265,11 +254,7 @@ class ReplicaDirectory:
 
     def _shorten(self, path: Path) -> None:
         kept = whole_lines(path)[-SNAPSHOTS_KEPT:]
-        fresh = path.with_suffix(".jsonl.new")
-        fresh.write_bytes(b"".join(line + b"\n" for line in kept))
-        sync_file(fresh)
-        fresh.replace(path)
-        sync_directory(self.own)
+        write_durably(path, b"".join(line + b"\n" for line in kept))
         self._snapshot_lines = len(kept)
 
     def on_close(self, release: Callable[[], None]) -> None:
