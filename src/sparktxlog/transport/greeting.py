@@ -190,14 +190,28 @@ class Greeter:
         Raises:
             ForbiddenPeerError: It is not who it should be; nothing changed (definite).
         """
-        if self.judge(hello, expected):
-            raise self._refusal(
-                hello, f"node {expected!r} has to join the log first",
+        _refuse(
+            hello,
+            (
+                self.judge(hello, expected) > 0,
+                f"node {expected!r} has to join the log first",
                 "It learns that by its own greeting and comes back by itself.",
-            )  # fmt: skip
+            ),
+        )
 
     def judge(self, hello: Hello, expected: str) -> int:
         """Judge a greeting: 0 = accepted, else the incarnation under which it must come back.
+
+        The first case that holds counts:
+
+            a fresh node, of another lineage   joins the log that is here
+            a fork, another log or founding    refused
+            fresh, and would found this log    joins under the next incarnation
+            the known disk, showing less       joins under the next incarnation
+            the known disk                     accepted
+            a later incarnation                accepted as a joiner, if the old disk is gone
+            fresh, or an image of before       joins under the next incarnation, if it is gone
+            any other disk                     refused as a second node under one id
 
         Raises:
             ForbiddenPeerError: It is not who it should be; nothing changed (definite).
@@ -206,46 +220,20 @@ class Greeter:
         self.check_identity(hello, expected)
         place = self._places[expected]
         known = self._shown.get(expected)
-        same = known is None or hmac.compare_digest(known.instance, hello.instance)
-        if known is not None and not same:
-            # It was admitted while it was not reached from here, or an empty disk was in its place.
-            # Who speaks under a later incarnation is a joiner, noted as one below.
-            admitted = known.incarnation < place.incarnation
-            returned = self._is_blank(expected) and not hello.fresh
-            if (admitted or returned) and hello.incarnation == place.incarnation:
-                same = not self._is_old_alive(hello)
+        same = self._is_known_disk(hello, known, place)
         joins = hello.fresh and not own.fresh
-        if are_forks(hello, own) and not joins:
-            # In the message: of a refusal that travels nothing else is shown.
-            raise self._refusal(
-                hello, f"the log has forked: node {expected!r} went on as lineage "
-                f"{hello.lineage[:120]!r}, this one as {own.lineage!r}.  {QUARANTINE_HINT}", "",
-            )  # fmt: skip
-        if not continues(hello, own):
-            if joins and not own.founding_hash:
-                return place.incarnation if same else self._next_incarnation(hello, place)
-            raise self._refusal(
-                hello, f"lineage of node {expected!r} is {hello.lineage[:120]!r}, here "
-                f"{own.lineage!r}",
-                "cluster and the set of members must be the same on all members.",
-            )  # fmt: skip
-        if hello.founding_hash and own.founding_hash and hello.founding_hash != own.founding_hash:
-            raise self._refusal(
-                hello, f"configuration of node {expected!r} is another one",
-                "URLs, weights, roles and quorum must be the same on all members.",
-            )  # fmt: skip
+        if joins and not own.founding_hash and not continues(hello, own):
+            return place.incarnation if same else self._next_incarnation(hello, place)
+        _check_log(hello, own, joins=joins)
         if joins and known is None and hello.founding_hash:
-            # It would begin the log that is here.  It may have had it: who knew it may be away.
+            # It may have had this log: who knew it may be away.
             return place.incarnation + 1
-        if (
-            same
-            and hello.lineage in (own.lineage, *own.ancestors)
-            and (short := self._falls_short(hello))
-        ):
+        if same and (short := self._falls_short(hello, own)):
             _log.error(
-                "a node came back with an older disk: it has to join anew", node=expected,
+                "a node came back with an older disk: it has to join anew",
+                node=expected,
                 reason=short,
-            )  # fmt: skip
+            )
             return max(place.incarnation, hello.incarnation) + 1
         if same:
             self._joiners.pop(expected, None)
@@ -257,18 +245,29 @@ class Greeter:
             self._joiners[expected] = Joiner(instance=hello.instance, incarnation=hello.incarnation)
             return 0
         if joins or (hello.standing is not None and hello.incarnation < place.incarnation):
-            # The latter with an image of before it came back last.
             return self._next_incarnation(hello, place)
-        raise self._second_node(hello)
+        raise _second_node(hello)
 
-    def _falls_short(self, hello: Hello) -> str:
+    def _is_known_disk(self, hello: Hello, known: Shown | None, place: Place) -> bool:
+        """Return whether a node shows the disk that is known here, or the one that replaced it."""
+        if known is None or hmac.compare_digest(known.instance, hello.instance):
+            return True
+        # It was admitted while it was not reached from here, or an empty disk was in its place.
+        # Who speaks under a later incarnation is a joiner.
+        admitted = known.incarnation < place.incarnation
+        returned = self._is_blank(hello.node_id) and not hello.fresh
+        replaced = (admitted or returned) and hello.incarnation == place.incarnation
+        return replaced and not self._is_old_alive(hello)
+
+    def _falls_short(self, hello: Hello, own: Hello) -> str:
         # Not asked of who went on under a lineage of its own: an operator forced it as it was.
-        standing = hello.standing
-        return "" if standing is None else self._doubt(hello.node_id, standing)
+        if hello.standing is None or hello.lineage not in (own.lineage, *own.ancestors):
+            return ""
+        return self._doubt(hello.node_id, hello.standing)
 
     def _next_incarnation(self, hello: Hello, place: Place) -> int:
         if self._is_old_alive(hello):
-            raise self._second_node(hello)
+            raise _second_node(hello)
         return place.incarnation + 1
 
     def _is_old_alive(self, hello: Hello) -> bool:
@@ -284,28 +283,37 @@ class Greeter:
             ForbiddenPeerError: It is not; nothing changed (definite).
         """
         own = self._own
-        if hello.node_id == own.node_id and hello.instance != own.instance:
-            raise self._refusal(
-                hello, f"two nodes with one id: {own.node_id!r} is this node's own",
+        _refuse(
+            hello,
+            (
+                hello.node_id == own.node_id and hello.instance != own.instance,
+                f"two nodes with one id: {own.node_id!r} is this node's own",
                 "Give each node its own node-id.",
-            )  # fmt: skip
-        if hello.node_id != expected or expected not in self._places:
-            raise self._refusal(
-                hello, f"node {hello.node_id!r} answers where {expected!r} is configured",
+            ),
+            (
+                hello.node_id != expected or expected not in self._places,
+                f"node {hello.node_id!r} answers where {expected!r} is configured",
                 "Compare peer.<n>.id with the peer's node-id.",
-            )  # fmt: skip
+            ),
+        )
         url, urls = hello.url.rstrip("/"), self._places[expected].urls
         self._common[expected] = self._choose(hello, expected)
-        for what, theirs, ours, hint in (
-            ("URL", url, url if url in urls else ",".join(urls),
-             "Compare peer.<n>.url with the peer's master-url."),
-            ("configuration", hello.config_hash, own.config_hash,
-             f"{_SHARED} must be the same on all members."),
-        ):  # fmt: skip
-            if theirs != ours:
-                raise self._refusal(
-                    hello, f"{what} of node {expected!r} is {theirs[:120]!r}, here {ours!r}", hint
-                )
+        _refuse(
+            hello,
+            (
+                url not in urls,
+                f"URL of node {expected!r} is {url[:120]!r}, here {','.join(urls)!r}",
+                "Compare peer.<n>.url with the peer's master-url.",
+            ),
+            (
+                hello.config_hash != own.config_hash,
+                (
+                    f"configuration of node {expected!r} is {hello.config_hash[:120]!r}, "
+                    f"here {own.config_hash!r}"
+                ),
+                f"{_SHARED} must be the same on all members.",
+            ),
+        )
 
     def _choose(self, hello: Hello, node: str) -> int:
         """Return the wire version to use with a node (P31).
@@ -330,16 +338,51 @@ class Greeter:
             node=hello.node_id[:80], url=hello.url[:200],
         )  # fmt: skip
 
-    def _second_node(self, hello: Hello) -> ForbiddenPeerError:
-        return self._refusal(
-            hello, f"two nodes with one id: {hello.node_id!r} shows another data directory",
-            "Stop one of them.  A node that lost its data directory comes back with an empty one, "
-            "once the other is not reached any more.",
-        )  # fmt: skip
 
-    @staticmethod
-    def _refusal(hello: Hello, message: str, hint: str) -> ForbiddenPeerError:
-        return ForbiddenPeerError(message, hint=hint, node=hello.node_id[:80], url=hello.url[:200])
+def _refuse(hello: Hello, *cases: tuple[bool, str, str]) -> None:
+    """Raise the first case that holds: whether it does, message, hint."""
+    for holds, message, hint in cases:
+        if holds:
+            raise ForbiddenPeerError(
+                message, hint=hint, node=hello.node_id[:80], url=hello.url[:200]
+            )
+
+
+def _second_node(hello: Hello) -> ForbiddenPeerError:
+    return ForbiddenPeerError(
+        f"two nodes with one id: {hello.node_id!r} shows another data directory",
+        hint="Stop one of them.  A node that lost its data directory comes back with an empty one, "
+        "once the other is not reached any more.",
+        node=hello.node_id[:80],
+        url=hello.url[:200],
+    )
+
+
+def _check_log(hello: Hello, own: Hello, *, joins: bool) -> None:
+    """Refuse a node of another log than this one's."""
+    name, founding = hello.node_id, own.founding_hash
+    _refuse(
+        hello,
+        (
+            # In the message: of a refusal that travels nothing else is shown.
+            are_forks(hello, own) and not joins,
+            (
+                f"the log has forked: node {name!r} went on as lineage {hello.lineage[:120]!r}, "
+                f"this one as {own.lineage!r}.  {QUARANTINE_HINT}"
+            ),
+            "",
+        ),
+        (
+            not continues(hello, own),
+            f"lineage of node {name!r} is {hello.lineage[:120]!r}, here {own.lineage!r}",
+            "cluster and the set of members must be the same on all members.",
+        ),
+        (
+            bool(hello.founding_hash and founding) and hello.founding_hash != founding,
+            f"configuration of node {name!r} is another one",
+            "URLs, weights, roles and quorum must be the same on all members.",
+        ),
+    )
 
 
 def continues(theirs: Hello, ours: Hello) -> bool:
