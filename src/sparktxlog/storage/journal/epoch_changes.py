@@ -82,23 +82,14 @@ def put_restamp(db: sqlite3.Connection, write: PutRestamp) -> _Run:
     row = db.execute(
         f"SELECT digest, ids FROM incoming WHERE {RUN_KEY}", run_key(header)
     ).fetchone()
-    check_restamp(header, None if row is None else row[0])
-    restamp(db, header)
-    return header, row[1]
-
-
-def check_restamp(header: RunHeader, digest: bytes | None) -> None:
-    """Check that a run may get a new stamp: it waits (digest not None) and is the same.
-
-    Raises:
-        InvariantViolation: It may not.
-    """
-    if digest != header.digest:
+    if row is None or row[0] != header.digest:
         raise InvariantViolation(
             f"run {header.origin}/{header.incarnation}/{header.seq} cannot be stamped anew: "
-            + ("it does not wait" if digest is None else "another content waits there"),
+            + ("it does not wait" if row is None else "another content waits there"),
             digest=header.digest,
         )
+    restamp(db, header)
+    return header, row[1]
 
 
 def restamp(db: sqlite3.Connection, header: RunHeader) -> None:
@@ -195,8 +186,8 @@ def reset(db: sqlite3.Connection, write: ResetJournal) -> tuple[Ends, list[_Run]
     incarnation = before if write.incarnation is None else write.incarnation
     held = db.execute("SELECT seq FROM watermarks WHERE origin = ?", (write.node_id,)).fetchone()
     watermark = snapshot.watermarks.get(write.node_id, 0)
-    check_snapshot(snapshot)
-    check_own(write, before, 0 if held is None else held[0])
+    _check_snapshot(snapshot)
+    _check_own(write, before, 0 if held is None else held[0])
     gone = _drop_incoming(
         db,
         "origin <> ? OR incarnation <> ? OR seq <= ?",
@@ -244,7 +235,7 @@ def _put_snapshot(db: sqlite3.Connection, snapshot: QueueSnapshot) -> Ends:
     return ends
 
 
-def check_snapshot(snapshot: QueueSnapshot) -> None:
+def _check_snapshot(snapshot: QueueSnapshot) -> None:
     """Check that a snapshot holds together: a node could not start from it otherwise.
 
     Raises:
@@ -280,7 +271,7 @@ def _follow(pieces: Iterable[tuple[int, bytes]], last: int) -> bool:
     return end is None or end == last
 
 
-def check_own(write: ResetJournal, incarnation: int, watermark: int) -> None:
+def _check_own(write: ResetJournal, incarnation: int, watermark: int) -> None:
     """Check that no own sequence number would be given twice.
 
     Args:

@@ -80,7 +80,6 @@ from sparktxlog.storage.journal.sqlite_schema import (
     open_reader,
     put_meta,
     read_meta,
-    segment_of,
     stored_entry,
     translate,
     view_of,
@@ -550,11 +549,7 @@ class Journal:
         """
         with self._reading() as db:
             _check_kept(db, after, ("kept_after",))
-            rows = db.execute(
-                "SELECT segment FROM segments WHERE last > ? ORDER BY last LIMIT ?",
-                (after, limit),
-            ).fetchall()
-        return [segment_of(body) for (body,) in rows]
+            return log_expiry.read_segments(db, after, limit)
 
     def read_extent(self) -> LogExtent:
         """Return what of the log is kept, and how large it is."""

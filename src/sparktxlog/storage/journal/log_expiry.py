@@ -73,35 +73,31 @@ def add_files_bytes(db: sqlite3.Connection, size_bytes: int) -> None:
 
 
 def read_published_hash(db: sqlite3.Connection, position: int) -> bytes | None:
-    """Return the chain hash at a position without a queue row; as `published_hash`."""
-    row = db.execute(
-        "SELECT segment FROM segments WHERE last >= ? ORDER BY last LIMIT 1", (position,)
-    ).fetchone()
-    gone = max(_meta(db, "pruned"), _meta(db, "kept_after"))
-    return published_hash(None if row is None else segment_of(row[0]), position, gone)
-
-
-def published_hash(holding: Segment | None, position: int, gone: int) -> bytes | None:
-    """Return the chain hash at a position by the published segments, None if there is none.
-
-    Args:
-        holding: First segment that ends at `position` or behind.
-        position: Without a queue row.
-        gone: Up to here queue rows are gone.
+    """Return the chain hash at a position without a queue row, None if no run ends there.
 
     Raises:
         ExpiredError: A run may have ended there; its hash is not known any more (definite).
     """
+    holding = next(iter(read_segments(db, position - 1, 1)), None)
     if holding is not None and holding.last == position:
         return bytes.fromhex(holding.to_hash)
     if holding is not None and holding.first == position + 1:
         return bytes.fromhex(holding.from_hash)
+    gone = max(_meta(db, "pruned"), _meta(db, "kept_after"))
     if position > gone:
         return None
     raise ExpiredError(
         f"the chain hash at position {position} is not known any more: rows are kept after {gone}",
         position=position,
     )
+
+
+def read_segments(db: sqlite3.Connection, after: int, limit: int) -> list[Segment]:
+    """Return segments that end after a position, ascending."""
+    rows = db.execute(
+        "SELECT segment FROM segments WHERE last > ? ORDER BY last LIMIT ?", (after, limit)
+    )
+    return [segment_of(body) for (body,) in rows]
 
 
 def read_extent(db: sqlite3.Connection) -> LogExtent:
@@ -116,21 +112,16 @@ def read_extent(db: sqlite3.Connection) -> LogExtent:
 
 
 def read_cuts(db: sqlite3.Connection, after: int, limit: int) -> list[SegmentCut]:
-    """Return where the log behind `after` may be cut, ascending."""
-    rows = db.execute(
-        "SELECT segment FROM segments WHERE last > ? ORDER BY last LIMIT ?", (after, limit)
-    ).fetchall()
-    return [cut_of(segment_of(body)) for (body,) in rows]
-
-
-def cut_of(segment: Segment) -> SegmentCut:
-    """Return the cut at a segment's end."""
-    return SegmentCut(
-        last=segment.last,
-        chain_hash=bytes.fromhex(segment.to_hash),
-        ordered_at=segment.ordered_at,
-        files_bytes=segment.files_bytes,
-    )
+    """Return where the log after a position may be cut, ascending."""
+    return [
+        SegmentCut(
+            last=segment.last,
+            chain_hash=bytes.fromhex(segment.to_hash),
+            ordered_at=segment.ordered_at,
+            files_bytes=segment.files_bytes,
+        )
+        for segment in read_segments(db, after, limit)
+    ]
 
 
 def read_expired(db: sqlite3.Connection, limit: int) -> list[Segment]:
