@@ -32,7 +32,8 @@ from sparktxlog.storage.interfaces import StoredEntry, Write
 from sparktxlog.storage.journal.journal import Journal
 from sparktxlog.storage.log_tables.history_tables import EpochTable, ReportTables, TransferTable
 from sparktxlog.storage.log_tables.queue_table import QUEUE_NAME, QueueTable, set_aside
-from sparktxlog.storage.segments.publishing import PublishedFiles, publish, restored_rows
+from sparktxlog.storage.payloads.payload_store import PayloadStore
+from sparktxlog.storage.segments.publishing import publish, restored_rows
 from sparktxlog.supervision import Supervisor
 
 _log = structlog.get_logger("sparktxlog.publisher")
@@ -79,7 +80,7 @@ class Publisher:
         self,
         *,
         front: Journal,
-        payloads: PublishedFiles,
+        payloads: PayloadStore,
         log_root: Path,
         lineage: str,
         tables: Callable[[], Mapping[str, TableDefinition]],

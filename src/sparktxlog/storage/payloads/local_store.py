@@ -37,6 +37,7 @@ from sparktxlog.storage.durability import (
     sync_parents,
 )
 from sparktxlog.storage.parquet_files import count_rows
+from sparktxlog.storage.payloads.payload_store import PayloadStore
 
 INCOMING = ".incoming"
 
@@ -46,8 +47,8 @@ _REMEMBERED = 65_536
 _Mark = tuple[int, int, int]
 
 
-class LocalPayloadStore:
-    """`PayloadStore` in a directory; safe to use from several threads.
+class LocalPayloadStore(PayloadStore):
+    """A payload store in a directory; safe to use from several threads.
 
     Args:
         root: Directory that the node and its executors see under one path; made if missing.

@@ -1,4 +1,7 @@
-"""What a payload store does.  A new kind of store, say on S3, is one more file beside this one."""
+"""What a payload store does.  A new kind of store, say on S3, is one more file beside this one.
+
+`local_store` is the store in a directory, and `payload_expiry` removes files from it.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,18 @@ from typing import Protocol
 from sparktxlog.model.operation import StagedFile
 
 
-class PayloadStore(Protocol):
+class FileSink(Protocol):
+    """Where files of published rows go."""
+
+    def write_file(self, relative: str, content: bytes | memoryview) -> None:
+        """Write a file, in the place of one that an interrupted call left under its name."""
+
+
+class PayloadStore(FileSink, Protocol):
     """Staged and published files, named relative to one root that node and executors share."""
+
+    def sync(self, relatives: Iterable[str]) -> None:
+        """Bring files of `write_file` and their names to the disk: only now they may be named."""
 
     def path(self, relative: str) -> str:
         """Return the absolute path of a checked relative name; the file need not exist.

@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +32,7 @@ from sparktxlog.model.signature import EMPTY_SIGNATURE
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.storage.interfaces import TableEffect
 from sparktxlog.storage.parquet_files import RowStatistics, write_parquet
+from sparktxlog.storage.payloads.payload_store import FileSink
 
 Int64s = npt.NDArray[np.int64]
 Int32s = npt.NDArray[np.int32]
@@ -40,13 +40,6 @@ Int32s = npt.NDArray[np.int32]
 _OWN_COLUMNS = (POSITION_COLUMN, OP_COLUMN)
 #: Kinds whose rows enter the table as they are.
 _ADDED = frozenset({OperationKind.APPEND, OperationKind.OVERWRITE})
-
-
-class FileSink(Protocol):
-    """Where published files go; the payload store."""
-
-    def write_file(self, relative: str, content: bytes | memoryview) -> None:
-        """Write one file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

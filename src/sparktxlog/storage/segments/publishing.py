@@ -7,8 +7,7 @@ under the same names by the next one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -20,19 +19,13 @@ from sparktxlog.model.table import TableDefinition
 from sparktxlog.storage.interfaces import MarkPublished, Segment, StoredEntry, TableEffect
 from sparktxlog.storage.log_tables.queue_rows import OperationColumns, queue_rows
 from sparktxlog.storage.log_tables.queue_table import QueueTable
-from sparktxlog.storage.segments.inline_files import FileSink, InlineFile, InlineGroup, Int64s
+from sparktxlog.storage.payloads.payload_store import FileSink, PayloadStore
+from sparktxlog.storage.segments.inline_files import InlineFile, InlineGroup, Int64s
 
 #: Directory of published inline files below the payload store.
 INLINE_DIRECTORY = "inline"
 #: Returns the tables that came into being at positions from … to: (position, name).
 Creations = Callable[[int, int], Collection[tuple[int, str]]]
-
-
-class PublishedFiles(FileSink, Protocol):
-    """The part of the payload store that publishing writes to."""
-
-    def sync(self, relatives: Iterable[str]) -> None:
-        """Bring written files and their names to the disk."""
 
 
 def plan_segments(
@@ -130,7 +123,7 @@ def publish(
     *,
     signature_interval: int,
     tables: Mapping[str, TableDefinition],
-    payloads: PublishedFiles,
+    payloads: PayloadStore,
     queue: QueueTable,
     creations: Creations | None = None,
 ) -> list[MarkPublished]:
