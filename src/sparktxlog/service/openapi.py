@@ -166,6 +166,7 @@ def _tag(route: Route) -> str:
     return "members" if route.at_witness and route.role is Role.ADMIN else "ask"
 
 
+@cache
 def document_bytes() -> bytes:
     """Return what `/openapi.json` answers, which tells nothing of this node."""
     return msgspec.json.encode(client_document())
@@ -183,6 +184,7 @@ problem documents; <code>definite</code> says whether certainly nothing happened
 """
 
 
+@cache
 def document_page() -> bytes:
     """Return the document for people: one page without scripts, readable without a network."""
     document = client_document()

@@ -92,7 +92,6 @@ def _of_nodes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
     # What these set holds for the whole process.
     monkeypatch.setattr(of_nodes.structlog, "configure", lambda **settings: None)
     monkeypatch.setattr(of_nodes.logging, "disable", lambda: None)
-    monkeypatch.setattr(of_nodes, "share_documents", lambda: None)
     monkeypatch.setattr(of_nodes, "MUTANTS", dict.fromkeys(of_nodes.MUTANTS, lambda: None))
     return found
 

@@ -22,7 +22,6 @@ from time import perf_counter
 import structlog
 from tests.verification.nodes.marks import EXPECTED
 from tests.verification.nodes.mutants import MUTANTS
-from tests.verification.nodes.node import share_documents
 from tests.verification.nodes.run import FAULTS_UNTIL_S, layout_of, run_seed
 from tests.verification.seeds import (
     Outcome,
@@ -45,7 +44,6 @@ def command(arguments: list[str]) -> int:
     if not asked.log:
         structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
         logging.disable()
-    share_documents()
     if asked.mutant:
         MUTANTS[asked.mutant]()
     if asked.seed is not None:

@@ -30,17 +30,6 @@ _TORN = 0.7
 _BACK_S = 6.0
 
 
-def share_documents() -> None:
-    """Make the routes of documents once for all nodes: they are alike, and each takes 100 ms."""
-    shared: Any = application
-    routes = shared.document_routes()
-
-    def made_once() -> Any:
-        return routes
-
-    shared.document_routes = made_once
-
-
 class SimulatedNode:
     """One node of a simulated cluster.
 
