@@ -56,6 +56,7 @@ _DECISION_TIMEOUT_S = 60.0
 JSON, MSGPACK = "application/json", "application/msgpack"
 RUN, ARROW = "application/vnd.sparktxlog.run", "application/vnd.apache.arrow.stream"
 BINARY, PLAIN, HTML = "application/octet-stream", "text/plain", "text/html"
+PROMETHEUS = f"{PLAIN}; version=0.0.4"
 
 
 class _Number(IntegerConvertor):
@@ -241,7 +242,33 @@ _BEHIND = Whole("after", "After this position.", 0)
 _AT_LEAST = Whole("at_least", "Wait until it is reached.", 0)
 _WAIT = Seconds("timeout", "Seconds to wait.", 0.0)
 _ENTRIES = Whole("limit", "Entries at most.", 100, low=1, high=1000)
+_TABLES = Whole("tables", "1: each replica with its tables, not their number.", 0, high=1)
+_AT = Whole("position", "This very position; default: the latest.", -1, low=-1)
+_APPLIED = Whole("after", "Applied position.", 0)
+_POLL = Seconds("wait", "Seconds to wait for one.", 0.0)
+_PIECES = Whole("limit", "Segments at most.", 500, low=1, high=1000)
+_WORKER = Text("worker", "Worker; default: the site's own.")
+_VERBOSE = Text("verbose", "Also with reasons if it does.")
+_ROWS = (
+    Text("kind", "append, upsert, delete_keys or overwrite.", "append"),
+    Text("transaction_id", "Id of a single transaction."),
+    *_SUBMIT,
+)
+_STAGED = (
+    Text("digest", "Of the file; older nodes do not say what they want."),
+    Whole("size", "Its bytes.", 0),
+    Whole("rows", "Its rows.", 0),
+)
+_PIECE = (
+    Text("table", "Its table.", required=True),
+    Text("path", "Its path below the table.", required=True),
+    Whole("offset", "Its first byte.", required=True),
+    Whole("length", "Its bytes.", required=True),
+)
 _DECIDED = (Seconds("timeout", "Seconds to wait for the decision.", _DECISION_TIMEOUT_S),)
+_Settings = dict[str, SettingValue]
+_RUN: dict[str, Any] = {"answer": bytes, "answer_type": RUN}
+_FILE: dict[str, Any] = {"answer": bytes, "answer_type": BINARY}
 
 # -- the table -------------------------------------------------------------------------------------
 
@@ -252,47 +279,46 @@ def _get(path: str, name: str, summary: str, answer: Any, *query: Text, **more: 
 
 
 def _submit(path: str, name: str, summary: str, **more: Any) -> Route:
-    values: dict[str, Any] = {"query": _SUBMIT, "answer": Receipt, "body": bytes} | more
-    return Route(
-        method="POST", path=path, name=name, summary=summary, role=Role.CLIENT, body_bytes=None,
-        hot=True, **values,
-    )  # fmt: skip
+    values: dict[str, Any] = {"role": Role.CLIENT, "query": _SUBMIT, "body": bytes} | more
+    values |= {"answer": Receipt, "body_bytes": None, "hot": True}
+    return Route(method="POST", path=path, name=name, summary=summary, **values)
 
 
 def _tell(path: str, name: str, summary: str, body: Any, answer: Any = None) -> Route:
-    return Route(
-        method="POST", path=path, name=name, summary=summary, role=Role.WORKER, body=body,
-        answer=answer,
-    )  # fmt: skip
+    path = f"/v1/worker{path}"
+    values: dict[str, Any] = {"role": Role.WORKER, "body": body, "answer": answer}
+    return Route(method="POST", path=path, name=name, summary=summary, **values)
 
 
-def _decide(
-    method: str, path: str, name: str, summary: str, body: Any = None, answer: Any = EpochView
-) -> Route:
-    return Route(
-        method=method, path=path, name=name, summary=summary, role=Role.ADMIN, body=body,
-        query=_DECIDED, answer=answer, at_witness=True,
-    )  # fmt: skip
+def _decide(key: str, name: str, summary: str, body: Any = None, answer: Any = EpochView) -> Route:
+    method, path = key.split(" ")
+    values: dict[str, Any] = {"role": Role.ADMIN, "query": _DECIDED, "at_witness": True}
+    values |= {"body": body, "answer": answer}
+    return Route(method=method, path=f"/v1{path}", name=name, summary=summary, **values)
 
 
-def _peer(method: str, path: str, name: str, summary: str, **more: Any) -> Route:
-    values: dict[str, Any] = {"body_bytes": None, "answer_type": MSGPACK} | more
-    return Route(
-        method=method, path=f"/peer/v1{path}", name=name, summary=summary, role=Role.PEER,
-        body_type=MSGPACK, at_witness=True, **values,
-    )  # fmt: skip
+def _peer(key: str, name: str, summary: str, body: Any = None, **more: Any) -> Route:
+    method, path = key.split(" ")
+    values: dict[str, Any] = {"role": Role.PEER, "at_witness": True, "body_type": MSGPACK}
+    values |= {"answer_type": MSGPACK, "body_bytes": None, "body": body} | more
+    return Route(method=method, path=f"/peer/v1{path}", name=name, summary=summary, **values)
 
 
 def _lease(method: str, path: str, name: str, summary: str, **more: Any) -> Route:
-    return Route(
-        method=method, path=f"/replica/v1/leases/{{lease}}{path}", name=name, summary=summary,
-        role=Role.LEASE, **more,
-    )  # fmt: skip
+    path = f"/replica/v1/leases/{{lease}}{path}"
+    return Route(method=method, path=path, name=name, summary=summary, role=Role.LEASE, **more)
+
+
+def _open(path: str, name: str, summary: str, kind: str, *query: Text) -> Route:
+    values: dict[str, Any] = {"role": Role.ANYBODY, "at_witness": True, "answer_type": kind}
+    return _get(path, name, summary, bytes, *query, **values)
 
 
 _SUBMITS = (
     _submit(
-        "/v1/transactions", "submit_transaction", "Commit one transaction",
+        "/v1/transactions",
+        "submit_transaction",
+        "Commit one transaction",
         body=TransactionRequest,
         description="One or more operations over one or more tables, all or nothing.  "
         "Repeating a transaction id gives the receipt of the first.  Appends, upserts and "
@@ -300,158 +326,182 @@ _SUBMITS = (
         "it has an id, else its receipt has n 0.  An overwrite with no rows empties the table.",
     ),
     _submit(
-        "/v1/runs", "submit_run", "Commit a batch of transactions", body_type=RUN,
+        "/v1/runs",
+        "submit_run",
+        "Commit a batch of transactions",
+        body_type=RUN,
         description="The body is a payload container (docs/formats.md): manifest with ids "
         "and Arrow IPC sections of inline rows.",
     ),
     _submit(
-        "/v1/tables/{table}/rows", "submit_rows", "Commit Arrow rows to one table",
+        "/v1/tables/{table}/rows",
+        "submit_rows",
+        "Commit Arrow rows to one table",
         body_type=ARROW,
-        query=(
-            Text("kind", "append, upsert, delete_keys or overwrite.", "append"),
-            Text("transaction_id", "Id of a single transaction."),
-            *_SUBMIT,
-        ),
+        query=_ROWS,
         description="An int32 column `__txlog_tx` that rises from 0 makes each of its "
         "numbers a transaction of its own.",
     ),
-)  # fmt: skip
+)
 
 _QUESTIONS = (
     _get("/v1/transactions/{id}", "find_transaction", "What became of a transaction", Receipt),
-    _get("/v1/info", "info", "Names, limits and directories of the node", InfoAnswer,
-         at_witness=True),
-    _get("/v1/status", "status", "Queues, peers, which node is missing and why", StatusAnswer,
-         Whole("tables", "1: each replica with its tables, not their number.", 0, high=1),
-         at_witness=True),
+    _get("/v1/info", "info", "Names, limits and directories", InfoAnswer, at_witness=True),
+    _get(
+        "/v1/status",
+        "status",
+        "Queues, peers, which node is missing and why",
+        StatusAnswer,
+        _TABLES,
+        at_witness=True,
+    ),
     _get("/v1/tables", "tables", "All tables", list[TableAt], *_REACH),
     _get("/v1/tables/{table}", "table", "One table", TableAt, *_REACH),
-    _get("/v1/queue", "queue", "Runs of the synchronized queue", list[ListedRun], _BEHIND,
-         _ENTRIES),
-    _get("/v1/published", "published", "Position up to which the queue table reaches",
-         PositionAnswer, _AT_LEAST, _WAIT),
-    _get("/v1/snapshot", "snapshot", "Table versions at one position of this site's replica",
-         SnapshotAnswer, Whole("position", "This very position; default: the latest.", -1, low=-1),
-         _AT_LEAST, _WAIT),
-    _get("/v1/probe/{name}", "probe", "Size and digest of a file in the store's probe directory",
-         ProbedFile),
-    _get("/v1/transfers", "transfers", "Latest catch-ups of this site's replica, oldest first",
-         list[Transfer], _ENTRIES),
-    _get("/v1/signatures", "signatures",
-         "Signatures of this site's replica at the ends of its batches", SiteSignatures, _BEHIND,
-         _ENTRIES),
-    _get("/v1/settings", "settings", "Settings that can be changed at run time: value and origin",
-         dict[str, SettingValue]),
-    Route(method="PATCH", path="/v1/settings", name="change_settings", role=Role.ADMIN,
-          summary="Change settings at run time, all or none; null takes a value back",
-          body=dict[str, Any], answer=dict[str, SettingValue]),
-    Route(method="POST", path="/v1/maintenance", name="maintain", role=Role.ADMIN,
-          summary="Shorten the log to its limits now; what was removed, and who holds it back",
-          answer=Maintenance),
-    _get("/metrics", "metrics", "Metrics, for Prometheus", bytes, at_witness=True,
-         answer_type=f"{PLAIN}; version=0.0.4"),
-)  # fmt: skip
+    _get("/v1/queue", "queue", "Runs of the queue", list[ListedRun], _BEHIND, _ENTRIES),
+    _get(
+        "/v1/published",
+        "published",
+        "Up to where the queue table reaches",
+        PositionAnswer,
+        _AT_LEAST,
+        _WAIT,
+    ),
+    _get(
+        "/v1/snapshot",
+        "snapshot",
+        "Table versions at one position",
+        SnapshotAnswer,
+        _AT,
+        _AT_LEAST,
+        _WAIT,
+    ),
+    _get("/v1/probe/{name}", "probe", "Size and digest of a file to probe the store", ProbedFile),
+    _get("/v1/transfers", "transfers", "Latest catch-ups, oldest first", list[Transfer], _ENTRIES),
+    _get(
+        "/v1/signatures",
+        "signatures",
+        "Signatures of the replica at the ends of its batches",
+        SiteSignatures,
+        _BEHIND,
+        _ENTRIES,
+    ),
+    _get("/v1/settings", "settings", "Settings that can be changed at run time", _Settings),
+    Route(
+        method="PATCH",
+        path="/v1/settings",
+        name="change_settings",
+        summary="Change settings at run time, all or none; null takes a value back",
+        role=Role.ADMIN,
+        body=dict[str, Any],
+        answer=_Settings,
+    ),
+    Route(
+        method="POST",
+        path="/v1/maintenance",
+        name="maintain",
+        summary="Shorten the log to its limits now; what was removed, and who holds it back",
+        role=Role.ADMIN,
+        answer=Maintenance,
+    ),
+    _get("/metrics", "metrics", "Metrics", bytes, at_witness=True, answer_type=PROMETHEUS),
+)
 
 _WORKERS = (
-    _get("/v1/worker/segments", "segments", "Published segments after a position; long poll",
-         SegmentsAnswer, Whole("after", "Applied position.", 0),
-         Seconds("wait", "Seconds to wait for one.", 0.0),
-         Whole("limit", "Segments at most.", 500, low=1, high=1000)),
+    _get(
+        "/v1/worker/segments",
+        "segments",
+        "Published segments after a position; long poll",
+        SegmentsAnswer,
+        _APPLIED,
+        _POLL,
+        _PIECES,
+    ),
     _get("/v1/worker/tables", "worker_tables", "All tables", list[TableAt], *_REACH),
-    _get("/v1/worker/plan", "plan",
-         "How a replica of this site would catch up, with both estimates", Decision,
-         Text("worker", "Worker; default: the site's own.")),
-    _tell("/v1/worker/reports", "report", "State of the site's replica; verdict and plan",
-          WorkerReport, ReportAnswer),
-    _tell("/v1/worker/recounts", "take_recount",
-          "Tell what a full scan of the site's replica found; verdict and plan", Recount,
-          ReportAnswer),
-    _tell("/v1/worker/copies", "order_copy",
-          "Find donors and get their leases, best first; 409 says why there is no copy",
-          CopyRequest, CopyTicket),
-    _tell("/v1/worker/transfers", "take_transfer", "Tell of a finished or failed catch-up",
-          Transfer),
-)  # fmt: skip
+    _get("/v1/worker/plan", "plan", "How a replica would catch up", Decision, _WORKER),
+    _tell("/reports", "report", "State of the replica; verdict, plan", WorkerReport, ReportAnswer),
+    _tell("/recounts", "take_recount", "What a full scan found", Recount, ReportAnswer),
+    _tell("/copies", "order_copy", "Leases, best donor first", CopyRequest, CopyTicket),
+    _tell("/transfers", "take_transfer", "Tell of a finished or failed catch-up", Transfer),
+)
 
 _MEMBERS = (
-    _get("/v1/epochs", "epochs", "Current view: phase, epoch, places, members, who is linked",
-         EpochsAnswer, at_witness=True),
-    _get("/v1/epochs/history", "epoch_history",
-         "Epochs that this node has taken up, newest first", list[EpochRecord], _ENTRIES,
-         at_witness=True),
-    _decide("POST", "/v1/peers", "add_peer", "Give a node a place; 409 says why not", AddPeer),
-    _decide("DELETE", "/v1/peers/{id}", "remove_peer", "Take a node's place away"),
-    _decide("PATCH", "/v1/peers/{id}", "change_peer", "Change address or votes", ChangePeer),
-    _decide("POST", "/v1/peers/{id}/promote", "promote_peer", "Move up in precedence"),
-    _decide("POST", "/v1/peers/{id}/demote", "demote_peer", "Move down in precedence"),
-    _decide("POST", "/v1/peers/{id}/replace", "replace_peer",
-            "Give its place to another node, by one decision", ReplacePeer),
-    _decide("POST", "/v1/quorum", "set_quorum", "Change the acquisition quorum", SetQuorum),
-    _decide("POST", "/v1/void", "void",
-            "Let a run that nobody can deliver take no effect, by a decision", VoidRun, VoidAnswer),
-    _decide("POST", "/v1/force", "force", "Go on alone: all others are dead for certain",
-            ForceEpoch, ForceAnswer),
-)  # fmt: skip
+    _get(
+        "/v1/epochs",
+        "epochs",
+        "Current view: phase, epoch, places, members, who is linked",
+        EpochsAnswer,
+        at_witness=True,
+    ),
+    _get(
+        "/v1/epochs/history",
+        "epoch_history",
+        "Epochs that this node has taken up, newest first",
+        list[EpochRecord],
+        _ENTRIES,
+        at_witness=True,
+    ),
+    _decide("POST /peers", "add_peer", "Give a node a place; 409 says why not", AddPeer),
+    _decide("DELETE /peers/{id}", "remove_peer", "Take a node's place away"),
+    _decide("PATCH /peers/{id}", "change_peer", "Change address or votes", ChangePeer),
+    _decide("POST /peers/{id}/promote", "promote_peer", "Move up in precedence"),
+    _decide("POST /peers/{id}/demote", "demote_peer", "Move down in precedence"),
+    _decide("POST /peers/{id}/replace", "replace_peer", "Give its place to another", ReplacePeer),
+    _decide("POST /quorum", "set_quorum", "Change the acquisition quorum", SetQuorum),
+    _decide("POST /void", "void", "Let an undelivered run take no effect", VoidRun, VoidAnswer),
+    _decide("POST /force", "force", "Go on alone: all others are dead", ForceEpoch, ForceAnswer),
+)
 
 _PEERS = (
-    _peer("POST", "/hello", "hello", "Greet", body=wire.Hello, answer=wire.Hello,
-          body_bytes=HELLO_BYTES),
-    _peer("GET", "/watch", "watch", "Wait: the answer comes if the node goes on living"),
-    _peer("POST", "/posts", "posts", "A post, or reports of workers", body=wire.Envelope,
-          answer=wire.PostAnswer),
-    _peer("POST", "/pushes", "pushes", "Runs with their payloads", body=bytes),
-    _peer("POST", "/announcements", "announcements", "What a run will hold", body=Announcement),
-    _peer("POST", "/tails", "tails", "The end of a queue", body=Tail),
-    _peer("POST", "/epochs", "epoch_message", "A message about the change of an epoch",
-          body=bytes),
-    _peer("GET", "/snapshot", "peer_snapshot", "A whole snapshot", answer=bytes),
-    _peer("GET", "/snapshots/{name}", "snapshot_offer", "Offer a snapshot in parts",
-          answer=wire.SnapshotOffer),
-    _peer("GET", "/snapshots/{name}/{offset:number}", "snapshot_part", "A part of a snapshot",
-          answer=bytes, answer_type=RUN),
-    _peer("GET", "/queue/{position:number}", "queue_tail", "The queue after a position",
-          answer=Tail),
-    _peer("GET", "/runs/{origin}/{incarnation:number}/{seq:number}", "run", "Payload of a run",
-          answer=bytes, answer_type=RUN),
-    _peer("POST", "/runs", "runs", "Payloads of small runs", body=wire.RunsRequest,
-          answer=wire.RunsAnswer),
-    _peer("GET", "/announced/{digest}", "announced", "Payload of an announced run", answer=bytes,
-          answer_type=RUN),
-    _peer("GET", "/files/{path:path}", "file", "A staged file", answer=bytes, answer_type=BINARY,
-          query=(Text("digest", "Of the file; older nodes do not say what they want."),
-                 Whole("size", "Its bytes.", 0), Whole("rows", "Its rows.", 0))),
-    _peer("POST", "/leases", "grant_lease", "A lease on this site's replica",
-          body=wire.LeaseRequest, answer=Grant),
-    _peer("GET", "/replica/size", "replica_size", "What a copy would cost", answer=ReplicaSize),
-)  # fmt: skip
+    _peer("POST /hello", "hello", "Greet", wire.Hello, answer=wire.Hello, body_bytes=HELLO_BYTES),
+    _peer("GET /watch", "watch", "Wait: the answer comes if the node goes on living"),
+    _peer("POST /posts", "posts", "Status and reports", wire.Envelope, answer=wire.PostAnswer),
+    _peer("POST /pushes", "pushes", "Runs with their payloads", bytes),
+    _peer("POST /announcements", "announcements", "What a run will hold", Announcement),
+    _peer("POST /tails", "tails", "The end of a queue", Tail),
+    _peer("POST /epochs", "epoch_message", "A message about the change of an epoch", bytes),
+    _peer("GET /snapshot", "peer_snapshot", "A whole snapshot", answer=bytes),
+    _peer("GET /snapshots/{name}", "snapshot_offer", "Its size", answer=wire.SnapshotOffer),
+    _peer("GET /snapshots/{name}/{offset:number}", "snapshot_part", "A part of a snapshot", **_RUN),
+    _peer("GET /queue/{position:number}", "queue_tail", "The queue after it", answer=Tail),
+    _peer(
+        "GET /runs/{origin}/{incarnation:number}/{seq:number}", "run", "Payload of a run", **_RUN
+    ),
+    _peer("POST /runs", "runs", "Small runs", wire.RunsRequest, answer=wire.RunsAnswer),
+    _peer("GET /announced/{digest}", "announced", "Payload of an announced run", **_RUN),
+    _peer("GET /files/{path:path}", "file", "A staged file", query=_STAGED, **_FILE),
+    _peer("POST /leases", "grant_lease", "A lease", wire.LeaseRequest, answer=Grant),
+    _peer("GET /replica/size", "replica_size", "What a copy would cost", answer=ReplicaSize),
+)
 
 _LEASES = (
     _lease("GET", "", "lease", "What the lease pins", answer=Grant),
     _lease("DELETE", "", "release", "End the lease"),
     _lease("POST", "/renew", "renew", "Keep the lease"),
-    _lease("GET", "/chunks", "chunk", "A piece of a pinned file", answer=bytes, answer_type=BINARY,
-           query=(Text("table", "Its table.", required=True),
-                  Text("path", "Its path below the table.", required=True),
-                  Whole("offset", "Its first byte.", required=True),
-                  Whole("length", "Its bytes.", required=True))),
-    _lease("POST", "/digests", "digests", "Digests of pinned files", body=DigestRequest,
-           answer=DigestAnswer, body_bytes=_DIGESTS_BYTES),
-)  # fmt: skip
-
-
-def _open(path: str, name: str, summary: str, kind: str, *query: Text) -> Route:
-    return _get(path, name, summary, bytes, *query, role=Role.ANYBODY, at_witness=True,
-                answer_type=kind)  # fmt: skip
-
+    _lease("GET", "/chunks", "chunk", "A piece of a pinned file", query=_PIECE, **_FILE),
+    _lease(
+        "POST",
+        "/digests",
+        "digests",
+        "Digests of pinned files",
+        body=DigestRequest,
+        answer=DigestAnswer,
+        body_bytes=_DIGESTS_BYTES,
+    ),
+)
 
 _OPEN = (
     _open("/livez", "livez", "Whether the process lives", PLAIN),
-    _open("/readyz", "readyz", "Whether it takes part; 503 with reasons if not", PLAIN,
-          Text("verbose", "Also with reasons if it does.")),
+    _open("/readyz", "readyz", "Whether it takes part; 503 with reasons if not", PLAIN, _VERBOSE),
     _open("/openapi.json", "openapi", "The interface of clients, for programs", JSON),
     _open("/docs", "docs", "The interface of clients, for people", HTML),
-)  # fmt: skip
+)
 
 ROUTES: tuple[Route, ...] = (
-    *_SUBMITS, *_QUESTIONS, *_WORKERS, *_MEMBERS, *_PEERS, *_LEASES, *_OPEN,
-)  # fmt: skip
+    *_SUBMITS,
+    *_QUESTIONS,
+    *_WORKERS,
+    *_MEMBERS,
+    *_PEERS,
+    *_LEASES,
+    *_OPEN,
+)
