@@ -584,7 +584,8 @@ class Master:
         if not self._ordering.frozen:
             suspicion = self._succession.suspicion
             # Who is ahead of the time itself waits for what nobody can promise: its own fault.
-            lacking = {} if self._counter.is_ahead else self._ordering.lacking()
+            deaf = suspicion.deaf(now)
+            lacking = {} if self._counter.is_ahead else self._ordering.lacking(deaf)
             suspicion.promised(lacking, self._queue.position, now)
             if self._ordering.busy:
                 suspicion.expect(self._view.members, now)

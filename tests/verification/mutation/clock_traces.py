@@ -9,6 +9,7 @@ from tests.verification.mutation.lone import (
     SECOND_US,
     Lone,
     entry_of,
+    next_ballot,
     next_view,
     proposing,
     sent,
@@ -37,7 +38,7 @@ from sparktxlog.protocol.words.balloting import (
     Promise,
     Vote,
 )
-from sparktxlog.protocol.words.events import ChangeRequested, PostReceived
+from sparktxlog.protocol.words.events import ChangeRequested, LinkChanged, PostReceived
 from sparktxlog.protocol.words.messages import MergeBase
 from sparktxlog.protocol.words.view import Ballot, Phase
 
@@ -278,13 +279,20 @@ def no_ballot_leaps(core: type[Master]) -> None:
 
 
 def _busy(
-    node: Lone, seconds: int, counter_us: int, *, waits: bool = False, deaf: bool = False
+    node: Lone,
+    seconds: int,
+    counter_us: int,
+    *,
+    waits: bool = False,
+    deaf: bool = False,
+    complains: bool = False,
 ) -> tuple[list[Action], bool]:
     """Let `b` promise, `c` promise something else, and both answer probes.
 
     Args:
         waits: `c` says that transactions wait there.
         deaf: `c` does not hear this node.
+        complains: `c` says so, and answers no probe.
 
     Returns:
         What the node does until it starts a ballot, and whether it does.
@@ -297,8 +305,11 @@ def _busy(
             if peer == "c":
                 post = replace(post, busy=waits, known={} if deaf else post.known)
             actions += node.feed(PostReceived(post=post))
+        if complains:
+            actions += node.hear(_complaint(node))
         for probe in sent(actions[-20:], Probe)[-1:]:
-            actions += node.hear(*(node.answer(peer, probe.number, ("a", "b")) for peer in "bc"))
+            there = "b" if complains else "bc"
+            actions += node.hear(*(node.answer(peer, probe.number, ("a", "b")) for peer in there))
         if sent(actions, Prepare):
             return actions, True
     return actions, False
@@ -334,6 +345,44 @@ def who_does_not_hear_is_of_no_use(core: type[Master]) -> None:
         _busy(node, 1, SECOND_US)
         node.submit()
         assert _busy(node, 6, SECOND_US, deaf=deaf)[1] == deaf
+
+
+def _complaint(node: Lone) -> Probe:
+    """Return what `c` says when it does not hear this node."""
+    return Probe(
+        lineage=LINEAGE, epoch=1, sender=NodeId("c"), incarnation=1, number=1,
+        suspects=(NodeId("a"),),
+    )  # fmt: skip
+
+
+def who_went_deaf_is_of_no_use(core: type[Master]) -> None:
+    """P13: a member that knows of a run, lacks it and complains of its origin, is evicted."""
+    for complains in (False, True):
+        node = Lone(core, suspect_us=SECOND_US)
+        _busy(node, 1, SECOND_US)
+        node.submit()
+        assert _busy(node, 6, SECOND_US, complains=complains)[1] == complains
+    node = Lone(core, suspect_us=SECOND_US)
+    _busy(node, 1, SECOND_US)
+    node.submit()
+    node.hear(_complaint(node))
+    assert not _busy(node, 6, SECOND_US)[1], "it hears this node again, and fetches"
+
+
+def who_is_back_is_waited_for(core: type[Master]) -> None:
+    """P13: what nobody could use before all stood still is nothing against one that came back."""
+    node = Lone(core, suspect_us=SECOND_US)
+    _busy(node, 1, SECOND_US)
+    node.submit()
+    _busy(node, 1, SECOND_US, deaf=True)
+    node.hear(node.prepare("b", 1))
+    for up in (False, True):
+        node.feed(LinkChanged(peer=NodeId("c"), up=up))
+    node.hear(node.answer("c", 0))
+    ballot = next_ballot(node)
+    actions = node.hear(node.promise("b", ballot)) + node.hear(node.promise("c", ballot))
+    candidates = [m.candidate for m in sent(actions, Flush) + sent(actions, Accept)]
+    assert {candidate.members for candidate in candidates} == {("a", "b", "c")}
 
 
 def who_is_of_no_use_votes_when_asked(core: type[Master]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import replace
 
 from sparktxlog.model.ids import NodeId
@@ -121,18 +121,42 @@ def gone_is_kept(self: TimestampCounter) -> None:
 class DeafToWaiting(Ordering):
     """Take no note of what a member that counts too far ahead says of its transactions."""
 
-    def lacking(self) -> dict[NodeId, int]:
+    def lacking(self, deaf: Container[str] = ()) -> dict[NodeId, int]:
         """Return only whom a run that is known here waits for."""
-        return super().lacking() if self.busy else {}
+        return super().lacking(deaf) if self.busy else {}
 
 
 class ContentWithPromises(Ordering):
     """Be content with a member that promises, whether it hears this node or not."""
 
-    def lacking(self) -> dict[NodeId, int]:
+    def lacking(self, deaf: Container[str] = ()) -> dict[NodeId, int]:
         """Return only whose promise does not suffice."""
         promised = {peer.node_id: peer.counter for peer in self._peers}
-        return {node: c for node, c in super().lacking().items() if promised[node] == c}
+        return {node: c for node, c in super().lacking(deaf).items() if promised[node] == c}
+
+
+def nobody_is_deaf(self: Suspicion, now: int) -> set[str]:
+    """Take no note of who complains of this node itself."""
+    return set()
+
+
+def deaf_for_long(self: Suspicion, node: str, number: int, hears: Iterable[str], now: int) -> None:
+    """Go on with what a node complained of, although it says that it hears this one."""
+    deaf = dict(self._deaf)
+    _answered(self, node, number, hears, now)
+    self._deaf = deaf
+
+
+_answered, _link = Suspicion.answered, Suspicion.link
+
+
+def useless_as_before(self: Suspicion, node: str, *, up: bool, now: int) -> None:
+    """Count from a link on what a node promised before."""
+    watched = self._watched[node]
+    promise, lacked = watched.promise, watched.lacks_since
+    _link(self, node, up=up, now=now)
+    if lacked is not None:
+        watched.promise, watched.lacks_since, watched.waited_since = promise, now, now
 
 
 class CountsNoUseless(Succession):

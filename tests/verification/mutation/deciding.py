@@ -368,3 +368,8 @@ def first_vote(self: Proposer, node: str) -> bool:
     """Take the first vote for the decision."""
     self.accepted.add(node)
     return True
+
+
+def done_are_not_missed(self: Proposer) -> list[NodeId]:
+    """Mind the silence of those only that are not done with a flush."""
+    return self.unanswered()

@@ -249,6 +249,23 @@ def everybody_flushes_first(core: type[Master]) -> None:
     assert sent(node.hear(node.flushed("c", ballot, 0)), Accept)
 
 
+def who_is_done_is_missed(core: type[Master]) -> None:
+    """P16: a member that is done goes; what another one lacks may have been there alone."""
+    node = Lone(core, suspect_us=SECOND_US)
+    run = node.run_of("b", 1, 7)
+    node.push(run)
+    ballot = proposing(node)
+    node.hear(node.promise("b", ballot, run), node.promise("c", ballot))
+    started: list[Prepare] = []
+    for _ in range(30):
+        if not started:
+            actions = node.hear(node.flushed("c", ballot, 1)) + node.wait(SECOND_US // 10)
+            started += sent(actions, Prepare)
+    assert started, "the attempt goes on with c, which lacks what nobody gives it"
+    actions = node.hear(node.promise("c", started[-1].ballot)) + node.wait(SECOND_US)
+    assert {flush.candidate.members for flush in sent(actions, Flush)} == {("a", "c")}
+
+
 def flushed_is_durable_first(core: type[Master]) -> None:
     """P16, P18: FLUSHED leaves behind the payload, a post of the next epoch behind its view."""
     node = Lone(core)

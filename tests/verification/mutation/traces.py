@@ -26,8 +26,10 @@ from tests.verification.mutation.clock_traces import (
     who_counts_too_far_is_not_admitted,
     who_does_not_hear_is_of_no_use,
     who_holds_late_runs_votes,
+    who_is_back_is_waited_for,
     who_is_no_member_has_no_time,
     who_is_of_no_use_votes_when_asked,
+    who_went_deaf_is_of_no_use,
     wrong_once_is_forgiven,
 )
 from tests.verification.mutation.deciding_traces import (
@@ -50,6 +52,7 @@ from tests.verification.mutation.deciding_traces import (
     promise_is_durable_first,
     promise_stops_everything,
     the_old_quorum_counts_the_answers,
+    who_is_done_is_missed,
 )
 from tests.verification.mutation.entering_traces import (
     a_kill_tears_no_force,
@@ -139,6 +142,8 @@ TRACES: tuple[Trace, ...] = (
     a_promise_that_grows_has_time,
     what_waits_at_the_useless_counts,
     who_does_not_hear_is_of_no_use,
+    who_is_back_is_waited_for,
+    who_went_deaf_is_of_no_use,
     who_is_of_no_use_votes_when_asked,
     who_counts_too_far_is_not_admitted,
     old_epochs_do_not_count,
@@ -181,6 +186,7 @@ TRACES: tuple[Trace, ...] = (
     highest_accepted_ballot_counts,
     everything_acquired_survives,
     everybody_flushes_first,
+    who_is_done_is_missed,
     flushed_is_durable_first,
     joiner_flushes_too,
     what_it_was_before_is_no_joiner,

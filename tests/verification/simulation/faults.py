@@ -87,9 +87,8 @@ class Faults:
             (self._sleep, 4),
             (self._lose_disk, 5),
             (self._lose_two_disks, 4),
-            # Not by themselves yet: I12 is broken in some histories with them.
-            (self._older_disk, 0),
-            (self._wrong_disks, 0),
+            (self._older_disk, 5),
+            (self._wrong_disks, 3),
             (self._change_roster, 9),
             (self._rolling_restart, 2),
             (self._crash_all, 2),
@@ -115,6 +114,7 @@ class Faults:
             world.at(until * part // 10, self._away)
         if world.layout.forced:
             self._give_votes()
+            self._force_for_joiners()
         world.rot.spares = lambda name: self._may_lose(world.nodes[name])
         for node in world.nodes.values():
             node.on_torn_epoch = self._tear
@@ -154,14 +154,25 @@ class Faults:
         if dead.up and survivor.master.view.is_current(dead.name, dead.disk.incarnation):
             return
         view, views = survivor.master.view, self._world.checks.views
-        if views and views[max(views)].lineage != view.lineage:
+        newest = views[max(views)] if views else view
+        if newest.lineage != view.lineage:
             return  # it was the other one that was let go on alone: two forks are a mistake
-        weights = {seat.weight for seat in view.roster}
-        if len(weights) == 1 and len(view.members) == 2:
+        if newest.epoch > view.epoch and newest.elects({dead.name}):
+            return  # the other one went on without it
+        if not view.elects({survivor.name}):
             self._world.marks.hit("forced")
             self._tickets += 1
             lineage = f"forced-{self._tickets}"
             survivor.handle([ForceRequested(ticket=self._tickets, lineage=lineage)])
+
+    def _force_for_joiners(self) -> None:
+        """He does so too where one asks to come back as another, and the other has half of the
+        votes, or none.
+        """
+        self._world.after(10 * _SECOND, self._force_for_joiners)
+        for node in self._world.nodes.values():
+            if node.master is not None and node.master.phase is Phase.JOINING:
+                self._force(node)
 
     def _give_votes(self) -> None:
         """After a `force` the operator gives each place a vote again, once its node is back."""
@@ -413,8 +424,6 @@ class Faults:
         world.marks.hit("older disk")
         node.mount(image.image())
         self._start(node)
-        if world.layout.forced:
-            world.after(self._seconds(4, 12), self._force, node)
 
     def _all_but(self, node: SimulatedNode) -> bool:
         """Whether all other nodes are there and in one epoch, in which they need not this one."""

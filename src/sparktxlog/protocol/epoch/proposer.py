@@ -307,17 +307,23 @@ class Proposer:
         return [s.node_id for s in self.view.roster if s.weight > 0 or s.node_id in members]
 
     def silent(self, now: int) -> frozenset[str]:
-        """Return the members-to-be that said nothing for too long (P16)."""
+        """Return the members-to-be that said nothing for too long (P16).
+
+        Also those that are done: one of them may alone have had what the others lack.
+        """
         if self.stage is not Stage.FLUSH:
             return frozenset()
         limit = now - self._patience_us
+        silent = {node for node in self._awaited_in_flush() if self._heard[node] <= limit}
         # All stand still for a joiner: it gets only so long, whatever it says.
-        joining = now >= self._since + self._patience_us // 2
-        return frozenset(
-            node
-            for node in self.unanswered()
-            if self._heard[node] <= limit or (joining and node in self.intent.joiners)
-        )
+        if now >= self._since + self._patience_us // 2:
+            silent.update(self.intent.joiners.keys() & self.unanswered())
+        return frozenset(silent)
+
+    def _awaited_in_flush(self) -> list[NodeId]:
+        """Return the members-to-be that have to speak: all but this one, once it is done."""
+        done = self.ballot.node if self.ballot.node in self.flushed else ""
+        return [node for node in self.asked() if node != done]
 
     def failed(self, now: int) -> bool:
         """Return whether this attempt is to be given up."""
@@ -328,7 +334,7 @@ class Proposer:
     def next_deadline(self) -> int:
         """Return when to look again."""
         if self.stage is Stage.FLUSH:
-            heard = [self._heard[node] + self._patience_us for node in self.unanswered()]
+            heard = [self._heard[node] + self._patience_us for node in self._awaited_in_flush()]
             if not self.intent.joiners.keys().isdisjoint(self.unanswered()):
                 heard.append(self._since + self._patience_us // 2)
             return min([self.repeat_at, *heard])

@@ -332,6 +332,7 @@ class Succession:
     def _on_probe(self, probe: Probe, now: int) -> None:
         # A complaint: this node tries the suspects itself.
         self.suspicion.complaint(probe.suspects, now)
+        self.suspicion.missed_by(probe.sender, probe.suspects, now)
         hears = self.suspicion.hears(now)
         self.letters.send(probe.sender, self.letters.probe_answer(probe.number, hears))
 

@@ -19,6 +19,8 @@ from sparktxlog.protocol.words.view import View
 _HEARD_ELSEWHERE = 4
 #: A promise that grows without ever sufficing gets this many timeouts.
 _GROWING = 4
+#: A complaint counts for so many times the patience: it is repeated sooner.
+_REPEATED = 3
 
 
 class _Watched:
@@ -86,8 +88,8 @@ class _Watched:
             self.down_at = None
             self.heard_at = now
             self.accused = False
-            if self.lacks_since is not None:
-                self.lacks_since = self.waited_since = now
+            # What it promises counts from now on; of a wedged node nothing waits for it meanwhile.
+            self.promise = self.lacks_since = None
         elif self.down_at is None:
             self.down_at = now
         self._update()
@@ -115,7 +117,7 @@ class Suspicion:
     """
 
     __slots__ = (
-        "_answers", "_heard", "_lacking", "_own", "_patience_us", "_pause_us", "_position",
+        "_answers", "_deaf", "_heard", "_lacking", "_own", "_patience_us", "_pause_us", "_position",
         "_start_us", "_timeout_us", "_watched", "number", "probe_at",
     )  # fmt: skip
 
@@ -131,6 +133,8 @@ class Suspicion:
         self._answers: dict[str, tuple[int, frozenset[str]]] = {}
         #: All that those who answered hear.
         self._heard: frozenset[str] = frozenset()
+        #: Node → how long it counts that it complained of this node.
+        self._deaf: dict[str, int] = {}
         #: Nodes that transactions wait for, and the end of the queue then.
         self._lacking: set[NodeId] = set()
         self._position = -1
@@ -165,6 +169,17 @@ class Suspicion:
             if node not in heard and watched.heard_at is not None:
                 watched.accused = True
 
+    def missed_by(self, node: str, suspects: Iterable[str], now: int) -> None:
+        """Note whether another node, which is heard, complains of this one."""
+        if self._own in suspects:
+            self._deaf[node] = now + _REPEATED * self._patience_us
+        else:
+            self._deaf.pop(node, None)
+
+    def deaf(self, now: int) -> set[str]:
+        """Return the nodes that complained of this one, and did not say since that they hear it."""
+        return {node for node, until in self._deaf.items() if now < until}
+
     def doubt(self, node: str, now: int) -> None:
         """Note that a node contradicts itself: it counts as missing, whatever it says (P10)."""
         self._watched[node].doubt(now)
@@ -193,6 +208,8 @@ class Suspicion:
         """Note an answer to the newest probe."""
         if number == self.number:
             self._answers[node] = (now, frozenset(hears))
+            if self._own in hears:
+                self._deaf.pop(node, None)
             self._heard = frozenset().union(*(heard for _, heard in self._answers.values()))
 
     def forget(self) -> None:

@@ -12,7 +12,7 @@ member has an ordering that is frozen from the start.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from itertools import islice
 
 from sparktxlog.model.ids import NodeId
@@ -453,13 +453,17 @@ class Ordering:
 
     # ------------------------------------------------------------------ rounds
 
-    def lacking(self) -> dict[NodeId, int]:
+    def lacking(self, deaf: Container[str] = ()) -> dict[NodeId, int]:
         """Return the members whose usable promise does not reach the first run that waits.
 
         With what each promises; nobody waits for anything = none.  Of a member that counts too far
         ahead this node takes nothing, and so knows of nothing that waits there, but what it says.
         One that does not know of an own run which waits first does not hear this node, and acquires
-        nothing of it, whatever it promises: with what it knows.
+        nothing of it, whatever it promises: with what it knows.  So with what it acquired, if it
+        heard of the run before it went deaf.
+
+        Args:
+            deaf: Nodes that say that they do not hear this one.
         """
         head = head_of(self._collecting.stream_list)
         ts = -1 if head is None else head.header.ts
@@ -470,6 +474,8 @@ class Ordering:
                 found[peer.node_id] = peer.counter
             elif (known := peer.known_of_me or 0) < seq:
                 found[peer.node_id] = known
+            elif peer.node_id in deaf and (held := peer.acquired.get(self._own.origin, 0)) < seq:
+                found[peer.node_id] = held
         return found
 
     @property
