@@ -35,7 +35,7 @@ from tests.service.local_nodes import cluster, config_of, serving, until
 from sparktxlog import Client
 from sparktxlog.cli.output import ExitCode
 from sparktxlog.cli.state import judge_status
-from sparktxlog.codec.reports import ReportReceiver
+from sparktxlog.codec.report_changes import ReportReceiver
 from sparktxlog.codec.transactions import PreparedOperation, PreparedTransaction
 from sparktxlog.errors import DivergedError, LeaseGoneError, LocalProtocolError, TransportError
 from sparktxlog.model.copying import (

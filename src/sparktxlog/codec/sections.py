@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
-from sparktxlog.codec.messages import weigh
+from sparktxlog.codec.arrow_messages import weigh
 from sparktxlog.errors import InvalidRequestError, OversizeError
 
 

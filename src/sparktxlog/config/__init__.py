@@ -1,9 +1,9 @@
 """Configuration of a node: one flat table of settings, read from TOML or `.properties`.
 
-    table     the settings: key, reader, default, meaning
-    node      the checked settings of one node
-    sources   files, environment and command line, in their order of precedence
-    checking  what must fit together, and the errors
+    settings_table  the settings: key, reader, default, meaning
+    node_config     the checked settings of one node
+    sources         files, environment and command line, in their order of precedence
+    checking        what must fit together, and the errors
 
 Names and defaults of the sources (GraphDB-style `node-id`, `master-url`, `peer.<n>.id`,
 `NetSpeedBitsPerSec` …) are kept.
@@ -12,9 +12,9 @@ Names and defaults of the sources (GraphDB-style `node-id`, `master-url`, `peer.
 from __future__ import annotations
 
 from sparktxlog.config.checking import check_directories
-from sparktxlog.config.node import NodeConfig, Peer
+from sparktxlog.config.node_config import NodeConfig, Peer
+from sparktxlog.config.settings_table import ENV_PREFIX, SETTINGS, Setting, variable_of
 from sparktxlog.config.sources import load_config
-from sparktxlog.config.table import ENV_PREFIX, SETTINGS, Setting, variable_of
 
 __all__ = [
     "ENV_PREFIX", "SETTINGS", "NodeConfig", "Peer", "Setting", "check_directories", "load_config",

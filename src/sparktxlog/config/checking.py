@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from sparktxlog.config.node import NodeConfig, Peer
-from sparktxlog.config.table import BY_KEY, SETTINGS, attribute, variable_of
+from sparktxlog.config.node_config import NodeConfig, Peer
+from sparktxlog.config.settings_table import BY_KEY, SETTINGS, attribute, variable_of
 from sparktxlog.errors import ConfigError
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.values import (

@@ -73,7 +73,7 @@ class WorkerReport:
     error: str = ""
     #: Names `tables` for later reports, which may leave out what did not change; empty = no name.
     label: str = ""
-    #: Label of the report that `tables` changes; empty = they are all there are (`codec/reports`).
+    #: Label of the report that `tables` changes (`codec/report_changes`); empty = they are all.
     base: str = ""
     #: Tables of that one which are no more.
     gone: tuple[str, ...] = ()

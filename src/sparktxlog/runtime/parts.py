@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from sparktxlog.catchup.comparison import Comparison
 from sparktxlog.catchup.planner import first_plan
-from sparktxlog.codec.reports import ReportReceiver
+from sparktxlog.codec.report_changes import ReportReceiver
 from sparktxlog.config import NodeConfig
 from sparktxlog.model.answers import ReportAnswer, StatusAnswer
 from sparktxlog.model.copying import Decision, Transfer

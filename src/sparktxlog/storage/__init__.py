@@ -1,1 +1,1 @@
-"""Durable state of a node: the front (SQLite), the queue tables (Delta), the payload store."""
+"""Durable state of a node: the journal (SQLite), the log tables (Delta), the payload store."""

@@ -1,1 +1,1 @@
-"""Room of sparktxlog; see ARCHITECTURE.md."""
+"""Signed HTTP between peers: links, greetings, what waits to be sent; see ARCHITECTURE.md."""

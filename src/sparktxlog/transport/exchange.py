@@ -40,7 +40,7 @@ _CONNECT_S = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class PeerAnswer:
     """What came back."""
 
     #: Address that was asked.
@@ -139,7 +139,7 @@ async def ask(
     *,
     to: str,
     timeout: aiohttp.ClientTimeout,
-) -> Answer:
+) -> PeerAnswer:
     """Send a request, signed for the start `to` of the peer at `url`, and return the answer.
 
     Raises:
@@ -160,7 +160,7 @@ async def ask(
             boot = response.headers.get(signing.BOOT, "")[:64]
     expected = signer.answer_signature(signature, answer)
     sealed = hmac.compare_digest(seal.encode(), expected.encode())
-    return Answer(url=url, status=status, body=answer, boot=boot, sealed=sealed)
+    return PeerAnswer(url=url, status=status, body=answer, boot=boot, sealed=sealed)
 
 
 class _Problem(msgspec.Struct):

@@ -51,14 +51,14 @@ class Joiner:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
+class ShownDisk:
     """The data directory that a node showed, and under which incarnation."""
 
     instance: str
     incarnation: int = 1
 
     @classmethod
-    def of_text(cls, text: str) -> Shown:
+    def of_text(cls, text: str) -> ShownDisk:
         """Read what `to_text` wrote."""
         instance, _, number = text.partition("@")
         return cls(instance=instance, incarnation=int(number or 1))
@@ -74,7 +74,7 @@ class Greeter:
     Args:
         own: This node's greeting.
         places: The other nodes: node id → place, or its URLs with commas between them.
-        instances: What peers showed before: node id → `Shown` as text.
+        instances: What peers showed before: node id → `ShownDisk` as text.
         remember: Called with node id and such a text when a peer's instance is to be kept.
         is_fresh: Returns whether this node keeps nothing of the log yet.
         is_linked: Returns whether a node under its known instance can be reached now.
@@ -101,7 +101,7 @@ class Greeter:
         self._own = own
         self._places: dict[str, Place] = {}
         self.set_places(places)
-        self._shown = {node_id: Shown.of_text(text) for node_id, text in instances.items()}
+        self._shown = {node_id: ShownDisk.of_text(text) for node_id, text in instances.items()}
         self._remember = remember
         self._is_fresh = is_fresh
         self._is_linked = is_linked
@@ -172,7 +172,7 @@ class Greeter:
                 self._keep(node_id, joiner.instance, joiner.incarnation)
 
     def _keep(self, node_id: str, instance: str, incarnation: int) -> None:
-        shown = self._shown[node_id] = Shown(instance=instance, incarnation=incarnation)
+        shown = self._shown[node_id] = ShownDisk(instance=instance, incarnation=incarnation)
         self._remember(node_id, shown.to_text())
 
     def recognizes(self, hello: Hello, expected: str) -> bool:
@@ -237,7 +237,7 @@ class Greeter:
             return max(place.incarnation, hello.incarnation) + 1
         if same:
             self._joiners.pop(expected, None)
-            shown = Shown(instance=hello.instance, incarnation=hello.incarnation)
+            shown = ShownDisk(instance=hello.instance, incarnation=hello.incarnation)
             if known is None or (known != shown and place.incarnation == hello.incarnation):
                 self._keep(expected, hello.instance, hello.incarnation)
             return 0
@@ -248,7 +248,7 @@ class Greeter:
             return self._next_incarnation(hello, place)
         raise _second_node(hello)
 
-    def _is_known_disk(self, hello: Hello, known: Shown | None, place: Place) -> bool:
+    def _is_known_disk(self, hello: Hello, known: ShownDisk | None, place: Place) -> bool:
         """Return whether a node shows the disk that is known here, or the one that replaced it."""
         if known is None or hmac.compare_digest(known.instance, hello.instance):
             return True

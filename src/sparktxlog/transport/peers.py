@@ -23,7 +23,7 @@ import aiohttp
 import structlog
 
 from sparktxlog.codec import wire
-from sparktxlog.codec.reports import ReportSender
+from sparktxlog.codec.report_changes import ReportSender
 from sparktxlog.errors import (
     PeerTimeoutError,
     RemoteProtocolError,
@@ -38,9 +38,9 @@ from sparktxlog.protocol.words.balloting import EpochMessage, Probe
 from sparktxlog.protocol.words.messages import Announcement, Post, RunHeader, Tail
 from sparktxlog.supervision import Supervisor
 from sparktxlog.transport.exchange import SILENCE_S, ask, patience, talking_to
-from sparktxlog.transport.files import stream_file
 from sparktxlog.transport.greeting import Greeter
-from sparktxlog.transport.outbox import Outbox, Traffic
+from sparktxlog.transport.link_outbox import LinkOutbox, Traffic
+from sparktxlog.transport.peer_files import stream_file
 from sparktxlog.transport.run_requests import SMALL_BYTES, RunRequests
 from sparktxlog.transport.signing import Signer, StaleSessionError
 from sparktxlog.transport.telling import Telling
@@ -119,7 +119,7 @@ class PeerLink:
         self._to = ""
         #: Newest wire version that the peer speaks, 0 = not known yet.
         self.newest = 0
-        self._outbox = Outbox()
+        self._outbox = LinkOutbox()
         self._reports = ReportSender()
         self._post_ready = asyncio.Event()
         self._broken = asyncio.Event()

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 
 from sparktxlog.codec import wire
 from sparktxlog.protocol.words.messages import RunHeader
-from sparktxlog.transport.outbox import LARGE_BYTES, Outbox
+from sparktxlog.transport.link_outbox import LARGE_BYTES, LinkOutbox
 
 #: Messages under way at once, small and large ones.
 _MESSAGES, _LARGE_MESSAGES = 4, 1
@@ -28,7 +28,10 @@ class Telling:
     """
 
     def __init__(
-        self, outbox: Outbox, greeted: asyncio.Event, send: Callable[[str, bytes], Awaitable[None]]
+        self,
+        outbox: LinkOutbox,
+        greeted: asyncio.Event,
+        send: Callable[[str, bytes], Awaitable[None]],
     ) -> None:
         self._outbox = outbox
         self._greeted = greeted

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from sparktxlog.codec import messages
+from sparktxlog.codec import arrow_messages as messages
 from sparktxlog.codec.sections import write_section
 from sparktxlog.codec.validation import read_rows
 from sparktxlog.errors import InvalidRequestError, OversizeError, SchemaMismatchError

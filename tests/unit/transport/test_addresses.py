@@ -14,7 +14,7 @@ from sparktxlog.codec.wire import Hello
 from sparktxlog.errors import PeerTimeoutError, TxLogError
 from sparktxlog.transport import addresses as addresses_module
 from sparktxlog.transport.addresses import AddressCheck, check_interval_s, found_addresses
-from sparktxlog.transport.exchange import Answer
+from sparktxlog.transport.exchange import PeerAnswer
 from sparktxlog.transport.greeting import Greeter, Joiner, Place
 from sparktxlog.transport.peers import PeerLink
 from sparktxlog.transport.signing import Signer, StaleSessionError
@@ -23,11 +23,11 @@ A = Hello(node_id="A", url="http://a", instance="ia", boot="1", lineage="l", con
 B = replace(A, node_id="B", url="http://b", instance="ib", boot="2")
 URLS = ("http://b", "http://b2", "http://b3")
 
-Ask = Callable[[str, str], Awaitable[Answer]]
+Ask = Callable[[str, str], Awaitable[PeerAnswer]]
 
 
-def good(url: str, hello: Hello = B, **fields: Any) -> Answer:
-    made = Answer(url=url, status=200, body=wire.encode(hello), boot=hello.boot, sealed=True)
+def good(url: str, hello: Hello = B, **fields: Any) -> PeerAnswer:
+    made = PeerAnswer(url=url, status=200, body=wire.encode(hello), boot=hello.boot, sealed=True)
     return replace(made, **fields)
 
 
@@ -45,7 +45,7 @@ class Bench:
         self.link.up, self.link._to = True, "2"
         self.asked: list[tuple[str, str]] = []
         #: Address → what happens there.
-        self.at: dict[str, Callable[[str], Awaitable[Answer]]] = {}
+        self.at: dict[str, Callable[[str], Awaitable[PeerAnswer]]] = {}
         self.check = AddressCheck(
             links={"B": self.link}, greeter=self.greeter, signer=signer, which=which,
             interval_s=60,
@@ -55,7 +55,7 @@ class Bench:
     async def _ask(
         self, session: Any, signer: Any, url: str, method: str, target: str, body: bytes, *,
         to: str, timeout: Any,
-    ) -> Answer:  # fmt: skip
+    ) -> PeerAnswer:  # fmt: skip
         assert (method, target) == ("POST", "/peer/v1/hello")
         assert wire.decode(Hello, body) == A
         assert timeout.total
@@ -64,8 +64,8 @@ class Bench:
             return await self.at[url](to)
         return good(url)
 
-    def answers(self, url: str, answer: Answer | Exception) -> None:
-        async def act(to: str) -> Answer:
+    def answers(self, url: str, answer: PeerAnswer | Exception) -> None:
+        async def act(to: str) -> PeerAnswer:
             if isinstance(answer, Exception):
                 raise answer
             return answer
@@ -142,7 +142,7 @@ def test_nothing_is_done_for_one_address_or_when_it_is_off(
     ],
     ids=["silent", "unsealed", "another node", "another instance", "refused", "stale", "garbage"],
 )
-def test_what_is_no_answer(answer: Answer | Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_no_answer(answer: PeerAnswer | Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench(monkeypatch)
     bench.answers("http://b2", answer)
     asyncio.run(bench.once())
@@ -155,7 +155,7 @@ def test_a_restarted_peer_answers_though_the_link_has_not_learnt_it(
 ) -> None:
     bench = Bench(monkeypatch)
 
-    async def restarted(to: str) -> Answer:
+    async def restarted(to: str) -> PeerAnswer:
         if to == "9":
             return good("http://b2", replace(B, boot="9"))
         return good("http://b2", status=409, boot="9", sealed=False)
@@ -174,7 +174,7 @@ def test_a_silent_address_holds_up_no_other_and_ends_with_the_check(
         bench = Bench(monkeypatch)
         waiting = asyncio.Event()
 
-        async def silent(to: str) -> Answer:
+        async def silent(to: str) -> PeerAnswer:
             waiting.set()
             await asyncio.Event().wait()
             raise AssertionError

@@ -15,7 +15,7 @@ from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.words.balloting import Probe
 from sparktxlog.protocol.words.messages import MergeBase, Post
 from sparktxlog.transport import peers as peers_module
-from sparktxlog.transport.exchange import Answer
+from sparktxlog.transport.exchange import PeerAnswer
 from sparktxlog.transport.greeting import Greeter
 from sparktxlog.transport.peers import PeerLink
 from sparktxlog.transport.signing import Signer
@@ -51,7 +51,7 @@ class Bench:
     async def _ask(
         self, session: Any, signer: Any, url: str, method: str, target: str, body: bytes, *,
         to: str, timeout: Any,
-    ) -> Answer:  # fmt: skip
+    ) -> PeerAnswer:  # fmt: skip
         self.asked.append((url, target))
         if url in self.refusing:
             raise TransportError(f"{url}: refused")
@@ -59,7 +59,7 @@ class Bench:
             await asyncio.Event().wait()
         self.answered.append((url, target))
         answer = wire.encode(hello("B", ONE, "ib")) if target.endswith("/hello") else b""
-        return Answer(url=url, status=200, body=answer, boot="1", sealed=True)
+        return PeerAnswer(url=url, status=200, body=answer, boot="1", sealed=True)
 
     async def until(self, condition: Callable[[], Any]) -> None:
         async with asyncio.timeout(10):

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from sparktxlog.codec import wire
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.words.messages import RunHeader
-from sparktxlog.transport.outbox import Outbox
+from sparktxlog.transport.link_outbox import LinkOutbox
 from sparktxlog.transport.telling import Telling
 
 PUSHES = "/peer/v1/pushes"
@@ -46,7 +46,7 @@ async def settled() -> None:
 def told(scenario: Callable[[Telling, Peer, asyncio.Event], Awaitable[None]]) -> None:
     async def main() -> None:
         peer, greeted = Peer(), asyncio.Event()
-        telling = Telling(Outbox(), greeted, peer.send)
+        telling = Telling(LinkOutbox(), greeted, peer.send)
         tasks = [asyncio.create_task(telling.pushing()), asyncio.create_task(telling.messaging())]
         try:
             await asyncio.wait_for(scenario(telling, peer, greeted), 10)

@@ -25,7 +25,8 @@ from sparktxlog.errors import PeerTimeoutError, TransportError
 from sparktxlog.model.ids import transaction_id_to_text
 from sparktxlog.model.operation import StagedFile
 from sparktxlog.storage.payloads.payload_store import PayloadStore
-from sparktxlog.transport import files, peers
+from sparktxlog.transport import peer_files as files
+from sparktxlog.transport import peers
 
 if TYPE_CHECKING:
     from tests.verification.nodes.world import World

@@ -27,9 +27,9 @@ from sparktxlog.storage.interfaces import (
     QueueSnapshot,
     ResetJournal,
 )
-from sparktxlog.storage.journal.forgetting import Ends
 from sparktxlog.storage.journal.id_files import IdFiles
 from sparktxlog.storage.journal.loading import read_recent_ids
+from sparktxlog.storage.journal.row_pruning import Ends
 from sparktxlog.storage.journal.sqlite_schema import (
     ENTRY_COLUMNS,
     HEADER_COLUMNS,

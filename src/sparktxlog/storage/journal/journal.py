@@ -56,7 +56,6 @@ from sparktxlog.storage.interfaces import (
     Write,
 )
 from sparktxlog.storage.journal import epoch_changes, log_expiry
-from sparktxlog.storage.journal.forgetting import Ends, forget, held_bytes_of, read_held_bytes
 from sparktxlog.storage.journal.id_files import IdFiles
 from sparktxlog.storage.journal.loading import (
     read_announcements,
@@ -64,6 +63,7 @@ from sparktxlog.storage.journal.loading import (
     read_repeats,
     read_unfiled,
 )
+from sparktxlog.storage.journal.row_pruning import Ends, forget, held_bytes_of, read_held_bytes
 from sparktxlog.storage.journal.sqlite_schema import (
     ENTRY_COLUMNS,
     HEADER_COLUMNS,

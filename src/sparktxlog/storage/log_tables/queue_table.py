@@ -52,7 +52,7 @@ def set_aside(log_root: Path, resets: int) -> Path | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QueueEnd:
+class TableEnd:
     """The last row of the queue table."""
 
     position: int
@@ -110,16 +110,16 @@ class QueueTable:
         self._kept_after = kept_after
         self._end = self._read_end()
 
-    def _read_end(self) -> QueueEnd:
+    def _read_end(self) -> TableEnd:
         last = self._table.last_values("position", "chain_hash")
         position = self._table.transaction_version
         if last is None or last[0] < position:
             # Its last rows are expired.
-            return QueueEnd(position=position, chain_hash=None)
-        return QueueEnd(position=last[0], chain_hash=bytes.fromhex(last[1]))
+            return TableEnd(position=position, chain_hash=None)
+        return TableEnd(position=last[0], chain_hash=bytes.fromhex(last[1]))
 
     @property
-    def end(self) -> QueueEnd:
+    def end(self) -> TableEnd:
         """Where its rows end, whoever's they are."""
         if self._end.position < self.position:
             self._end = self._read_end()
@@ -163,7 +163,7 @@ class QueueTable:
             rows = rows.filter(pc.field("position") > held)
         version = self._table.append(rows, transaction=last)
         chain_hash = bytes.fromhex(rows.column("chain_hash")[-1].as_py())
-        self._end = QueueEnd(position=last, chain_hash=chain_hash)
+        self._end = TableEnd(position=last, chain_hash=chain_hash)
         return version
 
     def _check_continues(self, rows: pa.Table, first: int, previous_hash: bytes | None) -> None:

@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from time import time_ns
 from typing import Self
 
-from sparktxlog.codec.reports import ReportSender
+from sparktxlog.codec.report_changes import ReportSender
 from sparktxlog.errors import TxLogError
 from sparktxlog.model.report import ReplayCost, WorkerReport
 from sparktxlog.supervision import Supervisor

@@ -378,8 +378,8 @@ def test_other_threads_read_while_one_writes(tmp_path: Path) -> None:
 
 
 def test_forgetting_is_bounded_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sparktxlog.storage.journal.forgetting._FORGET_RUNS", 3)
-    monkeypatch.setattr("sparktxlog.storage.journal.forgetting._PRUNE_RUNS", 2)
+    monkeypatch.setattr("sparktxlog.storage.journal.row_pruning._FORGET_RUNS", 3)
+    monkeypatch.setattr("sparktxlog.storage.journal.row_pruning._PRUNE_RUNS", 2)
     front = Journal(tmp_path)
     front.load(1)
     runs = [run_of(seq=1 + i) for i in range(10)]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sparktxlog.config.table import SETTINGS
+from sparktxlog.config.settings_table import SETTINGS
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.values import split_urls
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from sparktxlog.codec.reports import ReportReceiver, ReportSender
+from sparktxlog.codec.report_changes import ReportReceiver, ReportSender
 from sparktxlog.model.copying import Transfer
 from sparktxlog.model.report import TableState, WorkerReport
 from sparktxlog.model.signature import TableSignature

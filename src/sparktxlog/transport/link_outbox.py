@@ -42,7 +42,7 @@ class Traffic:
 
 
 @dataclass(slots=True)
-class Outbox:
+class LinkOutbox:
     """What waits for one peer."""
 
     post: Post | None = None
