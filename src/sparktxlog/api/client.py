@@ -20,7 +20,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Self, TypeAlias
 
-import msgspec
 import pyarrow as pa
 
 from sparktxlog.api.batches import BatchReceipt, submit_batch
@@ -334,13 +333,13 @@ class Client(Commits[Rows, Columns]):
 
     def tables(self) -> list[TableDefinition]:
         """Return the tables of the catalog at the node's position, by name."""
-        return [_definition(item) for item in self._link.tables()]
+        return self._link.tables()
 
     def table(self, name: str, *, fresh: bool = True) -> TableDefinition:
         """Return a table's definition; UnknownTableError if there is none."""
         found = self._definitions.get(name)
         if fresh or found is None:
-            found = _definition(self._link.table(name))
+            found = self._link.table(name)
             self._definitions[name] = found
         return found
 
@@ -410,8 +409,3 @@ def _columns(columns: Columns) -> list[Column]:
         match = _NOT_NULL.fullmatch(text)
         found.append(Column(name=name, type=match[1] if match else text, nullable=match is None))
     return found
-
-
-def _definition(value: Mapping[str, Any]) -> TableDefinition:
-    plain = {name: item for name, item in value.items() if name != "position"}
-    return msgspec.convert(plain, TableDefinition)

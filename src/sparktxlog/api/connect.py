@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self, TypeVar
 
 from sparktxlog import __version__
@@ -20,7 +19,6 @@ from sparktxlog.api.inline import InlineWorker
 from sparktxlog.api.nodes import Nodes, one_url
 from sparktxlog.api.operations import Commits
 from sparktxlog.api.probe import check_store
-from sparktxlog.api.schema import definition_from
 from sparktxlog.api.snapshot import Snapshot, not_applied
 from sparktxlog.api.staging import PayloadStore, SignatureExpressions
 from sparktxlog.api.transaction import SparkColumns, Transaction, submit_prepared
@@ -173,12 +171,7 @@ class TxLog(Commits["DataFrame", SparkColumns]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -286,7 +279,7 @@ class TxLog(Commits["DataFrame", SparkColumns]):
         """
         found = self._definitions.get(table)
         if found is None:
-            found = definition_from(self._link.table(check_table_name(table)))
+            found = self._link.table(check_table_name(table))
             self._definitions[table] = found
         return found
 

@@ -37,7 +37,7 @@ from pyspark.sql.types import StructType
 from sparktxlog.api.files import FileStage
 from sparktxlog.api.nodes import Nodes
 from sparktxlog.api.probe import check_directory
-from sparktxlog.api.schema import check_fit, definition_from
+from sparktxlog.api.schema import check_fit
 from sparktxlog.api.transaction import submit_prepared
 from sparktxlog.api.views import VIEWS, view
 from sparktxlog.codec.problems import ERROR_CLASSES
@@ -111,7 +111,7 @@ class TxLogDataSource(DataSource):
             raise InvalidRequestError("no table is named", hint="Add .option('table', name).")
         link = self._link()
         home, info = link.choose()
-        definition = definition_from(link.table(check_table_name(self.options["table"])))
+        definition = link.table(check_table_name(self.options["table"]))
         check_fit(schema, definition, OperationKind.APPEND)
         return TxLogWriter(dict(self.options), definition, home.url, info["payload_root"])
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from sparktxlog.api.staging import describe_file
 from sparktxlog.codec.validation import align_rows, check_rows
 from sparktxlog.errors import InvalidRowsError, PayloadStoreError
 from sparktxlog.model.operation import OperationKind, StagedFile
@@ -36,7 +36,6 @@ class _Open:
     writer: pq.ParquetWriter
     waiting: list[pa.Table]
     waiting_rows: int = 0
-    rows: int = 0
 
 
 class FileStage:
@@ -107,22 +106,12 @@ class FileStage:
 
     def close(self) -> tuple[StagedFile, ...]:
         """Finish the files and describe them."""
-        found = []
-        for values, file in self._open.items():
+        for file in self._open.values():
             _flush(file)
             file.writer.close()
-            with file.path.open("rb", buffering=0) as source:
-                digest = hashlib.file_digest(source, "sha256").hexdigest()
-            found.append(
-                StagedFile(
-                    path=file.path.relative_to(self._root).as_posix(),
-                    size_bytes=file.path.stat().st_size,
-                    rows=file.rows,
-                    digest=digest,
-                    partition=dict(zip(self._definition.partition_by, values, strict=True)) or None,
-                )
-            )
-        return tuple(found)
+        return tuple(
+            describe_file(self._root, self._folder, file.path) for file in self._open.values()
+        )
 
     def discard(self) -> None:
         """Remove what this task wrote."""
@@ -134,7 +123,6 @@ class FileStage:
 def _flush(file: _Open) -> None:
     if file.waiting:
         file.writer.write_table(pa.concat_tables(file.waiting), row_group_size=_GROUP_ROWS)
-    file.rows += file.waiting_rows
     file.waiting, file.waiting_rows = [], 0
 
 

@@ -16,7 +16,7 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from sparktxlog.api.job_options import JOBS, LAKE, MASTER, JobCommand, JobOption, add_options
+from sparktxlog.api.job_options import JOBS, LAKE, MASTER, ExitCode, JobCommand, JobOption
 from sparktxlog.api.progress import say, start_logging
 from sparktxlog.api.session import build_session
 from sparktxlog.errors import (
@@ -32,7 +32,7 @@ from sparktxlog.http.tokens import admin_token, client_token
 from sparktxlog.worker.replica.applier import ApplyOutcome
 from sparktxlog.worker.replica.source import HttpLogSource
 
-OK, ERROR, USAGE, LAGGING, DIVERGED, UNREACHABLE, BAD_CONFIG = range(7)
+OK, ERROR, USAGE, LAGGING, DIVERGED, UNREACHABLE, BAD_CONFIG = ExitCode
 _CODES: tuple[tuple[type[TxLogError], int], ...] = (
     (ConfigError, BAD_CONFIG),
     (DivergedError, DIVERGED),
@@ -76,7 +76,8 @@ def parser(
         default=os.environ.get("SPARKTXLOG_URL", "http://127.0.0.1:7070"),
         help="URL of the site's node; a token comes from SPARKTXLOG_CLIENT_TOKEN",
     )
-    add_options(made, options)
+    for option in options:
+        option.add_to(made)
     made.add_argument("--json", action="store_true", help="end with one line of JSON on stdout")
     return made
 

@@ -6,15 +6,27 @@ Nothing of Spark is imported here, so that `sparktxlog --help` needs none.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, IntEnum
 from typing import Any
 
 from sparktxlog.model.operation import OperationKind
 
 #: Seconds that a worker waits for what is ordered and not published yet.
 TIMEOUT_S = 60.0
+
+
+class ExitCode(IntEnum):
+    """How a job or a command ended (architecture §7)."""
+
+    IN_SYNC = 0
+    ERROR = 1
+    USAGE = 2
+    LAGGING = 3
+    DIVERGED = 4
+    UNREACHABLE = 5
+    BAD_CONFIG = 6
 
 
 class Forced(str, Enum):
@@ -221,9 +233,3 @@ JOBS: dict[str, JobCommand] = {
         example="orders --dry-run", work="replica_jobs:repair", options=_REPAIR,
     ),
 }  # fmt: skip
-
-
-def add_options(parser: argparse.ArgumentParser, options: Sequence[JobOption]) -> None:
-    """Add options to a job's parser."""
-    for option in options:
-        option.add_to(parser)

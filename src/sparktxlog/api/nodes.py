@@ -19,6 +19,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+import msgspec
+
 from sparktxlog.codec.problems import ERROR_CLASSES
 from sparktxlog.codec.requests import parse_level
 from sparktxlog.errors import (
@@ -37,6 +39,7 @@ from sparktxlog.errors import (
 from sparktxlog.http.link import LEAST_S, Http, node_patience
 from sparktxlog.model.ids import transaction_id_to_text
 from sparktxlog.model.receipt import LEVEL_RANK, Level, Receipt
+from sparktxlog.model.table import TableDefinition
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -216,11 +219,12 @@ class Nodes:
             lambda link, share: link.get(path, timeout_s=share, waits=waits, **query), timeout_s
         )
 
-    def tables(self) -> Any:
+    def tables(self) -> list[TableDefinition]:
         """Return all definitions at a node that has got to `position`; errors as `table`."""
-        return self.get("/v1/tables", waits=True, after=self.position or None)
+        found = self.get("/v1/tables", waits=True, after=self.position or None)
+        return msgspec.convert(found, list[TableDefinition])
 
-    def table(self, name: str) -> Any:
+    def table(self, name: str) -> TableDefinition:
         """Return a table's definition at a node that has got to `position`.
 
         Raises:
@@ -229,11 +233,12 @@ class Nodes:
             TransportError: No node answers.
         """
         after = self.position or None
-        return self._ask(
+        found = self._ask(
             lambda link, share: link.get_below(
                 "/v1/tables", name, timeout_s=share, waits=True, after=after
             )
         )
+        return msgspec.convert(found, TableDefinition)
 
     def _ask(self, question: Callable[[Http, float], _T], timeout_s: float | None = None) -> _T:
         """Return the first answer; each node gets half of the time left, the last one all."""

@@ -6,7 +6,6 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from types import TracebackType
 from typing import ClassVar, Generic, Self, TypedDict, TypeVar, Unpack
 
 from sparktxlog.errors import LocalProtocolError
@@ -150,12 +149,7 @@ class Draft(ABC, Generic[ReceiptT]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self.commit()
         else:

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-import msgspec
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -81,17 +80,13 @@ def _struct(schema: T.StructType | str | DataFrame) -> tuple[T.StructType, bool]
     return schema.schema, True
 
 
+@lru_cache(maxsize=1024)
 def struct_of(definition: TableDefinition, kind: OperationKind) -> T.StructType:
     """Return the columns that an operation's rows have: all, or only the keys for delete_keys.
 
     Raises:
         InvalidRequestError: The kind needs keys and the table has none (definite).
     """
-    return _struct_of(definition, kind)
-
-
-@lru_cache(maxsize=1024)
-def _struct_of(definition: TableDefinition, kind: OperationKind) -> T.StructType:
     return from_arrow_schema(row_schema(definition, kind), prefer_timestamp_ntz=True)
 
 
@@ -229,8 +224,3 @@ def widens(source: T.DataType, target: T.DataType) -> bool:
         if isinstance(target, wider):
             return True
     return source == target
-
-
-def definition_from(answer: dict[str, object]) -> TableDefinition:
-    """Read a table as `GET /v1/tables/{name}` shows it."""
-    return msgspec.convert(answer, TableDefinition)

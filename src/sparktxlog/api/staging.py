@@ -273,11 +273,12 @@ def list_files(root: Path, target: Path) -> tuple[StagedFile, ...]:
                 paths.append(path)
     paths.sort()
     with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
-        found = list(pool.map(lambda path: _describe(root, target, path), paths))
+        found = list(pool.map(lambda path: describe_file(root, target, path), paths))
     return tuple(file for file in found if file.rows)
 
 
-def _describe(root: Path, target: Path, path: Path) -> StagedFile:
+def describe_file(root: Path, target: Path, path: Path) -> StagedFile:
+    """Describe a Parquet file below the directory of an operation, with its digest."""
     with path.open("rb", buffering=0) as source:
         digest = hashlib.file_digest(source, "sha256").hexdigest()
     return StagedFile(

@@ -121,6 +121,17 @@ TRANSFERS = pa.schema(
     ]
 )
 
+_SEAT = pa.struct(
+    [
+        ("id", pa.string()),
+        ("url", pa.string()),
+        ("weight", pa.int64()),
+        ("witness", pa.bool_()),
+        ("incarnation", pa.int64()),
+    ]
+)
+_NAMES = pa.list_(pa.field("element", pa.string()))
+
 #: One row for each of the latest epochs that the asked node has taken up, newest first; the whole
 #: history stands in the table `log/epochs`, with the same columns.
 EPOCHS = pa.schema(
@@ -132,23 +143,7 @@ EPOCHS = pa.schema(
         ("quorum", pa.int64()),
         ("quorum_rule", pa.string()),
         #: All places, in precedence order.
-        (
-            "roster",
-            pa.list_(
-                pa.field(
-                    "element",
-                    pa.struct(
-                        [
-                            ("id", pa.string()),
-                            ("url", pa.string()),
-                            ("weight", pa.int64()),
-                            ("witness", pa.bool_()),
-                            ("incarnation", pa.int64()),
-                        ]
-                    ),
-                )
-            ),
-        ),
+        ("roster", pa.list_(pa.field("element", _SEAT))),
         #: End of the queue of the epoch before.
         ("begins_after", pa.struct([("position", pa.int64()), ("chain_hash", pa.string())])),
         #: Members, against the epoch that the node took up before; NULL = none is remembered.
@@ -234,23 +229,12 @@ def tables_rows(tables: Sequence[Json]) -> list[dict[str, Any]]:
     ]
 
 
-def transfers_rows(transfers: Sequence[Json]) -> list[dict[str, Any]]:
-    """Return the rows of `TRANSFERS` from `/v1/transfers`."""
-    return [_known(transfer, TRANSFERS) for transfer in transfers]
-
-
-def epochs_rows(epochs: Sequence[Json]) -> list[dict[str, Any]]:
-    """Return the rows of `EPOCHS` from `/v1/epochs/history`."""
-    return [_known(epoch, EPOCHS) for epoch in epochs]
-
-
 def _known(found: Json, schema: pa.Schema) -> dict[str, Any]:
     return {name: found[name] for name in schema.names if name in found}
 
 
-def to_arrow(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.Table:
-    """Return rows as Arrow; what a row lacks is NULL."""
-    return pa.Table.from_pylist(rows, schema=schema)
+def _all(found: Sequence[Json], schema: pa.Schema) -> list[dict[str, Any]]:
+    return [_known(item, schema) for item in found]
 
 
 Get = Callable[..., Any]
@@ -261,8 +245,8 @@ VIEWS: dict[str, tuple[pa.Schema, Callable[[Get], list[dict[str, Any]]]]] = {
     "workers": (WORKERS, lambda get: workers_rows(get("/v1/status"))),
     "signatures": (SIGNATURES, lambda get: signatures_rows(get("/v1/status", tables=1))),
     "tables": (TABLES, lambda get: tables_rows(get("/v1/tables"))),
-    "transfers": (TRANSFERS, lambda get: transfers_rows(get("/v1/transfers", limit=1_000))),
-    "epochs": (EPOCHS, lambda get: epochs_rows(get("/v1/epochs/history", limit=1_000))),
+    "transfers": (TRANSFERS, lambda get: _all(get("/v1/transfers", limit=1_000), TRANSFERS)),
+    "epochs": (EPOCHS, lambda get: _all(get("/v1/epochs/history", limit=1_000), EPOCHS)),
 }
 
 
@@ -281,4 +265,4 @@ def view(name: str, get: Get) -> pa.Table:
             f"there is no view {name!r}", hint=f"Views: queue, {', '.join(VIEWS)}.", view=name
         )
     schema, rows = VIEWS[name]
-    return to_arrow(rows(get), schema)
+    return pa.Table.from_pylist(rows(get), schema=schema)

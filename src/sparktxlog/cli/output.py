@@ -6,13 +6,13 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from enum import IntEnum
 from typing import Any, TypeAlias
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from sparktxlog.api.job_options import ExitCode as ExitCode
 from sparktxlog.errors import (
     ConfigError,
     DivergedError,
@@ -25,18 +25,6 @@ from sparktxlog.errors import (
 
 #: Heading of a column → key of its cells, or what makes a cell of a row.
 Columns: TypeAlias = dict[str, str | Callable[[Any], Any]]
-
-
-class ExitCode(IntEnum):
-    """How a command ended."""
-
-    IN_SYNC = 0
-    ERROR = 1
-    USAGE = 2
-    LAGGING = 3
-    DIVERGED = 4
-    UNREACHABLE = 5
-    BAD_CONFIG = 6
 
 
 _CODES: tuple[tuple[type[TxLogError], ExitCode], ...] = (

@@ -83,12 +83,14 @@ class FakeHttp:
     def get_below(self, path: str, name: str, **query: Any) -> dict[str, Any]:
         return self.get(f"{path}/{name}", **query)
 
-    def get(self, path: str, *, after: int | None = None, **_: Any) -> dict[str, Any]:
+    def get(self, path: str, *, after: int | None = None, **_: Any) -> Any:
         answer = self.submits.get(self.url, [GONE])[0]
         if isinstance(answer, (TransportError, PositionNotReachedError)):
             raise answer
         if after is not None:
-            return {"node": self.url, "path": path, "after": after}
+            name = f"{self.url}{path}_after_{after}".replace("/", "_")
+            found = {"name": name, "columns": [{"name": "id", "type": "bigint"}]}
+            return [found] if path == "/v1/tables" else found
         phase = "JOINING" if isinstance(answer, NotMemberError) else "NORMAL"
         return {"node": self.url, "phase": phase}
 
@@ -196,8 +198,8 @@ def test_a_node_that_is_not_there_yet_is_passed_over(script: Callable[..., Nodes
     assert caught.value.definite and caught.value.retryable
     link = script(a=[behind], b=[ORDERED])
     link.after(7)
-    assert link.table("t") == {"node": "b", "path": "/v1/tables/t", "after": 7}
-    assert link.tables() == {"node": "b", "path": "/v1/tables", "after": 7}
+    assert link.table("t").name == "b_v1_tables_t_after_7"
+    assert [table.name for table in link.tables()] == ["b_v1_tables_after_7"]
 
 
 def test_a_level_that_is_not_reached_is_waited_for(script: Callable[..., Nodes]) -> None:

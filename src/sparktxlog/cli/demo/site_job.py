@@ -209,17 +209,8 @@ def _say(value: dict[str, Any]) -> None:
 
 
 def _carry_out(job: SiteJob, command: dict[str, Any]) -> dict[str, Any]:
-    name = command.pop("do")
-    steps: dict[str, Callable[..., dict[str, Any]]] = {
-        "prepare": job.prepare,
-        "create": job.create,
-        "bulk": job.bulk,
-        "commit": job.commit,
-        "apply": job.apply,
-        "verify": job.verify,
-        "compare": job.compare,
-    }
-    return {"event": "done", **steps[name](**command)}
+    step: Callable[..., dict[str, Any]] = getattr(job, command.pop("do"))
+    return {"event": "done", **step(**command)}
 
 
 def _session_conf(scale: float) -> dict[str, str]:
