@@ -104,6 +104,9 @@ class Replica:
             copy_id="c", donor="B", from_position=self.position, position=self.snapshot
         )
 
+    #: Its failures all come before that.
+    in_place = False
+
     def fail(self, reason: str) -> None:
         assert reason
 

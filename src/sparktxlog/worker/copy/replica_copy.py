@@ -128,6 +128,11 @@ class ReplicaCopy:
         return self.state.copying
 
     @property
+    def in_place(self) -> bool:
+        """Whether all of it is recorded in the replica's state; then it cannot be repeated."""
+        return self.state.copying is None
+
+    @property
     def grant(self) -> Grant:
         """What the donor granted."""
         assert self.ticket is not None

@@ -259,6 +259,9 @@ class ReplicaDriver:
     def _judge(self, error: TxLogError) -> None:
         """Decide what follows from a failure of the task under way."""
         if self._copy is not None and self._task is not _Task.BACK_UP:
+            if self._copy.in_place:
+                # Only its report failed: whoever drives reports it with what is there now.
+                raise error
             self._copy.fail(str(error))
         reason = error.message
         match self._task, self._fault(error):

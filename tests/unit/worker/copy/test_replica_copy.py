@@ -19,7 +19,7 @@ import pytest
 from tests.unit.worker.apply.test_tables import ADD, metadata, write
 from tests.unit.worker.repair.test_examining import DEFINITION
 
-from sparktxlog.errors import CopyConflictError
+from sparktxlog.errors import CopyConflictError, TransportError
 from sparktxlog.model.copying import CopyTicket, Decision, Grant, OfferedFile, OfferedTable
 from sparktxlog.model.signature import EMPTY_SIGNATURE
 from sparktxlog.worker.apply.deltalog import LogVersion
@@ -68,6 +68,10 @@ class Site:
         patch.setattr(swap, "swap_actions", lambda *rest, **named: [])
         patch.setattr("sparktxlog.worker.repair.quarantine.forget_log", lambda *rest: None)
 
+    def report(self) -> Answer:
+        self._at("report")
+        return Answer(verdict="KNOWN", plan="up-to-date")
+
     def foreign(self) -> None:
         """Let somebody else commit."""
         write(self.table, newest_commit(self.table) + 1, ADD)
@@ -106,7 +110,7 @@ class Site:
                 directory,
                 directory.load(),
                 SimpleNamespace(node_id="A"),  # type: ignore[arg-type]
-                report=lambda state: Answer(verdict="KNOWN", plan="up-to-date"),
+                report=lambda state: self.report(),
                 open_fetcher=lambda lake, copy_id: fetcher,
                 options=CopyOptions(),
             )
@@ -118,7 +122,10 @@ class Site:
             copy._staging = SimpleNamespace(  # type: ignore[assignment]
                 staged={"t": staged}, standing={}, ways={}, fetched=Fetched()
             )
-            return copy.restart()
+            try:
+                return copy.restart()
+            finally:
+                self.in_place = copy.in_place
 
     def staged(self, way: Way) -> StagedTable:
         path = self.donor.with_name(f"staged-{self.position}")
@@ -176,6 +183,21 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
 
 def kill() -> None:
     raise Killed
+
+
+def be_away() -> None:
+    raise TransportError("no answer")
+
+
+def test_a_copy_is_in_place_before_it_is_reported(site: Site) -> None:
+    site.before["begin"] = kill
+    with pytest.raises(Killed):
+        site.copy()
+    assert not site.in_place
+    site.before["report"] = be_away
+    with pytest.raises(TransportError):
+        site.copy()
+    assert site.in_place and site.state().position == site.position
 
 
 def test_a_table_of_this_log_alone_is_not_exported(site: Site) -> None:

@@ -47,10 +47,15 @@ class Copy:
     def restart(self) -> CopyOutcome:
         self.replica.fail("restart")
         self.replica.position = self.replica.snapshot
+        self.replica.fail("report")
         return CopyOutcome(copy_id="c", donor="B", from_position=0, position=self.replica.position)
 
     def fail(self, reason: str) -> None:
         self.replica.done.append("fail")
+
+    @property
+    def in_place(self) -> bool:
+        return self.replica.position == self.replica.snapshot
 
 
 class Replica:
@@ -295,6 +300,15 @@ def test_what_a_donor_refuses_another_one_may_give() -> None:
     replica.failures["fetch"] = [UnauthorizedError("another lease")]
     driver(replica).copy("told")
     assert replica.position == 40
+
+
+def test_a_copy_that_is_in_place_is_not_begun_again_when_the_node_is_away() -> None:
+    replica = Replica()
+    replica.failures["report"] = [TransportError("no answer")]
+    with pytest.raises(TransportError, match="no answer"):
+        driver(replica).copy("told")
+    assert replica.done == ["back up", "request", "fetch 0", "fetch 1"]
+    assert (replica.position, replica.pauses, replica.outcomes) == (40, [], [None])
 
 
 def test_every_phase_can_be_reached_and_all_but_the_last_left() -> None:
