@@ -117,7 +117,7 @@ def _selected(
     grant = ticket.grants[0]
     offered = grant.tables[0]
     live = [file.path for file in offered.files if not file.path.startswith("_delta_log")]
-    return workspace, ticket, select_files(workspace, grant, offered, live, lake / TABLE).fetch
+    return workspace, ticket, select_files(workspace, grant, offered, live, lake / TABLE).tasks
 
 
 def _copy_once(url: str, lake: Path, donor_pid: int) -> dict[str, Any]:
@@ -154,12 +154,12 @@ def _unchanged(url: str, lake: Path) -> int:
     offered = grant.tables[0]
     live = [file.path for file in offered.files if not file.path.startswith("_delta_log")]
     fetched = fetch_files(
-        first, ticket.grants, select_files(first, grant, offered, live, lake / TABLE).fetch
+        first, ticket.grants, select_files(first, grant, offered, live, lake / TABLE).tasks
     )
     first.table_dir(TABLE).rename(lake / TABLE)
     again = CopyWorkspace(lake, str(uuid.uuid4()))
     selected = select_files(again, grant, offered, live, lake / TABLE)
-    stats = fetch_files(again, ticket.grants, selected.fetch)
+    stats = fetch_files(again, ticket.grants, selected.tasks)
     assert fetched.complete and stats.complete
     assert selected.reused_bytes == fetched.size_bytes
     return stats.wire_bytes

@@ -22,8 +22,8 @@ from sparktxlog.model.copying import (
 )
 from sparktxlog.model.signature import TableSignature
 from sparktxlog.model.table import TableDefinition
-from sparktxlog.worker.copy.copy_terms import Fetched, Wanted
-from sparktxlog.worker.copy.fetch.selection import wanted_files
+from sparktxlog.worker.copy.copy_terms import Fetched
+from sparktxlog.worker.copy.fetch.selection import Wanted, wanted_files
 from sparktxlog.worker.replica.applier import Applier
 from sparktxlog.worker.replica.source import Answer
 from sparktxlog.worker.replica.state import STATE_DIRECTORY, ReplicaDirectory, read_state

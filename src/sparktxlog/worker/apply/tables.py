@@ -13,7 +13,9 @@ import base64
 import json
 import os
 import pwd
+import re
 import uuid
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -34,6 +36,11 @@ _DIGITS_AND_LETTERS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTU
 _Z85_TO_B85 = str.maketrans(
     _DIGITS_AND_LETTERS + ".-:+=^!/*?&<>()[]{}@%$#",
     "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~",
+)
+
+#: Checkpoints: of one file, of one of several parts, and of version 2.
+CHECKPOINT = re.compile(
+    r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10})\.parquet|\.parquet|\.[0-9a-f-]{36}\.(?:json|parquet))"
 )
 
 
@@ -149,6 +156,21 @@ def newest_version(table: Path, known: int) -> int:
     while commit_path(table, version + 1).exists():
         version += 1
     return version
+
+
+def newest_checkpoint(names: Iterable[str], version: int) -> int:
+    """Return the newest version ≤ a version that has all parts of a checkpoint, -1 = none.
+
+    Args:
+        names: Of the log's files, without its directory.
+    """
+    parts: dict[tuple[int, int], int] = {}
+    for name in names:
+        match = CHECKPOINT.fullmatch(name)
+        if match and int(match[1]) <= version:
+            key = (int(match[1]), int(match[3] or 1))
+            parts[key] = parts.get(key, 0) + 1
+    return max((at for (at, total), found in parts.items() if found >= total), default=-1)
 
 
 def read_commit(table: Path, version: int) -> TableCommit:

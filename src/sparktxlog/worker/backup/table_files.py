@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -20,15 +19,14 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from sparktxlog.worker.apply.tables import commit_path, files_of
+from sparktxlog.worker.apply.tables import commit_path, files_of, newest_checkpoint
 
 LOG = "_delta_log"
 #: Commits, checksums, compacted commits, checkpoints: the version they reach is the last number.
 _LOG_FILE = re.compile(
     r"(?:\d{20}\.)?(\d{20})\.(?:json|crc|compacted\.json|checkpoint(?:\..+)?\.(?:parquet|json))"
 )
-_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10}))?\.parquet")
-_ANY_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\..+")
+_CLASSIC_CHECKPOINT = re.compile(r"\d{20}\.checkpoint(?:\.\d{10}\.\d{10})?\.parquet")
 
 
 class VersionGoneError(Exception):
@@ -84,7 +82,7 @@ def _log_files(table: Path, version: int) -> tuple[list[str], int]:
     except FileNotFoundError as error:
         raise VersionGoneError(f"{table} is no Delta table") from error
     kept = [n for n in names if (m := _LOG_FILE.fullmatch(n)) and int(m[1]) <= version]
-    start = _newest_checkpoint(kept)
+    start = newest_checkpoint(kept, version)
     missing = [
         number
         for number in range(start + 1, version + 1)
@@ -95,19 +93,6 @@ def _log_files(table: Path, version: int) -> tuple[list[str], int]:
     return sorted([f"{LOG}/{n}" for n in kept] + [f"{LOG}/_sidecars/{n}" for n in sidecars]), start
 
 
-def _newest_checkpoint(names: Iterable[str]) -> int:
-    parts: dict[tuple[int, int], int] = {}
-    for name in names:
-        match = _CHECKPOINT.fullmatch(name)
-        other = _ANY_CHECKPOINT.fullmatch(name)
-        if match:
-            key = int(match[1]), int(match[3] or 1)
-            parts[key] = parts.get(key, 0) + 1
-        elif other:
-            parts[int(other[1]), 1] = 1
-    return max((at for (at, total), found in parts.items() if found >= total), default=-1)
-
-
 def _on_disk(table: Path, path: str) -> str:
     # Partition values in paths are quoted once in the log, and once more by some writers.
     return next((p for p in (unquote(path), path) if (table / p).exists()), unquote(path))
@@ -116,7 +101,7 @@ def _on_disk(table: Path, path: str) -> str:
 def _vectors(table: Path, start: int, version: int) -> list[str]:
     """Return the files of the deletion vectors of a version."""
     newest = [p for p in (table / LOG).iterdir() if p.name.startswith(f"{start:020}.checkpoint")]
-    if not all(_CHECKPOINT.fullmatch(path.name) for path in newest):
+    if not all(_CLASSIC_CHECKPOINT.fullmatch(path.name) for path in newest):
         return [str(path.relative_to(table)) for path in table.rglob("deletion_vector_*.bin")]
     live: dict[str, dict[str, Any]] = {}
     for part in newest:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from sparktxlog.model.copying import CopyTicket, Grant, OfferedFile, OfferedTable
-from sparktxlog.worker.copy.fetch.tasks import FileTask
+from sparktxlog.worker.copy.fetch.selection import Wanted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,17 +30,6 @@ class Fetched:
             reused_bytes=self.reused_bytes + other.reused_bytes,
             fetch_s=self.fetch_s + other.fetch_s,
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """Files of a table that are wanted, and what of them has to travel."""
-
-    #: Bytes of all of them, and of those that were found in the replica.
-    size_bytes: int
-    reused_bytes: int
-    #: To be fetched, ascending by path.
-    tasks: tuple[FileTask, ...]
 
 
 class Fetcher(Protocol):

@@ -16,11 +16,11 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
 from sparktxlog.model.copying import CopyTicket, Grant, OfferedFile, OfferedTable
-from sparktxlog.worker.copy.copy_terms import Fetched, Fetcher, FetcherOf, Wanted
+from sparktxlog.worker.copy.copy_terms import Fetched, Fetcher, FetcherOf
 from sparktxlog.worker.copy.fetch.donor_link import LeaseKeeper, release_leases
 from sparktxlog.worker.copy.fetch.fetch import fetch_files
 from sparktxlog.worker.copy.fetch.parts import plan_parts, run_partition
-from sparktxlog.worker.copy.fetch.selection import require_space, select_files, wanted_files
+from sparktxlog.worker.copy.fetch.selection import Wanted, require_space, select_files, wanted_files
 from sparktxlog.worker.copy.fetch.tasks import ChunkRecord, FetchPlan, FetchStats, FileTask
 from sparktxlog.worker.copy.fetch.workspace import CopyWorkspace, disk_error, remove_others
 from sparktxlog.worker.verify.watching import watched
@@ -69,12 +69,7 @@ class DonorFetcher(Fetcher):
         self._make_root()
         self._adopt(wanted_files(offered, paths))
         table = self._lake / offered.definition.name
-        found = select_files(self._space, grants[0], offered, paths, table)
-        return Wanted(
-            size_bytes=sum(file.size_bytes for file in files),
-            reused_bytes=found.reused_bytes,
-            tasks=found.fetch,
-        )
+        return select_files(self._space, grants[0], offered, paths, table)
 
     def require_space(self, wanted: Sequence[Wanted]) -> None:
         """As `Fetcher`."""

@@ -19,16 +19,12 @@ from urllib.parse import unquote
 from sparktxlog.errors import ApplyError
 from sparktxlog.model.copying import OfferedFile, OfferedTable
 from sparktxlog.worker.apply.deltalog import Action, LogVersion
-from sparktxlog.worker.apply.tables import files_of
+from sparktxlog.worker.apply.tables import CHECKPOINT, files_of, newest_checkpoint
 
 LOG = "_delta_log/"
 _COMMIT = re.compile(r"(\d{20})\.json")
 _CHECKSUM = re.compile(r"(\d{20})\.crc")
 _COMPACTED = re.compile(r"\d{20}\.(\d{20})\.compacted\.json")
-#: Of one file, of one of several parts, and of version 2.
-_CHECKPOINT = re.compile(
-    r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10})\.parquet|\.parquet|\.[0-9a-f-]{36}\.(?:json|parquet))"
-)
 _SIDECARS = f"{LOG}_sidecars/"
 _ABSOLUTE = re.compile(r"/|[A-Za-z][A-Za-z0-9+.-]*:")
 
@@ -80,7 +76,7 @@ def log_files(offered: OfferedTable, *, whole: bool) -> list[OfferedFile]:
         ApplyError: The offered log lacks a commit (definite).
     """
     version = offered.version
-    start = _newest_checkpoint(offered)
+    start = newest_checkpoint((file.path.removeprefix(LOG) for file in offered.files), version)
     wanted = [
         file
         for file in offered.files
@@ -105,19 +101,8 @@ def _is_wanted(path: str, start: int, version: int) -> bool:
         found = _number(pattern, path)
         if found is not None:
             return max(start, 0) <= found <= version and (pattern is not _COMPACTED or start < 0)
-    found = _number(_CHECKPOINT, path)
+    found = _number(CHECKPOINT, path)
     return found is not None and found <= version and (start < 0 or found == start)
-
-
-def _newest_checkpoint(offered: OfferedTable) -> int:
-    """Return the newest version ≤ the offered one with all parts of a checkpoint, -1 = none."""
-    parts: dict[tuple[int, int], int] = {}
-    for file in offered.files:
-        match = _CHECKPOINT.fullmatch(file.path.removeprefix(LOG))
-        if match and int(match[1]) <= offered.version:
-            key = (int(match[1]), int(match[3] or 1))
-            parts[key] = parts.get(key, 0) + 1
-    return max((at for (at, total), found in parts.items() if found >= total), default=-1)
 
 
 def _number(pattern: re.Pattern[str], path: str) -> int | None:

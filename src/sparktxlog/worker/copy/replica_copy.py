@@ -28,7 +28,7 @@ from sparktxlog.worker.apply.steps import failures_named
 from sparktxlog.worker.backup.old_files import back_up
 from sparktxlog.worker.copy.copy_terms import CopyOptions, CopyOutcome, Fetched, FetcherOf
 from sparktxlog.worker.copy.layout import Way
-from sparktxlog.worker.copy.staging import Staging
+from sparktxlog.worker.copy.staging import CopyStager
 from sparktxlog.worker.copy.swap import SWAP_ATTEMPTS, StagedTable, swap_table
 from sparktxlog.worker.repair.examining import Examined, examine, foreign_commits, placed_log
 from sparktxlog.worker.repair.quarantine import Quarantine
@@ -94,7 +94,7 @@ class ReplicaCopy:
         self.ticket: CopyTicket | None = None
         self._from_position = state.position
         #: Of the attempt under way, None before its ticket.
-        self._staging: Staging | None = None
+        self._staging: CopyStager | None = None
         self._quarantined: dict[str, int] = {}
         #: Table → newest version that was examined, and exported where it had to be.
         self._examined: dict[str, int] = {}
@@ -145,7 +145,7 @@ class ReplicaCopy:
         return self.ticket.grants
 
     @property
-    def staging(self) -> Staging:
+    def staging(self) -> CopyStager:
         """What the attempt under way has staged."""
         assert self._staging is not None
         return self._staging
@@ -175,7 +175,7 @@ class ReplicaCopy:
             raise ApplyError("no donor granted a copy", hint="Start a worker at another site.")
         self._fetcher.hold(self.ticket)
         grant = self.grant
-        self._staging = Staging(
+        self._staging = CopyStager(
             self._session, self._lake, self.state, self._fetcher, self.ticket_grants, self._options
         )
         if grant.lineage != self._info.lineage:
@@ -187,7 +187,7 @@ class ReplicaCopy:
         return len(grant.tables)
 
     def fetch(self, index: int) -> None:
-        """Stage the table of that number; errors as `Staging.fetch`."""
+        """Stage the table of that number; errors as `CopyStager.fetch`."""
         self.staging.fetch(index)
 
     # --- the swap -----------------------------------------------------------------------------

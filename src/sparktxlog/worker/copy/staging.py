@@ -28,7 +28,8 @@ from sparktxlog.worker.apply.merging import read_newest, read_version, tagged
 from sparktxlog.worker.apply.signatures import signature_of
 from sparktxlog.worker.apply.steps import failures_named
 from sparktxlog.worker.apply.tables import newest_version
-from sparktxlog.worker.copy.copy_terms import CopyOptions, Fetched, Fetcher, Wanted
+from sparktxlog.worker.copy.copy_terms import CopyOptions, Fetched, Fetcher
+from sparktxlog.worker.copy.fetch.selection import Wanted
 from sparktxlog.worker.copy.layout import LOG, Way, check_copyable, data_files, log_files, swap_way
 from sparktxlog.worker.copy.swap import StagedTable, find_copy, is_renamed
 from sparktxlog.worker.replica.state import PendingCopy, ReplicaState, ReplicaTable
@@ -49,7 +50,7 @@ class _Coming:
     paths: frozenset[str]
 
 
-class Staging:
+class CopyStager:
     """What one attempt of a copy has staged so far.
 
     Args:

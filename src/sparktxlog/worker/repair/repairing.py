@@ -43,7 +43,7 @@ from sparktxlog.errors import (
     TxLogError,
     UnknownTableError,
 )
-from sparktxlog.model.report import Recount, RecountedTable
+from sparktxlog.model.report import RecountedTable
 from sparktxlog.model.signature import EMPTY_SIGNATURE, TableSignature
 from sparktxlog.worker.apply.batches import batch_segments, plan_batch
 from sparktxlog.worker.apply.cutting import Cut, cut_segments
@@ -446,11 +446,7 @@ class TableRepair:
         """Tell the node that a full scan found the rows right: an earlier one may not have."""
         text = table.signature.to_text()
         recounted = RecountedTable(version=table.version, recorded=text, counted=text)
-        found = Recount(
-            worker_id=self.state.worker_id, node_id=self.info.node_id,
-            copied_from=self.state.copied_from, position=self.state.position,
-            tables={table.definition.name: recounted},
-        )  # fmt: skip
+        found = self.state.recount(self.info.node_id, {table.definition.name: recounted})
         try:
             self.source.take_recount(found)
         except TxLogError as error:

@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 from sparktxlog.errors import CorruptLogError, LockedError, NotAppliedError
-from sparktxlog.model.report import TableState
+from sparktxlog.model.report import Recount, RecountedTable, TableState
 from sparktxlog.model.signature import EMPTY_SIGNATURE, TableSignature
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.storage.durability import (
@@ -156,6 +156,16 @@ class ReplicaState:
             chain_hash=batch.to_hash,
             tables=tables,
             pending=None,
+        )
+
+    def recount(self, node_id: str, tables: dict[str, RecountedTable]) -> Recount:
+        """Return what full scans of tables found, as the node is told it."""
+        return Recount(
+            worker_id=self.worker_id,
+            node_id=node_id,
+            copied_from=self.copied_from,
+            position=self.position,
+            tables=tables,
         )
 
     @property

@@ -40,13 +40,7 @@ def recount(
         counted = _recount_table(session, lake / name, state.tables[name])
         if counted is not None:
             found[name] = counted
-    return Recount(
-        worker_id=state.worker_id,
-        node_id=node_id,
-        copied_from=state.copied_from,
-        position=state.position,
-        tables=found,
-    )
+    return state.recount(node_id, found)
 
 
 def _recount_table(session: SparkSession, path: Path, table: ReplicaTable) -> RecountedTable | None:

@@ -166,13 +166,7 @@ def recount_of(found: Verification, state: ReplicaState) -> Recount:
         for table in found.tables
         if table.counted or table.damaged
     }
-    return Recount(
-        worker_id=state.worker_id,
-        node_id=found.node_id,
-        copied_from=state.copied_from,
-        position=state.position,
-        tables=tables,
-    )
+    return state.recount(found.node_id, tables)
 
 
 def recount_tables(spark: SparkSession, lake: str | Path) -> dict[str, tuple[str, str]]:

@@ -17,10 +17,11 @@ from sparktxlog.model.copying import Grant, OfferedFile, OfferedTable
 from sparktxlog.worker.apply.deltalog import LogVersion
 from sparktxlog.worker.apply.steps import failures_named
 from sparktxlog.worker.copy import staging
-from sparktxlog.worker.copy.copy_terms import CopyOptions, Fetched, Wanted
+from sparktxlog.worker.copy.copy_terms import CopyOptions, Fetched
+from sparktxlog.worker.copy.fetch.selection import Wanted
 from sparktxlog.worker.copy.fetch.tasks import FileTask
 from sparktxlog.worker.copy.layout import Way
-from sparktxlog.worker.copy.staging import Staging
+from sparktxlog.worker.copy.staging import CopyStager
 from sparktxlog.worker.replica.recovery import Fault, fault_of
 from sparktxlog.worker.replica.state import (
     PendingCopy,
@@ -108,7 +109,7 @@ class Fetcher:
         return Fetched(size_bytes=wanted.size_bytes)
 
 
-def stage(tmp_path: Path, room: int, monkeypatch: pytest.MonkeyPatch) -> tuple[Staging, Fetcher]:
+def stage(tmp_path: Path, room: int, monkeypatch: pytest.MonkeyPatch) -> tuple[CopyStager, Fetcher]:
     """Return the staging of two tables of 600 bytes each, and who fetches."""
     monkeypatch.setattr(staging, "log_files", lambda offered, whole: LOG)
     monkeypatch.setattr(staging, "data_files", lambda offered, log, history: DATA)
@@ -130,7 +131,7 @@ def stage(tmp_path: Path, room: int, monkeypatch: pytest.MonkeyPatch) -> tuple[S
     pending = PendingCopy(copy_id="c", started_at=0, forced=True, suspect=True)
     state = ReplicaState(worker_id="w", lineage="l", copying=pending)
     fetcher = Fetcher(tmp_path / "staged", room)
-    made = Staging(
+    made = CopyStager(
         None, tmp_path, state, fetcher, [grant], CopyOptions(verify=False)  # type: ignore[arg-type]
     )  # fmt: skip
     return made, fetcher

@@ -26,23 +26,14 @@ _THREADS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Selection:
-    """Wanted files, parted."""
+class Wanted:
+    """Files of a table that are wanted, and what of them has to travel."""
 
+    #: Bytes of all of them, and of those staged by a hard link to a file of the target's own table.
+    size_bytes: int
+    reused_bytes: int
     #: To be fetched, ascending by path.
-    fetch: tuple[FileTask, ...]
-    #: Staged by a hard link to a file of the target's own table.
-    reused: tuple[FileTask, ...]
-
-    @property
-    def fetch_bytes(self) -> int:
-        """Bytes of the files to be fetched."""
-        return sum(task.size_bytes for task in self.fetch)
-
-    @property
-    def reused_bytes(self) -> int:
-        """Bytes of the files that were here."""
-        return sum(task.size_bytes for task in self.reused)
+    tasks: tuple[FileTask, ...]
 
 
 def wanted_files(offered: OfferedTable, wanted: Collection[str]) -> list[FileTask]:
@@ -78,7 +69,7 @@ def select_files(
     offered: OfferedTable,
     wanted: Collection[str],
     table_dir: Path,
-) -> Selection:
+) -> Wanted:
     """Part the wanted files of a table into those to fetch and those that are here; stage these.
 
     Args:
@@ -118,8 +109,10 @@ def select_files(
     finally:
         link.close()
     taken = {task.path for task in reused}
-    return Selection(
-        fetch=tuple(task for task in tasks if task.path not in taken), reused=tuple(reused)
+    return Wanted(
+        size_bytes=_size(tasks),
+        reused_bytes=_size(reused),
+        tasks=tuple(task for task in tasks if task.path not in taken),
     )
 
 

@@ -19,7 +19,6 @@ import re
 import shutil
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Self, TypeVar
 
 import msgspec
@@ -86,10 +85,7 @@ class Journal:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:  # fmt: skip
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -28,13 +28,17 @@ from sparktxlog.worker.copy.fetch.workspace import CopyWorkspace
 SIZE = sum(size for size, _ in FILES.values())
 
 
+def _size(tasks: Iterable[FileTask]) -> int:
+    return sum(task.size_bytes for task in tasks)
+
+
 def test_unchanged_files_are_linked(donor: StandInDonor, workspace: CopyWorkspace) -> None:
     """No byte of them travels."""
     grant = donor.grant()
     own = workspace.lake / "t"
     shutil.copytree(donor.lake / "t", own)
     selection = select_files(workspace, grant, grant.tables[0], FILES, own)
-    assert (selection.fetch, selection.reused_bytes) == ((), SIZE)
+    assert (selection.tasks, selection.reused_bytes) == ((), SIZE)
     assert workspace.staged("t", "big.parquet").samefile(own / "big.parquet")
     stats = fetch_files(workspace, [grant], tasks_of(grant))
     assert (stats.fetched_bytes, stats.wire_bytes, donor.chunks) == (0, 0, [])
@@ -52,7 +56,7 @@ def test_parts_of_files_that_are_here_go(donor: StandInDonor, workspace: CopyWor
     shutil.copytree(donor.lake / "t", own)
     donor.fault = lambda path, offset: ""
     selection = select_files(workspace, grant, grant.tables[0], FILES, own)
-    fetch_files(workspace, [grant], selection.fetch)
+    fetch_files(workspace, [grant], selection.tasks)
     assert_staged(workspace, donor.lake)
 
 
@@ -67,12 +71,12 @@ def test_files_that_only_look_alike_are_fetched(
     (own / "a" / "exact.parquet").write_bytes(b"shorter")
     (own / "b=1" / "text.parquet").unlink()
     selection = select_files(workspace, grant, grant.tables[0], FILES, own)
-    assert [task.path for task in selection.fetch] == [
+    assert [task.path for task in selection.tasks] == [
         "a/exact.parquet", "b=1/text.parquet", "big.parquet",
     ]  # fmt: skip
-    assert selection.fetch_bytes + selection.reused_bytes == SIZE
-    stats = fetch_files(workspace, [grant], selection.fetch)
-    assert stats.fetched_bytes == selection.fetch_bytes
+    assert _size(selection.tasks) + selection.reused_bytes == selection.size_bytes == SIZE
+    stats = fetch_files(workspace, [grant], selection.tasks)
+    assert stats.fetched_bytes == _size(selection.tasks)
     assert_staged(workspace, donor.lake)
     assert (own / "big.parquet").read_bytes()[:6] == b"damage"
 
@@ -81,7 +85,7 @@ def test_no_table_of_its_own(donor: StandInDonor, workspace: CopyWorkspace) -> N
     """The directory was deleted."""
     grant = donor.grant()
     selection = select_files(workspace, grant, grant.tables[0], FILES, workspace.lake / "t")
-    assert len(selection.fetch) == len(FILES)
+    assert len(selection.tasks) == len(FILES)
     assert donor.asked == []
 
 
@@ -149,4 +153,4 @@ def test_a_link_into_nowhere_is_no_file(donor: StandInDonor, workspace: CopyWork
     (own / "big.parquet").symlink_to(Path(target))
     grant = donor.grant()
     selection = select_files(workspace, grant, grant.tables[0], ["big.parquet"], own)
-    assert selection.reused == ()
+    assert selection.reused_bytes == 0
