@@ -19,14 +19,13 @@ from sparktxlog import __version__
 from sparktxlog.errors import InvalidRequestError, NotFoundError, TxLogError
 from sparktxlog.runtime.running import RunningNode
 from sparktxlog.runtime.worker_token import make_worker_token, worker_token_file
-from sparktxlog.service.auth import Tokens
+from sparktxlog.service.auth import Tokens, bearer_token
 from sparktxlog.service.bodies import Bodies
 from sparktxlog.service.endpoints import (
-    ClientDoor,
     Door,
     Endpoint,
     Handler,
-    LeaseDoor,
+    JsonDoor,
     endpoint,
     problem_response,
 )
@@ -36,7 +35,7 @@ from sparktxlog.service.pages import PageGuard
 from sparktxlog.service.peer import PeerDoor, PeerRoutes
 from sparktxlog.service.questions import QuestionRoutes
 from sparktxlog.service.replica import ReplicaRoutes
-from sparktxlog.service.routes import PLAIN, ROUTES, Role
+from sparktxlog.service.routes import PLAIN, ROUTES, Role, Route
 from sparktxlog.service.submits import SubmitRoutes
 
 _REQUEST_ID = b"x-request-id"
@@ -75,25 +74,42 @@ def build_app(running: RunningNode) -> FastAPI:
             continue
         else:
             handler = _refusal_of_a_witness(config.node_id)
-        app.add_api_route(
-            route.path, endpoint(route, handler, doors[route.role]), methods=[route.method],
-            name=route.name, response_model=None,
-        )  # fmt: skip
+        answer = endpoint(route, handler, doors[route.role])
+        app.add_api_route(route.path, answer, methods=[route.method], name=route.name)
     return app
 
 
 def _doors(running: RunningNode, bodies: Bodies) -> Mapping[Role, Door]:
     """Return how the callers of each role come in."""
-    config = running.node.config
+    config, donor = running.node.config, running.parts.donor
     # Where clients show nothing, workers cannot be told from them.
     worker = None if config.client_token is None else make_worker_token(config.data_dir)
     tokens = Tokens(
         config.client_token, config.admin_token, worker, worker_token_file(config.data_dir)
     )
+    pages = PageGuard(config)
+    checks = {
+        Role.CLIENT: tokens.check_client,
+        Role.WORKER: tokens.check_worker,
+        Role.ADMIN: tokens.check_admin,
+    }
+
+    def check_token(request: Request, route: Route) -> dict[str, str]:
+        checks[route.role](request)
+        pages.check(request)
+        return {}
+
+    def check_lease(request: Request, route: Route) -> dict[str, str]:
+        # Before all else: strangers learn nothing of what is well-formed.
+        token = bearer_token(request).decode("latin-1")
+        donor.lease(request.path_params["lease"], token)
+        return {"token": token}
+
     return {
-        **dict.fromkeys(Role, ClientDoor(tokens, PageGuard(config), bodies)),
+        **dict.fromkeys(checks, JsonDoor(check_token, bodies)),
+        Role.ANYBODY: JsonDoor(lambda request, route: {}, bodies),
         Role.PEER: PeerDoor(running.peering, config.body_limit),
-        Role.LEASE: LeaseDoor(running.parts.donor, Bodies(config.body_limit)),
+        Role.LEASE: JsonDoor(check_lease, Bodies(config.body_limit)),
     }
 
 

@@ -18,10 +18,7 @@ from starlette.responses import Response
 
 from sparktxlog.codec.problems import encode_problem
 from sparktxlog.errors import InternalError, InvalidRequestError, TxLogError
-from sparktxlog.runtime.donors.donor import Donor
-from sparktxlog.service.auth import Tokens, bearer_token
 from sparktxlog.service.bodies import Bodies, check_parts
-from sparktxlog.service.pages import PageGuard
 from sparktxlog.service.routes import JSON, Role, Route
 
 _log = logging.getLogger("sparktxlog.service")
@@ -54,28 +51,32 @@ class Door(Protocol):
         """Return what an error is answered with."""
 
 
-class ClientDoor:
-    """Clients, workers and operators: tokens, no pages of other sites, JSON."""
+class JsonDoor:
+    """JSON in and out: for all but peers.
 
-    def __init__(self, tokens: Tokens, pages: PageGuard, bodies: Bodies) -> None:
-        self._checks = {
-            Role.CLIENT: tokens.check_client,
-            Role.WORKER: tokens.check_worker,
-            Role.ADMIN: tokens.check_admin,
-        }
-        self._pages = pages
+    Args:
+        check: Raises unless the caller has the route's role; returns what proved it.
+        bodies: Reads what they send.
+    """
+
+    def __init__(self, check: Callable[[Request, Route], dict[str, Any]], bodies: Bodies) -> None:
+        self._check = check
         self._bodies = bodies
 
     async def admit(self, request: Request, route: Route) -> dict[str, Any]:
-        """Check token and origin; anybody may call what tells nothing."""
-        if route.role is not Role.ANYBODY:
-            self._checks[route.role](request)
-            self._pages.check(request)
-        return {}
+        """Check the caller."""
+        return self._check(request, route)
 
     async def read_body(self, request: Request, route: Route, admitted: dict[str, Any]) -> Any:
         """Return the decoded JSON."""
-        return await _read_json(self._bodies, request, route)
+        body = await self._bodies.read(request, route.body_bytes)
+        check_parts(body)
+        try:
+            return msgspec.json.decode(body, type=route.body)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise InvalidRequestError(
+                f"the body cannot be read: {error}", hint=f"/docs says what {route.key} takes."
+            ) from error
 
     def encode(self, answer: Any) -> bytes:
         """Return JSON."""
@@ -84,39 +85,6 @@ class ClientDoor:
     def refuse(self, request: Request, error: TxLogError) -> Response:
         """Return a problem document."""
         return problem_response(error)
-
-
-class LeaseDoor:
-    """Who copies a replica: the token of its lease is the only key."""
-
-    encode = ClientDoor.encode
-    refuse = ClientDoor.refuse
-
-    def __init__(self, donor: Donor, bodies: Bodies) -> None:
-        self._donor = donor
-        self._bodies = bodies
-
-    async def admit(self, request: Request, route: Route) -> dict[str, Any]:
-        """Check the token before all else: strangers learn nothing of what is well-formed."""
-        token = bearer_token(request).decode("latin-1")
-        self._donor.lease(request.path_params["lease"], token)
-        return {"token": token}
-
-    async def read_body(self, request: Request, route: Route, admitted: dict[str, Any]) -> Any:
-        """Return the decoded JSON."""
-        return await _read_json(self._bodies, request, route)
-
-
-async def _read_json(bodies: Bodies, request: Request, route: Route) -> Any:
-    body = await bodies.read(request, route.body_bytes)
-    check_parts(body)
-    try:
-        return msgspec.json.decode(body, type=route.body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidRequestError(
-            f"the body cannot be read: {error}",
-            hint=f"/docs says what {route.method} {route.path} takes.",
-        ) from error
 
 
 def endpoint(route: Route, handler: Handler, door: Door) -> Endpoint:

@@ -1,0 +1,101 @@
+"""A handler takes what its route declares: another one is found when the node starts."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+from starlette.requests import Request
+from starlette.responses import Response
+
+from sparktxlog.errors import ForbiddenError
+from sparktxlog.service.bodies import Bodies
+from sparktxlog.service.endpoints import Handler, JsonDoor, endpoint
+from sparktxlog.service.query import Whole
+from sparktxlog.service.routes import Role, Route
+
+ROUTE = Route(
+    method="POST",
+    path="/v1/tables/{table}",
+    role=Role.CLIENT,
+    name="f",
+    summary="",
+    query=(Whole("after", "", 7),),
+    body=list[int],
+    answer=list[int],
+)
+
+
+def call(handler: Handler, *, query: str = "", body: bytes = b"[1]", may: bool = True) -> Response:
+    """Call the handler of `ROUTE`."""
+
+    def check(request: Request, route: Route) -> dict[str, Any]:
+        if not may:
+            raise ForbiddenError("no")
+        return {}
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/v1/tables/t",
+        "path_params": {"table": "t"},
+        "query_string": query.encode(),
+        "headers": [],
+    }
+
+    async def main() -> Response:
+        return await endpoint(ROUTE, handler, JsonDoor(check, Bodies(100)))(Request(scope, receive))
+
+    return asyncio.run(main())
+
+
+def test_a_handler_gets_path_query_and_body() -> None:
+    async def handler(table: str, after: int, body: list[int]) -> Any:
+        return [table, after, *body]
+
+    assert call(handler).body == b'["t",7,1]'
+    assert call(handler, query="after=8").body == b'["t",8,1]'
+
+
+@pytest.mark.parametrize(
+    ("given", "status", "title"),
+    [
+        ({"may": False, "query": "after=x", "body": b"?"}, 403, "forbidden"),
+        ({"query": "after=x", "body": b"?"}, 400, "invalid-request"),
+        ({"body": b"?"}, 400, "invalid-request"),
+        ({"body": b"[" + b"1," * 99 + b"1]"}, 413, "oversize"),
+        ({}, 500, "internal"),
+    ],
+)
+def test_errors_become_problem_documents(given: Any, status: int, title: str) -> None:
+    def handler(table: str, after: int, body: list[int]) -> None:
+        raise ZeroDivisionError
+
+    found = call(handler, **given)
+    problem = msgspec.json.decode(found.body)
+    assert (found.status_code, problem["title"], problem["status"]) == (status, title, status)
+    assert problem["definite"] is (status != 500)
+
+
+def test_no_answer_is_no_content() -> None:
+    assert call(lambda table, after, body: None).status_code == 204
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [
+        lambda table, after: None,
+        lambda table, body: None,
+        lambda after, body: None,
+        lambda table, after, body, other: None,
+        lambda table, after, body, sender: None,
+    ],
+)
+def test_a_handler_of_another_form_is_refused(handler: Handler) -> None:
+    with pytest.raises(TypeError, match=r"POST /v1/tables/.* declares"):
+        call(handler)

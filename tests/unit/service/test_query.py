@@ -1,0 +1,51 @@
+"""Values in queries: what is taken, what is refused, and with which fields."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sparktxlog.errors import InvalidRequestError
+from sparktxlog.service.query import MAX_TIMEOUT_S, Seconds, Text, Whole
+
+LIMIT = Whole("limit", "Entries.", 100, low=1, high=1000)
+
+
+@pytest.mark.parametrize(
+    ("query", "given", "value"),
+    [
+        (LIMIT, None, 100),
+        (LIMIT, "1", 1),
+        (LIMIT, "1000", 1000),
+        (Whole("position", "", -1, low=-1), "-1", -1),
+        (Seconds("timeout", "", 30.0), None, 30.0),
+        (Seconds("timeout", "", 30.0), "0.5", 0.5),
+        (Seconds("timeout", "", 30.0), "300", MAX_TIMEOUT_S),
+        (Text("worker", ""), None, None),
+        (Text("worker", ""), "", None),
+        (Text("kind", "", "append"), "upsert", "upsert"),
+    ],
+)
+def test_what_is_taken(query: Text, given: str | None, value: Any) -> None:
+    assert query.read(given) == value
+
+
+@pytest.mark.parametrize(
+    ("query", "given"),
+    [
+        *((LIMIT, text) for text in ("", "0", "1001", "1.0", "+1", " 1", "1e2", "1_0", "9" * 20)),
+        *((Seconds("t", "", 1.0), text) for text in ("", "-1", "300.1", "nan", "inf", "x")),
+        *((Text("table", "", required=True), text) for text in (None, "")),
+        (Whole("offset", "", required=True), None),
+    ],
+)
+def test_what_is_refused(query: Text, given: str | None) -> None:
+    with pytest.raises(InvalidRequestError) as refused:
+        query.read(given)
+    assert refused.value.fields == {"field": query.name, "value": given}
+
+
+def test_schemas_have_the_bounds() -> None:
+    assert LIMIT.schema == {"type": "integer", "minimum": 1, "maximum": 1000, "default": 100}
+    assert Text("worker", "").schema == {"type": "string"}
