@@ -95,7 +95,7 @@ refused; a node that listens on loopback answers only to addresses, `localhost` 
 Without an `admin-token` the client token does for both; with one, the client token gets
 `403 forbidden` where it is not enough ([why](decisions/0025-admin-token.md)). Without a
 `client-token`, which is allowed on loopback only, everybody is a client. `/livez`, `/readyz`,
-`/openapi.json` and `/docs` ask for nothing.
+`/openapi.json` and `/docs` ask for nothing. Which role each route wants: [routes](routes.md).
 
 ## Settings
 
