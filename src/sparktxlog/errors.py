@@ -318,7 +318,7 @@ class CorruptLogError(StorageError):
 
 
 class FrontLostError(CorruptLogError):
-    """The front lacks what the node's other files say it had: the node must not go on with it."""
+    """The journal lacks what the node's other files say it had: the node must not go on with it."""
 
 
 class NewerReleaseError(CorruptLogError):

@@ -119,7 +119,7 @@ def test_a_front_without_its_last_transactions_does_not_start(tmp_path: Path) ->
     older = shutil.copy(run_alone(tmp_path, 2) / FRONT, tmp_path / "older")
     data = run_alone(tmp_path, 3)
     shutil.copy(older, data / FRONT)
-    error = refused(alone(tmp_path), "ends at position 5, which the front does not hold")
+    error = refused(alone(tmp_path), "ends at position 5, which the journal does not hold")
     assert error.fields["position"] == 5
 
 
@@ -127,7 +127,7 @@ def test_a_front_of_another_history_does_not_start(tmp_path: Path) -> None:
     for name in ("one", "other"):
         run_alone(tmp_path / name, 2)
     shutil.copy(tmp_path / "other" / "A" / FRONT, tmp_path / "one" / "A" / FRONT)
-    refused(alone(tmp_path / "one"), "position 2, which the front holds with another chain hash")
+    refused(alone(tmp_path / "one"), "position 2, which the journal holds with another chain hash")
 
 
 def test_an_older_table_is_written_again(tmp_path: Path) -> None:

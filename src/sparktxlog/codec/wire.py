@@ -25,7 +25,7 @@ from sparktxlog.protocol.words.balloting import EpochMessage, Standing
 from sparktxlog.protocol.words.messages import Announcement, Post, RunHeader, Tail
 from sparktxlog.protocol.words.view import FIRST_VERSION
 
-#: Of what is looked for in the front, which keeps 63 bits.
+#: Of what is looked for in the journal, which keeps 63 bits.
 _Number = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
 
 #: Node id, one of its several addresses, whether it answers.

@@ -152,7 +152,7 @@ class DropExpired:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShrinkJournal:
-    """Give space that is free inside the front back to the disk."""
+    """Give space that is free inside the journal back to the disk."""
 
     #: Less than so many free bytes are kept for later writes.
     least_free_bytes: int
@@ -254,13 +254,13 @@ class SegmentCut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogExtent:
-    """What of the log the front keeps."""
+    """What of the log the journal keeps."""
 
     #: Positions up to here are expired, 0 = none.
     kept_after: int
     #: Bytes of all files that its segments name.
     files_bytes: int
-    #: Bytes of the front that are in use.
+    #: Bytes of the journal that are in use.
     live_bytes: int
     #: How often the queue was replaced by a snapshot.
     resets: int = 0

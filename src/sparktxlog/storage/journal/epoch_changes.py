@@ -1,11 +1,11 @@
-"""What an epoch change leaves in the front: votes, views, new stamps, snapshots (P14–P21).
+"""What an epoch change leaves in the journal: votes, views, new stamps, snapshots (P14–P21).
 
     PutBallot    before a PROMISE or ACCEPTED leaves
     PutView      ends an epoch: what others stamped in it and is not in the queue goes
     PutRestamp   an own run that was not in the final queue, with its stamp of the new epoch
     ResetJournal   the queue of a node that is too far behind is replaced by a snapshot
 
-The functions change tables only; what the front holds in memory it changes itself, once the
+The functions change tables only; what the journal holds in memory it changes itself, once the
 transaction was kept.
 """
 

@@ -1,7 +1,7 @@
-"""Ids of the queue before its last positions: sorted files beside the front (docs/formats.md).
+"""Ids of the queue before its last positions: sorted files beside the journal (docs/formats.md).
 
 The core keeps the ids of the last `id-window` positions in memory.  A repeat may come later, and
-then it must be the same transaction still.  So the front files the ids of older positions, some
+then it must be the same transaction still.  So the journal files the ids of older positions, some
 65,536 at a time, before they leave that memory.  A file is written once, synced, and searched by
 bisection through a memory map; small files are merged into larger ones in a thread.
 

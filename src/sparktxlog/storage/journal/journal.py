@@ -1,4 +1,4 @@
-"""The front: durable state of the protocol in one SQLite file.
+"""The journal: durable state of the protocol in one SQLite file.
 
 Rules of the room: one INSERT per run, never one per transaction; one SQLite transaction and one
 fsync per `write`; what is in memory changes only after the transaction was kept.  The writing
@@ -656,12 +656,12 @@ class Journal:
         self._lock.release()
 
     def replace_by(self, other: Path, kept: Path) -> None:
-        """Close the file, keep it under the name `kept`, and put a closed front into its place.
+        """Close the file, keep it under the name `kept`, and put a closed journal into its place.
 
         Its name stands for the old or for the new one at any moment; the lock is released last.
 
         Args:
-            other: A front that was closed, on the same file system.
+            other: A journal that was closed, on the same file system.
             kept: A free name, or one that this file has already.
 
         Raises:
@@ -678,7 +678,7 @@ class Journal:
 
 
 def swap_journal(path: Path, other: Path, kept: Path) -> None:
-    """Put a closed front into the place of another closed one, which is kept under a new name.
+    """Put a closed journal into the place of another closed one, which is kept under a new name.
 
     Raises:
         StorageError: The old one is in its place still; do it again.

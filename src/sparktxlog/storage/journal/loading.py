@@ -1,4 +1,4 @@
-"""What the front reads once, at start: unstamped runs and the ids of the last positions."""
+"""What the journal reads once, at start: unstamped runs and the ids of the last positions."""
 
 from __future__ import annotations
 

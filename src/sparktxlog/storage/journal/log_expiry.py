@@ -1,4 +1,4 @@
-"""What the front does when the log is shortened: expired positions, their files, a smaller file.
+"""What the journal does when the log is shortened: expired positions, their files, a smaller file.
 
 Shortening takes two writes, so that a kill between them loses no track of files:
 
@@ -152,7 +152,7 @@ def shrink(db: sqlite3.Connection, least_free_bytes: int) -> None:
         db.execute("PRAGMA busy_timeout=0")
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
     except sqlite3.Error as error:
-        _log.warning("the front keeps its size", reason=str(error))
+        _log.warning("the journal keeps its size", reason=str(error))
     finally:
         db.execute("PRAGMA busy_timeout=5000")
 

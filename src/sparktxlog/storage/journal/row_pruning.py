@@ -1,4 +1,4 @@
-"""What the front lets go of: payload containers of the queue, and rows behind the id window.
+"""What the journal lets go of: payload containers of the queue, and rows behind the id window.
 
 Containers of the queue stay until all members have them.  For nodes that are behind and no
 members they stay longer, up to a bound of bytes (P21): what such a node lacks is then fetched run

@@ -103,7 +103,7 @@ def open_journal(path: Path) -> sqlite3.Connection:
     """Open the writing connection; makes the tables in a new file.
 
     Raises:
-        CorruptLogError: The file is no front, is torn, or was written by a newer version.
+        CorruptLogError: The file is no journal, is torn, or was written by a newer version.
     """
     log = _log_of(path)
     if not path.exists() and log.exists() and log.stat().st_size:

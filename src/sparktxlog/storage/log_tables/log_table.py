@@ -110,7 +110,7 @@ class LogTable:
         except DeltaError as error:
             raise CorruptLogError(
                 f"Delta table {self.directory} cannot be opened: {error}",
-                hint="Move the directory away: it is written again from the front.",
+                hint="Move the directory away: it is written again from the journal.",
                 path=str(self.directory),
             ) from error
         except OSError as error:
@@ -253,7 +253,7 @@ class LogTable:
         except (OSError, pa.ArrowException) as error:
             raise CorruptLogError(
                 f"{path} is damaged: {error}",
-                hint="Move the table's directory away: it is written again from the front.",
+                hint="Move the table's directory away: it is written again from the journal.",
                 path=str(path),
             ) from error
         return rows.column(order)[-1].as_py(), rows.column(other)[-1].as_py()
@@ -433,7 +433,7 @@ def repair(directory: Path, safe_version: int) -> list[int]:
             if damaged <= safe_version:
                 raise CorruptLogError(
                     f"version {damaged} of Delta table {directory} is damaged",
-                    hint="Move the directory away: it is written again from the front.",
+                    hint="Move the directory away: it is written again from the journal.",
                     path=str(log / f"{damaged:020}.json"),
                 )
             torn = [version for version in _versions(log) if version >= damaged]

@@ -156,7 +156,7 @@ class Quarantine:
         log_root: Directory of the log tables.
         quarantine_id: Names the act; the same again goes on where it was killed.
         files: Where its files go.
-        front: Of the node that gives up; read only.
+        journal: Of the node that gives up; read only.
         tables: All tables that the runs may touch.
 
     Raises:
@@ -168,12 +168,12 @@ class Quarantine:
         log_root: Path,
         quarantine_id: str,
         files: QuarantineFiles,
-        front: Journal,
+        journal: Journal,
         tables: Mapping[str, TableDefinition],
     ) -> None:
         self._id = quarantine_id
         self._files = files
-        self._front = front
+        self._journal = journal
         # One file for all partitions: it then has all columns.
         self._tables = {name: replace(table, partition_by=()) for name, table in tables.items()}
         self._queue = log_root / QUEUE_NAME
@@ -271,7 +271,7 @@ class Quarantine:
         after = first - 1
         while after < last:
             try:
-                segments = self._front.read_segments(after, _SEGMENTS)
+                segments = self._journal.read_segments(after, _SEGMENTS)
             except ExpiredError as error:
                 # What is expired has no files any more.
                 after = max(after + 1, int(error.fields["kept_after"]))

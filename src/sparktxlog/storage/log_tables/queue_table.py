@@ -32,7 +32,7 @@ def set_aside(log_root: Path, resets: int) -> Path | None:
 
     Args:
         log_root: Directory of the log tables.
-        resets: How often the front's queue was replaced by a snapshot.
+        resets: How often the journal's queue was replaced by a snapshot.
 
     Returns:
         Where it lies now; None if there was nothing to move.
@@ -60,21 +60,21 @@ class TableEnd:
     chain_hash: bytes | None
 
     def contradicts(self, table: Path, known: bytes | None) -> FrontLostError:
-        """Return the error of a front that does not hold what the table ends with.
+        """Return the error of a journal that does not hold what the table ends with.
 
         Args:
             table: Directory of the table.
-            known: Chain hash of the front at this position, None = it has no run that ends there.
+            known: Chain hash of the journal at this position, None = it has no run that ends there.
         """
         return FrontLostError(
-            f"{table} ends at position {self.position:,}, which the front "
+            f"{table} ends at position {self.position:,}, which the journal "
             + ("does not hold" if known is None else "holds with another chain hash")
-            + ": the front is an older one, or another node's, and acknowledged transactions would "
-            "be forgotten",
+            + ": the journal is an older one, or another node's, and acknowledged transactions "
+            "would be forgotten",
             hint="Put front.sqlite back with its -wal file, both of the same moment.  If they are "
             "gone: a node with peers that have the log joins it anew without front.sqlite*; alone, "
             "move data-dir, lake-dir and payload-dir away.  If it is the table that is wrong, move "
-            "it away: it is written again from the front.",
+            "it away: it is written again from the journal.",
             path=str(table),
             position=self.position,
         )
@@ -93,8 +93,8 @@ class QueueTable:
     Raises:
         CorruptLogError: A commit up to `published_version` is damaged.
 
-    **After calling** compare `position` with the published position of the front: if it is
-    smaller, the table was lost; append the rows between from the front
+    **After calling** compare `position` with the published position of the journal: if it is
+    smaller, the table was lost; append the rows between from the journal
     (`publishing.restored_rows`).
     """
 

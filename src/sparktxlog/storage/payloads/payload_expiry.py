@@ -31,15 +31,15 @@ _RANGE = re.compile(r"([0-9]+)-([0-9]+)")
 _SUBMIT_S = 3_600.0
 
 
-def named_files(front: Journal, kept_after: int) -> set[str]:
+def named_files(journal: Journal, kept_after: int) -> set[str]:
     """Return the staged files that unexpired, unpublished, waiting or unstamped runs name."""
     named: set[str] = set()
     after = kept_after
-    while page := front.read_segments(after, _PAGE):
+    while page := journal.read_segments(after, _PAGE):
         for segment in page:
             named.update(staged_files(segment))
         after = page[-1].last
-    for payload in front.read_waiting_payloads():
+    for payload in journal.read_waiting_payloads():
         for block in read_manifest(payload).blocks:
             named.update(file.path for file in block.files)
     return named
@@ -96,13 +96,13 @@ class PayloadExpiry:
                 removed += 1
         return removed
 
-    def remove_unnamed(self, front: Journal, kept_after: int, older_than_s: float) -> int:
+    def remove_unnamed(self, journal: Journal, kept_after: int, older_than_s: float) -> int:
         """Remove old files that no transaction names: staged and never submitted, or rejected.
 
         A directory counts as old by its youngest file: who still stages is left alone.
 
         Args:
-            front: Says what is named.
+            journal: Says what is named.
             kept_after: Positions up to here are expired.
             older_than_s: Age by modification time, seconds.
 
@@ -118,7 +118,7 @@ class PayloadExpiry:
         removed = 0
         if old:
             # Asked after the ages: what is submitted from here on was verified a moment ago.
-            tops = {path.split("/", 1)[0] for path in named_files(front, kept_after)}
+            tops = {path.split("/", 1)[0] for path in named_files(journal, kept_after)}
             for entry in old:
                 if entry.name not in tops and not self._in_submit(entry):
                     self._remove_tree(entry)

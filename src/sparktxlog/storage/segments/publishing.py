@@ -1,6 +1,6 @@
 """From ordered entries to what workers and readers see: segments, their files, queue rows.
 
-The publisher (runtime) reads entries with payloads from the front and calls `publish`; nothing
+The publisher (runtime) reads entries with payloads from the journal and calls `publish`; nothing
 refers to the files before they are fsynced, and what an interrupted call left behind is replaced
 under the same names by the next one.
 """
@@ -127,7 +127,7 @@ def publish(
     queue: QueueTable,
     creations: Creations | None = None,
 ) -> list[MarkPublished]:
-    """Publish ordered entries: files, rows, fsync; returns what the front must write then.
+    """Publish ordered entries: files, rows, fsync; returns what the journal must write then.
 
     Doing it again after a crash at any point changes nothing in the queue table: it knows from
     its own transaction version which positions it holds.
