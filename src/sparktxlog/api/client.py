@@ -22,7 +22,7 @@ from typing import Any, Self, TypeAlias
 
 import pyarrow as pa
 
-from sparktxlog.api.batches import BatchReceipt, submit_batch
+from sparktxlog.api.arrow_batches import BatchReceipt, submit_batch
 from sparktxlog.api.nodes import Nodes
 from sparktxlog.api.operations import Commits, TransactionDraft
 from sparktxlog.codec.arrow import columns_of

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal, Self, TypeVar
 
 from sparktxlog import __version__
 from sparktxlog.api.datasource import register
+from sparktxlog.api.frame_staging import SharedPayloads, SignatureExpressions
 from sparktxlog.api.grouped import GroupedTransactions
 from sparktxlog.api.grouped_batch import GroupedBatch, GroupedReceipt, submit_runs
 from sparktxlog.api.inline import InlineWorker
@@ -20,8 +21,7 @@ from sparktxlog.api.nodes import Nodes, one_url
 from sparktxlog.api.operations import Commits
 from sparktxlog.api.probe import check_store
 from sparktxlog.api.snapshot import Snapshot, not_applied
-from sparktxlog.api.staging import PayloadStore, SignatureExpressions
-from sparktxlog.api.transaction import SparkColumns, Transaction, submit_prepared
+from sparktxlog.api.transaction import SparkColumns, SparkTransaction, submit_prepared
 from sparktxlog.api.views import view
 from sparktxlog.codec.requests import microseconds, parse_level
 from sparktxlog.codec.transactions import PreparedTransaction
@@ -112,7 +112,7 @@ def connect(
         spark,
         link,
         home,
-        PayloadStore(root=root, inline_limit_bytes=int(info["inline_limit"])),
+        SharedPayloads(root=root, inline_limit_bytes=int(info["inline_limit"])),
         session=session or str(uuid.uuid4()),
         timeout_s=timeout,
     )
@@ -144,7 +144,7 @@ class TxLog(Commits["DataFrame", SparkColumns]):
         spark: SparkSession,
         link: Nodes,
         home: Http,
-        store: PayloadStore,
+        store: SharedPayloads,
         *,
         session: str,
         timeout_s: float,
@@ -194,7 +194,7 @@ class TxLog(Commits["DataFrame", SparkColumns]):
         timeout: float | None = None,
         transaction_id: str | uuid.UUID | None = None,
         valid_until: datetime | None = None,
-    ) -> Transaction:
+    ) -> SparkTransaction:
         """Return a transaction to fill in a `with` block, all or nothing.
 
             with log.transaction() as t:
@@ -219,7 +219,7 @@ class TxLog(Commits["DataFrame", SparkColumns]):
         """
         parse_level(level)
         given = transaction_id is not None
-        return Transaction(
+        return SparkTransaction(
             self,
             level=level,
             timeout_s=self._timeout_s if timeout is None else timeout,

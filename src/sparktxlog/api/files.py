@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from sparktxlog.api.staging import describe_file
+from sparktxlog.api.frame_staging import describe_file
 from sparktxlog.codec.validation import align_rows, check_rows
 from sparktxlog.errors import InvalidRowsError, PayloadStoreError
 from sparktxlog.model.operation import OperationKind, StagedFile

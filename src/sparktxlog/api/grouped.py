@@ -19,8 +19,13 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from sparktxlog.api.frame_staging import (
+    LANE_COLUMNS,
+    SignatureExpressions,
+    lane_signature,
+    with_lanes,
+)
 from sparktxlog.api.schema import conform
-from sparktxlog.api.staging import LANE_COLUMNS, SignatureExpressions, lane_signature, with_lanes
 from sparktxlog.codec.assembly import as_ids, inline_section, mark_rows
 from sparktxlog.codec.payload import encode_payload
 from sparktxlog.codec.runs import check_distinct_ids

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NotRequired, TypedDict, Unpack
 import numpy as np
 import pyarrow as pa
 
-from sparktxlog.api.batches import RUN_CONTENT_TYPE
+from sparktxlog.api.arrow_batches import RUN_CONTENT_TYPE
 from sparktxlog.api.grouped import (
     EncodedRun,
     GroupedRows,

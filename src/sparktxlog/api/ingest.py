@@ -14,7 +14,7 @@ from pyspark.sql.types import StructField, StructType
 from sparktxlog.api.connect import TxLog, connect
 from sparktxlog.api.job import LAGGING, OK, JobContext
 from sparktxlog.api.job_options import InputFormat
-from sparktxlog.api.progress import say
+from sparktxlog.api.progress_lines import say
 from sparktxlog.api.schema import struct_of
 from sparktxlog.errors import InvalidRequestError, UnknownTableError
 from sparktxlog.model.operation import ROW_KINDS, OperationKind

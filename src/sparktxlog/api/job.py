@@ -17,7 +17,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from sparktxlog.api.job_options import JOBS, LAKE, MASTER, ExitCode, JobCommand, JobOption
-from sparktxlog.api.progress import say, start_logging
+from sparktxlog.api.progress_lines import say, start_logging
 from sparktxlog.api.session import build_session
 from sparktxlog.errors import (
     ApplyError,

@@ -15,7 +15,7 @@ from typing import Any
 
 from sparktxlog.api import job
 from sparktxlog.api.job_source import JobSource, refuse_beyond
-from sparktxlog.api.progress import say
+from sparktxlog.api.progress_lines import say
 from sparktxlog.errors import NotAppliedError
 from sparktxlog.worker.apply.cutting import find_cut
 from sparktxlog.worker.apply.merging import applier_session

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
+from sparktxlog.api.frame_staging import FrameStager
 from sparktxlog.api.nodes import Nodes
 from sparktxlog.api.operations import TransactionDraft
 from sparktxlog.api.schema import columns_of
-from sparktxlog.api.staging import Staging
 from sparktxlog.codec.requests import parse_level, request_of
 from sparktxlog.codec.transactions import PreparedOperation, PreparedTransaction
 from sparktxlog.errors import (
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 SparkColumns: TypeAlias = "StructType | str | DataFrame"
 
 
-class Transaction(TransactionDraft["DataFrame", SparkColumns]):
+class SparkTransaction(TransactionDraft["DataFrame", SparkColumns]):
     """Operations over one or more tables, all or nothing.
 
     Used in a `with` statement: submitted at its end, or given up, and its staged files removed,
@@ -74,7 +74,7 @@ class Transaction(TransactionDraft["DataFrame", SparkColumns]):
         self._valid_until = valid_until
         self._operations: list[PreparedOperation] = []
         self._created: dict[str, TableDefinition] = {}
-        self._staging = Staging(log.spark, log.store, transaction_id, log.expressions)
+        self._staging = FrameStager(log.spark, log.store, transaction_id, log.expressions)
         #: The node knew the transaction before: nothing is staged, its first receipt is told.
         self._repeated = False
         #: Submitted: staged files are removed only if it certainly did not happen.
@@ -194,7 +194,7 @@ class Transaction(TransactionDraft["DataFrame", SparkColumns]):
 
         Raises:
             UnknownTableError: The table is not in the catalog (definite).
-            SchemaMismatchError, InvalidRowsError, PayloadStoreError: See `Staging.stage`.
+            SchemaMismatchError, InvalidRowsError, PayloadStoreError: See `FrameStager.stage`.
         """
         if not self._takes_more():
             return

@@ -10,15 +10,15 @@ import typer
 
 from sparktxlog import __version__
 from sparktxlog.cli import (  # noqa: F401 - each adds its commands
-    backup,
-    catchup,
-    epochs,
-    maintenance,
-    peer,
-    quarantine,
-    replica,
-    status,
-    verification,
+    backup_commands,
+    catchup_commands,
+    epoch_commands,
+    job_commands,
+    maintain_command,
+    peer_commands,
+    quarantine_command,
+    status_commands,
+    verify_command,
 )
 from sparktxlog.cli.output import ExitCode, exit_code_of, print_error, print_json, print_rows
 from sparktxlog.cli.root import AsJson, ConfigFile, Overrides, app

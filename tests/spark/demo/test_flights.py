@@ -9,8 +9,8 @@ import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
-from sparktxlog.cli.demo import comparison, flights
-from sparktxlog.cli.demo.source import (
+from sparktxlog.cli.demo import flight_comparison, flights
+from sparktxlog.cli.demo.flight_files import (
     AIRPORTS,
     SourceFiles,
     find_package_data,
@@ -96,7 +96,9 @@ def test_the_expected_flights_are_what_the_changes_lead_to(life: DataFrame) -> N
     folded = changes.groupBy(*flights.FLIGHT_KEYS).agg(last.alias("last"))
     folded = folded.select(*flights.FLIGHT_KEYS, "last.*").where("kind != 'cancel'")
     have = {"A": flights.select_schema(folded, flights.FLIGHT_SCHEMA)}
-    assert comparison.count_differences(have, comparison.expected_flights(life)) == {"A": 0}
+    assert flight_comparison.count_differences(have, flight_comparison.expected_flights(life)) == {
+        "A": 0
+    }
 
 
 def test_the_sighting_with_the_highest_position_is_expected(
@@ -111,11 +113,11 @@ def test_the_sighting_with_the_highest_position_is_expected(
         for index, row in enumerate(seen.collect(), start=1)
     ]  # fmt: skip
     positions = spark.createDataFrame(ids, "transaction_id string, position bigint")
-    found = comparison.expected_aircraft(life, positions).collect()
+    found = flight_comparison.expected_aircraft(life, positions).collect()
     assert [(row.tailnum, row.origin, row.status, row.airport) for row in found] == [
         ("N1", "EWR", "departed", "EWR")
     ]
-    assert comparison.shared_keys(life) == 1
+    assert flight_comparison.shared_keys(life) == 1
 
 
 @pytest.mark.parametrize(
@@ -135,14 +137,15 @@ def test_every_difference_is_counted(
     schema = "k int, v string"
     want = spark.createDataFrame([(1, "a"), (2, None)], schema)
     frames = {"A": want, "B": spark.createDataFrame(have, schema)}
-    assert comparison.count_differences(frames, want) == {"A": 0, "B": count}
+    assert flight_comparison.count_differences(frames, want) == {"A": 0, "B": count}
 
 
 def test_ids_are_read_from_text_and_bytes(spark: SparkSession) -> None:
     text = "0F8FAD5B-D9CB-469F-A165-70867728950E"
     frame = spark.createDataFrame([Row(t=text, b=bytes.fromhex(text.replace("-", "")))])
     row = frame.select(
-        comparison.id_digits(frame, "t").alias("t"), comparison.id_digits(frame, "b").alias("b")
+        flight_comparison.id_digits(frame, "t").alias("t"),
+        flight_comparison.id_digits(frame, "b").alias("b"),
     ).first()
     assert row is not None
     assert row.t == row.b == text.replace("-", "").lower()
@@ -157,7 +160,7 @@ def test_the_sites_parts_are_the_whole_source(
     source: SourceFiles = unpack_source(root / "csv")
     for site in AIRPORTS:
         write_site_part(source, site, root / site)
-    whole = comparison.read_csv(spark, source.flights)
+    whole = flight_comparison.read_csv(spark, source.flights)
     parts = spark.read.parquet(*(str(root / site / "flights.parquet") for site in AIRPORTS))
     assert parts.count() == whole.count() == 336_776
     for name in ("dep_time", "tailnum", "air_time"):

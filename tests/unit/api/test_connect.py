@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
 from sparktxlog.api.connect import TxLog
-from sparktxlog.api.staging import PayloadStore, inline_rows
+from sparktxlog.api.frame_staging import SharedPayloads, inline_rows
 from sparktxlog.errors import (
     ApplyError,
     CommitStateUnknownError,
@@ -71,9 +71,13 @@ def connected(tmp_path: Path, failure: Exception | None = None) -> tuple[TxLog, 
     """Return a log at a node of script, and its worker."""
     home: Any = SimpleNamespace(url="http://a")
     log = TxLog(
-        cast(Any, None), cast(Any, Link()), home, PayloadStore(root=tmp_path, inline_limit_bytes=1),
-        session="s", timeout_s=5,
-    )  # fmt: skip
+        cast(Any, None),
+        cast(Any, Link()),
+        home,
+        SharedPayloads(root=tmp_path, inline_limit_bytes=1),
+        session="s",
+        timeout_s=5,
+    )
     worker = Worker(failure)
     log.worker = cast(Any, worker)
     return log, worker

@@ -15,7 +15,7 @@ import pytest
 
 from sparktxlog.api.datasource import TxLogWriter
 from sparktxlog.api.files import FileStage
-from sparktxlog.api.staging import list_files
+from sparktxlog.api.frame_staging import list_files
 from sparktxlog.errors import InvalidRowsError, PayloadStoreError, SchemaMismatchError
 from sparktxlog.model.table import Column, TableDefinition
 

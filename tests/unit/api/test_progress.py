@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from sparktxlog.api import job_source, progress
+from sparktxlog.api import job_source, progress_lines
 from sparktxlog.api.job_source import JobSource, refuse_beyond
-from sparktxlog.api.progress import LINES_S, ProgressHandler
+from sparktxlog.api.progress_lines import LINES_S, ProgressHandler
 from sparktxlog.errors import InvalidRequestError
 from sparktxlog.worker.apply.cutting import Cut
 from sparktxlog.worker.replica.source import HttpLogSource, Tail
@@ -33,7 +33,7 @@ def record(text: str, *arguments: Any, **extra: Any) -> logging.LogRecord:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [100.0]
-    monkeypatch.setattr(progress, "monotonic", lambda: now[0])
+    monkeypatch.setattr(progress_lines, "monotonic", lambda: now[0])
     return now
 
 

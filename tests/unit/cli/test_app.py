@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sparktxlog.cli import serve, status
+from sparktxlog.cli import serve, status_commands
 from sparktxlog.cli.app import run
 from sparktxlog.cli.example import example_config
 from sparktxlog.cli.node_api import NodeApi
@@ -70,7 +70,7 @@ class CannedNode:
 @pytest.fixture
 def node(monkeypatch: pytest.MonkeyPatch) -> type[CannedNode]:
     """Put a canned node behind the commands."""
-    monkeypatch.setattr(status, "NodeApi", CannedNode)
+    monkeypatch.setattr(status_commands, "NodeApi", CannedNode)
     CannedNode.answers = {"/v1/status": STATUS}
     return CannedNode
 

@@ -11,7 +11,7 @@ import pytest
 from tests.unit.cli.test_app import invoke
 from tests.unit.worker.backup.test_imaging import Lake, rows
 
-from sparktxlog.cli import backup, root
+from sparktxlog.cli import backup_commands, root
 from sparktxlog.worker.backup.image_store import ImageStore
 from sparktxlog.worker.replica.state import read_state
 
@@ -112,7 +112,7 @@ def test_a_node_tells_whether_files_are_compressed(
             assert path == "/v1/info"
             return info
 
-    monkeypatch.setattr(backup, "NodeApi", Node)
+    monkeypatch.setattr(backup_commands, "NodeApi", Node)
     named = ("--url", "http://a:1", *(("--lake", str(lake.path)) if by_lake else ()))
     for compressed in (False, True):
         info["replication_compression"] = compressed
@@ -169,7 +169,7 @@ def test_a_recount_needs_room_for_the_image(
     store = tmp_path / "backups"
     shell.text("backup", store, "--lake", lake.path, "--name", "one")
     full = shutil.disk_usage(tmp_path)._replace(free=10)
-    monkeypatch.setattr(backup.shutil, "disk_usage", lambda _: full)
+    monkeypatch.setattr(backup_commands.shutil, "disk_usage", lambda _: full)
     nowhere = ("--recount", "--scratch", tmp_path / "nowhere")
     assert "no directory" in shell.text("backup", "verify", store, "one", *nowhere, code=2)
     said = shell.text("backup", "verify", store, "one", "--recount", "--scratch", tmp_path, code=1)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sparktxlog.cli import epochs as epochs_module
+from sparktxlog.cli import epoch_commands
 from sparktxlog.cli.app import run
 
 EPOCHS: list[dict[str, Any]] = [
@@ -50,7 +50,7 @@ class CannedNode:
 
 def invoke(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     CannedNode.asked = []
-    monkeypatch.setattr(epochs_module, "NodeApi", CannedNode)
+    monkeypatch.setattr(epoch_commands, "NodeApi", CannedNode)
     given = arguments if arguments[:1] == ("void",) else ("epochs", *arguments)
     monkeypatch.setattr(sys, "argv", ["sparktxlog", *given])
     with pytest.raises(SystemExit) as caught:

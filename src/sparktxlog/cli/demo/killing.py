@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from sparktxlog.cli.demo.nodes import SUSPECT_TIMEOUT_S, Cluster
+from sparktxlog.cli.demo.demo_nodes import SUSPECT_TIMEOUT_S, Cluster
 
 if TYPE_CHECKING:
     from sparktxlog.cli.demo.story import Story

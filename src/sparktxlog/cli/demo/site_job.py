@@ -26,8 +26,8 @@ from pyspark.sql import functions as F
 
 from sparktxlog.api.connect import TxLog, connect
 from sparktxlog.api.session import build_session
-from sparktxlog.cli.demo import comparison, flights
-from sparktxlog.cli.demo.source import AIRPORTS, SourceFiles
+from sparktxlog.cli.demo import flight_comparison, flights
+from sparktxlog.cli.demo.flight_files import AIRPORTS, SourceFiles
 from sparktxlog.model.operation import OperationKind
 from sparktxlog.worker.replica.applier import Applier
 from sparktxlog.worker.replica.source import HttpLogSource
@@ -188,17 +188,20 @@ class SiteJob:
         files = SourceFiles(**{name: Path(path) for name, path in source.items()})
         positions = self.spark.read.format("delta").load(queue)
         positions = positions.select(
-            comparison.id_digits(positions, "transaction_id").alias("transaction_id"), "position"
+            flight_comparison.id_digits(positions, "transaction_id").alias("transaction_id"),
+            "position",
         )
         airports = [AIRPORTS[site] for site in lakes]
-        source_flights = comparison.read_flights(self.spark, files, self.scale, airports).cache()
-        expected = comparison.expected_tables(
+        source_flights = flight_comparison.read_flights(
+            self.spark, files, self.scale, airports
+        ).cache()
+        expected = flight_comparison.expected_tables(
             self.spark, files, source_flights, positions, airports
         )
         return {
-            "differences": comparison.compare_sites(self.spark, lakes, expected),
+            "differences": flight_comparison.compare_sites(self.spark, lakes, expected),
             "rows": {name: frame.count() for name, frame in expected.items()},
-            "shared_keys": comparison.shared_keys(source_flights),
+            "shared_keys": flight_comparison.shared_keys(source_flights),
             "seconds": monotonic() - started,
         }
 

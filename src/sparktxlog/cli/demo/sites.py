@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from sparktxlog.api.jars import IVY_VARIABLE, JARS_VARIABLE, known_jars
-from sparktxlog.cli.demo.nodes import Child, Cluster, DemoError, ask_line, start_child
+from sparktxlog.cli.demo.demo_nodes import Child, Cluster, DemoError, ask_line, start_child
 
 #: Called with site and the number of transactions committed since the last call.
 OnProgress = Callable[[str, int], None]

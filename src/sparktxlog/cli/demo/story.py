@@ -11,13 +11,13 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from sparktxlog.cli.demo.demo_nodes import Cluster, DemoError
+from sparktxlog.cli.demo.demo_report import DemoReporter, DemoResult
+from sparktxlog.cli.demo.flight_files import AIRPORTS, SourceFiles, unpack_source, write_site_part
 from sparktxlog.cli.demo.killing import Killing
-from sparktxlog.cli.demo.nodes import Cluster, DemoError
-from sparktxlog.cli.demo.report import DemoResult, Reporter
 from sparktxlog.cli.demo.sites import Sites
-from sparktxlog.cli.demo.source import AIRPORTS, SourceFiles, unpack_source, write_site_part
 from sparktxlog.cli.output import print_json
-from sparktxlog.cli.state import awaited_text
+from sparktxlog.cli.status_texts import awaited_text
 
 #: The node that only votes, where two sites have one.
 WITNESS = "W"
@@ -53,7 +53,7 @@ class DemoSettings:
 class Story:
     """One run of the demo."""
 
-    def __init__(self, settings: DemoSettings, directory: Path, reporter: Reporter) -> None:
+    def __init__(self, settings: DemoSettings, directory: Path, reporter: DemoReporter) -> None:
         self.settings = settings
         self.directory = directory
         self.reporter = reporter
@@ -267,7 +267,7 @@ def run_demo(settings: DemoSettings) -> bool:
     if directory.exists() and any(directory.iterdir()):
         raise DemoError(f"{directory} is not empty", hint="Name a new directory with --dir.")
     directory.mkdir(parents=True, exist_ok=True)
-    reporter = Reporter(as_json=settings.as_json)
+    reporter = DemoReporter(as_json=settings.as_json)
     with ExitStack() as stack:
         story = Story(settings, directory, reporter)
         stack.callback(story.cluster.stop)
@@ -287,7 +287,7 @@ def run_demo(settings: DemoSettings) -> bool:
     return story.result.passed
 
 
-def _show_kept(reporter: Reporter, story: Story, stop: Path) -> None:
+def _show_kept(reporter: DemoReporter, story: Story, stop: Path) -> None:
     reporter.heading("The nodes go on running")
     for site in story.cluster.sites:
         url = story.cluster.url(site)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sparktxlog.cli.verification import run_verification
+from sparktxlog.cli.verify_command import run_verification
 from sparktxlog.errors import LockedError, NotAppliedError
 from sparktxlog.worker.replica.maintenance import TableUpkeep, Upkeep, describe, maintain_replica
 from sparktxlog.worker.replica.source import HttpLogSource, NodeInfo

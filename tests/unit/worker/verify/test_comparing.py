@@ -17,7 +17,7 @@ from deltalake import write_deltalake
 from pyarrow.fs import PyFileSystem
 
 from sparktxlog.cli.output import ExitCode
-from sparktxlog.cli.verification import run_comparison
+from sparktxlog.cli.verify_command import run_comparison
 from sparktxlog.errors import InvalidRequestError
 from sparktxlog.storage.log_tables.log_schemas import SIGNATURES
 from sparktxlog.worker.replica.source import HttpLogSource

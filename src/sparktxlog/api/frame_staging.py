@@ -51,7 +51,7 @@ _NO_MARKER = "mapreduce.fileoutputcommitter.marksuccessfuljobs"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PayloadStore:
+class SharedPayloads:
     """The payload store as driver and executors see it."""
 
     #: Absolute path, the same for the node, the driver and all executors.
@@ -85,7 +85,7 @@ class SignatureExpressions:
         return found
 
 
-class Staging:
+class FrameStager:
     """Stages the operations of one transaction; `discard` removes what it wrote.
 
     Args:
@@ -98,7 +98,7 @@ class Staging:
     def __init__(
         self,
         spark: SparkSession,
-        store: PayloadStore,
+        store: SharedPayloads,
         transaction_id: bytes,
         expressions: SignatureExpressions,
     ) -> None:

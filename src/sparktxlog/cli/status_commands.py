@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sparktxlog.cli.catchup import last_transfer_text
+from sparktxlog.cli.catchup_commands import last_transfer_text
 from sparktxlog.cli.node_api import NodeApi
 from sparktxlog.cli.output import (
     Columns,
@@ -19,7 +19,7 @@ from sparktxlog.cli.output import (
     time_text,
 )
 from sparktxlog.cli.root import DEFAULT_URL, AsJson, Url, app
-from sparktxlog.cli.state import (
+from sparktxlog.cli.status_texts import (
     alive_text,
     awaited_text,
     judge_status,

@@ -113,7 +113,7 @@ class DemoResult:
         }
 
 
-class Reporter:
+class DemoReporter:
     """Prints to stdout, with --json to stderr so that stdout holds the JSON line alone."""
 
     def __init__(self, *, as_json: bool) -> None:

@@ -11,7 +11,7 @@ import typer
 
 from sparktxlog.cli.node_api import NodeApi
 from sparktxlog.cli.output import print_json
-from sparktxlog.cli.peer import peer_app
+from sparktxlog.cli.peer_commands import peer_app
 from sparktxlog.cli.root import AsJson
 from sparktxlog.errors import TransportError
 from sparktxlog.http.tokens import TOKEN_VARIABLE

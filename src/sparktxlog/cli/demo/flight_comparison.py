@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
+from sparktxlog.cli.demo.flight_files import AIRPORTS, NULL_TEXT, SourceFiles
 from sparktxlog.cli.demo.flights import (
     AIRCRAFT_KEYS,
     AIRCRAFT_SCHEMA,
@@ -24,7 +25,6 @@ from sparktxlog.cli.demo.flights import (
     transaction_id_column,
     weather_of,
 )
-from sparktxlog.cli.demo.source import AIRPORTS, NULL_TEXT, SourceFiles
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

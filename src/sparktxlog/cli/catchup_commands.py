@@ -11,7 +11,7 @@ import typer
 from sparktxlog.cli.node_api import NodeApi
 from sparktxlog.cli.output import Columns, ExitCode, end, print_json, print_table, show, time_text
 from sparktxlog.cli.root import DEFAULT_URL, AsJson, Url, app
-from sparktxlog.cli.state import CONTESTED, verdict_text
+from sparktxlog.cli.status_texts import CONTESTED, verdict_text
 
 settings_app = typer.Typer(
     help="Show and change settings of a running node; they survive its restart.",

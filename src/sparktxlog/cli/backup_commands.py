@@ -291,7 +291,7 @@ def _recount_image(store: ImageStore, image: Image, scratch: Path | None) -> Wro
 
 
 def _recount(lake: Path) -> Wrong:
-    from sparktxlog.api.progress import start_logging
+    from sparktxlog.api.progress_lines import start_logging
     from sparktxlog.api.session import build_session
     from sparktxlog.worker.verify.verify import recount_tables
 

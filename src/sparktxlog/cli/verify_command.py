@@ -89,7 +89,7 @@ def _recount(url: str, tables: Sequence[str], token: str | None) -> Verification
         # An absent node is told before Spark takes its seconds to start.
         lake = source.info().lake_root
         require_spark()
-        from sparktxlog.api.progress import start_logging
+        from sparktxlog.api.progress_lines import start_logging
         from sparktxlog.api.session import build_session
         from sparktxlog.worker.verify.verify import verify_replica
 
