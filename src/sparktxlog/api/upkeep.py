@@ -1,4 +1,4 @@
-"""What `jobs/maintain.py` does beside the tables: leftovers, their arguments, and its result."""
+"""What `jobs/maintain.py` does beside the tables: what expired, its arguments, and its result."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from time import time_ns
 from typing import Any
 
 from sparktxlog.api import job
-from sparktxlog.worker.backup.leftovers import (
+from sparktxlog.worker.backup.removal import (
     KEEP_IMAGES,
     Removal,
     SiteLog,
     Unwanted,
-    remove_leftovers,
+    remove_expired,
 )
 from sparktxlog.worker.replica.maintenance import TableUpkeep
 from sparktxlog.worker.replica.source import HttpLogSource, NodeInfo
@@ -65,7 +65,7 @@ def remove_unwanted(lake: str | Path, unwanted: Unwanted, source: HttpLogSource)
     **Before calling** have the log shortened: what it has outlived is known then.
     """
     site = SiteLog.of(source.document("/v1/info"))
-    removed = remove_leftovers(lake, unwanted, site, now_us=time_ns() // 1000)
+    removed = remove_expired(lake, unwanted, site, now_us=time_ns() // 1000)
     sys.stderr.writelines(f"{removal.describe()}\n" for removal in removed)
     return removed
 

@@ -15,7 +15,7 @@ from sparktxlog.cli.output import ExitCode, end, print_json, print_table
 from sparktxlog.cli.root import DEFAULT_URL, AsJson, Url, app
 
 if TYPE_CHECKING:
-    from sparktxlog.worker.backup.leftovers import Unwanted
+    from sparktxlog.worker.backup.removal import Unwanted
     from sparktxlog.worker.replica.maintenance import Upkeep
 
 #: Seconds in which a node can remove the files of a long log.
@@ -77,7 +77,7 @@ def maintain(
     With both --no-optimize and --no-vacuum no Spark is started.  Images, quarantine and old files
     are left alone unless an option names them.
     """
-    from sparktxlog.worker.backup.leftovers import Unwanted
+    from sparktxlog.worker.backup.removal import Unwanted
 
     unwanted = Unwanted(
         images=images, keep_images=keep_images, quarantine_days=quarantine_days,
@@ -115,12 +115,12 @@ def maintain(
 
 
 def _remove(info: dict[str, Any], unwanted: Unwanted) -> list[dict[str, Any]]:
-    from sparktxlog.worker.backup.leftovers import SiteLog, remove_leftovers
+    from sparktxlog.worker.backup.removal import SiteLog, remove_expired
     from sparktxlog.worker.verify.single_flight import single_flight
 
     lake = info["lake_root"]
     with single_flight(lake):
-        done = remove_leftovers(lake, unwanted, SiteLog.of(info), now_us=time.time_ns() // 1000)
+        done = remove_expired(lake, unwanted, SiteLog.of(info), now_us=time.time_ns() // 1000)
     return [asdict(removal) for removal in done]
 
 

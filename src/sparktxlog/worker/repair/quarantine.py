@@ -9,7 +9,7 @@ not at all (`swap`).  A later export of the old table replaces the earlier one, 
 too; what comes after a swap that has to be done again gets a directory of its own (`.v<version>`),
 and so does a table that somebody put in the old one's place.
 
-Nothing here goes by itself: `leftovers` removes what people name by its age.  Resubmitting rows is
+Nothing here goes by itself: `removal` removes what people name by its age.  Resubmitting rows is
 a decision of people, too.
 """
 

@@ -134,7 +134,7 @@ class Removal:
         return text
 
 
-def remove_leftovers(
+def remove_expired(
     lake: str | Path, unwanted: Unwanted, site: SiteLog, *, now_us: int
 ) -> list[Removal]:
     """Remove what is unwanted, one kind after the other; hold `maintenance.single_flight`.

@@ -15,13 +15,13 @@ from tests.unit.worker.backup.test_imaging import Lake, rows, stored_files
 from sparktxlog.errors import InvalidRequestError, NotFoundError
 from sparktxlog.worker.backup.image_store import ImageStore
 from sparktxlog.worker.backup.imaging import back_up_replica
-from sparktxlog.worker.backup.leftovers import (
+from sparktxlog.worker.backup.old_files import back_up
+from sparktxlog.worker.backup.removal import (
     Removal,
     SiteLog,
     Unwanted,
-    remove_leftovers,
+    remove_expired,
 )
-from sparktxlog.worker.backup.old_files import back_up
 from sparktxlog.worker.backup.restoring import (
     choose_image,
     damaged_files,
@@ -53,14 +53,14 @@ def remove(
 ) -> Removal:
     site = SiteLog(node_id="A", lineage="l", kept_after=kept_after, backup_dir=backup_dir)
     wanted = Unwanted(**unwanted)  # type: ignore[arg-type]
-    (removal,) = remove_leftovers(lake.path, wanted, site, now_us=NOW_US)
+    (removal,) = remove_expired(lake.path, wanted, site, now_us=NOW_US)
     return removal
 
 
 def test_nothing_is_removed_that_nobody_named(lake: Lake, store: ImageStore) -> None:
     site = SiteLog(node_id="A", lineage="l", kept_after=99, backup_dir=lake.path)
     assert not Unwanted().anything
-    assert remove_leftovers(lake.path, Unwanted(), site, now_us=NOW_US) == []
+    assert remove_expired(lake.path, Unwanted(), site, now_us=NOW_US) == []
     assert len(store.names()) == 5
 
 
@@ -135,7 +135,7 @@ def test_images_of_others_and_of_another_log_are_left_alone(
     assert store.names() == ["b1", "b2", "own", "unknown1", "unknown2"]
     site = SiteLog(node_id="B", lineage="elsewhere", kept_after=99)
     wanted = Unwanted(images=store.root, keep_images=1)
-    (foreign,) = remove_leftovers(other.path, wanted, site, now_us=NOW_US)
+    (foreign,) = remove_expired(other.path, wanted, site, now_us=NOW_US)
     assert foreign.removed == []
 
 
