@@ -35,10 +35,10 @@ nearest valid key of anything wrong, `sparktxlog config show --config FILE` show
 *Shared* settings must be equal on all members of a cluster; peers compare them when they greet
 each other and refuse a link where they differ.
 
-What tells replay from copy, and how much log is kept, can also be changed while the node runs,
-with `sparktxlog settings set` ([catching up](catch-up.md)); the node keeps such a value, and it
-overrides all of the above. The key `IncrementalUpdateLimit` of older systems causes a warning,
-nothing else.
+The settings of the choice between replay and copy, and the limits of the log, can also be changed
+while the node runs, with `sparktxlog settings set` ([catching up](catch-up.md)). The node keeps
+such a value, and it overrides all of the above. The key `IncrementalUpdateLimit` of older systems
+causes a warning and nothing else.
 
 ## Peers
 
@@ -49,17 +49,16 @@ nothing else.
 | `peer.<n>.weight` | `{ENV_PREFIX}PEER_<N>_WEIGHT` | Its votes; default: 1. |
 | `peer.<n>.roles` | `{ENV_PREFIX}PEER_<N>_ROLES` | `witness` if it only votes. |
 
-Several addresses of a peer stand with commas between them, its `master-url` first, and are tried
-in turn. All members must agree on ids, first addresses, weights, roles and quorum when the log
-begins. Once an epoch was decided the places are those of its view, whatever the configuration
-says; they are changed with `sparktxlog peer add`, `remove`, `replace` and `set` while the nodes
-run.
+Several addresses of a peer are separated by commas, its `master-url` first, and are tried in turn.
+All members must agree on ids, first addresses, weights, roles and quorum when the log begins. After
+the first decision of an epoch the places are those of its view, whatever the configuration says.
+`sparktxlog peer add`, `remove`, `replace` and `set` change them while the nodes run.
 
 In TOML: `[peer.1]`, then `id = "B"` and `url = "http://10.0.0.2:7070"`.
 
 ## Who may do what
 
-| role | shows | may |
+| role | token | may |
 |---|---|---|
 | client | `client-token` | submit, ask, and what workers ask |
 | worker | `worker.token` in the node's `data-dir` | the same, and report for the replica |
@@ -70,32 +69,33 @@ A token is the header `Authorization: Bearer TOKEN`. Commands, jobs and `sparktx
 client token from `{ENV_PREFIX}CLIENT_TOKEN`. Commands and `jobs/maintain.py` show
 `{ENV_PREFIX}ADMIN_TOKEN` with what an operator does: `sparktxlog peer add`, `remove`,
 `replace`, `set`, `promote`, `demote`, `pause`, `continue` and `force`, `settings set` and `unset`,
-`maintain`. If only one of the two is set, commands and jobs show it with everything. Each node has
-tokens of its own; who goes to several nodes needs the same at all.
+`maintain`. If only one of the two variables is set, commands and jobs always show it. Each node has
+its own tokens; a client of several nodes needs the same token at all of them.
 
-The variables are settings of a node, too. One that is started with such a variable and a file of
-another token (`client-token-file`) takes neither: it ends with exit code 6 and names both. Equal
-ones are no difference.
+The variables are settings of a node, too. A node that is started with such a variable and with a
+file of another token (`client-token-file`) ends with exit code 6 and names both. If they are equal,
+the node starts.
 
-A worker shows which node's it is: where clients need a token, the node makes `worker.token`, which
-its user alone can read, and its worker, on the same machine as the same user, finds it by itself.
-So no client speaks for a replica, and no worker for that of another node. A worker of an older
-release shows the client token, and is told where the worker's is: set `{ENV_PREFIX}CLIENT_TOKEN` to
-that for it.
+A worker proves to which node it belongs. If clients need a token, the node writes `worker.token`,
+which only its user can read. A worker on the same machine, with the same user, finds it by
+itself. So no client can report for a replica, and no worker for the replica of another node. A
+worker of an older release shows the client token and gets an error that names the file; set
+`{ENV_PREFIX}CLIENT_TOKEN` to the content of that file for it.
 
-A node whose token stands in a file (`client-token-file`; `sparktxlog init` writes one) notes the
-file's path in `~/.config/sparktxlog/nodes`, or below `$XDG_CONFIG_HOME`, when it starts: clients of
-the same user on that machine find the token by themselves, if nothing else names one.
+A node with a token file (`client-token-file`; `sparktxlog init` writes one) writes the file's
+path to `~/.config/sparktxlog/nodes`, or below `$XDG_CONFIG_HOME`, when it starts. Clients of the
+same user on that machine then find the token by themselves, if nothing else names one.
 
-Pages in a browser are kept out ([why](decisions/0033-pages-and-local-tokens.md)): a request with
-the `Origin` of another site, or with a body of the type `text/plain`, of a form, or of none, is
-refused; a node that listens on loopback answers only to addresses, `localhost` and the names in
-`master-url`.
+Web pages of other sites cannot use a node ([why](decisions/0033-pages-and-local-tokens.md)): a
+request with the `Origin` of another site, or with a body of the type `text/plain`, of a form, or
+of none, is refused; a node that listens on loopback answers only to addresses, `localhost` and
+the names in `master-url`.
 
-Without an `admin-token` the client token does for both; with one, the client token gets
-`403 forbidden` where it is not enough ([why](decisions/0025-admin-token.md)). Without a
-`client-token`, which is allowed on loopback only, everybody is a client. `/livez`, `/readyz`,
-`/openapi.json` and `/docs` ask for nothing. Which role each route wants: [routes](routes.md).
+Without an `admin-token` the client token is enough for everything. With one, a request of an
+operator that shows only the client token gets `403 forbidden`
+([why](decisions/0025-admin-token.md)). Without a `client-token`, which is allowed on loopback
+only, everybody is a client. `/livez`, `/readyz`, `/openapi.json` and `/docs` need no token.
+[routes](routes.md) says which role each route wants.
 
 ## Settings
 

@@ -24,16 +24,18 @@ _HEAD = """# Two sites
 {note}
 
 What two masters do when one of them, the witness or a connection fails. Each cell is what the real
-core did in a simulation of the case ({seeds} runs each), so this page is not an opinion.
+core did in a simulation of the case ({seeds} runs each).
 
-- *goes on*: commits are ordered, with the other or alone; *alone* begins after `suspect-timeout`.
-- *waits*: transactions at level `accepted` are taken and kept, none is ordered. A client that waits
-  for `ordered` is told UNKNOWN, later `no-quorum` ([clients](clients.md#a-node-without-a-quorum)).
-  It ends by itself when the failure does, or with `sparktxlog peer force`.
+- *goes on*: commits are ordered, together with the other site or *alone*. The latter begins after
+  `suspect-timeout`.
+- *waits*: the site takes and keeps transactions at level `accepted`; none is ordered. A client
+  that waits for `ordered` gets UNKNOWN, later `no-quorum`
+  ([clients](clients.md#a-node-without-a-quorum)). The site goes on when the failure ends, or
+  after `sparktxlog peer force`.
 - *left out*: the node knows that the others go on without it; it refuses transactions, answers
   reads, and asks to be admitted.
-- *then*: what holds 90 s after everything was repaired: both are members, with one equal queue that
-  holds every transaction that was accepted anywhere.
+- *then*: 90 s after everything was repaired. *both* means: both are members, and their equal
+  queues hold every transaction that was accepted anywhere.
 
 | sites | what fails | A | B | then |
 |---|---|---|---|---|
@@ -42,13 +44,13 @@ core did in a simulation of the case ({seeds} runs each), so this page is not an
 _TAIL = """
 ## What follows
 
-- Two equal masters never disagree and never go on alone: choose this if waiting is better than
-  a third place. If one site is gone for good, `sparktxlog peer force` lets the other go on.
-- With weights one site is the main one: it goes on alone, the other one never does.
-- A witness at a third place is what makes the loss of *either* site harmless. It keeps no data and
-  costs one small process. While it is away, two masters are as two equal ones.
-- A connection that breaks between the two while both reach the witness: one of them goes on, which
-  one is decided by a vote; never both.
+- Two equal masters never go on alone. Choose them if you have no third place and can wait. If one
+  site is gone for good, `sparktxlog peer force` lets the other one go on.
+- With weights, one site is the main site: it goes on alone, and the other one never does.
+- With a witness at a third place, the loss of *either* site stops nothing. The witness keeps no
+  data and is one small process. While it is away, the two masters behave like two equal ones.
+- If only the connection between the two masters breaks, a vote decides which one goes on; never
+  both do.
 """
 
 

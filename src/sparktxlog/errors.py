@@ -245,8 +245,8 @@ class NotMemberError(CommitRejectedError):
     retryable = True
     http_status = 503
     way_out = (
-        "Try again, it asks by itself to be admitted, or submit at another site; `sparktxlog "
-        "status` says why this one has no part."
+        "Try again, since the node asks to be admitted, or submit at another site; `sparktxlog "
+        "status` says why it is no member."
     )
 
 
@@ -261,7 +261,7 @@ class NoQuorumError(CommitRejectedError):
     http_status = 503
     way_out = (
         "Try again, or submit at another site.  At level `accepted` the node keeps it, and "
-        "orders it when the others are back."
+        "it is ordered when the others are back."
     )
 
 
@@ -283,8 +283,8 @@ class PositionNotReachedError(CommitRejectedError):
     retryable = True
     http_status = 503
     way_out = (
-        "Try again, here or elsewhere; `sparktxlog status` says whom the node waits for.  "
-        "After a restore or `peer force` the log may end before it: then connect anew."
+        "Try again, here or elsewhere; `sparktxlog status` names the nodes that are missing.  "
+        "After a restore or `peer force` the log may end before it: then connect again."
     )
 
 
@@ -531,6 +531,6 @@ class OutdatedError(InvariantViolation):
 
 #: The way out for a node whose history is another one than that of the log which goes on (P28).
 QUARANTINE_HINT = (
-    "The side that gives way: stop its node, then `sparktxlog peer quarantine --config FILE --from "
-    "URL` (URL of a node that goes on) keeps what only it has, and lets it join anew."
+    "On the side that gives way, stop the node and run `sparktxlog peer quarantine --config FILE "
+    "--from URL` (URL of a node that goes on). It keeps what only this node has, and lets it join."
 )

@@ -72,7 +72,7 @@ def test_the_last_one_to_fail_comes_first(tmp_path: Path) -> None:
         wait_until(lambda: a.status()["phase"] == "JOINING")
         assert "waits for B to admit it" in a.status()["phase_reason"]
         code, text = told(a, "status")
-        assert code == 3 and "waits for B to admit it" in text and "awaited B:" in text
+        assert code == 3 and "waits for B to admit it" in text and "waits for B:" in text
         stands_still(a, before)
 
         # Who knows A only tries on until it is a member again.
@@ -109,7 +109,7 @@ def test_one_of_three_waits_for_another(tmp_path: Path, at_once: bool) -> None:
         stands_still(a, before)
         assert a.status()["restricted"]["waits_for"] == ["B", "C"]  # C has a vote, too
         code, text = told(a, "status")
-        assert code == 3 and all(f"awaited {name}:" in text for name in missed)
+        assert code == 3 and all(f"waits for {name}:" in text for name in missed)
 
         # Either one is enough: C need not have been there when B failed.
         c.start()

@@ -374,7 +374,7 @@ class TxLog(Commits["DataFrame", SparkColumns]):
             raise NotAppliedError(
                 f"position {wanted} is not published after {self._timeout_s:g} s, the queue table "
                 f"ends at {answer['position']}",
-                hint="See `sparktxlog status`: who is awaited?",
+                hint="See `sparktxlog status`: which node is missing?",
                 published=answer["position"],
                 position=wanted,
             )

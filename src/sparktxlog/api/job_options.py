@@ -157,7 +157,7 @@ _COMMIT = (
     JobOption(flag="--transaction-ids-column", kind=str, metavar="COLUMN",
               help="UUIDs of those transactions."),
     JobOption(flag="--transaction-id", kind=str, metavar="UUID",
-              help="Makes a repeated commit one."),
+              help="UUID that makes repeated commits one transaction."),
     JobOption(flag="--level", kind=str, default="ordered",
               help="Level to reach: accepted, acquired, ordered, applied or applied(k)."),
     JobOption(flag="--timeout", kind=float, default=TIMEOUT_S, metavar="SECONDS",
@@ -179,9 +179,9 @@ _APPLY = (
 _CATCH_UP = (
     LAKE,
     MASTER,
-    JobOption(flag="--force", kind=Forced, help="Copy or replay, whatever the node plans."),
+    JobOption(flag="--force", kind=Forced, help="Copy or replay, instead of what the node plans."),
     JobOption(flag="--donor", kind=str, default="", metavar="SITE",
-              help="With --force copy: copy from this site, which is right where replicas differ."),
+              help="With --force copy: copy from this site, whose replica is right."),
     _NO_VERIFY,
     _HISTORY,
     _TIMEOUT,
@@ -200,8 +200,8 @@ _REPAIR = (
     LAKE,
     MASTER,
     JobOption(flag="--local",
-              help="From this site's own files, though another site could give a copy."),
-    JobOption(flag="--dry-run", help="Only say what is wrong, and what would be done."),
+              help="Use this site's own files, even if another site could give a copy."),
+    JobOption(flag="--dry-run", help="Say what is wrong and what would be done; change nothing."),
     _TIMEOUT,
 )  # fmt: skip
 
@@ -222,12 +222,12 @@ JOBS: dict[str, JobCommand] = {
         example="--force copy --json", work="replica_jobs:catch_up", options=_CATCH_UP,
     ),
     "replicate": JobCommand(
-        does="Copy a donor's replica, fetched by Spark's executors, then replay on.\n\n"
+        does="Copy a donor's replica with Spark's executors, then replay the rest.\n\n"
         "All executors must see the lake under the driver's path.",
         example="--parts 8", work="replica_jobs:replicate", options=_REPLICATE,
     ),
     "repair": JobCommand(
-        does="Bring a table that somebody else wrote to back to what the log says.\n\n"
+        does="Undo what somebody else wrote to a table: bring it back to what the log says.\n\n"
         "Rows that others added are kept in quarantine. A copy is offered where another site can "
         "give one. No other worker may run; --dry-run may be asked beside one.",
         example="orders --dry-run", work="replica_jobs:repair", options=_REPAIR,

@@ -178,7 +178,7 @@ def restore(
         int | None, typer.Option(min=1, help="Take no image beyond this position.")
     ] = None,
     force_clean: Annotated[
-        bool, typer.Option("--force-clean", help="Remove what a broken-off restore left.")
+        bool, typer.Option("--force-clean", help="Remove what an unfinished restore left.")
     ] = False,
     verify: Annotated[
         bool,

@@ -33,7 +33,7 @@ def settings(context: typer.Context, url: Url = DEFAULT_URL, as_json: AsJson = F
 
 @settings_app.command("show", epilog="Example: sparktxlog settings show --json")
 def settings_show(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """Show what can be changed at run time: values in force, and where each comes from."""
+    """Show the settings that can be changed at run time, their values and origins."""
     _print_settings(NodeApi(url).get("/v1/settings"), as_json)
 
 
@@ -52,7 +52,7 @@ def settings_set(
 
 @settings_app.command("unset", epilog="Example: sparktxlog settings unset NetSpeedBitsPerSec")
 def settings_unset(key: Key, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """Take a change back: what the configuration says is in force again."""
+    """Undo a change: the value of the configuration is in force again."""
     _print_settings(NodeApi(url).send("PATCH", "/v1/settings", {key: None}), as_json)
 
 
@@ -76,7 +76,7 @@ def plan(
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Show how a replica would catch up and why; does nothing.
+    """Show how a replica would catch up and why; changes nothing.
 
     Exit code 0: up to date, 3: a replay or a copy is needed, 4: diverged, contested, or it must
     stop.

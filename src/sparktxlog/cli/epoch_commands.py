@@ -20,9 +20,9 @@ def epochs(
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Epochs to show.")] = 20,
     as_json: AsJson = False,
 ) -> None:
-    """Show the epochs that a node has taken up, newest first: members, and what changed.
+    """Show the epochs that a node has taken part in, newest first: members, and what changed.
 
-    What was decided and over while the node was away is missing: ask another one.
+    Epochs that began and ended while the node was away are missing; ask another node.
     """
     columns: Columns = {
         "taken up (UTC)": lambda epoch: time_text(epoch["taken_up_at"]),
@@ -51,7 +51,7 @@ def void(
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Let a run that nobody can deliver take no effect: its transactions are rejected everywhere.
+    """Declare a run void that nobody can deliver: its transactions are rejected at every site.
 
     Ask the node that stamped it.  All members look at their files first: if one of them holds the
     run, or has it in its queue, nothing is changed.

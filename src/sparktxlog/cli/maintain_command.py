@@ -28,10 +28,12 @@ _REMOVAL_COLUMNS = ("kind", "removed", "kept", "files", "size_bytes", "skipped",
 
 Images = Annotated[
     Path | None,
-    typer.Option(help="Remove backup images of this site there that the log has outlived."),
+    typer.Option(
+        help="Directory of images: remove those of this site that are older than the log."
+    ),
 ]
 KeepImages = Annotated[
-    int, typer.Option("--keep-images", min=1, help="But keep so many newest ones.")
+    int, typer.Option("--keep-images", min=1, help="How many of the newest images to keep.")
 ]
 QuarantineDays = Annotated[
     int | None,
@@ -58,10 +60,13 @@ def maintain(
     no_optimize: Annotated[bool, typer.Option("--no-optimize", help="Compact no tables.")] = False,
     no_vacuum: Annotated[bool, typer.Option("--no-vacuum", help="Keep old files.")] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")
+        bool, typer.Option("--dry-run", help="Say what would be done; change nothing.")
     ] = False,
     min_files: Annotated[
-        int, typer.Option("--min-files", min=2, help="Compact tables of so many small files.")
+        int,
+        typer.Option(
+            "--min-files", min=2, help="Compact tables with at least so many small files."
+        ),
     ] = 20,
     wait: Annotated[
         float, typer.Option("--wait", min=0, help="Seconds to wait for a running worker.")

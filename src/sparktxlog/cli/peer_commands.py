@@ -50,22 +50,20 @@ def peer_list(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
 @peer_app.command("add", epilog="Example: sparktxlog peer add D http://10.0.0.4:7070")
 def peer_add(
     node: Node,
-    address: Annotated[
-        str, typer.Argument(help="Its master-url; further addresses behind commas.")
-    ],
+    address: Annotated[str, typer.Argument(help="Its master-url; further addresses after commas.")],
     weight: Annotated[int, typer.Option(min=0, max=1000, help="Its votes.")] = 1,
     witness: Annotated[bool, typer.Option("--witness", help="It votes only.")] = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Give a node a place; start it with the others as its peers, and it joins."""
+    """Give a node a place.  Start it with the others as its peers, and it joins."""
     body = {"id": node, "url": address, "weight": weight, "witness": witness}
     _print(_api(url).send("POST", "/v1/peers", body), as_json)
 
 
 @peer_app.command("remove", epilog="Example: sparktxlog peer remove D")
 def peer_remove(node: Node, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """Take a node's place away; it is talked to no more."""
+    """Remove a node's place; the other nodes no longer talk to it."""
     _print(_api(url).send("DELETE", _path(node), {}), as_json)
 
 
@@ -73,22 +71,18 @@ def peer_remove(node: Node, url: Url = DEFAULT_URL, as_json: AsJson = False) -> 
 def peer_replace(
     old: Annotated[str, typer.Argument(help="Node id of the node that goes.")],
     new: Annotated[str, typer.Argument(help="Node id of the one that comes.")],
-    address: Annotated[
-        str, typer.Argument(help="Its master-url; further addresses behind commas.")
-    ],
+    address: Annotated[str, typer.Argument(help="Its master-url; further addresses after commas.")],
     weight: Annotated[
         int | None, typer.Option(min=0, max=1000, help="Its votes; default: those of OLD.")
     ] = None,
-    role: Annotated[
-        PlaceRole | None, typer.Option(help="What it is; default: what OLD is.")
-    ] = None,
+    role: Annotated[PlaceRole | None, typer.Option(help="Its role; default: that of OLD.")] = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Give a node's place, precedence and votes to another one by one decision.
+    """Give a node's place, precedence and votes to another node, by one decision.
 
-    Start the new one with the others as its peers, and it joins: a decision of its own, because it
-    has to fetch the queue before it counts.
+    Start the new node with the others as its peers.  It fetches the queue and is then admitted by a
+    second decision.
     """
     body: dict[str, Any] = {"id": new, "url": address}
     if weight is not None:
@@ -124,7 +118,7 @@ def peer_set_quorum(
 ) -> None:
     """Change how many members must hold a transaction before it is acquired, by a decision.
 
-    What `acquisition-quorum` of the configurations says counts in the first epoch only.
+    The setting `acquisition-quorum` counts in the first epoch only.
     """
     _print(_api(url).send("POST", "/v1/quorum", {"rule": rule}), as_json)
 
@@ -143,7 +137,7 @@ def peer_demote(node: Node, url: Url = DEFAULT_URL, as_json: AsJson = False) -> 
 
 @peer_app.command("pause", epilog="Example: sparktxlog peer pause --url http://10.0.0.3:7070")
 def peer_pause(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """Let the asked node take no transactions; all else goes on, also after its restart.
+    """Let the asked node take no transactions, also after a restart; everything else goes on.
 
     Clients that know several nodes submit elsewhere.  Pause a node before its maintenance.
     """
@@ -177,23 +171,25 @@ def peer_force(
     though_linked: Annotated[
         bool,
         typer.Option(
-            "--though-linked", help="Leave also those behind that vote and are linked: they live."
+            "--though-linked", help="Go on although other voters are linked and therefore live."
         ),
     ] = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Let the asked node go on alone.  Only if all other members are dead for certain.
+    """Let the asked node go on alone.  Only if all other members are certainly dead.
 
-    If any of them lives, the log forks, and what it ordered meanwhile is not in this one.  While
-    another voter is linked it is refused.
+    If one of them lives, the log forks, and what that node ordered meanwhile is missing here.  The
+    command is refused while another voter is linked.
     """
     api = _api(url)
     if confirm is None:
         shown = api.get("/v1/epochs")["force"]
         for name in shown.get("linked_voters") or []:
             typer.echo(f"{name} votes and is linked: it is not dead.", err=True)
-        typer.echo("Only if all other members are dead for certain: else the log forks.", err=True)
+        typer.echo(
+            "Only if all other members are certainly dead. Otherwise the log forks.", err=True
+        )
         _print_losses(shown["may_be_lost"], err=True)
         confirm = typer.prompt(f"Type {shown['confirm']!r} to go on", err=True)
     body: dict[str, Any] = {"confirm": confirm}

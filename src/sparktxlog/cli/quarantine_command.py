@@ -40,7 +40,7 @@ def quarantine(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Let a stopped node that cannot follow give way: keep what only it has, then let it join anew.
+    """Let a stopped node that cannot follow give way: keep what only it has, then let it join.
 
     After `peer force` the other side may have transactions that the log which goes on has not.
     They go to the Delta table log/quarantine, with their rows and ids; nothing is deleted.
@@ -64,12 +64,12 @@ def quarantine(
 
 
 def _print(done: GaveWay, config: Path) -> None:
-    least = "" if done.exact else " at least; what lies behind is not kept at both sides"
+    least = "" if done.exact else " at least; not both sides keep what comes after"
     typer.echo(
         f"The queue here and that of {done.followed} are equal up to {done.common:,}{least}."
     )
     if done.pruned:
-        typer.echo(f"{done.pruned:,} positions behind that were pruned here: they are not kept.")
+        typer.echo(f"{done.pruned:,} positions after it were already pruned here and are not kept.")
     typer.echo(
         f"Kept in {done.table}, quarantine_id {done.quarantine_id}: {done.ordered:,} ordered, "
         f"{done.accepted:,} accepted and {done.acquired:,} acquired transactions; "

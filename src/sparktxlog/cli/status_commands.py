@@ -37,7 +37,7 @@ app.add_typer(tx_app, name="tx")
 
 @app.command(epilog="Example: sparktxlog status --url http://127.0.0.1:7070 --json")
 def status(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """Show a node's view: positions, queues, who is awaited and why, replicas."""
+    """Show a node's state: positions, queues, missing nodes and why, replicas."""
     found = _status_of(url, as_json)
     code = judge_status(found)
     if as_json:
@@ -64,9 +64,9 @@ def _print_status(found: Mapping[str, Any], word: str) -> None:
     if found.get("wire_version_waits_for"):
         typer.echo(upgrade_text(found))
     for name in found.get("suspects") or []:
-        typer.echo(f"missed {name}: no sign of life")
+        typer.echo(f"missing {name}: no sign of life")
     for waiting in found.get("waiting_for") or []:
-        typer.echo(f"awaited {awaited_text(waiting)}")
+        typer.echo(f"waits for {awaited_text(waiting)}")
     if found.get("restricted"):
         typer.echo(restricted_text(found["restricted"]))
     for failing in found.get("failing") or []:

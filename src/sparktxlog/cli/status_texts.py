@@ -64,10 +64,10 @@ def awaited_text(waiting: Mapping[str, Any]) -> str:
     """Return who is awaited and why, in one sentence."""
     reasons = {
         "promise": "its timestamp counter (no post since)",
-        "acquired": "its word that it holds the data",
+        "acquired": "its confirmation that it holds the data",
         "payload": "its data",
-        "self-payload": "this node has not got the data itself",
-        "admission": "its word that this node is a member again",
+        "self-payload": "this node does not have the data itself",
+        "admission": "its confirmation that this node is a member again",
     }
     why = str(waiting.get("why", ""))
     since = waiting.get("since_us")

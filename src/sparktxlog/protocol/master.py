@@ -113,7 +113,7 @@ class Master:
         self._now = now
         self._view = state.view or first_view(config)
         self._is_member = self._counts_me(self._view)
-        self._halted = ""  # or why this node takes no more part (P10)
+        self._halted = ""  # or why this node has halted (P10)
         self._outbox = Outbox()
         self._queue = SynchronizedQueue(config, state)
         floor = max(

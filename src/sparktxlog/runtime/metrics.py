@@ -98,7 +98,7 @@ class Metrics(Collector):
             yield GaugeMetricFamily(f"sparktxlog_{name}", text, value=status[name])
         yield CounterMetricFamily("sparktxlog_rounds", "Posts since start.", value=status["round"])
         yield GaugeMetricFamily(
-            "sparktxlog_undelivered_runs", "Runs whose data nobody can give.",
+            "sparktxlog_undelivered_runs", "Runs whose data no node can deliver.",
             value=len(status["undelivered"]),
         )  # fmt: skip
         yield GaugeMetricFamily(
@@ -113,7 +113,7 @@ class Metrics(Collector):
             value=status["task_failures"],
         )  # fmt: skip
         halted = 0 if status["halted"] is None else 1
-        yield GaugeMetricFamily("sparktxlog_halted", "1: takes no more part.", value=halted)
+        yield GaugeMetricFamily("sparktxlog_halted", "1: halted.", value=halted)
         phase = GaugeMetricFamily(
             "sparktxlog_phase", "1 for the phase that this node is in.", labels=["phase"]
         )
@@ -170,7 +170,7 @@ def _per_replica(status: Mapping[str, Any]) -> Iterable[GaugeMetricFamily]:
         labels=labels,
     )  # fmt: skip
     failed = GaugeMetricFamily(
-        "sparktxlog_replica_error", "1 while its worker says why it stands still.", labels=labels
+        "sparktxlog_replica_error", "1 while its worker waits and says why.", labels=labels
     )
     for replica in status["replicas"]:
         key = [replica["node_id"], replica["worker_id"]]

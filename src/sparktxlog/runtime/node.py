@@ -237,7 +237,7 @@ class Node:
         check_copies(level, copies, len(parts.master.view.members))
         if parts.cycle.halted is not None:
             raise LocalProtocolError(
-                f"this node takes no more part: {parts.cycle.halted.text}",
+                f"this node has halted: {parts.cycle.halted.text}",
                 hint="Submit at another site; see `sparktxlog status`.",
                 reason=parts.cycle.halted.code,
             )

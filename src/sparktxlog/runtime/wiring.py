@@ -623,7 +623,7 @@ class _Builder:
         if alarm.code == OutdatedError.code:
             self.joining.outdated(self.master.view)
         _log.critical(
-            "this node takes no more part", code=alarm.code, reason=alarm.text,
+            "this node has halted", code=alarm.code, reason=alarm.text,
             node=self.config.node_id,
         )  # fmt: skip
 

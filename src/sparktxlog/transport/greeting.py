@@ -230,7 +230,7 @@ class Greeter:
             return place.incarnation + 1
         if same and (short := self._falls_short(hello, own)):
             _log.error(
-                "a node came back with an older disk: it has to join anew",
+                "a node came back with an older disk: it has to join again",
                 node=expected,
                 reason=short,
             )

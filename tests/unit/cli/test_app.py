@@ -214,7 +214,7 @@ def test_status_names_who_is_awaited_and_why(
     node.answers["/v1/status"] = STATUS | {"waiting_for": waiting}
     assert invoke(monkeypatch, "status") == 3
     out = capsys.readouterr().out
-    assert "awaited C: its timestamp counter" in out
+    assert "waits for C: its timestamp counter" in out
     assert "3.0 s" in out
 
 
@@ -228,7 +228,7 @@ def test_status_says_why_a_node_has_no_part_and_whom_it_waits_for(
     assert invoke(monkeypatch, "status") == 3
     out = capsys.readouterr().out
     assert f"JOINING: {reason}" in out
-    assert "awaited B: its word that this node is a member again, for 3.0 s" in out
+    assert "waits for B: its confirmation that this node is a member again, for 3.0 s" in out
     node.answers["/v1/status"] = STATUS | {"phase": "NORMAL", "phase_reason": "all are there"}
     assert invoke(monkeypatch, "status") == 0
     assert "all are there" not in capsys.readouterr().out

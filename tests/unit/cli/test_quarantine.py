@@ -70,7 +70,7 @@ def test_it_says_what_was_kept_where_and_what_comes_next(
     assert invoke(monkeypatch, site, bound) == 0
     shown = capsys.readouterr()
     assert "equal up to 1,234 at least" in shown.out
-    assert "7 positions behind that were pruned here" in shown.out
+    assert "7 positions after it were already pruned here" in shown.out
     assert "Next: sparktxlog peer add C ITS-URL" in shown.out
 
 

@@ -140,13 +140,13 @@ class Story:
     def _show_awaited(self, site: str) -> None:
         self.cluster.wait_until(
             lambda: bool(self.cluster.status(site)["waiting_for"]),
-            f"site {site} to say whom it awaits",
+            f"site {site} to name the missing node",
             _NOTICE_TIMEOUT_S,
         )
         waiting = self.cluster.status(site)["waiting_for"]
         self.result.awaited[site] = sorted({str(item["peer"]) for item in waiting})
         shown = "; ".join(awaited_text(item) for item in waiting)
-        self.reporter.line(f"node {site} awaits {shown}")
+        self.reporter.line(f"node {site} waits for {shown}")
 
     def heal(self) -> None:
         """Mend the links; everything that waited is ordered."""

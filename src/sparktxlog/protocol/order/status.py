@@ -88,7 +88,7 @@ class MasterStatus:
     peers: tuple[PeerStatus, ...]
     #: This node's clock against the members' median, microseconds.
     clock_distance_us: int
-    #: Empty, or why this node takes no more part.
+    #: Empty, or why this node has halted.
     halted: str = ""
     phase: Phase = Phase.NORMAL
     lineage: str = ""

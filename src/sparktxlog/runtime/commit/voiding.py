@@ -104,7 +104,7 @@ class Voiding:
             raise LocalProtocolError("nothing was changed: the run has no staged files")
         if not held:
             raise LocalProtocolError(
-                "nothing was changed: this node has not got the run's manifest",
+                "nothing was changed: this node does not have the run's manifest",
                 hint=f"Ask {header.origin}, which stamped it.",
             )
         return header

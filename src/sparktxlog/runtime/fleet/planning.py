@@ -402,5 +402,5 @@ def _restored(kind: Any, value: bytes | None) -> Any:
     try:
         return kind.from_bytes(value)
     except msgspec.MsgspecError as error:
-        _log.warning("a saved pace cannot be read, learning anew", why=str(error))
+        _log.warning("a saved pace cannot be read, learning it again", why=str(error))
         return kind()

@@ -317,7 +317,9 @@ class Publisher:
         self._compare(queue)
         if max(queue.position, kept_after) < self._published:
             _log.warning(
-                "queue table is behind, restored", held=queue.position, published=self._published
+                "queue table was behind and is restored",
+                held=queue.position,
+                published=self._published,
             )
         while max(queue.position, kept_after) < self._published:
             # What is expired need not come back.

@@ -62,7 +62,7 @@ class Epochs:
         addresses: Returns which of several addresses of a peer answer this node.
         now: Log clock, microseconds.
         history: Told of each epoch that comes into force.
-        halted: Returns why this node takes no more part; empty = it does.
+        halted: Returns why this node has halted; empty = it does.
         config: Settings, of which a decided view may be another one.
     """
 
@@ -188,7 +188,7 @@ class Epochs:
         if confirmation.strip() != self.force_text():
             raise InvalidRequestError(
                 "the confirmation is not this node's id and its current epoch",
-                hint=f"If all other nodes are dead for certain, confirm with "
+                hint=f"If all other nodes are certainly dead, confirm with "
                 f"{self.force_text()!r}: with any of them alive the log forks.",
                 expected=self.force_text(),
             )
@@ -227,7 +227,7 @@ class Epochs:
         halted = self._halted()
         if halted:  # the core is not asked any more
             raise LocalProtocolError(
-                f"nothing was changed: this node takes no more part: {halted}",
+                f"nothing was changed: this node has halted: {halted}",
                 hint="Ask a node that goes on; see `sparktxlog status`.",
             )
         future: asyncio.Future[TellChange] = asyncio.get_running_loop().create_future()

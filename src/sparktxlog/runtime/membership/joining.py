@@ -201,7 +201,7 @@ class Joining:
         fresh = self._is_fresh()
         if self._task is None and order != self._order and (fresh or hello.join_as > self._own):
             _log.warning(
-                "this node joins" if fresh else "this node's disk is an older one: it joins anew",
+                "this node joins" if fresh else "this node's disk is an older one: it joins again",
                 lineage=order.lineage, incarnation=order.incarnation, told_by=hello.node_id,
             )  # fmt: skip
             others = () if fresh else (become_another(),)
@@ -219,7 +219,7 @@ class Joining:
         log = view.ancestors[0][0] if view.ancestors else ""
         order = JoinOrder(lineage=view.lineage, incarnation=incarnation, log=log)
         if self._task is None:
-            _log.error("this node's disk is an older one: it joins anew", incarnation=incarnation)
+            _log.error("this node's disk is an older one: it joins again", incarnation=incarnation)
             others = (become_another(),)
             self._task = self._start("joining", lambda: self._keep(order, others))
 

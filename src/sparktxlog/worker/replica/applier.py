@@ -260,7 +260,7 @@ class Applier:
         """Bring a table that somebody else wrote to back to what the log says.
 
         Args:
-            local: From this site's own files, though another site could give a copy.
+            local: Use this site's own files, even if another site could give a copy.
 
         Raises:
             TxLogError: As `TableRepair`.

@@ -166,7 +166,7 @@ class Follower:
     def _stand_still(self, reason: str, pause_s: float | None = None) -> None:
         pause_s = IDLE_S if pause_s is None else pause_s
         if reason != self._said:
-            _logger.error("the replica stands still, asking again in %g s: %s", pause_s, reason)
+            _logger.error("the replica waits, asking again in %g s: %s", pause_s, reason)
             self._said = reason
         deadline = monotonic() + pause_s
         while not self._stop.is_set() and (left_s := deadline - monotonic()) > 0:
