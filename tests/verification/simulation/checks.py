@@ -52,6 +52,8 @@ class Checks:
         self.accepted: dict[RunKey, tuple[str, int]] = {}
         #: Digests of runs that clients were told are refused for certain.
         self._refused: set[bytes] = set()
+        #: Digests of what waited for its stamp on a disk that came back: its client had an answer.
+        self._answered: set[bytes] = set()
         #: Ticket → run, once stamped.
         self.stamped: dict[int, RunKey] = {}
         self._acquired: dict[RunKey, tuple[RunHeader, int]] = {}
@@ -97,8 +99,9 @@ class Checks:
         """See a node get another disk: what clients were told of what is not on it, it forgot."""
         disk, name = node.disk, node.name
         self._checked[name] = 0
-        # A run that was withdrawn since is on it again.
-        self._refused -= {submit.digest for submit in disk.announcements.values()}
+        # A run that was withdrawn, or ordered, since is on it again: nobody hears of it any more.
+        self._answered.update(submit.digest for submit in disk.announcements.values())
+        self._refused -= self._answered
         for key in [key for key in self.accepted if key[0] == name]:
             if key not in self._positions and key not in disk.incoming:
                 del self.accepted[key]
@@ -320,6 +323,8 @@ class Checks:
         elif self.nobody_is_refused:
             self.fail(f"I8: {node.name} refuses a submit: {action.code}, {action.text}")
         digest = node.submits[action.ticket].digest
+        if digest in self._answered:
+            return
         self._refused.add(digest)
         if any(entry.header.digest == digest for entry in node.disk.queue):
             self.fail(f"I7: {node.name} refuses what is ordered already: {action.text}")

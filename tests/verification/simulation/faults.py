@@ -27,6 +27,7 @@ _FOUNDED_WRONG = 0.2
 #: Chance that the files of an own run are damaged as soon as it has its stamp, and that an
 #: operator voids one that is not.
 _DAMAGED, _MISTAKEN = 0.2, 0.05
+_COPY = "copied disk"
 #: Chance of a crash where the writes of a new epoch are torn apart.
 _TORN = 0.05
 #: Part of the operator's changes that are of the acquisition quorum, and what it can be.
@@ -88,6 +89,7 @@ class Faults:
             (self._lose_disk, 5),
             (self._lose_two_disks, 4),
             (self._older_disk, 5),
+            (self._copied_disk, 3),
             (self._wrong_disks, 3),
             (self._change_roster, 9),
             (self._rolling_restart, 2),
@@ -409,19 +411,30 @@ class Faults:
         node = self._any()
         image = self._images.get(node.name)
         if image is not None and node.kept is None:
-            self._bring_back(node, image, 200)
+            self._bring_back(node, image, 200, "older disk")
 
-    def _bring_back(self, node: SimulatedNode, image: SimulatedDisk, tries: int) -> None:
+    def _copied_disk(self) -> None:
+        """A copy of a running node's disk is put in its place, later the original is back (P30)."""
+        node = self._any()
+        if node.kept is None:
+            image = node.disk.image()
+            delay_us = self._seconds(0.1, 60)
+            self._world.after(delay_us, self._bring_back, node, image, 200, _COPY)
+
+    def _bring_back(self, node: SimulatedNode, image: SimulatedDisk, tries: int, mark: str) -> None:
         """Do it when the others can tell: all are there, and none needs what the image lacks."""
         world = self._world
         if world.now >= self._until or not tries or node.kept is not None:
             return
         if not self._all_but(node):
-            world.after(_SECOND // 2, self._bring_back, node, image, tries - 1)
+            world.after(_SECOND // 2, self._bring_back, node, image, tries - 1, mark)
             return
         if node.up:
             node.crash()
-        world.marks.hit("older disk")
+        world.marks.hit(mark)
+        if mark == _COPY:
+            original, delay_us = node.disk.image(), self._seconds(0.1, 120)
+            world.after(delay_us, self._bring_back, node, original, 200, "original disk back")
         node.mount(image.image())
         self._start(node)
 

@@ -47,7 +47,7 @@ EXPECTED = (
     "failed write kept", "failed write lost", "disk full", "quorum changed", "run withdrawn",
     "rotten post", "rotten promise", "rotten standing",
     "two disks lost", "two disks lost, the survivor forced",
-    "older disk", "older disk told", "wrong disks",
+    "older disk", "older disk told", "copied disk", "original disk back", "wrong disks",
     *(
         crash_mark(kind, kept=kept)
         for kind in PERSISTS

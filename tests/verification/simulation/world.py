@@ -327,6 +327,8 @@ class World:
             return False
         other = disk.is_empty and sender.master.view.lineage != master.view.lineage
         if other and reader.disk.view is not None:
+            if sender.master.view.seat(reader.name) is None:
+                return False  # it is none of its peers, and may know an older log
             self.marks.hit("forced log told")
             disk.lineage = master.view.lineage
             sender.crash()
