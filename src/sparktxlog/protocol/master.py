@@ -498,7 +498,7 @@ class Master:
         if doubt is not None:  # it speaks under a later incarnation
             self._succession.suspicion.trust(message.sender)
         if not isinstance(message, Decide) and self._speaks(message.sender, message.incarnation):
-            self._standings.said(message)
+            self._standings.said(message, self._view.epoch)
         self._succession.on_message(message, now)
 
     def _on_post(self, post: Post, now: int) -> None:

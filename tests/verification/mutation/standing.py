@@ -80,7 +80,7 @@ def posts_show_nothing(self: Standings, post: Post, incarnation: int) -> None:
     self._of(post.sender, incarnation)
 
 
-def votes_show_nothing(self: Standings, message: EpochMessage) -> None:
+def votes_show_nothing(self: Standings, message: EpochMessage, here: int) -> None:
     """Take no note of what was promised and accepted."""
 
 
@@ -119,3 +119,11 @@ def judged_each_time(self: Master, peer: str, shown: Standing) -> str:
     """Compare each greeting of a process with what is held here by now."""
     self._standings._sound.clear()
     return _judge(self, peer, shown)
+
+
+_said = Standings.said
+
+
+def any_epoch_shows(self: Standings, message: EpochMessage, here: int) -> None:
+    """Take note of ballots of epochs in which this node asked for none."""
+    _said(self, message, message.epoch if isinstance(message, Promise) else here)

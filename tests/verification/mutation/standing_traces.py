@@ -130,6 +130,15 @@ def who_forgot_its_vote_comes_back_as_another(core: type[Master]) -> None:
     )  # fmt: skip
 
 
+def nobody_promises_ahead_of_this_node(core: type[Master]) -> None:
+    """P30: a promise that names a later epoch is no answer to anybody here, and binds nobody."""
+    node = Lone(core)
+    first = Standing(start=1, boot="first", epoch=1)
+    node.feed(Greeted(peer=NodeId("b"), standing=first))
+    node.hear(replace(node.promise("b", proposing(node)), epoch=2))
+    assert node.master.judge("b", replace(first, start=2, boot="second", epoch=2)) == ""
+
+
 def what_is_held_here_tells(core: type[Master]) -> None:
     """P30: a queue and streams that rest on a node's word tell as much as what is kept of it."""
     node = Lone(core)

@@ -409,6 +409,8 @@ _STANDING = (
        patched((Standings, "posted", standing.posts_show_nothing)), "t"),
     _m("P30", "votes-not-noted", "compares no greeting with promised and accepted ballots",
        patched((Standings, "said", standing.votes_show_nothing)), "t"),
+    _m("P30", "ballots-ahead-noted", "holds promises against a node that answered nothing here",
+       patched((Standings, "said", standing.any_epoch_shows)), "t"),
     _m("P30", "own-streams-not-compared", "compares no greeting with what it holds of the node",
        patched((Ordering, "durable_of", standing.holds_nothing)), "t"),
     _m("P30", "late-greetings-count", "takes an earlier greeting that comes late for an older disk",

@@ -172,10 +172,14 @@ class Standings:
         if post.counter >= self._counters.get(post.sender, 0) + _PACE_US:
             self._due.add(post.sender)
 
-    def said(self, message: EpochMessage) -> None:
+    def said(self, message: EpochMessage, here: int) -> None:
         """Take in what a part of an epoch decision shows of its sender.
 
-        Not what a question says: it leaves before the sender's own answer is durable.
+        Not what a question says: it leaves before the sender's own answer is durable.  Nor an
+        answer of a later epoch than this node's: it asked nothing there.
+
+        Args:
+            here: This node's epoch.
         """
         if isinstance(message, Decide):
             return
@@ -187,6 +191,8 @@ class Standings:
             known = self._enter(message.sender, known, epoch)
         promised, accepted = known.promised, known.accepted
         match message:
+            case _ if epoch > here:
+                pass
             case Promise():
                 vote = message.accepted
                 promised = max(promised, message.ballot)
