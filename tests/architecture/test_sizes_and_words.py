@@ -17,6 +17,9 @@ from tests.architecture.source_tree import (
 
 MAX_FILE_LINES = 800
 MAX_FUNCTION_LINES = 70
+MAX_MODULES = 15
+#: Rooms that are divided: each folder holds few modules.
+DIVIDED = ("protocol", "runtime", "storage", "worker")
 #: Built in parts, so that this file does not hold the words it looks for.
 FORBIDDEN_WORDS = tuple(
     "".join(parts)
@@ -46,6 +49,17 @@ def test_files_stay_short() -> None:
         if len(m.text.splitlines()) > MAX_FILE_LINES
     ]
     assert long == []
+
+
+def test_folders_stay_small() -> None:
+    """No folder of a divided room holds more than 15 modules beside its `__init__`."""
+    folders = [m.path.parent for m in package_modules() if m.room in DIVIDED]
+    many = {
+        str(folder.relative_to(ROOT))
+        for folder in folders
+        if folders.count(folder) > MAX_MODULES + 1
+    }
+    assert many == set()
 
 
 def test_functions_stay_short() -> None:

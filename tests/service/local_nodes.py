@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sparktxlog.config import NodeConfig, load_config
-from sparktxlog.runtime.running import RunningNode
-from sparktxlog.runtime.wiring import build_node
+from sparktxlog.runtime.node import Node, build_node
 from sparktxlog.service.app import build_app
 from sparktxlog.service.listener import Server
 
@@ -39,7 +38,7 @@ def config_of(directory: Path, name: str, ports: dict[str, int], **settings: Any
 
 
 @asynccontextmanager
-async def serving(config: NodeConfig, listener: socket.socket) -> AsyncIterator[RunningNode]:
+async def serving(config: NodeConfig, listener: socket.socket) -> AsyncIterator[Node]:
     """Run one node behind its server."""
     running = build_node(config)
     server = Server(build_app(running), places=config.connections_limit, grace_s=1)
@@ -57,7 +56,7 @@ async def serving(config: NodeConfig, listener: socket.socket) -> AsyncIterator[
 @asynccontextmanager
 async def cluster(
     directory: Path, names: str = "ABC", **settings: Any
-) -> AsyncIterator[dict[str, RunningNode]]:
+) -> AsyncIterator[dict[str, Node]]:
     """Run nodes that are each other's peers; all links are up."""
     listeners = {name: socket.create_server(("127.0.0.1", 0)) for name in names}
     ports = {name: listener.getsockname()[1] for name, listener in listeners.items()}
@@ -66,7 +65,7 @@ async def cluster(
         for name in names:
             config = config_of(directory, name, ports, **settings)
             nodes[name] = await stack.enter_async_context(serving(config, listeners[name]))
-        await until(lambda: all(link.up for n in nodes.values() for link in n.parts.links.values()))
+        await until(lambda: all(link.up for n in nodes.values() for link in n.base.links.values()))
         yield nodes
 
 

@@ -22,8 +22,7 @@ from tests.service.test_peer_routes import Stranger
 from sparktxlog.codec import wire
 from sparktxlog.config import load_config
 from sparktxlog.runtime import peering
-from sparktxlog.runtime.running import RunningNode
-from sparktxlog.runtime.wiring import build_node
+from sparktxlog.runtime.node import Node, build_node
 from sparktxlog.service.app import build_app
 from sparktxlog.service.routes import ROUTES, Role
 
@@ -137,8 +136,8 @@ def test_every_role_at_every_route(
 def greeting_of_b(directory: Path, port: int) -> wire.Hello:
     """Return how the peer B greets A: as one that has the same configuration."""
     node = build_node(config_of(directory, "B", {"A": port, "B": 1}))
-    node.parts.front.close()
-    return node.parts.greeter.own
+    node.base.front.close()
+    return node.membership.greeter.own
 
 
 async def ask(peer: Stranger, method: str, path: str, shown: str) -> str:
@@ -146,14 +145,14 @@ async def ask(peer: Stranger, method: str, path: str, shown: str) -> str:
     target = re.sub(r"{\w+:number}", "0", path)
     target = re.sub(r"{[\w:]+}", "x", target)
     body = b"" if method in ("GET", "HEAD") else b"{}"
-    file = peer.target.node.config.data_dir / "worker.token"
+    file = peer.target.config.data_dir / "worker.token"
     worker = file.read_text().strip() if file.exists() else "no such token"
     token = {"wrong": "neither", "client": CLIENT, "worker": worker, "admin": ADMIN}.get(shown)
     headers = None if shown == "peer" else {} if token is None else {
         "authorization": f"Bearer {token}"
     }  # fmt: skip
     if method == "HEAD":  # an answer without a document: its status alone tells
-        url = peer.target.node.config.master_url + target
+        url = peer.target.config.master_url + target
         signed = peer.headers(target, b"", method) if headers is None else headers
         async with peer.session.head(url, headers=signed) as response:
             status = response.status
@@ -178,7 +177,7 @@ def test_what_is_declared_is_served_and_nothing_else(tmp_path: Path, name: str) 
     assert {r.key for r in ROUTES if r.role is Role.ADMIN} == OPERATORS_ACTS
 
 
-def built(directory: Path, name: str) -> RunningNode:
+def built(directory: Path, name: str) -> Node:
     """Return a node that is not started."""
     if name == "A":
         node = build_node(node_config(directory, {"admin_token": ADMIN}, 2))
@@ -194,7 +193,7 @@ def built(directory: Path, name: str) -> RunningNode:
                 {},
             )
         )  # fmt: skip
-    node.parts.front.close()
+    node.base.front.close()
     return node
 
 
@@ -212,9 +211,9 @@ def test_the_refusal_names_the_setting(tmp_path: Path) -> None:
             assert "SPARKTXLOG_ADMIN_TOKEN" in document["hint"]
             assert (document["definite"], document["retryable"]) == (True, False)
             assert CLIENT not in str(document) and ADMIN not in str(document)
-            assert not a.parts.settings.paused
+            assert not a.base.settings.paused
             shown = {"authorization": f"Bearer {ADMIN}"}
             assert (await other.send("/v1/settings", b'{"paused":true}', shown, "PATCH"))[0] == 200
-            assert a.parts.settings.paused
+            assert a.base.settings.paused
 
     asyncio.run(main())

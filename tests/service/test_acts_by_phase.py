@@ -21,7 +21,7 @@ from tests.service.local_nodes import cluster, config_of, serving, until
 from sparktxlog.config import NodeConfig
 from sparktxlog.protocol.words.actions import Alarm
 from sparktxlog.protocol.words.balloting import Accept, EpochMessage
-from sparktxlog.runtime.running import RunningNode
+from sparktxlog.runtime.node import Node
 from sparktxlog.transport.peers import PeerLink
 
 QUICK = {"eviction": "auto", "suspect_timeout": 1.0, "start_timeout": 1.0}
@@ -51,15 +51,15 @@ TABLE_OF_ANSWERS: dict[str, tuple[Answer, ...]] = {
 }
 
 
-async def ask(node: RunningNode, method: str, path: str, body: Any = None) -> tuple[Answer, Any]:
+async def ask(node: Node, method: str, path: str, body: Any = None) -> tuple[Answer, Any]:
     """Send a request as a client or an operator does; return what came of it, and the document."""
-    url = node.node.config.master_url + path
+    url = node.config.master_url + path
     async with aiohttp.ClientSession() as session, session.request(method, url, json=body) as found:
         document = await found.json(content_type=None)
         return (found.status, document.get("title", "")), document
 
 
-async def create(node: RunningNode) -> None:
+async def create(node: Node) -> None:
     assert (await ask(node, "POST", "/v1/transactions", TABLE))[0] == OK
 
 
@@ -67,21 +67,21 @@ async def create(node: RunningNode) -> None:
 
 
 @asynccontextmanager
-async def normal(directory: Path, _: pytest.MonkeyPatch) -> AsyncIterator[RunningNode]:
+async def normal(directory: Path, _: pytest.MonkeyPatch) -> AsyncIterator[Node]:
     async with cluster(directory, "ABC", **QUICK) as nodes:
         await create(nodes["A"])
         yield nodes["A"]
 
 
 @asynccontextmanager
-async def paused(directory: Path, patch: pytest.MonkeyPatch) -> AsyncIterator[RunningNode]:
+async def paused(directory: Path, patch: pytest.MonkeyPatch) -> AsyncIterator[Node]:
     async with normal(directory, patch) as a:
         assert (await ask(a, "PATCH", "/v1/settings", {"paused": True}))[0] == OK
         yield a
 
 
 @asynccontextmanager
-async def suspect(directory: Path, _: pytest.MonkeyPatch) -> AsyncIterator[RunningNode]:
+async def suspect(directory: Path, _: pytest.MonkeyPatch) -> AsyncIterator[Node]:
     """A comes back, and B does not."""
     async with cluster(directory, "AB", **QUICK) as nodes:
         await create(nodes["A"])
@@ -95,13 +95,13 @@ async def suspect(directory: Path, _: pytest.MonkeyPatch) -> AsyncIterator[Runni
             yield a
 
 
-def restricted_s(node: RunningNode) -> float:
+def restricted_s(node: Node) -> float:
     """Return for how long a node has known that it cannot order."""
-    return float((node.node.status()["restricted"] or {}).get("since_us", 0)) / 1e6
+    return float((node.status()["restricted"] or {}).get("since_us", 0)) / 1e6
 
 
 @asynccontextmanager
-async def wedged(directory: Path, patch: pytest.MonkeyPatch) -> AsyncIterator[RunningNode]:
+async def wedged(directory: Path, patch: pytest.MonkeyPatch) -> AsyncIterator[Node]:
     """Of the decision that A asked for the last message gets lost, again and again."""
     send = PeerLink.epoch
 
@@ -113,35 +113,35 @@ async def wedged(directory: Path, patch: pytest.MonkeyPatch) -> AsyncIterator[Ru
         patch.setattr(PeerLink, "epoch", lose_accepts)
         found, _ = await ask(a, "POST", "/v1/peers/C/promote?timeout=0.1", {})
         assert found == (504, "unknown-outcome")
-        await until(lambda: a.node.status()["phase"] == "WEDGED")
+        await until(lambda: a.status()["phase"] == "WEDGED")
         yield a
         patch.undo()
 
 
 @asynccontextmanager
-async def joining(directory: Path, _: pytest.MonkeyPatch) -> AsyncIterator[RunningNode]:
+async def joining(directory: Path, _: pytest.MonkeyPatch) -> AsyncIterator[Node]:
     """C has lost its place."""
     async with cluster(directory, "ABC", **QUICK) as nodes:
         a, c = nodes["A"], nodes["C"]
         await create(a)
         assert (await ask(a, "DELETE", "/v1/peers/C", {}))[0] == OK
-        await until(lambda: c.node.status()["phase"] == "JOINING")
+        await until(lambda: c.status()["phase"] == "JOINING")
         yield c
 
 
 @asynccontextmanager
-async def fault(directory: Path, _: pytest.MonkeyPatch) -> AsyncIterator[RunningNode]:
+async def fault(directory: Path, _: pytest.MonkeyPatch) -> AsyncIterator[Node]:
     """C found that its history is another one."""
     async with cluster(directory, "ABC", **QUICK) as nodes:
         c = nodes["C"]
         await create(nodes["A"])
-        await until(lambda: c.node.status()["position"] == 1)
-        c.parts.cycle.raise_alarm(Alarm(code="diverged", text="another history", fatal=True))
+        await until(lambda: c.status()["position"] == 1)
+        c.core.cycle.raise_alarm(Alarm(code="diverged", text="another history", fatal=True))
         yield c
 
 
 @asynccontextmanager
-async def witness(directory: Path, _: pytest.MonkeyPatch) -> AsyncIterator[RunningNode]:
+async def witness(directory: Path, _: pytest.MonkeyPatch) -> AsyncIterator[Node]:
     listeners = {name: socket.create_server(("127.0.0.1", 0)) for name in "ABW"}
     ports = {name: listener.getsockname()[1] for name, listener in listeners.items()}
 
@@ -154,12 +154,12 @@ async def witness(directory: Path, _: pytest.MonkeyPatch) -> AsyncIterator[Runni
             name: await stack.enter_async_context(serving(config(name), listeners[name]))
             for name in "ABW"
         }
-        await until(lambda: all(link.up for n in nodes.values() for link in n.parts.links.values()))
+        await until(lambda: all(link.up for n in nodes.values() for link in n.base.links.values()))
         await create(nodes["A"])
         yield nodes["W"]
 
 
-Entry = Callable[[Path, pytest.MonkeyPatch], AbstractAsyncContextManager[RunningNode]]
+Entry = Callable[[Path, pytest.MonkeyPatch], AbstractAsyncContextManager[Node]]
 PHASES: dict[str, Entry] = {
     "NORMAL": normal, "SUSPECT": suspect, "WEDGED": wedged, "JOINING": joining, "FAULT": fault,
     "WITNESS": witness, "paused": paused,
@@ -169,9 +169,9 @@ PHASES: dict[str, Entry] = {
 # -- the acts --------------------------------------------------------------------------------------
 
 
-async def act(node: RunningNode, name: str, state: str) -> tuple[Answer, Any]:
+async def act(node: Node, name: str, state: str) -> tuple[Answer, Any]:
     """Carry out an act at a node, and undo a pause that was none before."""
-    own, epoch = node.node.config.node_id, node.node.status()["epoch"]
+    own, epoch = node.config.node_id, node.status()["epoch"]
     wait = 0.5 if state == "WEDGED" else 30
     match name:
         case "keep":
@@ -181,7 +181,7 @@ async def act(node: RunningNode, name: str, state: str) -> tuple[Answer, Any]:
         case "pause":
             found = await ask(node, "PATCH", "/v1/settings", {"paused": True})
             if found[0] == OK and state != "paused":
-                assert node.node.status()["paused"] is True
+                assert node.status()["paused"] is True
                 assert (await ask(node, "PATCH", "/v1/settings", {"paused": False}))[0] == OK
             return found
         case "promote":
@@ -199,9 +199,9 @@ def test_each_act_is_answered_as_the_phase_says(
 ) -> None:
     phase = "NORMAL" if state == "paused" else state
 
-    async def shown(node: RunningNode) -> dict[str, Any]:
+    async def shown(node: Node) -> dict[str, Any]:
         """Return the status, once it shows the phase, with the one position of this node."""
-        await until(lambda: node.node.status()["phase"] == phase)
+        await until(lambda: node.status()["phase"] == phase)
         found, status = await ask(node, "GET", "/v1/status")
         assert (found, status["phase"], status["paused"]) == (OK, phase, state == "paused")
         found, info = await ask(node, "GET", "/v1/info")
@@ -226,6 +226,6 @@ def test_each_act_is_answered_as_the_phase_says(
             last = (await ask(node, "GET", "/v1/status"))[1]
             alone = answer == OK
             assert last["phase"] == ("NORMAL" if alone else phase)
-            assert (last["members"] == [node.node.config.node_id]) is alone
+            assert (last["members"] == [node.config.node_id]) is alone
 
     asyncio.run(main())

@@ -58,9 +58,9 @@ async def answers_of(directory: Path) -> dict[str, Any]:
         node = nodes["A"]
         await create(node)
         await give_replica(node)
-        await until(lambda: "t" in nodes["B"].node.tables())
+        await until(lambda: "t" in nodes["B"].tables())
         await give_replica(nodes["B"])
-        url = node.node.config.master_url
+        url = node.config.master_url
         found: dict[str, Any] = {}
         async with aiohttp.ClientSession() as session:
 
@@ -74,7 +74,7 @@ async def answers_of(directory: Path) -> dict[str, Any]:
             await ask("POST", "/v1/transactions", {"transaction_id": TX, "operations": [operation]})
             for target in QUESTIONS:
                 await ask("GET", target)
-            report = report_of(node.node.status(), 1, "worker of A")
+            report = report_of(node.status(), 1, "worker of A")
             await ask("POST", "/v1/worker/reports", msgspec.to_builtins(report))
             await ask("PATCH", "/v1/settings", {"NetSpeedBitsPerSec": 1_000_000})
             await ask("POST", "/v1/maintenance", {})

@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from tests.node_processes import HttpProblem, NodeProcess, call, free_ports, wait_until
 from tests.service.local_nodes import cluster, until
 
-from sparktxlog.runtime.running import RunningNode
+from sparktxlog.runtime.node import Node
 from sparktxlog.storage.log_tables.log_schemas import EPOCHS
 
 
@@ -30,8 +30,8 @@ def test_every_node_tells_and_writes_the_epochs_that_it_took_up(tmp_path: Path) 
     async def main() -> None:
         async with cluster(tmp_path, "AB") as nodes, aiohttp.ClientSession() as session:
 
-            async def ask(node: RunningNode, query: str = "") -> Any:
-                url = f"{node.node.config.master_url}/v1/epochs/history{query}"
+            async def ask(node: Node, query: str = "") -> Any:
+                url = f"{node.config.master_url}/v1/epochs/history{query}"
                 async with session.get(url) as response:
                     return response.status, await response.json(content_type=None)
 
@@ -41,11 +41,11 @@ def test_every_node_tells_and_writes_the_epochs_that_it_took_up(tmp_path: Path) 
                 assert (status, first["epoch"], first["members"]) == (200, 1, ["A", "B"])
                 assert (first["joined"], first["left"], first["changed"]) == (None, None, None)
                 assert first["begins_after"] == {"position": 0, "chain_hash": "0" * 64}
-            where = f"{a.node.config.master_url}/v1/peers/B"
+            where = f"{a.config.master_url}/v1/peers/B"
             async with session.patch(where, json={"weight": 2}) as response:
                 assert response.status == 200
-            await until(lambda: b.parts.master.view.epoch == 2)
-            await until(lambda: len(b.parts.epochs.history.latest(9)) == 2)
+            await until(lambda: b.base.master.view.epoch == 2)
+            await until(lambda: len(b.membership.epochs.history.latest(9)) == 2)
             for name, node in nodes.items():
                 _, found = await ask(node)
                 assert [epoch["epoch"] for epoch in found] == [2, 1]

@@ -27,12 +27,12 @@ from sparktxlog.protocol.words.messages import MergeBase
 from sparktxlog.protocol.words.view import Ballot, Seat
 from sparktxlog.runtime.membership.founding import core_config
 from sparktxlog.runtime.membership.joining import JoinOrder
-from sparktxlog.runtime.running import RunningNode
+from sparktxlog.runtime.node import Node
 from sparktxlog.runtime.settings import RunTimeSettings
 
 
-def probe(node: RunningNode, sender: str) -> Probe:
-    view = node.parts.master.view
+def probe(node: Node, sender: str) -> Probe:
+    view = node.base.master.view
     return Probe(
         lineage=view.lineage, epoch=view.epoch, sender=NodeId(sender), incarnation=1, number=1
     )
@@ -43,7 +43,7 @@ def test_who_votes_is_who_signed(tmp_path: Path) -> None:
         async with cluster(tmp_path, "AB") as nodes:
             a, b = nodes["A"], nodes["B"]
             async with Stranger(a, "B") as other:
-                assert (await other.greet(b.parts.greeter.own))[0] == 200
+                assert (await other.greet(b.membership.greeter.own))[0] == 200
                 path = "/peer/v1/epochs"
                 assert (await other.send(path, wire.encode_epoch(probe(a, "B"))))[0] == 204
                 status, document = await other.send(path, wire.encode_epoch(probe(a, "A")))
@@ -60,10 +60,10 @@ def test_a_joiner_asks_and_does_not_vote(tmp_path: Path, monkeypatch: pytest.Mon
     async def main() -> None:
         async with cluster(tmp_path, "AB") as nodes:
             a = nodes["A"]
-            view = a.parts.master.view
+            view = a.base.master.view
             told: list[Any] = []
-            monkeypatch.setattr(a.parts.cycle, "tell", lambda event: told.append(event) or True)
-            monkeypatch.setattr(a.parts.greeter, "is_joiner", lambda node: node == "B")
+            monkeypatch.setattr(a.core.cycle, "tell", lambda event: told.append(event) or True)
+            monkeypatch.setattr(a.membership.greeter, "is_joiner", lambda node: node == "B")
             same = {"lineage": view.lineage, "epoch": view.epoch, "sender": NodeId("B")}
             vote = Accepted(**same, incarnation=2, ballot=Ballot())  # type: ignore[arg-type]
             await a.peering.on_epoch("B", vote)
@@ -77,7 +77,7 @@ def test_a_joiner_asks_and_does_not_vote(tmp_path: Path, monkeypatch: pytest.Mon
             )
             await a.peering.on_epoch("B", wish)
             assert [event.message for event in told] == [wish]
-            assert a.parts.last_positions == {"B": 7}
+            assert a.membership.positions == {"B": 7}
 
     asyncio.run(main())
 
@@ -86,7 +86,7 @@ def test_a_peer_is_reached_at_its_second_address(tmp_path: Path) -> None:
     async def main() -> None:
         async with cluster(tmp_path, "AB") as nodes:
             a = nodes["A"]
-            link = a.parts.links["B"]
+            link = a.base.links["B"]
             url = link.url
             # The first address leads nowhere, as when a switch fails.
             link.move(("http://127.0.0.1:1", url))
@@ -102,7 +102,7 @@ def test_a_probe_makes_a_broken_link_try_at_once(tmp_path: Path) -> None:
     async def main() -> None:
         async with cluster(tmp_path, "AB") as nodes:
             a = nodes["A"]
-            link = a.parts.links["B"]
+            link = a.base.links["B"]
             assert not link._hurry.is_set()
             link.up = False
             link.epoch(probe(a, "A"))
@@ -116,20 +116,20 @@ def test_status_shows_the_epoch_and_who_reaches_whom(tmp_path: Path) -> None:
     async def main() -> None:
         async with cluster(tmp_path, "AB") as nodes:
             a = nodes["A"]
-            await a.node.submit(create(), level=Level.ORDERED, timeout=60)
-            await until(lambda: "B" in a.node.status()["reachability"]["linked"])
-            status = a.node.status()
+            await a.submit(create(), level=Level.ORDERED, timeout=60)
+            await until(lambda: "B" in a.status()["reachability"]["linked"])
+            status = a.status()
             assert (status["phase"], status["epoch"], status["duty"]) == ("NORMAL", 1, "A")
             assert [seat["id"] for seat in status["roster"]] == ["A", "B"]
             linked = {"A": {"B": True}, "B": {"A": True}}
             assert status["reachability"] == {
                 "linked": linked, "differing": [], "addresses": {}, "differing_addresses": {},
             }  # fmt: skip
-            assert a.node.info()["phase"] == "NORMAL"
-            metrics = a.parts.metrics.text().decode()
+            assert a.info()["phase"] == "NORMAL"
+            metrics = a.base.metrics.text().decode()
             assert 'sparktxlog_phase{phase="NORMAL"} 1.0' in metrics
             assert "sparktxlog_epoch 1.0" in metrics
-            assert {name: good for name, good, _ in a.node.ready()}["membership"]
+            assert {name: good for name, good, _ in a.ready()}["membership"]
 
     asyncio.run(main())
 
@@ -138,7 +138,7 @@ def test_wishes_that_cannot_be(tmp_path: Path) -> None:
     async def main() -> None:
         async with cluster(tmp_path, "AB") as nodes:
             a = nodes["A"]
-            url = a.node.config.master_url
+            url = a.config.master_url
             async with aiohttp.ClientSession() as session:
                 for method, path, body, status in (
                     ("DELETE", "/v1/peers/X", {}, 409),
@@ -163,13 +163,13 @@ def test_wishes_that_cannot_be(tmp_path: Path) -> None:
                     found = await response.json()
                 assert found["force"]["confirm"] == "A 1"
             with pytest.raises(InvalidRequestError, match="confirmation"):
-                await a.parts.epochs.force("B 1", 1)
+                await a.membership.epochs.force("B 1", 1)
             with pytest.raises(LocalProtocolError, match="is so already"):
-                await a.parts.epochs.change(lambda roster: roster, 5)
+                await a.membership.epochs.change(lambda roster: roster, 5)
             # Nobody answers who could decide: the wish stays open.
-            a.parts.epochs._tell = lambda event: None
+            a.core.cycle.tell_always = lambda event: None  # type: ignore[method-assign]
             with pytest.raises(CommitStateUnknownError, match="not decided"):
-                await a.parts.epochs.change(lambda roster: roster[:1], 0.05)
+                await a.membership.epochs.change(lambda roster: roster[:1], 0.05)
 
     asyncio.run(main())
 
@@ -180,20 +180,20 @@ def test_the_quorum_is_changed_by_a_decision(tmp_path: Path) -> None:
     async def main() -> None:
         async with cluster(tmp_path, "ABC") as nodes:
             a = nodes["A"]
-            assert (a.parts.epochs.view()["quorum"], a.node.status()["warnings"]) == (2, [])
-            url = f"{a.node.config.master_url}/v1/quorum"
+            assert (a.membership.epochs.view()["quorum"], a.status()["warnings"]) == (2, [])
+            url = f"{a.config.master_url}/v1/quorum"
             wanted = {"rule": "all"}
             async with aiohttp.ClientSession() as http, http.post(url, json=wanted) as response:
                 found = await response.json(content_type=None)
                 assert response.status == 200, found
             assert (found["epoch"], found["quorum"], found["quorum_rule"]) == (2, 3, "all")
-            await until(lambda: all(n.node.status()["quorum"] == 3 for n in nodes.values()))
+            await until(lambda: all(n.status()["quorum"] == 3 for n in nodes.values()))
             for node in nodes.values():
-                (warning,) = node.node.status()["warnings"]
+                (warning,) = node.status()["warnings"]
                 assert warning["code"] == "not-in-force"
                 assert warning["text"].startswith("acquisition-quorum is default in the config")
                 assert "peer set-quorum default" in warning["text"]
-            await a.node.submit(create(), level=Level.ORDERED, timeout=60)
+            await a.submit(create(), level=Level.ORDERED, timeout=60)
 
     asyncio.run(main())
 
@@ -204,20 +204,20 @@ def test_force_is_refused_while_another_voter_is_linked(tmp_path: Path) -> None:
     async def main() -> None:
         async with cluster(tmp_path, "ABC") as nodes:
             a, b = nodes["A"], nodes["B"]
-            assert a.node.status()["warnings"] == []
-            url = f"{a.node.config.master_url}/v1/force"
+            assert a.status()["warnings"] == []
+            url = f"{a.config.master_url}/v1/force"
             async with aiohttp.ClientSession() as session:
                 async with session.post(url, json={"confirm": "A 1"}) as response:
                     document = await response.json(content_type=None)
                 assert (response.status, document["definite"]) == (409, True), document
                 assert document["detail"].startswith("nothing was changed: B, C is linked")
                 assert "--though-linked" in document["hint"]
-                assert (a.node.status()["epoch"], b.node.status()["epoch"]) == (1, 1)
+                assert (a.status()["epoch"], b.status()["epoch"]) == (1, 1)
                 wanted = {"confirm": "A 1", "though_linked": True}
                 async with session.post(url, json=wanted) as response:
                     assert response.status == 200
                     assert (await response.json())["members"] == ["A"]
-            warning, *others = a.node.status()["warnings"]
+            warning, *others = a.status()["warnings"]
             assert warning["code"] == "sole-voter"
             assert warning["text"].startswith("A alone has all votes")
             assert [one["code"] for one in others] == ["not-in-force", "not-in-force"]
@@ -229,8 +229,8 @@ def test_force_is_refused_while_another_voter_is_linked(tmp_path: Path) -> None:
 def test_a_paused_node_takes_no_transactions_and_does_all_the_rest(tmp_path: Path) -> None:
     """Over a restart, too; a client that knows several nodes submits elsewhere."""
 
-    async def pause(node: RunningNode, paused: bool) -> None:
-        where = node.node.config.master_url + "/v1/settings"
+    async def pause(node: Node, paused: bool) -> None:
+        where = node.config.master_url + "/v1/settings"
         async with (
             aiohttp.ClientSession() as session,
             session.patch(where, json={"paused": paused}) as response,
@@ -242,22 +242,22 @@ def test_a_paused_node_takes_no_transactions_and_does_all_the_rest(tmp_path: Pat
             a, b = nodes["A"], nodes["B"]
             await pause(a, True)
             with pytest.raises(PausedError, match="peer continue") as caught:
-                await a.node.submit(create(), level=Level.ORDERED, timeout=60)
+                await a.submit(create(), level=Level.ORDERED, timeout=60)
             assert (caught.value.definite, caught.value.http_status) == (True, 503)
-            assert not {name: good for name, good, _ in a.node.ready()}["submits"]
+            assert not {name: good for name, good, _ in a.ready()}["submits"]
             # It goes on promising: else nothing could be ordered at B.
-            receipt = await b.node.submit(create(), level=Level.ORDERED, timeout=60)
-            await until(lambda: a.node.status()["position"] == receipt.position)
-            urls = [a.node.config.master_url, b.node.config.master_url]
+            receipt = await b.submit(create(), level=Level.ORDERED, timeout=60)
+            await until(lambda: a.status()["position"] == receipt.position)
+            urls = [a.config.master_url, b.config.master_url]
 
             def commit() -> str | None:
                 with Client(urls) as client:
                     return client.append("t", [{"id": 1}]).outcome
 
             assert await asyncio.to_thread(commit) == "committed"
-            assert RunTimeSettings(a.node.config, a.parts.front.load(1_000).values).paused
+            assert RunTimeSettings(a.config, a.base.front.load(1_000).values).paused
             await pause(a, False)
-            again = await a.node.submit(delete(), level=Level.ORDERED, timeout=60)
+            again = await a.submit(delete(), level=Level.ORDERED, timeout=60)
             assert again.run is not None and again.run.origin == "A"
 
     asyncio.run(main())

@@ -12,7 +12,7 @@ from tests.service.test_staged_files import create
 
 from sparktxlog.errors import NotMemberError
 from sparktxlog.model.receipt import Level
-from sparktxlog.runtime.wiring import build_node
+from sparktxlog.runtime.node import build_node
 
 
 def test_a_fresh_node_without_a_peer_takes_no_transaction(tmp_path: Path) -> None:
@@ -29,9 +29,9 @@ def test_a_fresh_node_without_a_peer_takes_no_transaction(tmp_path: Path) -> Non
         await running.start()
         try:
             with pytest.raises(NotMemberError, match="B has not taken it") as caught:
-                await running.node.submit(create(), level=Level.ACCEPTED, timeout=5)
+                await running.submit(create(), level=Level.ACCEPTED, timeout=5)
             assert caught.value.definite and caught.value.retryable
-            assert not running.parts.joining.proven
+            assert not running.membership.joining.proven
         finally:
             await running.stop()
             listener.close()
@@ -43,13 +43,13 @@ def test_a_node_that_keeps_something_takes_transactions_though_it_is_alone(tmp_p
     async def main() -> None:
         async with cluster(tmp_path, "AB") as nodes:
             a = nodes["A"]
-            await a.node.submit(create(), level=Level.ORDERED, timeout=20)
-            config = a.node.config
+            await a.submit(create(), level=Level.ORDERED, timeout=20)
+            config = a.config
         alone = build_node(config)
         await alone.start()
         try:
-            await until(lambda: alone.parts.joining.proven, 5)
-            receipt = await alone.node.submit(create(), level=Level.ACCEPTED, timeout=20)
+            await until(lambda: alone.membership.joining.proven, 5)
+            receipt = await alone.submit(create(), level=Level.ACCEPTED, timeout=20)
             assert receipt.level is Level.ACCEPTED
         finally:
             await alone.stop()

@@ -20,7 +20,7 @@ from tests.service.test_access import greeting_of_b
 from tests.service.test_peer_routes import Stranger
 
 from sparktxlog.codec import wire
-from sparktxlog.runtime.running import RunningNode
+from sparktxlog.runtime.node import Node
 from sparktxlog.service import bodies, listener
 from sparktxlog.transport.signing import DIGEST, Signer
 
@@ -63,7 +63,7 @@ Connect = Callable[[], Awaitable[Line]]
 
 
 @asynccontextmanager
-async def node(directory: Path, **settings: Any) -> AsyncIterator[tuple[RunningNode, Connect]]:
+async def node(directory: Path, **settings: Any) -> AsyncIterator[tuple[Node, Connect]]:
     """Run node A, whose peer B does not run; give it and what opens a connection to it."""
     place = socket.create_server(("127.0.0.1", 0))
     port = place.getsockname()[1]
@@ -181,7 +181,7 @@ def test_clients_cannot_take_the_places_of_peers(tmp_path: Path) -> None:
             assert "connections-limit" in problem["hint"]
             assert await refused.ended() == b""
             async with Stranger(a, "B") as peer:
-                hello = greeting_of_b(tmp_path, a.node.config.listen[1])
+                hello = greeting_of_b(tmp_path, a.config.listen[1])
                 assert (await peer.greet(hello))[0] == 200
             # Who claims to be a peer and is none keeps no place.
             liars = [await connect() for _ in range(listener.PEER_PLACES)]
@@ -273,7 +273,7 @@ def test_all_that_was_taken_of_the_budget_comes_back() -> None:
 def test_a_body_that_no_peer_signed_is_not_read(tmp_path: Path) -> None:
     async def main() -> None:
         async with node(tmp_path) as (a, connect), Stranger(a, "B") as peer:
-            assert (await peer.greet(greeting_of_b(tmp_path, a.node.config.listen[1])))[0] == 200
+            assert (await peer.greet(greeting_of_b(tmp_path, a.config.listen[1])))[0] == 200
             path, body = "/peer/v1/posts", wire.encode(wire.Envelope())
             liar = Signer("not the secret of it", "B", peer.signer.boot)
             older = peer.headers(path, body)
@@ -308,7 +308,7 @@ def test_a_page_changes_nothing(tmp_path: Path) -> None:
 
     async def main() -> None:
         async with node(tmp_path) as (a, connect):
-            own = f"127.0.0.1:{a.node.config.listen[1]}"
+            own = f"127.0.0.1:{a.config.listen[1]}"
 
             async def submit(host: str = own, **headers: str) -> tuple[int, Any]:
                 lines = [f"host: {host}", f"content-length: {len(body)}"]
@@ -326,7 +326,7 @@ def test_a_page_changes_nothing(tmp_path: Path) -> None:
                 assert found == (403, "foreign-page")
             found = await submit("evil.example", content_type=json_type)
             assert found == (403, "foreign-page")
-            assert a.parts.master.status().incoming_runs == 0
+            assert a.base.master.status().incoming_runs == 0
             found = await submit(content_type=json_type, origin=f"http://{own}")
             assert found[1] in (None, "not-a-member"), found  # it is let in; its peer B is away
 
@@ -338,7 +338,7 @@ def test_a_refused_request_leaves_one_line_at_most(
 ) -> None:
     async def main() -> None:
         async with node(tmp_path) as (a, connect), Stranger(a, "B") as peer:
-            assert (await peer.greet(greeting_of_b(tmp_path, a.node.config.listen[1])))[0] == 200
+            assert (await peer.greet(greeting_of_b(tmp_path, a.config.listen[1])))[0] == 200
 
             def lines() -> int:
                 return len(caplog.records) + capfd.readouterr().out.count("\n")

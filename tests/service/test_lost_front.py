@@ -23,8 +23,7 @@ from sparktxlog.errors import CorruptLogError, FrontLostError, NotMemberError
 from sparktxlog.model.receipt import Level
 from sparktxlog.protocol.words.view import Phase
 from sparktxlog.runtime.membership.joining import StartAgainError
-from sparktxlog.runtime.running import RunningNode
-from sparktxlog.runtime.wiring import build_node
+from sparktxlog.runtime.node import Node, build_node
 from sparktxlog.storage.journal.journal import JOURNAL_NAME as FRONT
 from sparktxlog.storage.journal.journal import Journal
 
@@ -35,7 +34,7 @@ def alone(directory: Path) -> NodeConfig:
 
 
 @asynccontextmanager
-async def started(config: NodeConfig) -> AsyncIterator[RunningNode]:
+async def started(config: NodeConfig) -> AsyncIterator[Node]:
     """Run a node without a server."""
     running = build_node(config)
     try:
@@ -45,13 +44,13 @@ async def started(config: NodeConfig) -> AsyncIterator[RunningNode]:
         await running.stop()
 
 
-async def commit(running: RunningNode, tables: int) -> int:
+async def commit(running: Node, tables: int) -> int:
     """Commit so many transactions and wait until they are published; return the last position."""
     position = 0
     for _ in range(tables):
-        receipt = await running.node.submit(create(), level=Level.ORDERED, timeout=20)
+        receipt = await running.submit(create(), level=Level.ORDERED, timeout=20)
         position = receipt.position or 0
-    await until(lambda: running.parts.published.value >= position)
+    await until(lambda: running.base.published.value >= position)
     return position
 
 
@@ -153,16 +152,16 @@ def test_the_publisher_compares_before_it_commits(tmp_path: Path) -> None:
             table = DeltaTable(tmp_path / "A" / "log" / "synchronized_queue")
             rows = table.to_pyarrow_table().sort_by("position")
             foreign = rows.to_pylist()[-1] | {"position": 3, "chain_hash": "ab" * 32}
-            carried = Transaction(f"sparktxlog:{running.parts.config.lineage}:queue", 3)
+            carried = Transaction(f"sparktxlog:{running.config.lineage}:queue", 3)
             write_deltalake(
                 table, pa.Table.from_pylist([foreign], rows.schema), mode="append",
                 commit_properties=CommitProperties(app_transactions=[carried]),
             )  # fmt: skip
-            receipt = await running.node.submit(create(), level=Level.ORDERED, timeout=20)
+            receipt = await running.submit(create(), level=Level.ORDERED, timeout=20)
             assert receipt.position == 3
-            publisher = running.parts.publisher
+            publisher = running.log.publisher
             await until(lambda: isinstance(publisher.failure, FrontLostError))
-            assert running.parts.published.value == 2
+            assert running.base.published.value == 2
 
     asyncio.run(main())
 
@@ -196,7 +195,7 @@ def test_a_young_node_with_staged_files_starts_again(tmp_path: Path) -> None:
     async def main() -> None:
         for _ in range(2):
             async with started(alone(tmp_path)) as running:
-                staged = running.parts.config.payload_dir / "t" / "part.parquet"
+                staged = running.config.payload_dir / "t" / "part.parquet"
                 staged.parent.mkdir(exist_ok=True)
                 staged.write_text("x")
 
@@ -204,7 +203,7 @@ def test_a_young_node_with_staged_files_starts_again(tmp_path: Path) -> None:
 
 
 @asynccontextmanager
-async def members(directory: Path, ports: dict[str, int]) -> AsyncIterator[dict[str, RunningNode]]:
+async def members(directory: Path, ports: dict[str, int]) -> AsyncIterator[dict[str, Node]]:
     async with AsyncExitStack() as stack:
         nodes = {}
         for name, port in ports.items():
@@ -219,9 +218,9 @@ def cluster_left(tmp_path: Path, ports: dict[str, int]) -> None:
 
     async def main() -> None:
         async with members(tmp_path, ports) as nodes:
-            await until(lambda: nodes["A"].parts.joining.proven)
+            await until(lambda: nodes["A"].membership.joining.proven)
             await commit(nodes["A"], 2)
-            await until(lambda: all(node.parts.published.value == 2 for node in nodes.values()))
+            await until(lambda: all(node.base.published.value == 2 for node in nodes.values()))
 
     asyncio.run(main())
 
@@ -234,19 +233,19 @@ def test_a_member_without_its_front_joins_again(tmp_path: Path) -> None:
     async def main() -> None:
         async with members(tmp_path, ports) as nodes:
             b = nodes["B"]
-            assert b.parts.joining.only_joins and not b.parts.joining.proven
-            (front,) = [check for check in b.node.ready() if check[0] == "front"]
+            assert b.membership.joining.only_joins and not b.membership.joining.proven
+            (front,) = [check for check in b.ready() if check[0] == "front"]
             assert not front[1] and "whose log it can join" in front[2]
             with pytest.raises(NotMemberError):
-                await b.node.submit(create(), level=Level.ACCEPTED, timeout=5)
+                await b.submit(create(), level=Level.ACCEPTED, timeout=5)
             # It is told whom to join, and starts again: `serve` does that in one process.
             assert isinstance(await asyncio.wait_for(b.failed, 30), StartAgainError)
         async with members(tmp_path, ports) as nodes:
             b = nodes["B"]
             assert isinstance(await asyncio.wait_for(b.failed, 30), StartAgainError)  # a snapshot
         async with members(tmp_path, ports) as nodes:
-            await until(lambda: nodes["B"].parts.master.phase is Phase.NORMAL, 30)
-            assert nodes["B"].parts.master.incarnation == 2
+            await until(lambda: nodes["B"].base.master.phase is Phase.NORMAL, 30)
+            assert nodes["B"].base.master.incarnation == 2
             assert await commit(nodes["B"], 1) == 3
 
     asyncio.run(main())
@@ -264,6 +263,6 @@ def test_members_that_all_lost_their_fronts_found_no_second_log(tmp_path: Path) 
             for node in nodes.values():
                 error = await asyncio.wait_for(node.failed, 30)
                 assert isinstance(error, FrontLostError) and "no node has it" in error.hint
-                assert node.parts.ordered.value == 0
+                assert node.base.ordered.value == 0
 
     asyncio.run(main())

@@ -27,15 +27,15 @@ from sparktxlog.model.operation import OperationKind
 from sparktxlog.model.receipt import Level
 from sparktxlog.protocol.words.actions import Alarm
 from sparktxlog.protocol.words.view import Phase
-from sparktxlog.runtime.running import RunningNode
+from sparktxlog.runtime.node import Node
 
 Samples = dict[str, dict[tuple[tuple[str, str], ...], float]]
 
 
-def samples(node: RunningNode) -> Samples:
+def samples(node: Node) -> Samples:
     """Return metric → labels → value; a metric without a value yet has no labels."""
     found: Samples = {}
-    for family in node.parts.metrics.registry.collect():
+    for family in node.base.metrics.registry.collect():
         values = found.setdefault(family.name.removeprefix("sparktxlog_"), {})
         for sample in family.samples:
             # Both are times of creation or bounds, which say nothing of what happened.
@@ -49,8 +49,8 @@ def samples(node: RunningNode) -> Samples:
 class Story:
     """Two nodes, the one that is looked at, and what a step leaves to a later one."""
 
-    a: RunningNode
-    b: RunningNode
+    a: Node
+    b: Node
     network: RelayNetwork
     patch: pytest.MonkeyPatch
     #: Lets the transfer go on that a step holds up.
@@ -66,22 +66,22 @@ class Story:
     async def commit(self) -> None:
         """Order a transaction, and publish it."""
         await create(self.a)
-        await until(lambda: self.a.parts.published.value == self.a.parts.ordered.value)
-        await until(lambda: self.a.node.status()["peers"][0]["position"] == 1)
+        await until(lambda: self.a.base.published.value == self.a.base.ordered.value)
+        await until(lambda: self.a.status()["peers"][0]["position"] == 1)
 
     async def clock(self) -> None:
         """Let the other node's clock go wrong, as its posts show."""
-        post = self.b.parts.links["A"].post
+        post = self.b.base.links["A"].post
         ahead = 5_000_000
         self.patch.setattr(
-            self.b.parts.links["A"], "post", lambda p: post(replace(p, wall=p.wall + ahead))
+            self.b.base.links["A"], "post", lambda p: post(replace(p, wall=p.wall + ahead))
         )
-        await until(lambda: abs(self.a.node.status()["clock_distance_us"]) > 1_000_000)
+        await until(lambda: abs(self.a.status()["clock_distance_us"]) > 1_000_000)
 
     async def cut(self) -> None:
         """Lose the second address of the other node."""
         self.network.refuse({("A", "B")})
-        await until(lambda: not all(self.a.parts.links["B"].addresses().values()))
+        await until(lambda: not all(self.a.base.links["B"].addresses().values()))
 
     async def stranger(self) -> None:
         """Refuse who is no peer."""
@@ -90,7 +90,7 @@ class Story:
 
     async def later(self) -> None:
         """Hear a kind of message that only a later release knows: it breaks nothing."""
-        link, ups = self.b.parts.links["A"], self.b.parts.links["A"].ups
+        link, ups = self.b.base.links["A"], self.b.base.links["A"].ups
         link._message("/peer/v1/later", b"")
         link._message("/peer/v1/epochs", msgspec.msgpack.encode(("Later", {"sender": "B"})))
         await until(lambda: samples(self.a)["unknown_messages"] != self.unknown)
@@ -99,12 +99,12 @@ class Story:
 
     async def fail(self) -> None:
         """Let a task of a link fail of what nobody foresaw: it is shown, and goes on later."""
-        link, url = self.a.parts.links["B"], self.a.node.config.master_url
+        link, url = self.a.base.links["B"], self.a.config.master_url
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(link, "_hears", lambda: 1 / 0)
             link.report([])
-            await until(self.a.parts.supervisor.failing)
-        (failing,) = self.a.node.status()["failing"]
+            await until(self.a.base.supervisor.failing)
+        (failing,) = self.a.status()["failing"]
         assert failing["task"] == "posting B" and "ZeroDivisionError" in failing["text"]
         async with aiohttp.ClientSession() as session, session.get(f"{url}/readyz") as answer:
             assert answer.status == 503 and "ZeroDivisionError" in await answer.text()
@@ -113,7 +113,7 @@ class Story:
 
     async def fetch(self) -> None:
         """Begin to fetch a staged file from the other node."""
-        link, going = self.a.parts.links["B"], threading.Event()
+        link, going = self.a.base.links["B"], threading.Event()
         stream = link.stream
 
         def held(path: str, offset: int) -> Iterator[bytes]:
@@ -124,15 +124,13 @@ class Story:
         self.patch.setattr(link, "stream", held)
         definition = replace(DEFINITION, name="s")
         made = PreparedOperation(table="s", kind=OperationKind.CREATE_TABLE, definition=definition)
-        await self.b.node.submit(
+        await self.b.submit(
             PreparedTransaction(transaction_id=uuid.uuid4().bytes, operations=(made,)),
             level=Level.ORDERED,
             timeout=30,
         )
         staged = self._staged(self.b)
-        self.under_way = asyncio.create_task(
-            self.b.node.submit(staged, level=Level.ORDERED, timeout=60)
-        )
+        self.under_way = asyncio.create_task(self.b.submit(staged, level=Level.ORDERED, timeout=60))
         await until(going.is_set)
 
     async def fetched(self) -> None:
@@ -145,20 +143,20 @@ class Story:
         """Accept staged files at both nodes that are damaged since."""
         for node in (self.b, self.a):
             staged = self._staged(node, rows=1_000)  # stamped at once
-            path = Path(node.node.payloads.path(staged.operations[0].files[0].path))
+            path = Path(node.payloads.path(staged.operations[0].files[0].path))
             self.lost[path] = path.read_bytes()
             path.unlink()
-            await node.node.submit(staged, level=Level.ACCEPTED, timeout=30)
-        await until(self.a.parts.damage.files)
-        await until(self.a.parts.damage.runs, 60)
+            await node.submit(staged, level=Level.ACCEPTED, timeout=30)
+        await until(self.a.damage.files)
+        await until(self.a.damage.runs, 60)
 
     async def mend(self) -> None:
         """Put good copies in their place."""
-        position = self.a.parts.ordered.value
+        position = self.a.base.ordered.value
         for path, content in self.lost.items():
             path.write_bytes(content)
-        await until(lambda: self.a.parts.ordered.value == position + 2, 60)
-        assert self.a.parts.damage.warnings() == []
+        await until(lambda: self.a.base.ordered.value == position + 2, 60)
+        assert self.a.damage.warnings() == []
 
     async def report(self) -> None:
         """Report a replica."""
@@ -166,46 +164,46 @@ class Story:
 
     async def silence(self) -> None:
         """Let a worker that follows fall silent, with an error."""
-        last = self.a.parts.replicas.own()
+        last = self.a.replicas.own()
         assert last is not None
-        self.a.node.accept_report(replace(last.told, follows=True, error="no such file"))
-        self.patch.setattr(self.a.parts.replicas, "_dead_after_us", 1)
-        await until(lambda: self.a.node.status()["replicas"][0]["silent"])
-        self.a.parts.watch_workers()
+        self.a.accept_report(replace(last.told, follows=True, error="no such file"))
+        self.patch.setattr(self.a.replicas, "_dead_after_us", 1)
+        await until(lambda: self.a.status()["replicas"][0]["silent"])
+        self.a.fleet.note_silent_workers()
 
     async def copy(self) -> None:
         """Copy the replica."""
-        ticket = await self.b.parts.copies.ticket(DECISION, ["A"])
+        ticket = await self.b.fleet.copies.ticket(DECISION, ["A"])
         await asyncio.to_thread(_as_a_target_does, ticket.grants[0])
 
     async def lease(self) -> None:
         """Grant a lease."""
-        await self.b.parts.copies.ticket(DECISION, ["A"])
+        await self.b.fleet.copies.ticket(DECISION, ["A"])
 
     async def alone(self) -> None:
         """Lose the other node while transactions wait, some of them for their files."""
         await self.of_b.aclose()
-        await until(lambda: not self.a.parts.links["B"].up)
+        await until(lambda: not self.a.base.links["B"].up)
         operation = PreparedOperation(
             table="t", kind=OperationKind.DELETE_WHERE, predicate="id > 3"
         )
         plain = PreparedTransaction(transaction_id=uuid.uuid4().bytes, operations=(operation,))
         for waiting in (plain, self._staged(self.a)):
-            await self.a.node.submit(waiting, level=Level.ACCEPTED, timeout=30)
-        await until(lambda: self.a.node.status()["empty_rounds"])
+            await self.a.submit(waiting, level=Level.ACCEPTED, timeout=30)
+        await until(lambda: self.a.status()["empty_rounds"])
 
     async def force(self) -> None:
         """Let the node go on alone."""
-        await self.a.parts.epochs.force(self.a.parts.epochs.force_text(), 30)
-        await until(lambda: not self.a.node.status()["incoming_runs"])
+        await self.a.membership.epochs.force(self.a.membership.epochs.force_text(), 30)
+        await until(lambda: not self.a.status()["incoming_runs"])
 
     async def halt(self) -> None:
         """Find a contradiction."""
-        self.a.parts.cycle.raise_alarm(Alarm(code="invariant", text="a contradiction", fatal=True))
-        await until(lambda: self.a.node.status()["phase"] == Phase.FAULT)
+        self.a.core.cycle.raise_alarm(Alarm(code="invariant", text="a contradiction", fatal=True))
+        await until(lambda: self.a.status()["phase"] == Phase.FAULT)
 
     @staticmethod
-    def _staged(node: RunningNode, rows: int = 400_000) -> PreparedTransaction:
+    def _staged(node: Node, rows: int = 400_000) -> PreparedTransaction:
         transaction, _ = stage(node, files=1, rows=rows)
         operations = tuple(replace(one, table="s") for one in transaction.operations)
         return replace(transaction, operations=operations)
@@ -250,7 +248,7 @@ def test_every_metric_moves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
                 config = config_of(tmp_path, name, ports, suspect_timeout=1)
                 nodes[name] = await held.enter_async_context(serving(config, listeners[name]))
             await until(
-                lambda: all(n.parts.links[o].up for n, o in zip(nodes.values(), "BA", strict=True))
+                lambda: all(n.base.links[o].up for n, o in zip(nodes.values(), "BA", strict=True))
             )
             network = await stack.enter_async_context(second_way(nodes, "B"))
             released = threading.Event()
@@ -265,6 +263,6 @@ def test_every_metric_moves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
                 assert still == [], step.__name__
                 before = after
             (ordered,) = before["ordered_transactions"].values()
-            assert ordered == story.a.node.status()["position"]
+            assert ordered == story.a.status()["position"]
 
     asyncio.run(main())

@@ -21,7 +21,7 @@ from sparktxlog.model.receipt import Level
 from sparktxlog.protocol.words.messages import MergeBase
 from sparktxlog.protocol.words.view import Phase, Seat, View
 from sparktxlog.runtime.membership.joining import JoinOrder, StartAgainError, keep_order
-from sparktxlog.runtime.running import RunningNode
+from sparktxlog.runtime.node import Node
 from sparktxlog.storage.interfaces import PutView
 from sparktxlog.storage.journal.journal import Journal
 
@@ -38,7 +38,7 @@ class Sites:
         self.configs = {
             name: config_of(directory, name, self.ports, **settings) for name in names
         }  # fmt: skip
-        self.nodes: dict[str, RunningNode] = {}
+        self.nodes: dict[str, Node] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     async def start(self, *names: str) -> None:
@@ -70,27 +70,27 @@ class Sites:
         self.listeners.pop(name).close()
 
     async def commit(self, name: str) -> int:
-        await until(lambda: self.nodes[name].parts.joining.proven)
+        await until(lambda: self.nodes[name].membership.joining.proven)
         return await self.submit(name)
 
     async def submit(self, name: str) -> int:
-        receipt = await self.nodes[name].node.submit(create(), level=Level.ORDERED, timeout=30)
+        receipt = await self.nodes[name].submit(create(), level=Level.ORDERED, timeout=30)
         assert receipt.position is not None
         return receipt.position
 
     def ends(self) -> set[tuple[int, bytes]]:
-        bases = [running.parts.master.base for running in self.nodes.values()]
+        bases = [running.base.master.base for running in self.nodes.values()]
         return {(base.position, base.chain_hash) for base in bases}
 
     def in_step(self) -> bool:
-        masters = [running.parts.master for running in self.nodes.values()]
+        masters = [running.base.master for running in self.nodes.values()]
         return all(m.phase is Phase.NORMAL for m in masters) and len(self.ends()) == 1
 
     def phases(self, names: str) -> list[Phase]:
-        return [self.nodes[name].parts.master.phase for name in names]
+        return [self.nodes[name].base.master.phase for name in names]
 
     def halted(self) -> list[str]:
-        return [n for n, one in self.nodes.items() if one.parts.cycle.halted is not None]
+        return [n for n, one in self.nodes.items() if one.core.cycle.halted is not None]
 
 
 @asynccontextmanager
@@ -121,17 +121,17 @@ def test_a_member_with_an_older_disk_comes_back_as_another(tmp_path: Path) -> No
             shutil.copytree(tmp_path / "image", tmp_path / "C")
             await made.start("C")
             # Nobody can tell it yet.  What it takes now is neither lost nor given numbers twice.
-            taken = await made.nodes["C"].node.submit(create(), level=Level.ACCEPTED, timeout=30)
+            taken = await made.nodes["C"].submit(create(), level=Level.ACCEPTED, timeout=30)
             await made.start("A", "B")
-            await until(lambda: made.in_step() and made.nodes["C"].parts.master.incarnation == 2)
+            await until(lambda: made.in_step() and made.nodes["C"].base.master.incarnation == 2)
             last += 1
             await until(lambda: {position for position, _ in made.ends()} == {last})
             assert made.halted() == []
             assert taken.transaction_id is not None
             taken_id = transaction_id_from_text(taken.transaction_id)
-            assert made.nodes["A"].parts.master.locate(taken_id) == last
+            assert made.nodes["A"].base.master.locate(taken_id) == last
             assert await made.commit("C") == last + 1
-            seats = {one.parts.master.view.seat("C") for one in made.nodes.values()}
+            seats = {one.base.master.view.seat("C") for one in made.nodes.values()}
             assert [seat and seat.incarnation for seat in seats] == [2]
 
     asyncio.run(main())
@@ -149,17 +149,17 @@ def test_two_empty_disks_of_three_found_no_second_log(tmp_path: Path) -> None:
             for name in "AB":
                 shutil.rmtree(tmp_path / name)
             await made.start("A", "B")
-            links = [made.nodes[own].parts.links[other] for own, other in ("AB", "BA")]
+            links = [made.nodes[own].base.links[other] for own, other in ("AB", "BA")]
             await until(lambda: all(link.up for link in links))
             with pytest.raises(NotMemberError, match="C has not taken it as it is"):
                 await made.submit("A")
             await asyncio.sleep(4 * QUICK["suspect_timeout"])  # type: ignore[operator]
-            assert [one.parts.master.view.epoch for one in made.nodes.values()] == [1, 1]
+            assert [one.base.master.view.epoch for one in made.nodes.values()] == [1, 1]
             await made.start("C")
             # Without their votes only an operator can let the log go on; it is still the first one.
             await until(lambda: made.phases("AB") == [Phase.JOINING, Phase.JOINING])
-            await until(lambda: {made.nodes[n].parts.master.incarnation for n in "AB"} == {2})
-            assert made.nodes["C"].parts.master.base.position == last
+            await until(lambda: {made.nodes[n].base.master.incarnation for n in "AB"} == {2})
+            assert made.nodes["C"].base.master.base.position == last
             assert made.halted() == []
 
     asyncio.run(main())
@@ -189,7 +189,7 @@ def test_two_decisions_for_one_epoch_stop_both(tmp_path: Path, later: int) -> No
                 front.close()
                 if number == 0 and later:  # one of them went on since: it remembers
                     await made.start(name)
-                    await until(lambda: made.nodes["A"].parts.epochs.history.latest(1))
+                    await until(lambda: made.nodes["A"].membership.epochs.history.latest(1))
                     await made.stop(name)
                     front = Journal(config.data_dir)
                     view = replace(view, epoch=3)
@@ -199,7 +199,7 @@ def test_two_decisions_for_one_epoch_stop_both(tmp_path: Path, later: int) -> No
             stopped = ["A"] if later else ["A", "B"]
             await until(lambda: set(made.halted()) >= set(stopped))
             for name in stopped:
-                halted = made.nodes[name].parts.cycle.halted
+                halted = made.nodes[name].core.cycle.halted
                 assert halted is not None
                 assert "two decisions for epoch 2" in halted.text
 
@@ -221,11 +221,11 @@ def test_a_copied_data_directory_is_refused_and_the_original_goes_on(tmp_path: P
             elsewhere = socket.create_server(("127.0.0.1", 0))
             config = replace(made.configs["A"], data_dir=tmp_path / "copy")
             async with serving(config, elsewhere) as copy:
-                link = copy.parts.links["B"]
+                link = copy.base.links["B"]
                 await until(lambda: "two processes are node" in link.reason)
                 for number in range(1, 4):
                     assert await made.commit("A") == before + number
-                assert copy.parts.ordered.value < before
+                assert copy.base.ordered.value < before
             assert made.halted() == []
 
     asyncio.run(main())
@@ -249,7 +249,7 @@ def test_of_two_equal_masters_one_with_an_older_disk_is_admitted_after_force(
             await made.stop("B")
             shutil.rmtree(tmp_path / "B")
             shutil.copytree(tmp_path / "image", tmp_path / "B")
-            epochs = made.nodes["A"].parts.epochs
+            epochs = made.nodes["A"].membership.epochs
             if when == "it was told to join":
                 order = JoinOrder(lineage=made.configs["A"].lineage, incarnation=2)
                 front = Journal(made.configs["B"].data_dir)
@@ -257,14 +257,14 @@ def test_of_two_equal_masters_one_with_an_older_disk_is_admitted_after_force(
                 front.close()
             elif when == "it asks to join":
                 await made.start("B")
-                await until(lambda: made.nodes["B"].parts.master.incarnation == 2)
+                await until(lambda: made.nodes["B"].base.master.incarnation == 2)
                 await until(lambda: made.phases("B") == [Phase.JOINING] and in_touch(made))
                 assert (epochs.restriction.shown() or {})["waits_for"] == ["B"]
             assert epochs.linked_voters() == []
             await epochs.force(epochs.force_text(), 30)
             if when != "it asks to join":
                 await made.start("B")
-            await until(lambda: made.in_step() and made.nodes["B"].parts.master.incarnation == 2)
+            await until(lambda: made.in_step() and made.nodes["B"].base.master.incarnation == 2)
             assert made.halted() == []
             assert await made.commit("B") == last + 1
 
@@ -272,4 +272,4 @@ def test_of_two_equal_masters_one_with_an_older_disk_is_admitted_after_force(
 
 
 def in_touch(made: Sites) -> bool:
-    return all(link.up for node in made.nodes.values() for link in node.parts.links.values())
+    return all(link.up for node in made.nodes.values() for link in node.base.links.values())

@@ -23,7 +23,7 @@ from sparktxlog.model.operation import OperationKind
 from sparktxlog.model.receipt import Level
 from sparktxlog.model.table import Column, TableDefinition
 from sparktxlog.protocol.words.messages import MergeBase, Post
-from sparktxlog.runtime.running import RunningNode
+from sparktxlog.runtime.node import Node
 from sparktxlog.service import peer as peer_routes
 from sparktxlog.storage.interfaces import PutRun
 from sparktxlog.transport.signing import BOOT, Signer
@@ -50,7 +50,7 @@ def delete(text: str = "id = 1") -> PreparedTransaction:
 class Stranger:
     """Speaks to a node over a raw socket as some node would."""
 
-    def __init__(self, target: RunningNode, node_id: str, secret: str = SECRET) -> None:
+    def __init__(self, target: Node, node_id: str, secret: str = SECRET) -> None:
         self.target = target
         self.signer = Signer(secret, node_id, str(uuid.uuid4()))
         self.to = ""
@@ -71,7 +71,7 @@ class Stranger:
     ) -> tuple[int, dict[str, Any]]:  # fmt: skip
         if headers is None:
             headers = self.headers(path, body, method)
-        url = self.target.node.config.master_url + path
+        url = self.target.config.master_url + path
         data = io.BytesIO(body) if len(body) > 1 << 20 else body
         async with self.session.request(method, url, data=data, headers=headers) as response:
             text = await response.read()
@@ -86,21 +86,21 @@ class Stranger:
         return await self.send("/peer/v1/hello", body)
 
 
-def state_of(node: RunningNode) -> object:
+def state_of(node: Node) -> object:
     """Return what a refused request must not change."""
-    status = node.parts.master.status()
+    status = node.base.master.status()
     return (status.position, status.incoming_runs, [p.last_post_at for p in status.peers],
-            dict(node.parts.greeter._shown))  # fmt: skip
+            dict(node.membership.greeter._shown))  # fmt: skip
 
 
 def test_strangers_wrong_secrets_and_replays_change_nothing(tmp_path: Path) -> None:
     async def main() -> None:
         async with cluster(tmp_path, "AB", idle_round_min=30, idle_round_max=30) as nodes:
             a, b = nodes["A"], nodes["B"]
-            await until(lambda: a.parts.master.status().peers[0].last_post_at is not None)
+            await until(lambda: a.base.master.status().peers[0].last_post_at is not None)
             await asyncio.sleep(0.3)  # what links say to each other at the start is said
             before = state_of(a)
-            hello = b.parts.greeter.own
+            hello = b.membership.greeter.own
             post = wire.encode(wire.Envelope())
             async with Stranger(a, "X") as stranger:
                 for path in ("/peer/v1/hello", "/peer/v1/posts", "/peer/v1/tails",
@@ -119,7 +119,7 @@ def test_strangers_wrong_secrets_and_replays_change_nothing(tmp_path: Path) -> N
                 )
                 assert status == 401
             assert state_of(a) == before
-            text = a.parts.metrics.text().decode()
+            text = a.base.metrics.text().decode()
             assert 'sparktxlog_refused_peer_requests_total{code="forbidden-peer"} 9.0' in text
 
     asyncio.run(main())
@@ -129,7 +129,7 @@ def test_greetings_of_the_wrong_node(tmp_path: Path) -> None:
     async def main() -> None:
         async with cluster(tmp_path, "AB") as nodes:
             a, b = nodes["A"], nodes["B"]
-            hello = b.parts.greeter.own
+            hello = b.membership.greeter.own
             for changed, part in (
                 (replace(hello, oldest=9, newest=9), "none in common"),
                 (replace(hello, url="http://127.0.0.1:1"), "URL"),
@@ -145,12 +145,12 @@ def test_greetings_of_the_wrong_node(tmp_path: Path) -> None:
                     assert part in document["detail"]
             async with Stranger(a, "A") as twin:
                 status, document = await twin.greet(
-                    replace(a.parts.greeter.own, instance="another")
+                    replace(a.membership.greeter.own, instance="another")
                 )
                 assert status == 403
                 assert "two nodes with one id" in document["detail"]
             # The right one greets again by itself and goes on.
-            await a.node.submit(create(), level=Level.ORDERED, timeout=20)
+            await a.submit(create(), level=Level.ORDERED, timeout=20)
 
     asyncio.run(main())
 
@@ -159,9 +159,9 @@ def test_replayed_stale_and_forged_messages(tmp_path: Path) -> None:
     async def main() -> None:
         async with cluster(tmp_path, "AB") as nodes:
             a, b = nodes["A"], nodes["B"]
-            await b.parts.links["A"].close()  # the test speaks for B now
+            await b.base.links["A"].close()  # the test speaks for B now
             async with Stranger(a, "B") as peer:
-                assert (await peer.greet(b.parts.greeter.own))[0] == 200
+                assert (await peer.greet(b.membership.greeter.own))[0] == 200
                 post = wire.encode(wire.Envelope())
                 headers = peer.headers("/peer/v1/posts", post)
                 assert (await peer.send("/peer/v1/posts", post, headers))[0] == 204
@@ -172,7 +172,7 @@ def test_replayed_stale_and_forged_messages(tmp_path: Path) -> None:
                 assert (await peer.send("/peer/v1/posts", post))[0] == 409
                 assert peer.to == right
                 forged = Post(
-                    lineage="l", epoch=1, sender=a.node.config.node_id, round=1,
+                    lineage="l", epoch=1, sender=a.config.node_id, round=1,
                     base=MergeBase(), counter=1, last_seq=0,
                 )  # fmt: skip
                 body = wire.encode(wire.Envelope(post=forged))
@@ -195,9 +195,9 @@ def test_who_pushes_another_ones_runs_is_refused(tmp_path: Path) -> None:
     async def main() -> None:
         async with cluster(tmp_path, "ABC", idle_round_min=30, idle_round_max=30) as nodes:
             a, b = nodes["A"], nodes["B"]
-            await b.parts.links["A"].close()  # the test speaks for B now
+            await b.base.links["A"].close()  # the test speaks for B now
             async with Stranger(a, "B") as peer:
-                assert (await peer.greet(b.parts.greeter.own))[0] == 200
+                assert (await peer.greet(b.membership.greeter.own))[0] == 200
                 before = state_of(a)
 
                 async def push(*runs: PutRun) -> tuple[int, str]:
@@ -206,7 +206,7 @@ def test_who_pushes_another_ones_runs_is_refused(tmp_path: Path) -> None:
                     return status, document.get("detail", "")
 
                 # B may have promised before its link was closed: what it stamps comes after (P10).
-                stamp = b.parts.master.next_stamp + 1
+                stamp = b.base.master.next_stamp + 1
                 own, other = run_of(origin="B", ts=stamp), run_of(origin="B", seq=2, n=2)
                 for origin in "AC":
                     of_another = run_of(origin=origin)
@@ -219,8 +219,8 @@ def test_who_pushes_another_ones_runs_is_refused(tmp_path: Path) -> None:
                     assert await a.peering.run_payloads([key]) == (None,)
                 # What is its own arrives, also in front of what is not.
                 assert (await push(own, run_of(origin="C")))[0] == 400
-                await until(lambda: a.parts.master.status().incoming_runs == 1)
-                assert a.parts.ordered.value == 0
+                await until(lambda: a.base.master.status().incoming_runs == 1)
+                assert a.base.ordered.value == 0
 
     asyncio.run(main())
 
@@ -231,7 +231,7 @@ def test_a_slow_payload_endpoint_leaves_rounds_running(
     async def main() -> None:
         async with cluster(tmp_path) as nodes:
             a, b, c = nodes.values()
-            await a.node.submit(create(), level=Level.ORDERED, timeout=20)
+            await a.submit(create(), level=Level.ORDERED, timeout=20)
             gate = asyncio.Event()
             read = a.peering.run_payloads
 
@@ -240,29 +240,29 @@ def test_a_slow_payload_endpoint_leaves_rounds_running(
                 return await read(runs)
 
             monkeypatch.setattr(a.peering, "run_payloads", slow)
-            for link in a.parts.links.values():  # nothing is pushed: peers must fetch
+            for link in a.base.links.values():  # nothing is pushed: peers must fetch
                 monkeypatch.setattr(link, "push", lambda header, payload: None)
             slow_one = asyncio.create_task(
-                a.node.submit(delete("id = 5"), level=Level.ORDERED, timeout=30)
+                a.submit(delete("id = 5"), level=Level.ORDERED, timeout=30)
             )
-            await until(lambda: len(b.parts.fetcher) > 0)
-            rounds = [node.parts.master.status().round for node in (a, b, c)]
+            await until(lambda: len(b.fetcher) > 0)
+            rounds = [node.base.master.status().round for node in (a, b, c)]
             # Others' transactions are still accepted, posted and acquired meanwhile.
-            receipt = await b.node.submit(delete("id = 6"), level=Level.ACQUIRED, timeout=20)
+            receipt = await b.submit(delete("id = 6"), level=Level.ACQUIRED, timeout=20)
             assert receipt.level is Level.ACQUIRED
             await until(lambda: all(
-                node.parts.master.status().round >= before + 3
+                node.base.master.status().round >= before + 3
                 for node, before in zip((a, b, c), rounds, strict=True)
             ))  # fmt: skip
             assert not slow_one.done()
-            awaited = a.node.status()["waiting_for"]
+            awaited = a.status()["waiting_for"]
             assert {(item["peer"], item["why"]) for item in awaited} == {
                 ("B", "acquired"), ("C", "acquired"),
             }  # fmt: skip
             gate.set()
             assert (await slow_one).outcome == "committed"
-            await until(lambda: len({n.parts.ordered.value for n in (a, b, c)}) == 1)
-            assert sum(link.traffic.fetched_bytes for link in b.parts.links.values()) > 0
+            await until(lambda: len({n.base.ordered.value for n in (a, b, c)}) == 1)
+            assert sum(link.traffic.fetched_bytes for link in b.base.links.values()) > 0
 
     asyncio.run(main())
 
@@ -271,12 +271,12 @@ def test_posts_stay_small_whatever_transactions_hold(tmp_path: Path) -> None:
     async def main() -> None:
         async with cluster(tmp_path) as nodes:
             a = nodes["A"]
-            await a.node.submit(create(), level=Level.ORDERED, timeout=20)
+            await a.submit(create(), level=Level.ORDERED, timeout=20)
             big = delete("id in (" + ",".join(str(i) for i in range(30_000)) + ")")
-            await a.node.submit(big, level=Level.ORDERED, timeout=20)
-            await until(lambda: all(n.parts.ordered.value == 2 for n in nodes.values()))
+            await a.submit(big, level=Level.ORDERED, timeout=20)
+            await until(lambda: all(n.base.ordered.value == 2 for n in nodes.values()))
             for node in nodes.values():
-                for link in node.parts.links.values():
+                for link in node.base.links.values():
                     assert 0 < link.traffic.post_bytes_max < 1_024
 
     asyncio.run(main())
@@ -289,33 +289,33 @@ def test_reports_travel_with_or_without_posts(tmp_path: Path) -> None:
     async def main() -> None:
         async with cluster(tmp_path, idle_round_min=30, idle_round_max=30) as nodes:
             a, b, c = nodes.values()
-            await a.node.submit(create(), level=Level.ORDERED, timeout=20)
-            await until(lambda: all(n.parts.published.value == 1 for n in (a, b, c)))
+            await a.submit(create(), level=Level.ORDERED, timeout=20)
+            await until(lambda: all(n.base.published.value == 1 for n in (a, b, c)))
             waiting = asyncio.create_task(
-                a.node.submit(create(), level=Level.APPLIED, copies=2, timeout=20)
+                a.submit(create(), level=Level.APPLIED, copies=2, timeout=20)
             )
-            await until(lambda: all(n.parts.published.value == 2 for n in (a, b, c)))
+            await until(lambda: all(n.base.published.value == 2 for n in (a, b, c)))
             base = WorkerReport(
-                worker_id="w", node_id="A", lineage=a.node.config.lineage, epoch=1, position=2,
-                chain_hash=a.parts.front.read_hash_at(2).hex(),
+                worker_id="w", node_id="A", lineage=a.config.lineage, epoch=1, position=2,
+                chain_hash=a.base.front.read_hash_at(2).hex(),
                 tables={"t": TableState(version=0, signature=TableSignature(), schema="s")},
             )  # fmt: skip
-            assert a.node.accept_report(base)["plan"] == "up-to-date"
-            assert a.node.accept_report(replace(base, node_id="B"))["verdict"] == "FOREIGN"
-            await until(lambda: b.node.status()["replicas"])
-            assert b.node.status()["replicas"][0]["verdict"] == "KNOWN"
+            assert a.accept_report(base)["plan"] == "up-to-date"
+            assert a.accept_report(replace(base, node_id="B"))["verdict"] == "FOREIGN"
+            await until(lambda: b.status()["replicas"])
+            assert b.status()["replicas"][0]["verdict"] == "KNOWN"
             assert not waiting.done()
             of_b = replace(base, worker_id="wb", node_id="B")
-            assert b.node.accept_report(of_b)["verdict"] == "KNOWN"
+            assert b.accept_report(of_b)["verdict"] == "KNOWN"
             receipt = await waiting
             assert (receipt.level, receipt.position) == (Level.APPLIED, 2)
             wrong = replace(
                 base, worker_id="wc", node_id="C",
                 tables={"t": TableState(version=0, signature=TableSignature(rows=1), schema="s")},
             )  # fmt: skip
-            await until(lambda: len(c.node.status()["replicas"]) == 2)
-            assert c.node.accept_report(wrong)["verdict"] == "DIVERGED"
-            snapshot = await a.node.snapshot(None, 2, 1)
+            await until(lambda: len(c.status()["replicas"]) == 2)
+            assert c.accept_report(wrong)["verdict"] == "DIVERGED"
+            snapshot = await a.snapshot(None, 2, 1)
             assert snapshot["tables"]["t"]["version"] == 0
 
     asyncio.run(main())
@@ -326,10 +326,10 @@ def test_the_run_behind_a_position_tells_whether_a_queue_is_its_beginning(tmp_pa
         async with cluster(tmp_path, "AB") as nodes:
             a, b = nodes["A"], nodes["B"]
             for transaction in (create(), delete(), delete("id = 2")):
-                await a.node.submit(transaction, level=Level.ORDERED, timeout=20)
-            await until(lambda: b.parts.ordered.value == a.parts.ordered.value == 3)
-            link = b.parts.links["A"]
-            stored = a.parts.front.read_queue(0, 10, payloads=False)
+                await a.submit(transaction, level=Level.ORDERED, timeout=20)
+            await until(lambda: b.base.ordered.value == a.base.ordered.value == 3)
+            link = b.base.links["A"]
+            stored = a.base.front.read_queue(0, 10, payloads=False)
             for item in stored:
                 tail = await link.get_run_behind(item.entry.position - 1)
                 assert tail.entries == (item.entry,)
@@ -337,7 +337,7 @@ def test_the_run_behind_a_position_tells_whether_a_queue_is_its_beginning(tmp_pa
             # Behind the end there is nothing; of what is pruned nothing is known any more.
             for position in (3, 10**17):
                 assert (await link.get_run_behind(position)).entries == ()
-            a.parts.front.read_entry_at = lambda position: None  # type: ignore[method-assign]
+            a.base.front.read_entry_at = lambda position: None  # type: ignore[method-assign]
             with pytest.raises(TransportError) as caught:
                 await link.get_run_behind(1)
             assert caught.value.fields["status"] == ExpiredError.http_status

@@ -16,7 +16,7 @@ from sparktxlog.codec.assembly import assemble_rows
 from sparktxlog.errors import ExpiredTransactionError, InvalidRequestError
 from sparktxlog.model.operation import OperationKind
 from sparktxlog.model.receipt import Receipt
-from sparktxlog.runtime.running import RunningNode
+from sparktxlog.runtime.node import Node
 
 _WINDOW = 1_000
 
@@ -34,15 +34,15 @@ def _order_many(client: Client, transactions: int) -> None:
 def test_a_repeat_is_the_first_one_beyond_the_window_and_after_a_restart(tmp_path: Path) -> None:
     one = str(uuid.uuid4())
 
-    def before(node: RunningNode) -> tuple[Receipt, Receipt]:
-        with Client(node.node.config.master_url) as client:
+    def before(node: Node) -> tuple[Receipt, Receipt]:
+        with Client(node.config.master_url) as client:
             client.create_table("t", {"id": "bigint"})
             first = _append(client, one)
             _order_many(client, 3 * _WINDOW)
             return first, _append(client, one)
 
-    def after(node: RunningNode) -> tuple[Receipt, int]:
-        with Client(node.node.config.master_url) as client:
+    def after(node: Node) -> tuple[Receipt, int]:
+        with Client(node.config.master_url) as client:
             _append(client, one)
             return client.receipt(one), client.info()["position"]
 
@@ -62,8 +62,8 @@ def test_a_repeat_that_is_ordered_hides_no_first_one(tmp_path: Path) -> None:
     """It stands as rejected in the queue; its id still is the committed transaction."""
     one, other = uuid.uuid4(), uuid.uuid4()
 
-    def submit(node: RunningNode) -> tuple[Receipt, Receipt, Receipt]:
-        with Client(node.node.config.master_url) as client:
+    def submit(node: Node) -> tuple[Receipt, Receipt, Receipt]:
+        with Client(node.config.master_url) as client:
             client.create_table("t", {"id": "bigint"})
             first = _append(client, str(one))
             _order_many(client, _WINDOW - 100)
@@ -88,9 +88,9 @@ def test_a_repeat_that_is_ordered_hides_no_first_one(tmp_path: Path) -> None:
 
 
 def test_valid_until_is_kept_and_bounded(tmp_path: Path) -> None:
-    def submit(node: RunningNode) -> None:
+    def submit(node: Node) -> None:
         now = datetime.now(UTC)
-        with Client(node.node.config.master_url) as client:
+        with Client(node.config.master_url) as client:
             client.create_table("t", {"id": "bigint"})
             _append(client, str(uuid.uuid4()), now + timedelta(hours=1))
             late = str(uuid.uuid4())

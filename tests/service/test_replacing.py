@@ -13,14 +13,14 @@ from tests.service.test_peer_routes import create, delete
 
 from sparktxlog.model.receipt import Level
 from sparktxlog.protocol.words.view import View
-from sparktxlog.runtime.running import RunningNode
+from sparktxlog.runtime.node import Node
 
 FRESH = "http://127.0.0.1:1"
 
 
-async def replace(node: RunningNode, old: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+async def replace(node: Node, old: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
     """Ask a node for a replacement and return status and answer."""
-    url = f"{node.node.config.master_url}/v1/peers/{old}/replace"
+    url = f"{node.config.master_url}/v1/peers/{old}/replace"
     async with (
         aiohttp.ClientSession() as session,
         session.post(url, json=body) as response,
@@ -28,15 +28,15 @@ async def replace(node: RunningNode, old: str, body: dict[str, Any]) -> tuple[in
         return response.status, await response.json(content_type=None)
 
 
-def view(node: RunningNode) -> View:
-    return node.parts.master.view
+def view(node: Node) -> View:
+    return node.base.master.view
 
 
 def test_a_place_changes_hands_by_one_decision(tmp_path: Path) -> None:
     async def main() -> None:
         async with cluster(tmp_path, "ABC", suspect_timeout=2) as nodes:
             a, c = nodes["A"], nodes["C"]
-            await a.node.submit(create(), level=Level.ORDERED, timeout=60)
+            await a.submit(create(), level=Level.ORDERED, timeout=60)
             status, found = await replace(a, "B", {"id": "D", "url": FRESH})
             assert (status, found["epoch"]) == (200, 2)
             # B's precedence; D is no member before it has the queue.
@@ -48,10 +48,10 @@ def test_a_place_changes_hands_by_one_decision(tmp_path: Path) -> None:
             )  # fmt: skip
             await until(lambda: view(c).epoch == 2)
             assert view(a) == view(c)
-            assert sorted(a.parts.links) == sorted(["C", "D"])
+            assert sorted(a.base.links) == sorted(["C", "D"])
             # Both go on, and no further decision follows.
-            receipt = await c.node.submit(delete(), level=Level.ORDERED, timeout=60)
-            await until(lambda: a.node.status()["position"] == receipt.position)
+            receipt = await c.submit(delete(), level=Level.ORDERED, timeout=60)
+            await until(lambda: a.status()["position"] == receipt.position)
             assert (view(a).epoch, view(c).epoch) == (2, 2)
             # Votes and role where they are given; the place in precedence is kept again.
             status, found = await replace(
@@ -90,7 +90,7 @@ def test_replacements_that_cannot_be(
         async with cluster(tmp_path, "ABC", suspect_timeout=1) as nodes:
             a = nodes["A"]
             given = {
-                key: value.replace("OF-A", a.node.config.master_url) if key == "url" else value
+                key: value.replace("OF-A", a.config.master_url) if key == "url" else value
                 for key, value in body.items()
             }
             before = view(a)
@@ -123,10 +123,10 @@ def test_too_few_to_decide_it(tmp_path: Path) -> None:
         async with cluster(tmp_path, "ABC", suspect_timeout=1) as nodes:
             a = nodes["A"]
             for name in "BC":
-                for link in nodes[name].parts.links.values():
+                for link in nodes[name].base.links.values():
                     await link.close()
-                await nodes[name].parts.links["A"].close()
-            for link in a.parts.links.values():
+                await nodes[name].base.links["A"].close()
+            for link in a.base.links.values():
                 await link.close()
             status, document = await replace(a, "C", {"id": "D", "url": FRESH})
             assert (status, document["definite"]) == (409, True)

@@ -48,7 +48,7 @@ from sparktxlog.model.copying import (
 from sparktxlog.model.operation import OperationKind
 from sparktxlog.model.receipt import Level
 from sparktxlog.runtime.log import publisher
-from sparktxlog.runtime.running import RunningNode
+from sparktxlog.runtime.node import Node
 from sparktxlog.worker.copy.fetch.donor_link import DonorLink
 from sparktxlog.worker.replica.reports import Reporter
 from sparktxlog.worker.replica.source import HttpLogSource
@@ -58,23 +58,23 @@ SETTINGS: dict[str, Any] = {"replication.chunk-bytes": CHUNK}
 DECISION = Decision(worker_id="w", plan="copy", reason="the test says so")
 
 
-async def create(node: RunningNode) -> None:
+async def create(node: Node) -> None:
     """Create the table at all sites."""
     operation = PreparedOperation(table="t", kind=OperationKind.CREATE_TABLE, definition=DEFINITION)
-    await node.node.submit(
+    await node.submit(
         PreparedTransaction(transaction_id=uuid.uuid4().bytes, operations=(operation,)),
         level=Level.ORDERED,
         timeout=30,
     )
 
 
-async def give_replica(node: RunningNode, rows: int = 10_000) -> Path:
+async def give_replica(node: Node, rows: int = 10_000) -> Path:
     """Make a replica of the table at a node, as if a worker had; return its directory."""
-    directory = node.node.config.lake_dir / "t"
-    await until(lambda: "t" in node.node.tables())
+    directory = node.config.lake_dir / "t"
+    await until(lambda: "t" in node.tables())
     version = await asyncio.to_thread(append_rows, directory, rows, seed=1)
-    worker = f"worker of {node.node.config.node_id}"
-    answer = node.node.accept_report(report_of(node.node.status(), version, worker))
+    worker = f"worker of {node.config.node_id}"
+    answer = node.accept_report(report_of(node.status(), version, worker))
     assert answer["verdict"] == "KNOWN"
     return directory
 
@@ -125,7 +125,7 @@ def test_a_peer_gets_a_lease_and_its_worker_reads_every_file(tmp_path: Path) -> 
     async def main() -> None:
         async with cluster(tmp_path, "AB", **SETTINGS) as nodes, aiohttp.ClientSession() as session:
             a, b = nodes["A"], nodes["B"]
-            link = b.parts.links["A"]
+            link = b.base.links["A"]
             await create(a)
             with pytest.raises(TransportError, match="no applied replica"):
                 await link.request_lease("w")
@@ -139,7 +139,7 @@ def test_a_peer_gets_a_lease_and_its_worker_reads_every_file(tmp_path: Path) -> 
             grant = await link.request_lease("w")
             assert link.round_trip_s is not None
             assert 0 < link.round_trip_s < 10
-            assert size.position == grant.position == a.parts.ordered.value
+            assert size.position == grant.position == a.base.ordered.value
             assert [path for path, _ in size.files["t"]] == [
                 path for path in before if path.startswith("part-")
             ]
@@ -152,7 +152,7 @@ def test_a_peer_gets_a_lease_and_its_worker_reads_every_file(tmp_path: Path) -> 
             status, _, document = await holder.call("POST", "/digests", body={"files": names})
             assert document == {"digests": [tree_digest(d, CHUNK) for d in before.values()]}
             assert (await holder.call("POST", "/renew"))[0] == 204
-            text = a.parts.metrics.text().decode()
+            text = a.base.metrics.text().decode()
             assert "sparktxlog_donor_leases 1.0" in text
             assert (await holder.call("DELETE"))[0] == 204
             status, _, document = await holder.call("GET")
@@ -198,7 +198,7 @@ def test_what_the_contract_does_not_allow_is_refused_with_field_and_value(tmp_pa
             a, b = nodes["A"], nodes["B"]
             await create(a)
             directory = await give_replica(a)
-            grant = await b.parts.links["A"].request_lease("w")
+            grant = await b.base.links["A"].request_lease("w")
             holder = Holder(session, grant)
             file = grant.tables[0].files[-1]
             await _refusals(holder, file.path, file.size_bytes)
@@ -218,12 +218,12 @@ def test_strangers_get_no_lease_and_no_size(tmp_path: Path) -> None:
             a = nodes["A"]
             await create(a)
             await give_replica(a, 10)
-            url = a.node.config.master_url
+            url = a.config.master_url
             for method, path in (("POST", "/peer/v1/leases"), ("GET", "/peer/v1/replica/size")):
                 for headers in ({}, {"x-txlog-node": "X"}, {"x-txlog-node": "B"}):
                     async with session.request(method, url + path, headers=headers) as answer:
                         assert answer.status in (401, 403)
-            assert not (a.node.config.lake_dir / "_sparktxlog" / "leases").exists()
+            assert not (a.config.lake_dir / "_sparktxlog" / "leases").exists()
 
     asyncio.run(main())
 
@@ -235,12 +235,12 @@ def test_a_ticket_names_the_donors_that_gave_a_lease(tmp_path: Path) -> None:
             await create(a)
             await give_replica(a)
             await give_replica(b)
-            copies = c.parts.copies
+            copies = c.fleet.copies
             ticket = await copies.ticket(DECISION, ["A", "B"])
             assert [grant.node_id for grant in ticket.grants] == ["A", "B"]
             assert ticket.decision == DECISION
             # A donor that fails is passed over, first or further.
-            c.parts.links["A"].request_lease = _no_lease  # type: ignore[method-assign]
+            c.base.links["A"].request_lease = _no_lease  # type: ignore[method-assign]
             again = await copies.ticket(DECISION, ["X", "A", "B"])
             assert [grant.node_id for grant in again.grants] == ["B"]
             assert again.copy_id != ticket.copy_id
@@ -278,7 +278,7 @@ def test_what_does_not_fit_the_own_log_is_refused_and_given_back(
             a, b = nodes["A"], nodes["B"]
             await create(a)
             await give_replica(a, 10)
-            link = b.parts.links["A"]
+            link = b.base.links["A"]
             ask = link.request_lease
 
             async def lie(worker_id: str, *, named: bool) -> Grant:
@@ -286,8 +286,8 @@ def test_what_does_not_fit_the_own_log_is_refused_and_given_back(
 
             link.request_lease = lie  # type: ignore[method-assign]
             with pytest.raises(LocalProtocolError, match=text):
-                await b.parts.copies.ticket(DECISION, ["A"])
-            leases = a.node.config.lake_dir / "_sparktxlog" / "leases"
+                await b.fleet.copies.ticket(DECISION, ["A"])
+            leases = a.config.lake_dir / "_sparktxlog" / "leases"
             await until(lambda: not list(leases.iterdir()))
 
     asyncio.run(main())
@@ -302,29 +302,29 @@ def test_who_is_further_back_than_the_id_window_is_behind_and_not_diverged(tmp_p
             await create(a)
             await give_replica(a, 10)
             rows = pa.table({"id": range(3_000), "v": ["x"] * 3_000})
-            client = Client(a.node.config.master_url)
+            client = Client(a.config.master_url)
             await asyncio.to_thread(
                 client.submit_many, "t", rows, run_transactions=10, level="ordered"
             )
-            await until(lambda: b.parts.published.value == 3_001)
-            await until(lambda: b.parts.front.read_entry_at(1) is None)
+            await until(lambda: b.base.published.value == 3_001)
+            await until(lambda: b.base.front.read_entry_at(1) is None)
             # The end of the first segment says its hash; what its worker reported stays KNOWN.
-            assert (await b.parts.copies.ticket(DECISION, ["A"])).grants[0].position == 1
-            kept = b.parts.front.read_segments(1, 100)
+            assert (await b.fleet.copies.ticket(DECISION, ["A"])).grants[0].position == 1
+            kept = b.base.front.read_segments(1, 100)
             inside = next(s.first + 9 for s in kept if s.last - s.first >= 10)  # a run's end
             report = replace(
-                report_of(b.node.status(), 0, "far back"), position=inside, chain_hash="ab" * 32
+                report_of(b.status(), 0, "far back"), position=inside, chain_hash="ab" * 32
             )
-            answer = b.node.accept_report(report)
+            answer = b.accept_report(report)
             assert (answer["verdict"], answer["plan"]) == ("KNOWN", "replay")
-            ask = b.parts.links["A"].request_lease
+            ask = b.base.links["A"].request_lease
 
             async def lend(worker_id: str, *, named: bool) -> Grant:
                 return replace(await ask(worker_id, named=named), position=inside)
 
-            b.parts.links["A"].request_lease = lend  # type: ignore[method-assign]
+            b.base.links["A"].request_lease = lend  # type: ignore[method-assign]
             with pytest.raises(LocalProtocolError, match="nobody here can tell"):
-                await b.parts.copies.ticket(DECISION, ["A"])
+                await b.fleet.copies.ticket(DECISION, ["A"])
 
     asyncio.run(main())
 
@@ -337,14 +337,14 @@ def test_a_copy_goes_to_the_address_that_is_in_use(tmp_path: Path) -> None:
             a, b = nodes["A"], nodes["B"]
             await create(a)
             await give_replica(a)
-            link = b.parts.links["A"]
+            link = b.base.links["A"]
             first = link.url
             second = first.replace("127.0.0.1", "localhost")
             link.move((first, second))
             link.url = second
             link.greet_again()
             await until(lambda: link.up)
-            grant = (await b.parts.copies.ticket(DECISION, ["A"])).grants[0]
+            grant = (await b.fleet.copies.ticket(DECISION, ["A"])).grants[0]
             assert (grant.url, link.url) == (second, second)
             where = f"{grant.url}/replica/v1/leases/{grant.lease_id}"
             token = {"Authorization": f"Bearer {grant.token}"}
@@ -360,10 +360,10 @@ def test_a_donor_ahead_of_the_own_queue_is_waited_for(tmp_path: Path) -> None:
             a, b = nodes["A"], nodes["B"]
             await create(a)
             await give_replica(a, 10)
-            ordered = b.parts.ordered
+            ordered = b.base.ordered
             await until(lambda: ordered.value == 1)
             ordered.value = 0
-            task = asyncio.create_task(b.parts.copies.ticket(DECISION, ["A"]))
+            task = asyncio.create_task(b.fleet.copies.ticket(DECISION, ["A"]))
             await until(lambda: ordered._waiting)
             ordered.advance(1)
             assert (await task).grants[0].position == 1
@@ -387,8 +387,8 @@ def test_a_worker_orders_a_copy_at_its_own_node(tmp_path: Path) -> None:
             a, b = nodes["A"], nodes["B"]
             await create(a)
             await give_replica(a, 10)
-            planner = b.parts.copies.planner = _Planner(DECISION, ["A"])
-            url = f"{b.node.config.master_url}/v1/worker/copies"
+            planner = b.fleet.copies.planner = _Planner(DECISION, ["A"])
+            url = f"{b.config.master_url}/v1/worker/copies"
             async with session.post(url, json={"worker_id": "w", "forced": True}) as answer:
                 ticket = msgspec.json.decode(await answer.read(), type=CopyTicket)
             assert planner.asked == [("w", True, "")]
@@ -419,7 +419,7 @@ def test_nodes_that_compress_differently_refuse_each_other(tmp_path: Path) -> No
                     tmp_path, name, ports, **{"replication.compression": name == "A"}
                 )
                 nodes.append(await stack.enter_async_context(serving(config, listener)))
-            links = [link for node in nodes for link in node.parts.links.values()]
+            links = [link for node in nodes for link in node.base.links.values()]
             await until(lambda: all("configuration of node" in link.reason for link in links))
             assert not any(link.up for link in links)
             with pytest.raises(TransportError):
@@ -461,10 +461,10 @@ def test_donor_and_target_understand_each_other(tmp_path: Path, compressed: bool
             directory = await give_replica(a)
             (directory / "zeros").write_bytes(bytes(3 * CHUNK + 1))
             (directory / "empty").write_bytes(b"")
-            ticket = await b.parts.copies.ticket(DECISION, ["A"])
+            ticket = await b.fleet.copies.ticket(DECISION, ["A"])
             got = await asyncio.to_thread(_as_a_target_does, ticket.grants[0])
             assert got == contents(directory)
-            sent, plain = a.parts.metrics.donor_sent_bytes._value.get(), sum(map(len, got.values()))
+            sent, plain = a.base.metrics.donor_sent_bytes._value.get(), sum(map(len, got.values()))
             assert (sent < plain - 2 * CHUNK) if compressed else sent == plain
 
     asyncio.run(main())
@@ -475,12 +475,12 @@ def test_reports_come_over_http_as_well(tmp_path: Path) -> None:
         async with cluster(tmp_path, "A", **SETTINGS) as nodes, aiohttp.ClientSession() as session:
             a = nodes["A"]
             await create(a)
-            version = append_rows(a.node.config.lake_dir / "t", 10)
-            url = f"{a.node.config.master_url}/v1/worker/reports"
-            body = as_json(report_of(a.node.status(), version))
+            version = append_rows(a.config.lake_dir / "t", 10)
+            url = f"{a.config.master_url}/v1/worker/reports"
+            body = as_json(report_of(a.status(), version))
             async with session.post(url, json=body) as answer:
                 assert (await answer.json(content_type=None))["verdict"] == "KNOWN"
-            assert (await a.parts.donor.size()).position == 1
+            assert (await a.donor.size()).position == 1
 
     asyncio.run(main())
 
@@ -492,18 +492,18 @@ def test_a_diverged_replica_is_named_with_version_and_user(tmp_path: Path) -> No
         async with cluster(tmp_path, "A", **SETTINGS) as nodes:
             a = nodes["A"]
             await create(a)
-            sound = report_of(a.node.status(), 0)
-            assert a.node.accept_report(sound)["verdict"] == "KNOWN"
+            sound = report_of(a.status(), 0)
+            assert a.accept_report(sound)["verdict"] == "KNOWN"
             why = "table 't': version 1 was written by user eve with Spark (WRITE), not by this log"
             table = replace(sound.tables["t"], diverged=why)
-            a.node.accept_report(replace(sound, tables={"t": table}))
+            a.accept_report(replace(sound, tables={"t": table}))
             for asked in [dict[str, Any](), {"at_least": 1, "timeout": 9.0}]:
                 wanted = {"at_least": 0, "timeout": 0.0, **asked}
                 with pytest.raises(DivergedError, match=r"DIVERGED.*version 1.*user eve") as said:
-                    await asyncio.wait_for(a.node.snapshot(None, **wanted), 5)
+                    await asyncio.wait_for(a.snapshot(None, **wanted), 5)
                 assert "sparktxlog repair t" in str(said.value)
             # What it was before can be read still.
-            assert (await a.node.snapshot(1, 0, 0.0))["tables"]["t"]["version"] == 0
+            assert (await a.snapshot(1, 0, 0.0))["tables"]["t"]["version"] == 0
 
     asyncio.run(main())
 
@@ -525,29 +525,29 @@ def test_a_worker_that_goes_silent_is_told_of(
         async with cluster(tmp_path, "A", **settings) as nodes:
             a = nodes["A"]
             await create(a)
-            with closing(HttpLogSource(a.node.config.master_url)) as source:
+            with closing(HttpLogSource(a.config.master_url)) as source:
                 info = await asyncio.to_thread(source.info)
             assert info.worker_heartbeat == 0.1
-            report = replace(report_of(a.node.status(), 0), follows=True, error="no such file")
+            report = replace(report_of(a.status(), 0), follows=True, error="no such file")
             with capture_logs() as said:
-                a.node.accept_report(report)
-                assert judge_status(a.node.status()) is ExitCode.LAGGING
-                await until(lambda: a.node.status()["replicas"][0]["silent"])
+                a.accept_report(report)
+                assert judge_status(a.status()) is ExitCode.LAGGING
+                await until(lambda: a.status()["replicas"][0]["silent"])
                 await until(lambda: [entry for entry in said if entry["event"] == "worker silent"])
-            assert judge_status(a.node.status()) is ExitCode.LAGGING
-            (warning,) = a.node.status()["warnings"]
+            assert judge_status(a.status()) is ExitCode.LAGGING
+            (warning,) = a.status()["warnings"]
             assert "is silent for" in warning["text"] and "no such file" in warning["text"]
-            text = a.parts.metrics.text().decode()
+            text = a.base.metrics.text().decode()
             assert re.search(r"sparktxlog_replica_silent{[^}]*} 1.0", text)
             assert re.search(r"sparktxlog_replica_error{[^}]*} 1.0", text)
             assert "sparktxlog_worker_silences_total 1.0" in text
             # It is heard again, and ends as it should: nobody waits for it any more.
             for left in (replace(report, error=""), replace(report, follows=False, error="")):
-                a.node.accept_report(left)
-                assert not a.node.status()["replicas"][0]["silent"]
-            await until(lambda: not a.node.status()["replicas"][0]["alive"])
-            assert judge_status(a.node.status()) is ExitCode.IN_SYNC
-            workers = a.node.config.data_dir / "log" / "workers"
+                a.accept_report(left)
+                assert not a.status()["replicas"][0]["silent"]
+            await until(lambda: not a.status()["replicas"][0]["alive"])
+            assert judge_status(a.status()) is ExitCode.IN_SYNC
+            workers = a.config.data_dir / "log" / "workers"
             await until(
                 lambda: history(workers) == ["the worker is silent; its last error: no such file"]
             )
@@ -562,13 +562,13 @@ def test_a_report_of_many_tables_travels_once(tmp_path: Path) -> None:
         async with cluster(tmp_path, "AB") as nodes:
             a, b = nodes["A"], nodes["B"]
             await create(a)
-            status = a.node.status()
+            status = a.status()
             one = report_of(status, 1).tables["t"]
             tables = {f"t{number}": one for number in range(2_000)}
             report = replace(report_of(status, 1), tables=tables)
-            source = HttpLogSource(a.node.config.master_url)
+            source = HttpLogSource(a.config.master_url)
             reporter, sizes = Reporter(source, "A"), []
-            call, link = source.report, a.parts.links["B"]
+            call, link = source.report, a.base.links["B"]
 
             def counted(sent: Any) -> Any:
                 sizes.append(len(sent.tables))
@@ -588,7 +588,7 @@ def test_a_report_of_many_tables_travels_once(tmp_path: Path) -> None:
             beat = await tell(replace(report, reported_at=2))
             changed = {**tables, "t7": replace(one, version=2)}
             some = await tell(replace(report, reported_at=3, tables=changed))
-            b.parts.reports = ReportReceiver()  # as after a restart that nobody noticed
+            b.fleet.reports = ReportReceiver()  # as after a restart that nobody noticed
             await tell(replace(report, reported_at=4, tables=changed))
             assert sizes == [2_000, 0, 1, 0]
             assert beat < whole // 50 and some < whole // 50
@@ -617,13 +617,13 @@ def test_a_disk_that_cannot_read_the_queue_is_asked_again(tmp_path: Path) -> Non
         async with cluster(tmp_path, "A") as nodes:
             a = nodes["A"]
             await create(a)
-            await until(lambda: a.parts.published.value == 1)
-            front: Any = a.parts.front
+            await until(lambda: a.base.published.value == 1)
+            front: Any = a.base.front
             with front._reading() as connection:
                 pass
             front._readers = Queue()
             front._readers.put(_FailingReads(connection))
-            with closing(HttpLogSource(a.node.config.master_url)) as source:
+            with closing(HttpLogSource(a.config.master_url)) as source:
 
                 def segments() -> Any:
                     return source.segments(0, wait_s=0).segments
@@ -646,6 +646,6 @@ async def _tables_cost_who_asks_for_them(source: HttpLogSource, count: int) -> N
     assert len(replica.signatures) == count
 
 
-def _heard(node: RunningNode) -> tuple[int, dict[str, Any]]:
-    found = [s.report for s in node.parts.replicas.states() if s.report.node_id == "A"]
+def _heard(node: Node) -> tuple[int, dict[str, Any]]:
+    found = [s.report for s in node.replicas.states() if s.report.node_id == "A"]
     return (found[0].reported_at, found[0].tables) if found else (0, {})

@@ -13,7 +13,7 @@ from tests.service.local_nodes import cluster, until
 from tests.slow_link import SlowLink, slow_link
 
 from sparktxlog.errors import RemoteProtocolError, TransportError
-from sparktxlog.runtime.running import RunningNode
+from sparktxlog.runtime.node import Node
 from sparktxlog.transport import peers
 from sparktxlog.transport.exchange import patience
 from sparktxlog.transport.peers import PeerLink
@@ -26,13 +26,13 @@ LARGE, RATE = 600_000, 600_000 / (2.5 * SILENCE_S)
 @asynccontextmanager
 async def slow_pair(
     directory: Path, monkeypatch: pytest.MonkeyPatch, rate: float = RATE
-) -> AsyncIterator[tuple[RunningNode, RunningNode, PeerLink, SlowLink]]:
+) -> AsyncIterator[tuple[Node, Node, PeerLink, SlowLink]]:
     """Run nodes A and B; A reaches B by a slow link."""
     monkeypatch.setattr(peers, "_TIMEOUT", patience(SILENCE_S))
     async with cluster(directory, "AB") as nodes:
         a, b = nodes["A"], nodes["B"]
-        async with slow_link(b.node.config.listen[1], rate) as slow:
-            link = a.parts.links["B"]
+        async with slow_link(b.config.listen[1], rate) as slow:
+            link = a.base.links["B"]
             link.move((slow.url,))
             await until(lambda: link.up and link.url == slow.url)
             yield a, b, link, slow
@@ -48,7 +48,7 @@ def test_what_moves_arrives_however_long_it_takes_both_ways(
     async def main() -> None:
         async with slow_pair(tmp_path, monkeypatch) as (_, b, link, _slow):
             payload = bytes(LARGE)
-            b.parts.holdings.cache(bytes(32), payload)
+            b.core.holdings.cache(bytes(32), payload)
             ups, rounds, began = link.ups, link.traffic.posts, time.monotonic()
             up = asyncio.create_task(upload(link))
             down = asyncio.create_task(link.get_announced(bytes(32)))

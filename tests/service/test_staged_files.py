@@ -26,7 +26,7 @@ from sparktxlog.model.operation import OperationKind, StagedFile
 from sparktxlog.model.receipt import Level
 from sparktxlog.model.table import Column, TableDefinition
 from sparktxlog.protocol.words.messages import RunHeader
-from sparktxlog.runtime.running import RunningNode
+from sparktxlog.runtime.node import Node
 
 DEFINITION = TableDefinition(name="t", columns=(Column(name="id", type="bigint"),))
 ROWS = 400_000
@@ -41,14 +41,14 @@ def create(name: str = "t") -> PreparedTransaction:
 
 
 def stage(
-    node: RunningNode, files: int = 2, rows: int = ROWS
+    node: Node, files: int = 2, rows: int = ROWS
 ) -> tuple[PreparedTransaction, list[StagedFile]]:
     """Write files into a node's payload store as a submitter does."""
     identity = uuid.uuid4()
     staged = []
     for number in range(files):
         path = f"{identity}/t/part-{number}.parquet"
-        full = Path(node.node.payloads.path(path))
+        full = Path(node.payloads.path(path))
         full.parent.mkdir(parents=True, exist_ok=True)
         ids = pa.array(range(number * rows, (number + 1) * rows), pa.int64())
         pq.write_table(pa.table({"id": ids}), full, compression="none", use_dictionary=False)
@@ -58,7 +58,7 @@ def stage(
                 path=path, size_bytes=len(data), rows=rows, digest=hashlib.sha256(data).hexdigest()
             )
         )
-        node.node.payloads.verify(staged[-1])
+        node.payloads.verify(staged[-1])
     operation = PreparedOperation(table="t", kind=OperationKind.APPEND, files=tuple(staged))
     return PreparedTransaction(transaction_id=identity.bytes, operations=(operation,)), staged
 
@@ -67,22 +67,20 @@ def test_files_stand_at_all_sites_before_the_transaction_is_ordered(tmp_path: Pa
     async def main() -> None:
         async with cluster(tmp_path, acquisition_quorum="all") as nodes:
             a, b, c = nodes.values()
-            await a.node.submit(create(), level=Level.ORDERED, timeout=20)
+            await a.submit(create(), level=Level.ORDERED, timeout=20)
             transaction, staged = stage(a)
             size = sum(file.size_bytes for file in staged)
-            assert size > a.node.config.inline_limit
-            receipt = await a.node.submit(transaction, level=Level.ORDERED, timeout=60)
+            assert size > a.config.inline_limit
+            receipt = await a.submit(transaction, level=Level.ORDERED, timeout=60)
             assert (receipt.outcome, receipt.position) == ("committed", 2)
             for node in (b, c):
                 for file in staged:
-                    node.node.payloads.verify(file)
-                    ours = Path(node.node.payloads.path(file.path))
-                    assert ours.stat().st_ino != Path(a.node.payloads.path(file.path)).stat().st_ino
-                fetched = sum(p["fetched_bytes"] for p in node.node.status()["peers"])
+                    node.payloads.verify(file)
+                    ours = Path(node.payloads.path(file.path))
+                    assert ours.stat().st_ino != Path(a.payloads.path(file.path)).stat().st_ino
+                fetched = sum(p["fetched_bytes"] for p in node.status()["peers"])
                 assert size <= fetched < size + 100_000
-                assert all(
-                    link.traffic.post_bytes_max < 1_024 for link in node.parts.links.values()
-                )
+                assert all(link.traffic.post_bytes_max < 1_024 for link in node.base.links.values())
 
     asyncio.run(main())
 
@@ -93,8 +91,8 @@ def test_a_broken_transfer_goes_on_where_it_stopped(
     async def main() -> None:
         async with cluster(tmp_path, "AB", idle_round_max=0.3) as nodes:
             a, b = nodes.values()
-            await a.node.submit(create(), level=Level.ORDERED, timeout=20)
-            link = b.parts.links["A"]
+            await a.submit(create(), level=Level.ORDERED, timeout=20)
+            link = b.base.links["A"]
             stream, offsets = link.stream, []
 
             def torn(file: StagedFile, offset: int) -> Any:
@@ -106,10 +104,10 @@ def test_a_broken_transfer_goes_on_where_it_stopped(
 
             monkeypatch.setattr(link, "stream", torn)
             transaction, staged = stage(a, files=1)
-            await a.node.submit(transaction, level=Level.ORDERED, timeout=60)
+            await a.submit(transaction, level=Level.ORDERED, timeout=60)
             assert offsets[0] == 0
             assert 0 < offsets[1] < staged[0].size_bytes
-            b.node.payloads.verify(staged[0])
+            b.payloads.verify(staged[0])
 
     asyncio.run(main())
 
@@ -118,8 +116,8 @@ def test_an_altered_file_is_never_taken(tmp_path: Path, monkeypatch: pytest.Monk
     async def main() -> None:
         async with cluster(tmp_path, "AB", idle_round_max=0.3, stage_timeout=0.5) as nodes:
             a, b = nodes.values()
-            await a.node.submit(create(), level=Level.ORDERED, timeout=20)
-            link = b.parts.links["A"]
+            await a.submit(create(), level=Level.ORDERED, timeout=20)
+            link = b.base.links["A"]
             stream, tries = link.stream, []
 
             def altered(file: StagedFile, offset: int) -> Any:
@@ -129,9 +127,9 @@ def test_an_altered_file_is_never_taken(tmp_path: Path, monkeypatch: pytest.Monk
 
             monkeypatch.setattr(link, "stream", altered)
             transaction, staged = stage(a, files=1)
-            await a.node.submit(transaction, level=Level.ORDERED, timeout=60)
+            await a.submit(transaction, level=Level.ORDERED, timeout=60)
             assert len(tries) > 3
-            b.node.payloads.verify(staged[0])
+            b.payloads.verify(staged[0])
 
     asyncio.run(main())
 
@@ -142,7 +140,7 @@ def test_a_small_transaction_overtakes_a_bulk_load_that_peers_still_fetch(
     async def main() -> None:
         async with cluster(tmp_path, "AB") as nodes:
             a, b = nodes.values()
-            await a.node.submit(create(), level=Level.ORDERED, timeout=20)
+            await a.submit(create(), level=Level.ORDERED, timeout=20)
             gate = asyncio.Event()
             read = a.peering.announced_payload
 
@@ -152,7 +150,7 @@ def test_a_small_transaction_overtakes_a_bulk_load_that_peers_still_fetch(
 
             monkeypatch.setattr(a.peering, "announced_payload", slow)
             bulk, _ = stage(a)
-            accepted = await a.node.submit(bulk, level=Level.ACCEPTED, timeout=20)
+            accepted = await a.submit(bulk, level=Level.ACCEPTED, timeout=20)
             assert accepted.run is None  # not stamped yet
             small = PreparedTransaction(
                 transaction_id=uuid.uuid4().bytes,
@@ -162,12 +160,12 @@ def test_a_small_transaction_overtakes_a_bulk_load_that_peers_still_fetch(
                     ),
                 ),
             )
-            assert (await a.node.submit(small, level=Level.ORDERED, timeout=20)).position == 2
-            awaited = a.node.status()["waiting_for"]
+            assert (await a.submit(small, level=Level.ORDERED, timeout=20)).position == 2
+            awaited = a.status()["waiting_for"]
             assert [(item["peer"], item["why"]) for item in awaited] == [("B", "payload")]
             gate.set()
-            await until(lambda: a.parts.ordered.value == b.parts.ordered.value == 3)
-            found = await a.node.find(bulk.transaction_id)
+            await until(lambda: a.base.ordered.value == b.base.ordered.value == 3)
+            found = await a.find(bulk.transaction_id)
             assert found is not None
             assert (found.position, found.outcome) == (3, "committed")
 
@@ -183,22 +181,22 @@ def test_announced_runs_survive_a_restart_of_their_origin(tmp_path: Path) -> Non
         async with serving(config, listeners["A"]) as alone:
             # A fresh node takes nothing before a peer took it: B does, and goes away.
             async with serving(config_of(tmp_path, "B", ports), listeners["B"]):
-                await until(lambda: alone.parts.links["B"].up)
-            first = await alone.node.submit(create(), level=Level.ACCEPTED, timeout=20)
+                await until(lambda: alone.base.links["B"].up)
+            first = await alone.submit(create(), level=Level.ACCEPTED, timeout=20)
             assert first.run is not None
             bulk, staged = stage(alone)
-            await alone.node.submit(bulk, level=Level.ACCEPTED, timeout=20)
+            await alone.submit(bulk, level=Level.ACCEPTED, timeout=20)
         listener, other = (socket.create_server(("127.0.0.1", ports[name])) for name in "AB")
         async with serving(config, listener) as a:
-            found = await a.node.find(bulk.transaction_id)
+            found = await a.find(bulk.transaction_id)
             assert found is not None
             assert (found.level, found.run) == (Level.ACCEPTED, None)
-            again = asyncio.create_task(a.node.submit(bulk, level=Level.ORDERED, timeout=60))
+            again = asyncio.create_task(a.submit(bulk, level=Level.ORDERED, timeout=60))
             async with serving(config_of(tmp_path, "B", ports), other) as b:
-                await until(lambda: b.parts.ordered.value == 2)
-                await until(lambda: a.parts.ordered.value == 2)
+                await until(lambda: b.base.ordered.value == 2)
+                await until(lambda: a.base.ordered.value == 2)
                 for file in staged:
-                    b.node.payloads.verify(file)
+                    b.payloads.verify(file)
                 assert (await again).position == 2
 
     asyncio.run(main())
@@ -209,35 +207,35 @@ def test_a_file_lost_after_it_was_accepted_alarms_every_node(tmp_path: Path, har
     async def main() -> None:
         async with cluster(tmp_path, "AB", idle_round_max=0.3, stage_timeout=0.5) as nodes:
             a, b = nodes.values()
-            await a.node.submit(create(), level=Level.ORDERED, timeout=20)
+            await a.submit(create(), level=Level.ORDERED, timeout=20)
             # So small that it is stamped at once: nobody can take that back.
             transaction, (file,) = stage(a, files=1, rows=1_000)
-            path = Path(a.node.payloads.path(file.path))
+            path = Path(a.payloads.path(file.path))
             good = path.read_bytes()
             if harm == "damaged":
                 path.write_bytes(good[:-1] + b"?")
             else:
                 path.unlink()
-            await a.node.submit(transaction, level=Level.ACCEPTED, timeout=20)
-            assert all(good for _, good, _ in b.node.ready())
-            await until(lambda: bool(b.node.status()["undelivered"]))
-            (run,) = b.node.status()["undelivered"]
+            await a.submit(transaction, level=Level.ACCEPTED, timeout=20)
+            assert all(good for _, good, _ in b.ready())
+            await until(lambda: bool(b.status()["undelivered"]))
+            (run,) = b.status()["undelivered"]
             assert (run["origin"], run["times"] >= 4) == ("A", True)
             assert "answered 422" in run["reason"]
-            (lost,) = a.node.status()["damaged_files"]
+            (lost,) = a.status()["damaged_files"]
             assert lost["path"] == file.path
             for node, code in ((a, "damaged-file"), (b, "undelivered-run")):
-                assert [warning["code"] for warning in node.node.status()["warnings"]] == [code]
-                assert [name for name, good, _ in node.node.ready() if not good] == ["payloads"]
-            assert "sparktxlog_undelivered_runs 1.0" in b.parts.metrics.text().decode()
-            assert "sparktxlog_damaged_files 1.0" in a.parts.metrics.text().decode()
+                assert [warning["code"] for warning in node.status()["warnings"]] == [code]
+                assert [name for name, good, _ in node.ready() if not good] == ["payloads"]
+            assert "sparktxlog_undelivered_runs 1.0" in b.base.metrics.text().decode()
+            assert "sparktxlog_damaged_files 1.0" in a.base.metrics.text().decode()
             # No byte of the file travelled.
-            assert sum(peer["fetched_bytes"] for peer in b.node.status()["peers"]) < len(good)
+            assert sum(peer["fetched_bytes"] for peer in b.status()["peers"]) < len(good)
             path.write_bytes(good)
-            await until(lambda: a.parts.ordered.value == b.parts.ordered.value == 2, 60)
+            await until(lambda: a.base.ordered.value == b.base.ordered.value == 2, 60)
             for node in (a, b):
-                await until(lambda node=node: all(good for _, good, _ in node.node.ready()))
-            assert "sparktxlog_undelivered_runs 0.0" in b.parts.metrics.text().decode()
+                await until(lambda node=node: all(good for _, good, _ in node.ready()))
+            assert "sparktxlog_undelivered_runs 0.0" in b.base.metrics.text().decode()
 
     asyncio.run(main())
 
@@ -247,29 +245,29 @@ def test_a_file_lost_before_the_stamp_rejects_its_transaction(tmp_path: Path, ha
     async def main() -> None:
         async with cluster(tmp_path, "AB", idle_round_max=0.3) as nodes:
             a, b = nodes.values()
-            await a.node.submit(create(), level=Level.ORDERED, timeout=20)
+            await a.submit(create(), level=Level.ORDERED, timeout=20)
             transaction, (file,) = stage(a, files=1)
-            path = Path(a.node.payloads.path(file.path))
+            path = Path(a.payloads.path(file.path))
             good = path.read_bytes()
             if harm == "damaged":
                 path.write_bytes(good[:-1] + b"?")
             else:
                 path.unlink()
             with pytest.raises(PayloadStoreError, match=r"lost before .* ordered") as caught:
-                await a.node.submit(transaction, level=Level.ORDERED, timeout=60)
+                await a.submit(transaction, level=Level.ORDERED, timeout=60)
             assert caught.value.definite
-            told = await a.node.find(transaction.transaction_id)
+            told = await a.find(transaction.transaction_id)
             assert told is not None and (told.outcome, told.level) == ("rejected", None)
             (why,) = told.rejections
             assert (why.code, why.text) == ("payload-store", caught.value.message)
-            assert a.node.status()["unstamped_runs"] == 0
+            assert a.status()["unstamped_runs"] == 0
             # Nothing waits for it, and a peer that asks for it again takes no alarm.
-            await b.node.submit(create("u"), level=Level.ORDERED, timeout=20)
-            assert b.node.status()["undelivered"] == []
+            await b.submit(create("u"), level=Level.ORDERED, timeout=20)
+            assert b.status()["undelivered"] == []
             path.write_bytes(good)
-            receipt = await a.node.submit(transaction, level=Level.ORDERED, timeout=60)
+            receipt = await a.submit(transaction, level=Level.ORDERED, timeout=60)
             assert (receipt.outcome, receipt.position) == ("committed", 3)
-            found = await a.node.find(transaction.transaction_id)
+            found = await a.find(transaction.transaction_id)
             assert found is not None and found.outcome == "committed"
 
     asyncio.run(main())
@@ -279,14 +277,12 @@ def test_a_peer_that_wants_another_file_withdraws_nothing(tmp_path: Path) -> Non
     async def main() -> None:
         async with cluster(tmp_path, "AB", idle_round_max=0.3) as nodes:
             a, b = nodes.values()
-            await a.node.submit(create(), level=Level.ORDERED, timeout=20)
+            await a.submit(create(), level=Level.ORDERED, timeout=20)
             transaction, (file,) = stage(a, files=1)
-            submitted = asyncio.create_task(
-                a.node.submit(transaction, level=Level.ORDERED, timeout=60)
-            )
+            submitted = asyncio.create_task(a.submit(transaction, level=Level.ORDERED, timeout=60))
             wrong = replace(file, digest="0" * 64)
             with pytest.raises(TransportError, match="answered 422"):
-                await asyncio.to_thread(lambda: list(b.parts.links["A"].stream(wrong, 0)))
+                await asyncio.to_thread(lambda: list(b.base.links["A"].stream(wrong, 0)))
             assert (await submitted).outcome == "committed"
 
     asyncio.run(main())
@@ -297,46 +293,46 @@ def test_a_run_that_nobody_can_deliver_is_voided(tmp_path: Path) -> None:
         async with cluster(tmp_path, "AB", idle_round_max=0.3, stage_timeout=0.5) as nodes:
             a, b = nodes.values()
             transaction, path, good = await _submit_damaged(a)
-            waits = asyncio.create_task(b.node.submit(create("u"), level=Level.ORDERED, timeout=90))
-            await until(lambda: bool(b.node.status()["undelivered"]))
-            (run,) = b.node.status()["undelivered"]
+            waits = asyncio.create_task(b.submit(create("u"), level=Level.ORDERED, timeout=90))
+            await until(lambda: bool(b.status()["undelivered"]))
+            (run,) = b.status()["undelivered"]
             for node, name, error in (
                 (b, run["digest"], "Ask A, which stamped it"),
                 (a, "0" * 16, "no runs '0000000000000000' wait"),
             ):
                 with pytest.raises((LocalProtocolError, NotFoundError), match=error) as caught:
-                    await node.node.voiding().void(name, (), 30)
+                    await node.voiding().void(name, (), 30)
                 assert caught.value.definite
-            found = await a.node.voiding().void(run["digest"][:16], (), 60)
+            found = await a.voiding().void(run["digest"][:16], (), 60)
             assert (found["epoch"], found["voided"]["digest"]) == (2, run["digest"])
             assert (await waits).outcome == "committed"
             for node in (a, b):
-                await until(lambda node=node: node.parts.published.value == 3)
-                status = node.node.status()
+                await until(lambda node=node: node.base.published.value == 3)
+                status = node.status()
                 assert (status["undelivered"], status["damaged_files"]) == ([], [])
-                assert all(good for _, good, _ in node.node.ready())
+                assert all(good for _, good, _ in node.ready())
                 await _is_void(node, transaction)
             path.write_bytes(good)  # too late
-            receipt = await a.node.submit(create("v"), level=Level.ORDERED, timeout=20)
+            receipt = await a.submit(create("v"), level=Level.ORDERED, timeout=20)
             assert receipt.position == 4
             await _is_void(a, transaction)
 
     asyncio.run(main())
 
 
-async def _submit_damaged(node: RunningNode) -> tuple[PreparedTransaction, Path, bytes]:
+async def _submit_damaged(node: Node) -> tuple[PreparedTransaction, Path, bytes]:
     """Have a transaction accepted whose only file is damaged; return it, the file, what it was."""
-    await node.node.submit(create(), level=Level.ORDERED, timeout=20)
+    await node.submit(create(), level=Level.ORDERED, timeout=20)
     transaction, (file,) = stage(node, files=1, rows=1_000)
-    path = Path(node.node.payloads.path(file.path))
+    path = Path(node.payloads.path(file.path))
     good = path.read_bytes()
     path.write_bytes(good[:-1] + b"?")
-    await node.node.submit(transaction, level=Level.ACCEPTED, timeout=20)
+    await node.submit(transaction, level=Level.ACCEPTED, timeout=20)
     return transaction, path, good
 
 
-async def _is_void(node: RunningNode, transaction: PreparedTransaction) -> None:
-    found = await node.node.find(transaction.transaction_id)
+async def _is_void(node: Node, transaction: PreparedTransaction) -> None:
+    found = await node.find(transaction.transaction_id)
     assert found is not None
     assert (found.outcome, [one.code for one in found.rejections]) == ("rejected", ["voided"])
 
@@ -348,9 +344,9 @@ def test_a_run_that_a_member_holds_is_not_voided(
         async with cluster(tmp_path, "AB", idle_round_max=0.3, stage_timeout=0.5) as nodes:
             a, b = nodes.values()
             transaction, path, good = await _submit_damaged(a)
-            await until(lambda: bool(b.node.status()["undelivered"]))
-            (run,) = b.node.status()["undelivered"]
-            voiding = a.node.voiding()
+            await until(lambda: bool(b.status()["undelivered"]))
+            (run,) = b.status()["undelivered"]
+            voiding = a.voiding()
             verify = voiding._verify
 
             def mended(header: RunHeader) -> None:
@@ -359,9 +355,9 @@ def test_a_run_that_a_member_holds_is_not_voided(
 
             monkeypatch.setattr(voiding, "_verify", mended)
             with pytest.raises(LocalProtocolError, match="A holds the run") as caught:
-                await a.node.voiding().void(run["digest"], (), 60)
+                await a.voiding().void(run["digest"], (), 60)
             assert caught.value.definite
-            await until(lambda: a.parts.ordered.value == b.parts.ordered.value == 2, 60)
-            assert (await b.node.find(transaction.transaction_id)).outcome == "committed"
+            await until(lambda: a.base.ordered.value == b.base.ordered.value == 2, 60)
+            assert (await b.find(transaction.transaction_id)).outcome == "committed"
 
     asyncio.run(main())

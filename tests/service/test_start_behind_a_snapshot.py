@@ -21,7 +21,7 @@ from sparktxlog.errors import CommitStateUnknownError
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import OperationKind
 from sparktxlog.model.receipt import Level
-from sparktxlog.runtime.running import RunningNode
+from sparktxlog.runtime.node import Node
 from sparktxlog.storage.interfaces import ResetJournal
 from sparktxlog.storage.journal.journal import Journal
 
@@ -72,18 +72,18 @@ async def run_both(
 ) -> int:
     """Run both nodes, write at B, and return the position that both have published then."""
     async with AsyncExitStack() as stack:
-        nodes: dict[str, RunningNode] = {}
+        nodes: dict[str, Node] = {}
         for name, port in ports.items():
             listener = socket.create_server(("127.0.0.1", port))
             config = config_of(directory, name, ports)
             nodes[name] = await stack.enter_async_context(serving(config, listener))
-        links = [link for node in nodes.values() for link in node.parts.links.values()]
+        links = [link for node in nodes.values() for link in node.base.links.values()]
         await until(lambda: all(link.up for link in links))
         url = f"http://127.0.0.1:{ports['B']}"
         if not create:
             await asyncio.to_thread(ask_for_the_past, url, 5)
         await asyncio.to_thread(write, url, numbers, create=create)
-        parts = [node.parts for node in nodes.values()]
+        parts = [node.base for node in nodes.values()]
         end = max(part.ordered.value for part in parts)
         await until(lambda: all(part.published.value == end for part in parts))
         assert len({part.master.status().chain_hash for part in parts}) == 1

@@ -19,7 +19,7 @@ from sparktxlog.http.tokens import note_token
 from sparktxlog.model.values import split_urls
 
 if TYPE_CHECKING:
-    from sparktxlog.runtime.running import RunningNode
+    from sparktxlog.runtime.node import Node
 
 #: The publisher's thread must not keep the event loop waiting for the default 5 ms.
 _SWITCH_INTERVAL_S = 0.001
@@ -43,8 +43,7 @@ def run_node(config: NodeConfig) -> int:
     """
     import uvloop
 
-    from sparktxlog.runtime.log.memory import bound_memory
-    from sparktxlog.runtime.logs import set_up_logs
+    from sparktxlog.runtime.process import bound_memory, set_up_logs
 
     check_directories(config)
     set_up_logs(config.node_id, config.log_level, config.log_format)
@@ -91,19 +90,19 @@ def _listen(config: NodeConfig) -> socket.socket:
 
 
 async def _run(config: NodeConfig, listener: socket.socket) -> None:
-    from sparktxlog.runtime.wiring import build_node
+    from sparktxlog.runtime.node import build_node
 
     while await _run_once(build_node(config), listener):
         continue
 
 
-async def _run_once(running: RunningNode, listener: socket.socket) -> bool:
+async def _run_once(running: Node, listener: socket.socket) -> bool:
     """Run a node until it stops; return whether it has to start anew, on another state."""
     from sparktxlog.runtime.membership.joining import StartAgainError
     from sparktxlog.service.app import build_app
     from sparktxlog.service.listener import Server, client_places
 
-    server = Server(build_app(running), places=client_places(running.node.config.connections_limit))
+    server = Server(build_app(running), places=client_places(running.config.connections_limit))
 
     def stop() -> None:
         running.begin_stop()

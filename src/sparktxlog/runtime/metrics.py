@@ -27,6 +27,20 @@ _GAUGES = (
     ("clock_distance_us", "This node's clock against the members' median, microseconds."),
     ("fetching", "Payload transfers under way."),
 )
+_COMPUTED: tuple[tuple[str, str, Callable[[Mapping[str, Any]], float]], ...] = (
+    ("undelivered_runs", "Runs whose data no node can deliver.", lambda s: len(s["undelivered"])),
+    (
+        "damaged_files",
+        "Own staged files that peers wanted and that are damaged.",
+        lambda s: len(s["damaged_files"]),
+    ),
+    ("failing", "Tasks that fail at the moment.", lambda s: len(s["failing"])),
+    ("halted", "1: halted.", lambda s: s["halted"] is not None),
+)
+_COUNTERS = (
+    ("rounds", "Posts since start.", "round"),
+    ("task_failures", "Failures of tasks since the start.", "task_failures"),
+)
 _PEER_GAUGES = (
     ("linked", "1 while the link to the peer is up."),
     ("position", "The peer's position as it posted it."),
@@ -39,13 +53,20 @@ _PEER_COUNTERS = (
     ("posts", "Posts sent to the peer."),
 )
 
+_REPLICA_GAUGES: tuple[tuple[str, str, Callable[[Mapping[str, Any]], float]], ...] = (
+    ("position", "Position the replica applied.", lambda r: r["position"]),
+    ("alive", "1 while it reports.", lambda r: r["alive"]),
+    ("known", "1 while its verdict is KNOWN.", lambda r: r["verdict"] == "KNOWN"),
+    ("silent", "1 while its worker should report and does not.", lambda r: r["silent"]),
+    ("error", "1 while its worker waits and says why.", lambda r: bool(r["error"])),
+)
 
-class Metrics(Collector):
-    """Registry of one node; what status knows is read when the metrics are asked for."""
+
+class Metrics:
+    """What owners of a node count themselves, and the registry of all."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self.status: Callable[[], Mapping[str, Any]] | None = None
         self.write_seconds = Histogram(
             "sparktxlog_front_write_seconds", "One group commit of the front, fsync included.",
             buckets=_FAST, registry=self.registry,
@@ -83,7 +104,17 @@ class Metrics(Collector):
             "sparktxlog_worker_silences", "Times that a worker of this site went silent.",
             registry=self.registry,
         )  # fmt: skip
-        self.registry.register(self)
+
+    def text(self) -> bytes:
+        """Return the metrics in the exposition format."""
+        return generate_latest(self.registry)
+
+
+class StatusMetrics(Collector):
+    """What status knows; it is read when the metrics are asked for."""
+
+    def __init__(self, status: Callable[[], Mapping[str, Any]]) -> None:
+        self._status = status
 
     def describe(self) -> Iterable[GaugeMetricFamily]:
         """Return nothing: the families exist only while the node runs."""
@@ -91,29 +122,13 @@ class Metrics(Collector):
 
     def collect(self) -> Iterable[GaugeMetricFamily | CounterMetricFamily]:
         """Return gauges and counters of the moment."""
-        if self.status is None:
-            return
-        status = self.status()
+        status = self._status()
         for name, text in _GAUGES:
             yield GaugeMetricFamily(f"sparktxlog_{name}", text, value=status[name])
-        yield CounterMetricFamily("sparktxlog_rounds", "Posts since start.", value=status["round"])
-        yield GaugeMetricFamily(
-            "sparktxlog_undelivered_runs", "Runs whose data no node can deliver.",
-            value=len(status["undelivered"]),
-        )  # fmt: skip
-        yield GaugeMetricFamily(
-            "sparktxlog_damaged_files", "Own staged files that peers wanted and that are damaged.",
-            value=len(status["damaged_files"]),
-        )  # fmt: skip
-        yield GaugeMetricFamily(
-            "sparktxlog_failing", "Tasks that fail at the moment.", value=len(status["failing"])
-        )
-        yield CounterMetricFamily(
-            "sparktxlog_task_failures", "Failures of tasks since the start.",
-            value=status["task_failures"],
-        )  # fmt: skip
-        halted = 0 if status["halted"] is None else 1
-        yield GaugeMetricFamily("sparktxlog_halted", "1: halted.", value=halted)
+        for name, text, value in _COMPUTED:
+            yield GaugeMetricFamily(f"sparktxlog_{name}", text, value=value(status))
+        for name, text, key in _COUNTERS:
+            yield CounterMetricFamily(f"sparktxlog_{name}", text, value=status[key])
         phase = GaugeMetricFamily(
             "sparktxlog_phase", "1 for the phase that this node is in.", labels=["phase"]
         )
@@ -122,10 +137,6 @@ class Metrics(Collector):
         yield phase
         yield from _per_peer(status)
         yield from _per_replica(status)
-
-    def text(self) -> bytes:
-        """Return the metrics in the exposition format."""
-        return generate_latest(self.registry)
 
 
 def _per_peer(status: Mapping[str, Any]) -> Iterable[GaugeMetricFamily | CounterMetricFamily]:
@@ -157,26 +168,8 @@ def _per_peer(status: Mapping[str, Any]) -> Iterable[GaugeMetricFamily | Counter
 
 
 def _per_replica(status: Mapping[str, Any]) -> Iterable[GaugeMetricFamily]:
-    labels = ["site", "worker"]
-    position = GaugeMetricFamily(
-        "sparktxlog_replica_position", "Position the replica applied.", labels=labels
-    )
-    alive = GaugeMetricFamily("sparktxlog_replica_alive", "1 while it reports.", labels=labels)
-    known = GaugeMetricFamily(
-        "sparktxlog_replica_known", "1 while its verdict is KNOWN.", labels=labels
-    )
-    silent = GaugeMetricFamily(
-        "sparktxlog_replica_silent", "1 while its worker should report and does not.",
-        labels=labels,
-    )  # fmt: skip
-    failed = GaugeMetricFamily(
-        "sparktxlog_replica_error", "1 while its worker waits and says why.", labels=labels
-    )
-    for replica in status["replicas"]:
-        key = [replica["node_id"], replica["worker_id"]]
-        position.add_metric(key, replica["position"])
-        alive.add_metric(key, 1 if replica["alive"] else 0)
-        known.add_metric(key, 1 if replica["verdict"] == "KNOWN" else 0)
-        silent.add_metric(key, 1 if replica["silent"] else 0)
-        failed.add_metric(key, 1 if replica["error"] else 0)
-    yield from (position, alive, known, silent, failed)
+    for name, text, value in _REPLICA_GAUGES:
+        gauge = GaugeMetricFamily(f"sparktxlog_replica_{name}", text, labels=["site", "worker"])
+        for replica in status["replicas"]:
+            gauge.add_metric([replica["node_id"], replica["worker_id"]], float(value(replica)))
+        yield gauge

@@ -51,9 +51,13 @@ from sparktxlog.protocol.words.events import (
     TailReceived,
 )
 from sparktxlog.protocol.words.messages import Announcement, Tail
+from sparktxlog.runtime.commit.core_loop import CoreLoop
+from sparktxlog.runtime.commit.damage import Damage
 from sparktxlog.runtime.commit.fetching import check_run, staged_files
+from sparktxlog.runtime.fleet.fleet import Fleet
+from sparktxlog.runtime.foundation import Foundation
+from sparktxlog.runtime.membership.membership import Membership
 from sparktxlog.runtime.membership.queue_snapshots import SnapshotGiver
-from sparktxlog.runtime.parts import Parts
 from sparktxlog.transport import signing
 from sparktxlog.transport.peers import WATCH_S
 from sparktxlog.transport.run_requests import MAX_RUNS
@@ -70,10 +74,21 @@ _LOG_EVERY = 100
 class Peering:
     """Admits peers and passes on what they say."""
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
-        self._greeter = parts.greeter
-        self._verifier = parts.verifier
+    def __init__(
+        self,
+        base: Foundation,
+        core: CoreLoop,
+        membership: Membership,
+        fleet: Fleet,
+        damage: Damage,
+    ) -> None:
+        self._base = base
+        self._core = core
+        self._membership = membership
+        self._fleet = fleet
+        self._damage = damage
+        self._greeter = membership.greeter
+        self._verifier = membership.verifier
         self._refusals: dict[tuple[str, str], int] = {}
         #: Messages of kinds that this release does not know.
         self._unknown = 0
@@ -87,9 +102,9 @@ class Peering:
             ManifestMismatchError, PayloadStoreError: It is damaged or gone (definite).
             StorageError: The disk failed.
         """
-        damage = self._parts.damage
+        damage = self._damage
         try:
-            await self._parts.run_blocking(self._parts.payloads.verify, file)
+            await self._base.run_blocking(self._base.payloads.verify, file)
         except InvalidNameError:
             raise
         except TxLogError as error:
@@ -105,7 +120,7 @@ class Peering:
             transaction_id = transaction_id_from_text(wanted.path.partition("/")[0])
         except InvalidNameError:
             return
-        digest = self._parts.master.unstamped(transaction_id)
+        digest = self._base.master.unstamped(transaction_id)
         if digest is None:
             return
         try:
@@ -114,10 +129,10 @@ class Peering:
             return  # not durable yet, or stamped meanwhile
         for file in staged_files(read_manifest(payload)):
             try:
-                await self._parts.run_blocking(self._parts.payloads.verify, file)
+                await self._base.run_blocking(self._base.payloads.verify, file)
             except TxLogError as error:
                 text = f"a staged file was lost before the transaction was ordered: {error}"
-                self._parts.cycle.tell_always(FilesLost(digest=digest, text=text))
+                self._core.cycle.tell_always(FilesLost(digest=digest, text=text))
                 return
 
     # -- admission ---------------------------------------------------------------------------------
@@ -142,17 +157,18 @@ class Peering:
 
     def claimed_digest(self, headers: Mapping[str, str], *, greeting: bool) -> str:
         """Return what a request says of its body; as `signing.Verifier.claimed_digest`."""
-        if self._verifier is None:
-            raise ForbiddenPeerError("this node has no peers")
-        return self._verifier.claimed_digest(headers, greeting=greeting)
+        return self._checker().claimed_digest(headers, greeting=greeting)
 
     def check_signed(
         self, headers: Mapping[str, str], method: str, target: str, digest: str, *, greeting: bool
     ) -> str:
         """Return the sender of a genuine, new request; errors as `signing.Verifier.check`."""
+        return self._checker().check(headers, method, target, digest, greeting=greeting)
+
+    def _checker(self) -> signing.Verifier:
         if self._verifier is None:
             raise ForbiddenPeerError("this node has no peers")
-        return self._verifier.check(headers, method, target, digest, greeting=greeting)
+        return self._verifier
 
     def refusal_headers(self, headers: Mapping[str, str]) -> dict[str, str]:
         """Return what the peer whose request is refused needs in order to greet this start."""
@@ -167,7 +183,7 @@ class Peering:
         if not isinstance(error, UnauthorizedError):
             return
         node = headers.get(signing.NODE, "")[:80]
-        self._parts.metrics.refused_peers.labels(code=error.code).inc()
+        self._base.metrics.refused_peers.labels(code=error.code).inc()
         # Names of strangers are not kept: their number is unbounded.
         key = (error.code, node if self._greeter.known(node) else "")
         count = self._refusals.get(key, 0)
@@ -183,7 +199,7 @@ class Peering:
         if not self._unknown:
             _log.warning("a message of a later release is ignored", peer=sender, reason=str(error))
         self._unknown += 1
-        self._parts.metrics.unknown_messages.inc()
+        self._base.metrics.unknown_messages.inc()
 
     async def on_hello(
         self, sender: str, headers: Mapping[str, str], hello: Hello
@@ -205,13 +221,13 @@ class Peering:
             self._verifier.admit(headers)
             if hello.standing is not None:
                 event = Greeted(peer=NodeId(sender), standing=hello.standing)
-                self._parts.cycle.tell_always(event)
+                self._core.cycle.tell_always(event)
         answer = wire.encode(replace(self._greeter.own, join_as=join_as))
-        seal = self._parts.signer.answer_signature(headers[signing.SIGNATURE], answer)
+        seal = self._membership.signer.answer_signature(headers[signing.SIGNATURE], answer)
         return answer, {signing.SIGNATURE: seal}
 
     def _check_running(self) -> None:
-        if self._parts.ending.is_set():
+        if self._base.ending.is_set():
             raise BusyError("the node is stopping")
 
     async def _check_process(self, sender: str, hello: Hello) -> None:
@@ -223,9 +239,9 @@ class Peering:
         Raises:
             ForbiddenPeerError: Another process answers there (definite).
         """
-        if self._parts.master.knows_process(sender, hello.boot):
+        if self._base.master.knows_process(sender, hello.boot):
             return
-        link = self._parts.links.get(sender)
+        link = self._base.links.get(sender)
         if link is not None and await link.other_process(hello.boot):
             raise ForbiddenPeerError(
                 f"two processes are node {sender!r}: another one answers at its address",
@@ -240,33 +256,35 @@ class Peering:
         Raises:
             ForbiddenPeerError: Two decisions for one epoch: both nodes stop (definite).
         """
-        parts, own = self._parts, self._greeter.own
+        own = self._greeter.own
         if hello.lineage != own.lineage:
             return
         if hello.decision and hello.epoch <= own.epoch:
-            here = parts.epochs.decision(hello.lineage, hello.epoch)
+            here = self._membership.epochs.decision(hello.lineage, hello.epoch)
             if here and here != hello.decision:
                 text = (
                     f"the log has forked: node {sender!r} and this one have two decisions for "
                     f"epoch {hello.epoch} (I5), {hello.decision[:12]} and {here[:12]}"
                 )
-                parts.cycle.tell_always(Contradicted(peer=NodeId(sender), text=text, decision=True))
+                self._core.cycle.tell_always(
+                    Contradicted(peer=NodeId(sender), text=text, decision=True)
+                )
                 raise ForbiddenPeerError(f"{text}.  {QUARANTINE_HINT}", node=sender)
-        if 0 < hello.position <= parts.ordered.value and hello.chain_hash:
+        if 0 < hello.position <= self._base.ordered.value and hello.chain_hash:
             hashed = await self._hash_at(hello.position)
             if hashed is not None and hashed.hex() != hello.chain_hash:
                 text = (
                     f"{sender} has another queue up to position {hello.position}: "
                     f"{hello.chain_hash[:12]}, here {hashed.hex()[:12]} (I1)"
                 )
-                parts.cycle.tell_always(
+                self._core.cycle.tell_always(
                     Contradicted(peer=NodeId(sender), text=text, decision=False)
                 )
 
     async def _hash_at(self, position: int) -> bytes | None:
         try:
-            found: bytes | None = await self._parts.run_blocking(
-                self._parts.front.read_hash_at, position
+            found: bytes | None = await self._base.run_blocking(
+                self._base.front.read_hash_at, position
             )
         except ExpiredError:
             return None
@@ -280,7 +298,7 @@ class Peering:
         """
         try:
             async with asyncio.timeout(WATCH_S):
-                await self._parts.ending.wait()
+                await self._base.ending.wait()
         except TimeoutError:
             return
         raise BusyError("the node is stopping")
@@ -296,26 +314,23 @@ class Peering:
         """
         if self._greeter.is_joiner(sender):
             return PostAnswer()  # nothing of it counts yet
-        self._parts.epochs.on_hears(sender, envelope.hears)
+        self._membership.epochs.on_hears(sender, envelope.hears)
         if envelope.addresses is not None:
-            self._parts.epochs.on_addresses(sender, envelope.addresses)
+            self._membership.epochs.on_addresses(sender, envelope.addresses)
         post = envelope.post
         if post is not None:
             if post.sender != sender:
                 raise RemoteProtocolError(f"node {sender!r} posts for {post.sender!r}")
             if not post_fits(post):
                 raise RemoteProtocolError(f"node {sender!r} posts numbers that cannot be")
-            self._parts.epochs.on_post(post)
+            self._membership.epochs.on_post(post)
             self._tell(PostReceived(post=post))
         kept = []
         for report in envelope.reports:
             if report.node_id != sender:
                 raise RemoteProtocolError(f"node {sender!r} reports for {report.node_id!r}")
-            whole = self._parts.reports.complete(report)
-            if whole is None:
-                continue
-            kept.append(report.label)
-            self._parts.take_foreign_report(whole)
+            if self._fleet.accept_foreign_report(report):
+                kept.append(report.label)
         return PostAnswer(kept=tuple(filter(None, kept)))
 
     async def on_epoch(self, sender: str, message: EpochMessage) -> None:
@@ -330,12 +345,10 @@ class Peering:
         if not isinstance(message, _JOINERS_WORDS) and self._greeter.is_joiner(sender):
             return  # its vote does not count yet
         if isinstance(message, (JoinRequest, TailRequest)):
-            self._parts.note_position(
-                sender,
-                message.base.position if isinstance(message, JoinRequest) else message.position,
-            )
+            stands = message.base if isinstance(message, JoinRequest) else message
+            self._membership.positions[sender] = stands.position
         if isinstance(message, ProbeAnswer):
-            self._parts.epochs.on_hears(sender, message.hears)
+            self._membership.epochs.on_hears(sender, message.hears)
         self._tell(EpochMessageReceived(message=message))
 
     def _check_admitted(self, sender: str) -> None:
@@ -347,8 +360,8 @@ class Peering:
     @cached_property
     def snapshots(self) -> SnapshotGiver:
         """What nodes that join fetch."""
-        parts = self._parts
-        return SnapshotGiver(parts.config.data_dir / "snapshots", parts.front, parts.run_blocking)
+        base = self._base
+        return SnapshotGiver(base.config.data_dir / "snapshots", base.front, base.run_blocking)
 
     async def snapshot_offer(self, has: str) -> SnapshotOffer:
         """Offer the queue at the end of what is published to a node that joins (P21).
@@ -356,7 +369,7 @@ class Peering:
         Args:
             has: Name of the snapshot of which it has a part.
         """
-        return await self.snapshots.offer(has, self._parts.published.value)
+        return await self.snapshots.offer(has, self._base.published.value)
 
     async def run_behind(self, position: int) -> Tail:
         """Return the run of the queue that holds the position behind one; no entry = none does.
@@ -367,19 +380,18 @@ class Peering:
         Raises:
             ExpiredError: The run is not kept any more (definite).
         """
-        parts = self._parts
         stored = None
-        if position < parts.ordered.value:
-            stored = await parts.run_blocking(parts.front.read_entry_at, position + 1)
+        if position < self._base.ordered.value:
+            stored = await self._base.run_blocking(self._base.front.read_entry_at, position + 1)
             if stored is None:
                 raise ExpiredError(
                     f"the run behind position {position} is not kept any more", after=position
                 )
-        view = parts.master.view
+        view = self._base.master.view
         return Tail(
             lineage=view.lineage,
             epoch=view.epoch,
-            sender=parts.config.node_id,
+            sender=self._base.config.node_id,
             previous_hash=b"" if stored is None else stored.entry.previous_hash,
             entries=() if stored is None else (stored.entry,),
         )
@@ -387,14 +399,13 @@ class Peering:
     async def on_push(self, sender: str, body: bytes) -> None:
         """Take in pushed runs; what does not fit is dropped and fetched later (P3a)."""
         self._check_admitted(sender)
-        parts = self._parts
         for header, payload in decode_pushes(body):
             if header.origin != sender:
                 raise RemoteProtocolError(f"node {sender!r} pushes a run of {header.origin!r}")
             if not fits(header):
                 raise RemoteProtocolError(f"node {sender!r} pushes a run that cannot be: {header}")
             manifest = check_run(header, payload)
-            if manifest.staged_bytes or not parts.holdings.put_foreign(header, payload):
+            if manifest.staged_bytes or not self._core.holdings.put_foreign(header, payload):
                 continue
             self._tell(PayloadArrived(header=header, facts=RunFacts.of(manifest)))
 
@@ -413,7 +424,7 @@ class Peering:
         self._tell(TailReceived(tail=tail))
 
     def _tell(self, event: Event) -> None:
-        if not self._parts.cycle.tell(event):
+        if not self._core.cycle.tell(event):
             raise BusyError("too many events wait for the core")
 
     async def run_payload(self, origin: str, incarnation: int, seq: int) -> bytes:
@@ -435,19 +446,17 @@ class Peering:
         """
         if len(runs) > MAX_RUNS:
             raise RemoteProtocolError(f"{len(runs)} runs asked for, at most {MAX_RUNS}")
-        parts = self._parts
-        return await asyncio.get_running_loop().run_in_executor(
-            parts.readers, lambda: tuple(parts.front.read_payload(*run) for run in runs)
+        front = self._base.front
+        found: tuple[bytes | None, ...] = await self._base.run_blocking(
+            lambda: tuple(front.read_payload(*run) for run in runs)
         )
+        return found
 
     async def announced_payload(self, digest: bytes) -> bytes:
         """Return an own unstamped run's container for a peer; NotFoundError as `run_payload`."""
-        parts = self._parts
-        payload = parts.holdings.find(digest)
+        payload: bytes | None = self._core.holdings.find(digest)
         if payload is None:
-            payload = await asyncio.get_running_loop().run_in_executor(
-                parts.readers, parts.front.read_announced, digest
-            )
+            payload = await self._base.run_blocking(self._base.front.read_announced, digest)
         if payload is None:
             raise NotFoundError(f"no announced run {digest.hex()[:12]} is held here")
         return payload

@@ -37,12 +37,7 @@ _BY_KEY: dict[str, Setting] = {s.key: s for s in SETTINGS if s.key in RUN_TIME_K
 
 
 class RunTimeSettings:
-    """Values in force of the settings in `RUN_TIME_KEYS`.
-
-    Args:
-        config: What was configured at start.
-        saved: Values of the front at start.
-    """
+    """Values in force of the settings in `RUN_TIME_KEYS`."""
 
     def __init__(self, config: NodeConfig, saved: Mapping[str, bytes]) -> None:
         self._config = config
@@ -115,7 +110,6 @@ class RunTimeSettings:
 
         Args:
             changes: Key → value; None takes a value back.
-            write: Makes writes durable.
 
         Raises:
             InvalidRequestError: Unknown key or wrong value, in the fields `field` and `value`;

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sparktxlog import __version__
 from sparktxlog.errors import InvalidRequestError, NotFoundError, TxLogError
-from sparktxlog.runtime.running import RunningNode
+from sparktxlog.runtime.node import Node
 from sparktxlog.runtime.worker_token import make_worker_token, worker_token_file
 from sparktxlog.service.auth import Tokens, bearer_token
 from sparktxlog.service.bodies import Bodies
@@ -52,7 +52,7 @@ class _RawRoute(APIRoute):
         return self.endpoint
 
 
-def build_app(running: RunningNode) -> FastAPI:
+def build_app(running: Node) -> FastAPI:
     """Return the application of a started node."""
     app = FastAPI(
         title="sparktxlog",
@@ -64,7 +64,7 @@ def build_app(running: RunningNode) -> FastAPI:
         exception_handlers={HTTPException: _http_error},
     )
     app.router.route_class = _RawRoute
-    config = running.node.config
+    config = running.config
     bodies = Bodies(config.body_limit)
     doors, handlers = _doors(running, bodies), _handlers(running, bodies)
     for route in sorted(ROUTES, key=lambda route: not route.hot):
@@ -79,9 +79,9 @@ def build_app(running: RunningNode) -> FastAPI:
     return app
 
 
-def _doors(running: RunningNode, bodies: Bodies) -> Mapping[Role, Door]:
+def _doors(running: Node, bodies: Bodies) -> Mapping[Role, Door]:
     """Return how the callers of each role come in."""
-    config, donor = running.node.config, running.parts.donor
+    config, donor = running.config, running.donor
     # Where clients show nothing, workers cannot be told from them.
     worker = None if config.client_token is None else make_worker_token(config.data_dir)
     tokens = Tokens(
@@ -113,9 +113,9 @@ def _doors(running: RunningNode, bodies: Bodies) -> Mapping[Role, Door]:
     }
 
 
-def _handlers(running: RunningNode, bodies: Bodies) -> Mapping[str, Handler]:
+def _handlers(running: Node, bodies: Bodies) -> Mapping[str, Handler]:
     """Return the handler of each route, by its name."""
-    node, donor = running.node, running.parts.donor
+    node, donor = running, running.donor
     questions = QuestionRoutes(node)
     owners = (
         SubmitRoutes(node, bodies),
@@ -152,7 +152,7 @@ def _refusal_of_a_witness(witness: str) -> Handler:
 class _Health:
     """Whether the node lives and takes part, its metrics, and the description of its interface."""
 
-    def __init__(self, running: RunningNode) -> None:
+    def __init__(self, running: Node) -> None:
         self._running = running
         self._document, self._page = document_bytes(), document_page()
 
@@ -160,7 +160,7 @@ class _Health:
         return b"ok\n"
 
     def readyz(self, request: Request) -> Response:
-        checks = self._running.node.ready()
+        checks = self._running.ready()
         good = all(check[1] for check in checks)
         lines = ["ok" if good else "not ready"]
         if "verbose" in request.query_params or not good:
@@ -168,7 +168,7 @@ class _Health:
         return Response("\n".join(lines) + "\n", 200 if good else 503, media_type=PLAIN)
 
     def metrics(self) -> bytes:
-        text = self._running.parts.metrics.text()
+        text = self._running.base.metrics.text()
         return text if isinstance(text, bytes) else text.encode()
 
     def openapi(self) -> bytes:

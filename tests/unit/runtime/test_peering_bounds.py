@@ -31,14 +31,18 @@ def peering(told: list[Event]) -> Peering:
     def nothing(*arguments: object) -> None:
         return None
 
-    parts = SimpleNamespace(
+    membership: Any = SimpleNamespace(
         verifier=None,
         greeter=SimpleNamespace(is_joiner=lambda node: False),
         epochs=SimpleNamespace(on_hears=nothing, on_post=nothing),
+        positions={},
+    )
+    core: Any = SimpleNamespace(
         cycle=SimpleNamespace(tell=lambda event: told.append(event) or True),
         holdings=SimpleNamespace(put_foreign=lambda header, payload: True),
     )
-    return Peering(cast(Any, parts))
+    unused: Any = None
+    return Peering(unused, core, membership, unused, unused)
 
 
 @pytest.mark.parametrize("field", ["counter", "last_seq", "header"])

@@ -32,7 +32,7 @@ from tests.verification.fuzz.samples import JSON, LAST, MSGPACK, TABLE, Sample, 
 
 from sparktxlog.codec import wire
 from sparktxlog.config import load_config
-from sparktxlog.runtime.wiring import build_node
+from sparktxlog.runtime.node import build_node
 from sparktxlog.transport import signing
 
 PER_SEGMENT = 20_000
@@ -194,8 +194,8 @@ async def _hello(node: NodeProcess) -> wire.Hello:
         "data-dir": str(node.directory / "B"), "peer.1.id": "A", "peer.1.url": node.url,
     }  # fmt: skip
     running = build_node(load_config(None, values, {}))
-    running.parts.front.close()
-    return running.parts.greeter.own
+    running.base.front.close()
+    return running.membership.greeter.own
 
 
 async def _send_all(

@@ -176,11 +176,11 @@ class Checks:
     def _check_files(self, node: SimulatedNode, entry: QueueEntry) -> None:
         """I3: who orders a run holds its staged files."""
         assert node.running is not None
-        parts, header = node.running.parts, entry.header
-        payload = parts.front.read_payload(header.origin, header.incarnation, header.seq)
+        base, header = node.running.base, entry.header
+        payload = base.front.read_payload(header.origin, header.incarnation, header.seq)
         assert payload is not None
         for file in staged_files(read_manifest(payload)):
-            if not self._world.clients.staged.is_here(file, parts.payloads):
+            if not self._world.clients.staged.is_here(file, base.payloads):
                 self.fail(f"I3: {node.name} orders {header} without {file.path}")
 
     def _new(self, node: SimulatedNode, entry: QueueEntry) -> None:
@@ -188,7 +188,7 @@ class Checks:
         self.end = (entry.end, entry.chain_hash)
         self._hashes[entry.end] = entry.chain_hash
         assert node.running is not None
-        stored = node.running.parts.front.read_entry_at(entry.position)
+        stored = node.running.base.front.read_entry_at(entry.position)
         if stored is None or len(stored.ids) != 16 * entry.header.n:
             self.fail(f"I3: {node.name} has no ids of {entry.header}")
             return
@@ -303,7 +303,7 @@ class Checks:
             node = self._world.nodes[name]
             if node.running is None or node.app is None:
                 return f"{name} does not run"
-            status = node.running.parts.master.status()
+            status = node.running.base.master.status()
             epochs.add(status.epoch)
             if status.phase is not Phase.NORMAL or name not in status.members:
                 waits = [(str(item.peer), item.why.value) for item in status.waiting_for]
@@ -317,9 +317,9 @@ class Checks:
                 return f"{name} is at {status.position} of {self.end[0]}"
             if set(status.members) != set(self._world.layout.masters):
                 return f"members of epoch {status.epoch} are {status.members}"
-            parts = node.running.parts
-            if parts.publisher.failure is not None or parts.published.value != self.end[0]:
-                return f"{name} published {parts.published.value}: {parts.publisher.failure}"
+            failure, published = node.running.log.publisher.failure, node.running.base.published
+            if failure is not None or published.value != self.end[0]:
+                return f"{name} published {published.value}: {failure}"
         return "" if len(epochs) == 1 else f"epochs differ: {sorted(epochs)}"
 
     def check_end(self) -> None:
@@ -337,7 +337,7 @@ class Checks:
 
     def _check_front(self, node: SimulatedNode) -> None:
         assert node.running is not None
-        front = node.running.parts.front
+        front = node.running.base.front
         after = front.read_extent().kept_after
         stored = [item.entry for item in front.read_queue(after, 1_000_000, payloads=False)]
         wanted = [entry for position, entry in sorted(self.log.items())]
@@ -352,7 +352,7 @@ class Checks:
         for name in self._world.layout.masters:
             running = self._world.nodes[name].running
             assert running is not None
-            found[name] = dict(running.parts.master.catalog)
+            found[name] = dict(running.base.master.catalog)
         self.marks["table created"] += len(found[name])
         if any(tables != found[name] for tables in found.values()):
             told = {node: sorted(tables) for node, tables in found.items()}
@@ -364,7 +364,7 @@ class Checks:
         if told.level is not Level.ACCEPTED or node.running is None:
             return False
         harmed = self._world.clients.staged.was_harmed(transaction)
-        return harmed and node.running.parts.front.find_withdrawn(transaction) is not None
+        return harmed and node.running.base.front.find_withdrawn(transaction) is not None
 
     def _check_told(self, transaction: bytes, several: Sequence[Told]) -> None:
         text, places = transaction_id_to_text(transaction), self._places.get(transaction, [])

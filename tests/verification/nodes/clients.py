@@ -179,7 +179,7 @@ class Clients:
         running, life = node.running, node.life
         if running is None or life is None:
             raise LostError
-        loop, work = self._world.loop, question(running.node)
+        loop, work = self._world.loop, question(running)
         answer: asyncio.Future[_T] = loop.create_future()
         task = loop.own_task(life, work)
         task.add_done_callback(lambda done: _pass_on(done, answer), context=self._world.context)

@@ -179,9 +179,7 @@ class Faults:
         if any(node.life is None or node.running is None for node in nodes):
             return False
         assert nodes[0].running is not None
-        view = (
-            views[max(views)] if views else first_view(core_config(nodes[0].running.parts.config))
-        )
+        view = views[max(views)] if views else first_view(core_config(nodes[0].running.config))
         for other in world.nodes.values():
             seat = view.seat(other.name)
             if seat is None or other.running is None or other.disk.doubtful:
@@ -190,7 +188,7 @@ class Faults:
                 return False
         others = set(world.nodes) - {node.name for node in nodes}
         # What was voted for may be decided already.
-        cores = [node.running.parts.master for node in world.nodes.values() if node.running]
+        cores = [node.running.base.master for node in world.nodes.values() if node.running]
         votes = [core.accepted for core in cores if core.accepted is not None]
         # Fewer members are lost than copies were promised, then (P12).
         if not all(one.elects(others) and one.preserves(others) for one in (view, *votes)):

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from sparktxlog.model.answers import EpochView
-from sparktxlog.runtime import wiring
-from sparktxlog.runtime.commit.executor import AsideWrite, Executor
+from sparktxlog.runtime.commit import core_loop
+from sparktxlog.runtime.commit.executor import AsideWrite, Deliverer, Executor
 from sparktxlog.runtime.membership.epochs import Edit, Epochs
 from sparktxlog.storage.journal import journal as front
 from sparktxlog.storage.journal.sqlite_schema import open_journal
@@ -18,15 +18,15 @@ from sparktxlog.storage.journal.sqlite_schema import open_journal
 class HastyExecutor(Executor):
     """Tells before it writes: what it told a kill can make it forget."""
 
-    async def _work_batch(self) -> None:
+    async def _work_batch(self, deliverer: Deliverer) -> None:
         for item in self._stream:
             if not isinstance(item, AsideWrite) and not self._stream.must_be_durable(item):
-                self._deliver(item, 0)
-        await super()._work_batch()
+                deliverer.deliver(item, 0)
+        await super()._work_batch(deliverer)
 
 
 def _hasty() -> None:
-    mutated: Any = wiring
+    mutated: Any = core_loop
     mutated.Executor = HastyExecutor
 
 

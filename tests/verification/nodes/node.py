@@ -13,8 +13,7 @@ from tests.verification.nodes.virtual import Life
 from sparktxlog.config import load_config
 from sparktxlog.errors import StorageError, TxLogError
 from sparktxlog.runtime.membership.joining import StartAgainError
-from sparktxlog.runtime.running import RunningNode
-from sparktxlog.runtime.wiring import build_node
+from sparktxlog.runtime.node import Node, build_node
 from sparktxlog.service import app as application
 from sparktxlog.storage.interfaces import AppendQueue, Write
 from sparktxlog.storage.journal.journal import Journal
@@ -45,7 +44,7 @@ class SimulatedNode:
         self.disk = world.disks.make(name)
         self._settings = settings
         self.life: Life | None = None
-        self.running: RunningNode | None = None
+        self.running: Node | None = None
         self.app: ASGIApp | None = None
         #: Called once when a commit has failed.
         self.on_failure: Callable[[SimulatedNode], None] | None = None
@@ -106,12 +105,12 @@ class SimulatedNode:
         values = {**self._settings, "data-dir": str(self.disk.path)}
         running = build_node(load_config(None, values, {}), self._session)
         self.running = running
-        front = running.parts.front
+        front = running.base.front
         assert isinstance(front, Journal)
         self.disk.opened(front)
-        base = running.parts.master.base
+        base = running.base.master.base
         self.world.checks.started(self, base.position, base.chain_hash)
-        running.parts.supervisor.on_unforeseen = self._unforeseen
+        running.base.supervisor.on_unforeseen = self._unforeseen
         app = application.build_app(running)
         stop = self._stop = asyncio.Event()
         running.failed.add_done_callback(lambda _: stop.set())
@@ -210,7 +209,7 @@ class SimulatedNode:
                 else:
                     marks.happened("kill before a write")
                 return
-        executor = None if self.running is None else self.running.parts.executor
+        executor = None if self.running is None else self.running.core.executor
         if executor is not None and executor.writing:
             marks.happened("kill between write and completion")
 

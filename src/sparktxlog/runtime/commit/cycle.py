@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import structlog
 
@@ -47,20 +48,25 @@ class _Single:
     opened: asyncio.Future[tuple[Submission, int]]
 
 
+class Follower(Protocol):
+    """What of the node follows the core."""
+
+    def is_busy(self) -> bool:
+        """Return whether something beside the cycle and the executor delays answers."""
+
+    def enter(self, view: View) -> None:
+        """Follow a decided view, which is durable and whose consequences were sent."""
+
+    def halted(self, alarm: Alarm) -> None:
+        """Note that the core takes no more part."""
+
+
 class Cycle:
-    """Feeds the core and passes on what it wants done.
+    """Feeds the core, which nobody else does, and passes on what it wants done.
 
     Args:
-        master: The core; nobody else calls its `handle_all`.
-        executor: Carries the actions out.
-        holdings: Keeps submitted payloads until they are durable.
-        receipts: Follows the submits.
-        clock: The time by which the core waits, and the wall clock.
         run_limit: Most transactions, and bytes, of a run assembled here.
         first_ticket: Greater than every ticket of recovered announcements.
-        on_fatal: Called with the alarm after which the core takes no more part (P10, P28).
-        is_busy: Returns whether something beside the cycle and the executor delays answers.
-        on_view: Called when a newly decided view is durable and what it caused was sent.
     """
 
     def __init__(
@@ -74,9 +80,6 @@ class Cycle:
         run_limit: tuple[int, int],
         id_window: int,
         first_ticket: int,
-        on_fatal: Callable[[Alarm], None],
-        is_busy: Callable[[], bool] = lambda: False,
-        on_view: Callable[[View], None] = lambda view: None,
     ) -> None:
         self._master = master
         self._executor = executor
@@ -86,9 +89,7 @@ class Cycle:
         self._run_limit = run_limit
         self._id_window = id_window
         self._ticket = first_ticket
-        self._on_fatal = on_fatal
-        self._is_busy = is_busy
-        self._on_view = on_view
+        self._follower: Follower | None = None
         self._view = master.view
         self._events: deque[Event] = deque()
         self._singles: deque[_Single] = deque()
@@ -210,16 +211,18 @@ class Cycle:
 
     def _is_at_rest(self) -> bool:
         executor = self._executor
-        return not (self._singles or executor.writing or executor.depth or self._is_busy())
+        busy = self._follower is not None and self._follower.is_busy()
+        return not (self._singles or executor.writing or executor.depth or busy)
 
     # -- the task ----------------------------------------------------------------------------------
 
-    async def run(self) -> None:
+    async def run(self, follower: Follower) -> None:
         """Work until cancelled.
 
         Raises:
             InvariantViolation: A bug or a damaged disk; the node must stop.
         """
+        self._follower = follower
         self._wake.set()
         while True:
             await self._wake.wait()
@@ -255,7 +258,9 @@ class Cycle:
     def _enter(self, view: View) -> None:
         """Let the shell follow a new view, behind the actions that came with it."""
         self._view = view
-        self._executor.write_then((), lambda: self._on_view(view))
+        follower = self._follower
+        assert follower is not None, "only `run` enters views"
+        self._executor.write_then((), lambda: follower.enter(view))
 
     def _set_timer(self) -> None:
         if self._alarm is not None:
@@ -278,14 +283,11 @@ class Cycle:
     def raise_alarm(self, alarm: Alarm) -> None:
         """Tell an alarm; after a fatal one the node takes no more part."""
         (_log.critical if alarm.fatal else _log.warning)("alarm", code=alarm.code, text=alarm.text)
-        if alarm.fatal:
-            self.halt(alarm)
-
-    def halt(self, alarm: Alarm) -> None:
-        """Take no more part in the protocol; what is durable stays readable."""
-        if self.halted is None:
+        if alarm.fatal and self.halted is None:
             self.halted = alarm
-            self._on_fatal(alarm)
+            _log.critical("this node has halted", code=alarm.code, reason=alarm.text)
+            if self._follower is not None:
+                self._follower.halted(alarm)
 
     # -- group commit ------------------------------------------------------------------------------
 

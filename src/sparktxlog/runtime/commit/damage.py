@@ -37,11 +37,7 @@ class _Run:
 
 
 class Damage:
-    """What this node knows of data that is damaged or gone; belongs to the event loop.
-
-    Args:
-        clock: Steady seconds.
-    """
+    """What this node knows of data that is damaged or gone; belongs to the event loop."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from time import perf_counter
+from typing import Protocol
 
 import structlog
 
@@ -67,36 +68,31 @@ class AsideWrite:
     done: asyncio.Future[None] | None = None
 
 
+class Deliverer(Protocol):
+    """Carries out what need not be durable; nothing of it blocks."""
+
+    def deliver(self, action: Action, at: int) -> None:
+        """Carry out one action that is no `Persist…`; `at`: wall clock of its batch."""
+
+    def wrote(self, seconds: float) -> None:
+        """Note that a batch is durable: the writer is free again."""
+
+    def rested(self) -> None:
+        """Note that nothing waits any more."""
+
+
 class Executor:
-    """Carries actions out in order.
+    """Carries actions out in order; only its thread writes to the front.
 
     Args:
-        front: The durable state; only this executor's thread writes to it.
-        holdings: Where the payloads of persisted runs come from.
-        deliver: Carries out one action that is no `Persist…`, given the wall clock of its batch;
-            must not block.
-        wrote: Called after each batch with the seconds it took; the writer is free again.
         node_id: This node: its own runs outlive the end of an epoch.
-        max_batch: Most items that are written together.
-        on_rest: Called when nothing waits any more.
     """
 
     def __init__(
-        self,
-        front: Journal,
-        holdings: Holdings,
-        deliver: Callable[[Action, int], None],
-        wrote: Callable[[float], None],
-        *,
-        node_id: NodeId,
-        max_batch: int = MAX_BATCH,
-        on_rest: Callable[[], None] = lambda: None,
+        self, front: Journal, holdings: Holdings, *, node_id: NodeId, max_batch: int = MAX_BATCH
     ) -> None:
         self._front = front
         self._holdings = holdings
-        self._deliver = deliver
-        self._wrote = wrote
-        self._on_rest = on_rest
         self._node_id = node_id
         self._stream: ActionStream[Action | AsideWrite] = ActionStream(
             durable=(AsideWrite,), max_batch=max_batch
@@ -137,7 +133,7 @@ class Executor:
         """Number of items that wait."""
         return len(self._stream)
 
-    async def run(self) -> None:
+    async def run(self, deliverer: Deliverer) -> None:
         """Work until cancelled.
 
         Raises:
@@ -150,9 +146,9 @@ class Executor:
                 await self._ready.wait()
                 self._ready.clear()
                 while self._stream:
-                    self._carry_out_leading()
-                    await self._work_batch()
-                self._on_rest()
+                    self._carry_out_leading(deliverer)
+                    await self._work_batch(deliverer)
+                deliverer.rested()
         except Exception as error:
             known = foreseen(error)
             self._fail(known)
@@ -170,13 +166,13 @@ class Executor:
         """Wait for the write in flight and stop the thread."""
         self._thread.shutdown(wait=True)
 
-    def _carry_out_leading(self) -> None:
+    def _carry_out_leading(self, deliverer: Deliverer) -> None:
         at = wall_us()
         for item in self._stream.leading():
             assert not isinstance(item, AsideWrite), "those must be durable"
-            self._deliver(item, at)
+            deliverer.deliver(item, at)
 
-    async def _work_batch(self) -> None:
+    async def _work_batch(self, deliverer: Deliverer) -> None:
         batch = self._batch = self._stream.take()
         if not batch:
             return
@@ -194,8 +190,8 @@ class Executor:
         finally:
             self.writing = False
         for item in batch:
-            self._finish(item, at)
-        self._wrote(perf_counter() - started)
+            self._finish(item, at, deliverer)
+        deliverer.wrote(perf_counter() - started)
 
     async def _write(self, writes: Sequence[Write]) -> None:
         loop = asyncio.get_running_loop()
@@ -213,7 +209,7 @@ class Executor:
                 self.disk_full = False
                 return
 
-    def _finish(self, item: Action | AsideWrite, at: int) -> None:
+    def _finish(self, item: Action | AsideWrite, at: int, deliverer: Deliverer) -> None:
         match item:
             case AsideWrite():
                 if item.done is not None and not item.done.done():
@@ -224,16 +220,8 @@ class Executor:
                 self._holdings.foreign_persisted(item.header)
             case PersistAnnouncement():
                 self._holdings.announced(item.ticket)
-            case (
-                PersistWithdrawal() | PersistReservation() | PersistQueue() | PersistBallot()
-                | PersistView()
-                | PersistVoid()
-                | PersistRestamp()
-                | PersistStanding()
-            ):  # fmt: skip
-                pass
-            case _:
-                self._deliver(item, at)
+            case _ if not self._stream.must_be_durable(item):
+                deliverer.deliver(item, at)
 
     def _to_write(self, action: Action, at: int) -> Write:
         match action:

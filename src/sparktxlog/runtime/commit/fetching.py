@@ -8,10 +8,10 @@ against the digest that came with the header before the core hears of it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, nullcontext
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import structlog
 
@@ -28,7 +28,7 @@ from sparktxlog.protocol.words.events import Event, FetchFailed, FilesHeld, Payl
 from sparktxlog.protocol.words.messages import Announcement, RunHeader
 from sparktxlog.runtime.commit.damage import Damage
 from sparktxlog.runtime.commit.holdings import Holdings
-from sparktxlog.storage.payloads.payload_store import PayloadStore
+from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.transport.peers import PeerLink
 from sparktxlog.transport.run_requests import SMALL_BYTES
 from sparktxlog.transport.signing import StaleSessionError
@@ -77,33 +77,31 @@ def check_run(header: RunHeader, payload: bytes) -> RunManifest:
     return manifest
 
 
+class FetchListener(Protocol):
+    """Learns how fetches ended."""
+
+    def tell_fetched(self, event: Event) -> None:
+        """Take in `PayloadArrived`, `FilesHeld` or `FetchFailed`."""
+
+    def missed(self, run: RunHeader) -> None:
+        """Note that no source holds a run (any more): all were asked, and said so."""
+
+
 class Fetcher:
     """Carries out `FetchPayload` and `PrefetchFiles`.
 
     Args:
-        links: Peers by node id.
-        payloads: Where staged files go.
-        holdings: Where containers wait for the core.
-        tell: Puts an event into the core's queue.
-        missed: Called with a run that no source holds (any more): all were asked, and said so.
         damage: Learns of runs whose data nobody can give.
     """
 
     def __init__(
-        self,
-        links: Mapping[str, PeerLink],
-        payloads: PayloadStore,
-        holdings: Holdings,
-        tell: Callable[[Event], None],
-        missed: Callable[[RunHeader], None] = lambda header: None,
-        damage: Damage | None = None,
+        self, base: Foundation, holdings: Holdings, listener: FetchListener, damage: Damage
     ) -> None:
-        self._links = links
-        self._payloads = payloads
+        self._links = base.links
+        self._payloads = base.payloads
         self._holdings = holdings
-        self._tell = tell
-        self._missed = missed
-        self._damage = damage or Damage()
+        self._listener = listener
+        self._damage = damage
         self._threads = ThreadPoolExecutor(
             max_workers=_PARALLEL_FILES, thread_name_prefix="fetching"
         )
@@ -157,11 +155,11 @@ class Fetcher:
                 self._damage.arrived(run.digest)  # its origin announces it no more
             elif not _is_of_the_link(error):
                 self._damage.failed(run, str(error))
-            self._tell(FetchFailed(digest=run.digest, reason=str(error)))
+            self._listener.tell_fetched(FetchFailed(digest=run.digest, reason=str(error)))
         except Exception as error:  # noqa: BLE001
             # A mistake of ours must not leave the core waiting for an answer for ever.
             _log.exception("fetch failed unexpectedly", run=run.digest.hex()[:12])
-            self._tell(FetchFailed(digest=run.digest, reason=repr(error)))
+            self._listener.tell_fetched(FetchFailed(digest=run.digest, reason=repr(error)))
 
     async def _fetch(self, header: RunHeader, sources: tuple[str, ...]) -> None:
         failures: list[TxLogError] = []
@@ -178,12 +176,12 @@ class Fetcher:
                 continue
             if not self._holdings.put_foreign(header, payload):
                 raise TransportError("too many payloads wait for the core")
-            self._tell(PayloadArrived(header=header, facts=RunFacts.of(manifest)))
+            self._listener.tell_fetched(PayloadArrived(header=header, facts=RunFacts.of(manifest)))
             return
         if not failures:
             raise TransportError("there is no source to fetch from")
         if all(map(_is_missing, failures)):
-            self._missed(header)
+            self._listener.missed(header)
         # One that could not be asked may have it.
         raise next(filter(_is_of_the_link, failures), failures[-1])
 
@@ -198,7 +196,7 @@ class Fetcher:
         manifest = await self._in_thread(verify_payload, payload, digest)
         self._holdings.cache(digest, payload)
         await self._get_files(link, manifest)
-        self._tell(FilesHeld(digest=digest))
+        self._listener.tell_fetched(FilesHeld(digest=digest))
 
     async def _check(self, header: RunHeader, payload: bytes) -> RunManifest:
         if len(payload) <= _SMALL_BYTES:

@@ -298,20 +298,12 @@ class Receipts:
 
         The runs stay known: what is restamped, or ordered by the others, is answered by its id.
         A submit that the core has not answered yet is left to it: it refuses definitely.
-
-        Args:
-            reason: Why, for people.
         """
         for submission in (*self._by_ticket.values(), *self._by_run.values()):
             if submission.reached is None:
                 continue
             self._arrived(submission)
-            for waiter in submission.waiters:
-                if not waiter.future.done():
-                    receipt = submission.receipt(waiter.index)
-                    error = _unknown(submission.ids, receipt, waiter.level, f"when {reason}")
-                    waiter.future.set_exception(error)
-            submission.waiters.clear()
+            self._end_waits(submission, f"when {reason}")
         self._end_replica_waits()
 
     def _end_replica_waits(self) -> None:
@@ -335,14 +327,16 @@ class Receipts:
             del self._by_run[key]
             self._arrived(submission)
             self._drop_ids(submission)
-            for waiter in submission.waiters:
-                if not waiter.future.done():
-                    receipt = submission.receipt(waiter.index)
-                    when = "when its origin was evicted: it may come back with it"
-                    waiter.future.set_exception(
-                        _unknown(submission.ids, receipt, waiter.level, when)
-                    )
-            submission.waiters.clear()
+            self._end_waits(submission, "when its origin was evicted: it may come back with it")
+
+    @staticmethod
+    def _end_waits(submission: Submission, when: str) -> None:
+        """Tell all who wait for a run that its outcome is open."""
+        for waiter in submission.waiters:
+            if not waiter.future.done():
+                receipt = submission.receipt(waiter.index)
+                waiter.future.set_exception(_unknown(submission.ids, receipt, waiter.level, when))
+        submission.waiters.clear()
 
     def _purge(self, copies: int) -> None:
         """Drop those who gave up once they are many: replicas may stand still for long."""

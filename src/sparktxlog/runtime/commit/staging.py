@@ -39,9 +39,7 @@ def verify_staged(
     An operation whose files turn out to have no rows becomes what `prepare` makes of one.
 
     Args:
-        transaction: Checked by form.
         tables: The catalog; tables the transaction creates need not be in it.
-        payloads: The node's payload store.
 
     Raises:
         PayloadStoreError: A file is not there: node and executors see two stores (definite).

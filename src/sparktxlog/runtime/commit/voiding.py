@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
 
 import structlog
 
@@ -14,15 +13,14 @@ from sparktxlog.errors import LocalProtocolError, ManifestMismatchError, NotFoun
 from sparktxlog.model.answers import RunWithoutEffect, VoidAnswer
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import StagedFile
-from sparktxlog.protocol.master import Master
-from sparktxlog.protocol.words.events import Event, FilesHeld, FilesLost
+from sparktxlog.protocol.words.events import FilesHeld, FilesLost
 from sparktxlog.protocol.words.messages import RunHeader
 from sparktxlog.protocol.words.view import View
+from sparktxlog.runtime.commit.cycle import Cycle
 from sparktxlog.runtime.commit.damage import Damage
 from sparktxlog.runtime.commit.fetching import staged_files
+from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.runtime.membership.epochs import Epochs
-from sparktxlog.storage.journal.journal import Journal
-from sparktxlog.storage.payloads.payload_store import PayloadStore
 
 _log = structlog.get_logger("sparktxlog.voiding")
 
@@ -31,32 +29,13 @@ _MOST_RUNS = 10_000
 
 
 class Voiding:
-    """Belongs to the event loop.
+    """Looks at files of runs, and asks for an epoch that voids one; belongs to the event loop."""
 
-    Args:
-        master: The core, for reading.
-        run_blocking: Runs blocking work in a thread.
-        tell: Puts an event into the core's queue.
-    """
-
-    def __init__(
-        self,
-        *,
-        master: Master,
-        epochs: Epochs,
-        front: Journal,
-        payloads: PayloadStore,
-        damage: Damage,
-        run_blocking: Callable[..., asyncio.Future[Any]],
-        tell: Callable[[Event], None],
-    ) -> None:
-        self._master = master
+    def __init__(self, base: Foundation, core: Cycle, epochs: Epochs, damage: Damage) -> None:
+        self._base = base
+        self._core = core
         self._epochs = epochs
-        self._front = front
-        self._payloads = payloads
         self._damage = damage
-        self._run_blocking = run_blocking
-        self._tell = tell
         self._tasks: set[asyncio.Task[None]] = set()
         #: Digest of a run → its staged files.
         self._files: dict[bytes, list[StagedFile]] = {}
@@ -67,7 +46,6 @@ class Voiding:
         Args:
             name: Digest of the run, hexadecimal, or the beginning of it.
             without: Members that may hold it, and are given up.
-            timeout: Seconds to wait for the decision.
 
         Raises:
             NotFoundError: No such run waits here (definite).
@@ -76,7 +54,7 @@ class Voiding:
             CommitStateUnknownError: Not decided in time; it may still be (not definite).
         """
         header = self._find(name)
-        payload = await self._run_blocking(self._payload, header)
+        payload = await self._base.run_blocking(self._payload, header)
         given_up = tuple(NodeId(node) for node in without)
         voided = replace(voided_run(header, read_manifest(payload)), without=given_up)
         view = await self._epochs.void(voided, timeout)
@@ -91,7 +69,7 @@ class Voiding:
     def _find(self, name: str) -> RunHeader:
         found = [
             (header, held)
-            for header, held in self._master.incoming(_MOST_RUNS)
+            for header, held in self._base.master.incoming(_MOST_RUNS)
             if header.digest.hex().startswith(name.lower())
         ]
         if len(found) != 1:
@@ -120,21 +98,21 @@ class Voiding:
     async def _check(self, header: RunHeader) -> None:
         digest = header.digest
         try:
-            await self._run_blocking(self._verify, header)
+            await self._base.run_blocking(self._verify, header)
         except TxLogError as error:
             _log.warning("a run is lost here", run=digest.hex()[:12], reason=str(error))
-            self._tell(FilesLost(digest=digest, text=str(error)))
+            self._core.tell_always(FilesLost(digest=digest, text=str(error)))
         else:
-            self._tell(FilesHeld(digest=digest))
+            self._core.tell_always(FilesHeld(digest=digest))
 
     def _verify(self, header: RunHeader) -> None:
         manifest = verify_payload(self._payload(header), header.digest)
         files = self._files[header.digest] = staged_files(manifest)
         for file in files:
-            self._payloads.verify(file)
+            self._base.payloads.verify(file)
 
     def _payload(self, header: RunHeader) -> bytes:
-        payload = self._front.read_payload(header.origin, header.incarnation, header.seq)
+        payload = self._base.front.read_payload(header.origin, header.incarnation, header.seq)
         if payload is None:
             raise ManifestMismatchError(f"run {header.origin}/{header.seq} is not held here")
         return payload

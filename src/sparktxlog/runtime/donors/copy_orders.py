@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Protocol
 
 import structlog
 
-from sparktxlog.config import NodeConfig
 from sparktxlog.errors import ExpiredError, LocalProtocolError, RemoteProtocolError, TxLogError
 from sparktxlog.model.copying import CatchUpKind, CopyTicket, Decision, Grant
-from sparktxlog.runtime.progress import Progress
+from sparktxlog.runtime.fleet.planning import Planning
+from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.transport.peers import PeerLink
 
 _log = structlog.get_logger("sparktxlog.copies")
@@ -27,58 +26,24 @@ _log = structlog.get_logger("sparktxlog.copies")
 _REACH_S = 10.0
 
 
-class Planner(Protocol):
-    """Decides how a replica catches up."""
-
-    async def decide(self, worker_id: str, forced: bool, donor: str) -> tuple[Decision, list[str]]:
-        """Return the decision, and the nodes to copy from, best first.
-
-        Args:
-            worker_id: Worker of the own site.
-            forced: A copy is wanted though replaying would do.
-            donor: The only node to copy from; empty = any.
-        """
-
-
 class Copies:
-    """Makes tickets; belongs to the event loop.
+    """Makes tickets; belongs to the event loop."""
 
-    Args:
-        config: The node's settings.
-        links: Ways to the peers.
-        ordered: End of the own queue.
-        hash_at: Returns the chain hash at a run end, None if there is none; ExpiredError = not
-            known any more; does not block.
-    """
-
-    def __init__(
-        self,
-        *,
-        config: NodeConfig,
-        links: Mapping[str, PeerLink],
-        ordered: Progress,
-        hash_at: Callable[[int], Awaitable[bytes | None]],
-    ) -> None:
-        self._config = config
-        self._links = links
-        self._ordered = ordered
-        self._hash_at = hash_at
-        #: Set once by `wiring`.
-        self.planner: Planner | None = None
+    def __init__(self, base: Foundation, planner: Planning) -> None:
+        self._base = base
+        self._config = base.config
+        self.planner = planner
 
     async def order(self, worker_id: str, *, forced: bool, donor: str = "") -> CopyTicket:
         """Plan a copy for a worker of this site and return its ticket.
 
         Args:
-            worker_id: Worker of this site.
             forced: A copy is wanted though replaying would do.
             donor: Somebody says that this node's replica is right; empty = nobody named one.
 
         Raises:
             LocalProtocolError: No copy is possible or due, with the reason (definite).
         """
-        if self.planner is None:
-            raise LocalProtocolError("this node plans no copies")
         decision, donors = await self.planner.decide(worker_id, forced, donor)
         if decision.plan != CatchUpKind.COPY.value or not donors:
             raise LocalProtocolError(
@@ -97,7 +62,6 @@ class Copies:
         Further donors are asked at once; one that fails is left out.
 
         Args:
-            decision: What the ticket is for.
             donors: Node ids, best first.
             named: Somebody chose the donor, so it lends though another replica differs.
 
@@ -150,7 +114,7 @@ class Copies:
         return grants
 
     async def _grant(self, donor: str, worker_id: str, named: bool) -> Grant:
-        link = self._links.get(donor)
+        link = self._base.links.get(donor)
         if link is None:
             raise LocalProtocolError(f"node {donor[:80]!r} is no peer of this one", donor=donor)
         grant = await link.request_lease(worker_id, named=named)
@@ -186,7 +150,7 @@ class Copies:
                     f"{donor!r} offers a replica with {what} {theirs[:200]!r}, here it is {ours!r}",
                     donor=donor,
                 )
-        reached = await self._ordered.reach(grant.position, _REACH_S)
+        reached = await self._base.ordered.reach(grant.position, _REACH_S)
         if reached < grant.position:
             raise RemoteProtocolError(
                 f"{donor!r} offers position {grant.position}, the queue here ends at {reached}",
@@ -194,7 +158,7 @@ class Copies:
                 donor=donor,
             )
         try:
-            here = await self._hash_at(grant.position)
+            here = await self._base.run_blocking(self._base.front.read_hash_at, grant.position)
         except ExpiredError as error:
             raise RemoteProtocolError(
                 f"{donor!r} offers position {grant.position}, so far back that nobody here can "

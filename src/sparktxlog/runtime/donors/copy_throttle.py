@@ -1,4 +1,4 @@
-"""Turns of chunks: copies yield to this node's own transactions.
+"""CopyThrottle of chunks: copies yield to this node's own transactions.
 
 A chunk is served in a *turn*: from reading its file until the connection has taken its last byte.
 While own transactions are on their way, after a turn of t seconds the next one waits until they are
@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 from sparktxlog.errors import DonorYieldsError
 
-#: Turns at once after so many seconds without own transactions.
+#: CopyThrottle at once after so many seconds without own transactions.
 AT_ONCE = 4
 RECENT_S = 1.0
 #: Seconds without own transactions after which they are taken to be through: a writer that sends
@@ -35,14 +35,12 @@ HOLD_S = 5.0
 Later = Callable[[float, Callable[[], None]], asyncio.TimerHandle]
 
 
-class Turns:
+class CopyThrottle:
     """Gives turns; belongs to the event loop.
 
     Args:
         share: Part of the time that copies get while own transactions are on their way,
             0 < share <= 1; 1 = they never yield.
-        clock: Monotonic seconds.
-        later: By default the running loop's `call_later`.
     """
 
     def __init__(
@@ -105,7 +103,7 @@ class Turns:
         now = self._clock()
         if self._yielding(now):
             pause = min(seconds * (1 / self._share - 1), LONGEST_PAUSE_S)
-            # Turns that began together, before there were transactions, ran side by side.
+            # CopyThrottle that began together, before there were transactions, ran side by side.
             self._pause_ends = max(self._pause_ends, now + pause)
         self._look()
 

@@ -1,8 +1,8 @@
 """The donor's side of a copy: leases on the own replica, and chunks of its files.
 
 A lease pins all files of the replica's tables at its newest KNOWN report, by hard links (see
-`storage.copies.pins`).  The replica stays online and writable while it is copied, and nothing
-that happens to it reaches the copy.  Who holds the lease's token may read these files and no
+`storage.copies.pins`); so the replica stays online and writable while it is copied, and nothing
+that happens to it reaches the copy.  Whoever holds the lease's token may read these files and no
 others.  An unused lease expires; its pins go with it.
 
 Leases live in memory only: after a restart of this node their pins are removed, their holders are
@@ -19,29 +19,26 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
-import msgspec
 import structlog
 
-from sparktxlog.config import NodeConfig
 from sparktxlog.errors import (
     BusyError,
-    CorruptLogError,
     NotFoundError,
     StorageError,
 )
 from sparktxlog.model.copying import Grant, OfferedTable, ReplicaSize
 from sparktxlog.model.report import ReplicaVerdict, WorkerReport
 from sparktxlog.model.table import TableDefinition
-from sparktxlog.runtime.donors.copy_throttle import Turn, Turns
+from sparktxlog.runtime.donors.copy_throttle import CopyThrottle, Turn
 from sparktxlog.runtime.donors.leases import Leases, lease_gone
 from sparktxlog.runtime.fleet.replicas import Replicas
-from sparktxlog.runtime.metrics import Metrics
+from sparktxlog.runtime.foundation import Foundation
+from sparktxlog.runtime.giving_way.leftover_log import OwnState, read_replica_state
 from sparktxlog.storage.copies.live_files import live_files
 from sparktxlog.storage.copies.pinned_chunks import ZSTD, Chunk, ChunkReader
-from sparktxlog.storage.copies.pins import OWN_DIRECTORY, PinnedFile, Pins
+from sparktxlog.storage.copies.pins import PinnedFile, Pins
 
 _log = structlog.get_logger("sparktxlog.donor")
 
@@ -54,42 +51,26 @@ _NICER = 10
 _MAX_SIZES = 1_000
 
 
-class OwnState(msgspec.Struct):
-    """What of the worker's `state.json` tells whether a report is of the lake that is there."""
-
-    worker_id: str
-    position: int = 0
-
-
 class Donor:
     """Grants leases on this node's replica and serves its files; belongs to the event loop.
 
     **After calling** the constructor: `start`, and `close` in the end.
-
-    Args:
-        config: The node's settings.
-        replicas: Knows the own replica's reports.
-        catalog: Returns the tables at this node's position.
-        metrics: Counts what is served.
-        turns: When chunks are served.
-        clock: Monotonic seconds.
     """
 
     def __init__(
         self,
-        *,
-        config: NodeConfig,
+        base: Foundation,
         replicas: Replicas,
-        catalog: Callable[[], Mapping[str, TableDefinition]],
-        metrics: Metrics,
-        turns: Turns,
+        throttle: CopyThrottle,
+        *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        config, metrics = base.config, base.metrics
+        self._base = base
         self._config = config
         self._replicas = replicas
-        self._catalog = catalog
         self._metrics = metrics
-        self._turns = turns
+        self._throttle = throttle
         self._pins = Pins(config.lake_dir)
         self._chunks = ChunkReader(
             config.replication_chunk_bytes, compress=config.replication_compression
@@ -160,7 +141,7 @@ class Donor:
         )
         try:
             tables: tuple[OfferedTable, ...] = await self._run(
-                _offers, report, pinned, dict(self._catalog())
+                _offers, report, pinned, dict(self._base.master.catalog)
             )
         except (NotFoundError, StorageError):
             await self._run(self._pins.release, lease_id)
@@ -225,10 +206,6 @@ class Donor:
         self._leases.find(lease_id, token)
         self._leases.end(lease_id, "released")
 
-    def expire(self) -> list[str]:
-        """Give up the leases whose time is over; return them."""
-        return self._leases.expire()
-
     def _ended(self, lease_id: str) -> None:
         self._threads.submit(self._unpin, lease_id)
 
@@ -248,7 +225,7 @@ class Donor:
             DonorYieldsError: Transactions go first; the target is to ask again (definite).
         """
         with self._leases.using(lease_id, token):
-            return await self._turns.take()
+            return await self._throttle.take()
 
     async def chunk(
         self, lease_id: str, token: str, table: str, path: str, offset: int, length: int
@@ -358,20 +335,3 @@ def _step_back() -> None:
     if sys.platform == "linux":  # elsewhere priorities belong to whole processes
         own = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), min(own + _NICER, 19))
-
-
-def read_replica_state(lake: Path) -> OwnState | None:
-    """Return where the replica in a lake stands, None if there is none.
-
-    Raises:
-        CorruptLogError: Its state cannot be read.
-    """
-    path = lake / OWN_DIRECTORY / "state.json"
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=OwnState)
-    except FileNotFoundError:
-        return None
-    except (OSError, msgspec.MsgspecError) as error:
-        raise CorruptLogError(
-            f"the replica's state {path} cannot be read: {error}", path=str(path)
-        ) from error

@@ -7,16 +7,16 @@ Answers are good for some seconds, failures for one, and only as long as the lin
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import monotonic
-from typing import Any, Protocol
 
 import structlog
 
 from sparktxlog.errors import InvalidNameError, TransportError, TxLogError
 from sparktxlog.model.copying import ReplicaSize
 from sparktxlog.model.ids import check_relative_path, check_table_name
+from sparktxlog.runtime.foundation import Foundation
 
 _log = structlog.get_logger("sparktxlog.planning")
 
@@ -27,41 +27,14 @@ FAILURES_S = 1.0
 ASK_S = 5.0
 
 
-class DonorLink(Protocol):
-    """The way to a possible donor."""
-
-    up: bool
-    #: How often it came up.
-    ups: int
-    round_trip_s: float | None
-
-    async def replica_size(self) -> ReplicaSize:
-        """Return what its replica would cost to copy; a TxLogError if it cannot say."""
-
-
 class DonorSizes:
-    """Sizes by donor; belongs to the event loop.
-
-    Args:
-        links: Ways to the peers by node id.
-        lake_dir: The target's replica, whose files need not be fetched again.
-        run_blocking: Runs a blocking function in a thread.
-        clock: Steady clock, s.
-        ask_s: Longest wait for answers, seconds.
-    """
+    """Sizes by donor; belongs to the event loop."""
 
     def __init__(
-        self,
-        *,
-        links: Mapping[str, DonorLink],
-        lake_dir: Path,
-        run_blocking: Callable[..., asyncio.Future[Any]],
-        clock: Callable[[], float] = monotonic,
-        ask_s: float = ASK_S,
+        self, base: Foundation, clock: Callable[[], float] = monotonic, ask_s: float = ASK_S
     ) -> None:
-        self._links = links
-        self._lake_dir = lake_dir
-        self._run_blocking = run_blocking
+        self._base = base
+        self._links = base.links
         self._clock = clock
         self._ask_s = ask_s
         #: Donor → (steady time, bytes the target lacks of it or None, `ups` of its link).
@@ -112,7 +85,7 @@ class DonorSizes:
         except TransportError:
             # A kept connection may have died with a link that is healed already: once more.
             size = await self._links[donor].replica_size()
-        found: int = await self._run_blocking(missing_bytes, size, self._lake_dir)
+        found: int = await self._base.run_blocking(missing_bytes, size, self._base.config.lake_dir)
         return found
 
     def forget(self) -> None:

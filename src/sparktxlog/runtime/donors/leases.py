@@ -60,7 +60,6 @@ class Leases:
     """Leases that are out; belongs to the event loop.
 
     Args:
-        clock: Monotonic seconds.
         on_end: Called with the id of a lease that was released or has expired.
         on_count: Called with their number when it changes.
     """

@@ -75,7 +75,6 @@ class Backlog:
     """Counts what is published behind a position.
 
     Args:
-        front: Only read.
         signature_interval: Where batches end, positions (S2a).
     """
 

@@ -11,10 +11,10 @@ The sources' messages are logged verbatim, once per change.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from time import monotonic
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import structlog
@@ -39,11 +39,13 @@ from sparktxlog.errors import NotFoundError, TxLogError
 from sparktxlog.model.answers import ReportAnswer
 from sparktxlog.model.copying import CatchUpKind, Decision, Transfer
 from sparktxlog.model.report import ReplayCost, ReplicaVerdict, WorkerReport
-from sparktxlog.runtime.donors.donor_sizes import DonorLink, DonorSizes
+from sparktxlog.protocol.words.actions import Action
+from sparktxlog.runtime.commit.executor import AsideWrite
+from sparktxlog.runtime.donors.donor_sizes import DonorSizes
 from sparktxlog.runtime.fleet.backlog import Backlog
-from sparktxlog.runtime.fleet.replicas import LogEnds, Replicas, ReplicaState
-from sparktxlog.runtime.settings import RunTimeSettings
-from sparktxlog.storage.interfaces import PutValue, Write
+from sparktxlog.runtime.fleet.replicas import Replicas, ReplicaState
+from sparktxlog.runtime.foundation import Foundation
+from sparktxlog.storage.interfaces import PutValue
 
 _log = structlog.get_logger("sparktxlog.planning")
 
@@ -72,56 +74,35 @@ class _Held:
     took_s: float
 
 
-class Planning:
-    """Decides for the workers of this site; belongs to the event loop.
+class Writer(Protocol):
+    """Makes writes durable some time."""
 
-    Args:
-        node_id: This node.
-        max_donors: Donors of one copy at most.
-        dead_after_us: Silence after which a worker counts as dead.
-        replicas: What workers reported.
-        settings: The parameters in force.
-        backlog: Counts what a replay consists of.
-        links: Ways to the peers by node id.
-        sizes: What donors would have to send.
-        ends: Returns where the log stands.
-        now: Returns the log time, microseconds.
-        put: Makes writes durable some time.
-        run_blocking: Runs a blocking function in a thread.
-        saved: Values of the front at start.
-        clock: Steady clock, s.
-    """
+    def put(self, items: Iterable[Action | AsideWrite]) -> None:
+        """Queue writes."""
+
+
+class Planning:
+    """Decides for the workers of this site; belongs to the event loop."""
 
     def __init__(
         self,
-        *,
-        node_id: str,
-        max_donors: int,
-        dead_after_us: int,
+        base: Foundation,
         replicas: Replicas,
-        settings: RunTimeSettings,
-        backlog: Backlog,
-        links: Mapping[str, DonorLink],
+        writer: Writer,
         sizes: DonorSizes,
-        ends: Callable[[], LogEnds],
-        now: Callable[[], int],
-        put: Callable[[Sequence[Write]], None],
-        run_blocking: Callable[..., asyncio.Future[Any]],
-        saved: Mapping[str, bytes],
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        self._node_id = node_id
-        self._max_donors = max_donors
-        self._dead_after_us = dead_after_us
+        config, saved = base.config, base.state.values
+        self._base = base
+        self._node_id = config.node_id
+        self._max_donors = config.replication_max_donors
+        self._dead_after_us = int(config.worker_dead_after * 1_000_000)
         self._replicas = replicas
-        self._settings = settings
-        self._backlog = backlog
-        self._links = links
+        self._settings = base.settings
+        self._backlog = Backlog(base.front, config.signature_interval)
+        self._links = base.links
+        self._writer = writer
         self._sizes = sizes
-        self._ends = ends
-        self._now = now
-        self._put = put
-        self._run_blocking = run_blocking
         self._clock = clock
         self.replay_pace = _restored(ReplayPace, saved.get(_REPLAY_PACE))
         self.transfer_pace = _restored(TransferPace, saved.get(_TRANSFER_PACE))
@@ -197,7 +178,6 @@ class Planning:
         """Return the decision for a worker of this site and the nodes to copy from, best first.
 
         Args:
-            worker_id: Whose replica.
             forced: Somebody asks for a copy whatever the estimates say.
             donor: The only node to copy from, though others may differ from it; empty = any.
 
@@ -291,7 +271,9 @@ class Planning:
             link = self._links.get(state.report.node_id)
             if link is None:
                 continue
-            heard = state.heard_at and self._now() - state.heard_at <= self._dead_after_us
+            heard = (
+                state.heard_at and self._base.clock.now() - state.heard_at <= self._dead_after_us
+            )
             candidates.append(
                 Candidate(
                     node_id=state.report.node_id,
@@ -320,10 +302,10 @@ class Planning:
     async def _workload(self, report: WorkerReport, comparison: Comparison) -> Workload | None:
         if comparison.verdict not in (ReplicaVerdict.KNOWN, ReplicaVerdict.EMPTY):
             return None
-        published = self._ends().published
+        published = self._base.published.value
         if report.position >= published:
             return Workload()
-        found: Workload | None = await self._run_blocking(
+        found: Workload | None = await self._base.run_blocking(
             self._backlog.measure, report.worker_id, report.position, published
         )
         return found
@@ -365,7 +347,7 @@ class Planning:
         pace = self.transfer_pace.learn(fetched, transfer.actual_s, donor, fetch_s=transfer.fetch_s)
         if pace != self.transfer_pace:
             self.transfer_pace = pace
-            self._put([PutValue(name=_TRANSFER_PACE, value=pace.to_bytes())])
+            self._keep(_TRANSFER_PACE, pace)
 
     def learn_replay(self, cost: ReplayCost | None) -> None:
         """Take in what a worker's last batches cost; None and nonsense change nothing."""
@@ -377,7 +359,10 @@ class Planning:
         pace = self.replay_pace.learn(Workload.of(cost), cost.seconds)
         if pace != self.replay_pace:
             self.replay_pace = pace
-            self._put([PutValue(name=_REPLAY_PACE, value=pace.to_bytes())])
+            self._keep(_REPLAY_PACE, pace)
+
+    def _keep(self, name: str, pace: ReplayPace | TransferPace) -> None:
+        self._writer.put([AsideWrite(writes=[PutValue(name=name, value=pace.to_bytes())])])
 
 
 def _kind(report: WorkerReport, comparison: Comparison) -> tuple[str, ...]:

@@ -22,11 +22,7 @@ _MAX_TEXT = 2_000
 
 
 class Recounts:
-    """Recounts of this site's replica.
-
-    Args:
-        saved: Values of the front at start.
-    """
+    """Recounts of this site's replica."""
 
     def __init__(self, saved: Mapping[str, bytes]) -> None:
         self._held: Recount | None = None

@@ -89,13 +89,10 @@ class Replicas:
     """All replicas known here.
 
     Args:
-        node_id: This node.
-        lineage: This log.
         dead_after_us: Silence after which a worker counts as dead.
         ends: Returns where the log stands.
         hash_at: Returns the chain hash at a run end, None if there is none; ExpiredError = not
             known any more.
-        saved: Values of the front at start.
         takes_part: Tells whether a site still belongs to the cluster.
         hears: Tells whether this node hears another site now: of one that it does not, it cannot
             say that its worker is silent.

@@ -79,11 +79,7 @@ def check_transfer(transfer: Transfer, node_id: str) -> None:
 
 
 class Transfers:
-    """Transfers known here.
-
-    Args:
-        saved: Values of the front at start.
-    """
+    """Transfers known here."""
 
     def __init__(self, saved: Mapping[str, bytes]) -> None:
         #: transfer_id → transfer, in the order they were told.

@@ -119,7 +119,7 @@ class Followed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parting:
+class Fork:
     """Where two queues part."""
 
     #: They are equal up to here.
@@ -132,12 +132,8 @@ class Parting:
     floor: int
 
 
-def part(front: Journal, end: int, followed: Followed) -> Parting:
+def find_fork(front: Journal, end: int, followed: Followed) -> Fork:
     """Find the last common position, or the best bound that both sides still know.
-
-    Args:
-        front: Of the node that gives way.
-        end: End of its queue.
 
     Raises:
         CorruptLogError: The front lacks a run of its queue.
@@ -165,13 +161,13 @@ def part(front: Journal, end: int, followed: Followed) -> Parting:
         # Is the first run that both still keep a common one?
         run = followed.run_behind(least)
         if run is None or run.first > end:
-            return Parting(common=low, exact=low == followed.end, proven=False, floor=floor)
+            return Fork(common=low, exact=low == followed.end, proven=False, floor=floor)
         if own(run.first) != run:
-            return Parting(common=low, exact=low == run.first - 1, proven=True, floor=floor)
+            return Fork(common=low, exact=low == run.first - 1, proven=True, floor=floor)
         low = run.last
     high = min(end, followed.end)
     common = last_common(own, followed.run_behind, low, high)
-    return Parting(common=common, exact=True, proven=common < high, floor=floor)
+    return Fork(common=common, exact=True, proven=common < high, floor=floor)
 
 
 def _has(front: Journal, position: int, chain_hash: bytes) -> bool:

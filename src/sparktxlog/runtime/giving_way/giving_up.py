@@ -103,7 +103,6 @@ def given_up(
     Args:
         end: Position at which the queue ends; what is numbered behind it was never ordered.
         own: This node.
-        view: Newest one of this node's log.
         survives: Returns whether the other queue has a run as well.
     """
     found = []
@@ -139,14 +138,7 @@ def act_id(state: JournalState, waiting: Iterable[StoredEntry]) -> str:
 
 
 class Export:
-    """Writes given-up runs page by page.
-
-    Args:
-        front: Of the node that gives up; read only.
-        payloads: Its payload store.
-        tables: Its catalog.
-        tell: Called with what is being done.
-    """
+    """Writes given-up runs page by page."""
 
     def __init__(
         self,

@@ -10,12 +10,21 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import msgspec
+
 from sparktxlog.config import NodeConfig
-from sparktxlog.errors import FrontLostError
-from sparktxlog.runtime.donors.donor import read_replica_state
+from sparktxlog.errors import CorruptLogError, FrontLostError
+from sparktxlog.storage.copies.pins import OWN_DIRECTORY
 from sparktxlog.storage.journal.journal import JOURNAL_NAME
 from sparktxlog.storage.log_tables.queue_table import QUEUE_NAME
 from sparktxlog.storage.payloads.local_store import INCOMING
+
+
+class OwnState(msgspec.Struct):
+    """What of the worker's `state.json` tells whether a report is of the lake that is there."""
+
+    worker_id: str
+    position: int = 0
 
 
 def find_remains(config: NodeConfig) -> list[str]:
@@ -62,3 +71,20 @@ def front_lost(config: NodeConfig, found: list[str]) -> FrontLostError:
         hint=advice,
         path=str(front),
     )
+
+
+def read_replica_state(lake: Path) -> OwnState | None:
+    """Return where the replica in a lake stands, None if there is none.
+
+    Raises:
+        CorruptLogError: Its state cannot be read.
+    """
+    path = lake / OWN_DIRECTORY / "state.json"
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=OwnState)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.MsgspecError) as error:
+        raise CorruptLogError(
+            f"the replica's state {path} cannot be read: {error}", path=str(path)
+        ) from error

@@ -34,8 +34,8 @@ from sparktxlog.protocol.master import first_view
 from sparktxlog.runtime.giving_way.fork_search import (
     ClientApi,
     Followed,
-    Parting,
-    part,
+    Fork,
+    find_fork,
     surviving_runs,
 )
 from sparktxlog.runtime.giving_way.giving_up import (
@@ -100,9 +100,6 @@ def quarantine_node(
     """Keep what only this stopped node has, and let it join the asked node's log anew.
 
     Args:
-        config: Of the node that gives way.
-        api: Of a node that goes on.
-        tell: Called with what is being done.
         rejoin: Also where the queue here is the beginning of the other's: what the node promised
             is of no use to anybody (C3), and only a new incarnation is free of it.
 
@@ -167,9 +164,9 @@ class _Act:
             )
         followed = self._followed()
         self._tell(f"comparing chain hashes with {followed.node_id}")
-        parting = part(self._front, self._end, followed)
-        ordered = list(ordered_runs(self._front, max(parting.common, parting.floor), self._end))
-        self._check_differs(followed, parting, ordered)
+        fork = find_fork(self._front, self._end, followed)
+        ordered = list(ordered_runs(self._front, max(fork.common, fork.floor), self._end))
+        self._check_differs(followed, fork, ordered)
         waiting = list(
             waiting_runs(state.core, config.node_id, state.incarnation, self._view.epoch)
         )
@@ -193,14 +190,14 @@ class _Act:
             followed=followed.node_id,
             lineage=order.lineage,
             incarnation=order.incarnation,
-            common=parting.common,
-            exact=parting.exact,
+            common=fork.common,
+            exact=fork.exact,
             ordered=counts["ordered"],
             accepted=counts["accepted"],
             acquired=counts["acquired"],
             surviving=sum(run.stored.entry.header.n for run in runs if run.survives),
             incomplete=incomplete,
-            pruned=max(0, parting.floor - parting.common),
+            pruned=max(0, fork.floor - fork.common),
             table=quarantine.path,
             directory=directory,
             has_place=config.node_id in followed.seats,
@@ -226,7 +223,7 @@ class _Act:
         return found
 
     def _check_differs(
-        self, followed: Followed, parting: Parting, ordered: Sequence[StoredEntry]
+        self, followed: Followed, fork: Fork, ordered: Sequence[StoredEntry]
     ) -> None:
         """Refuse where the node only has to be started, or the other one is the one behind."""
         view = self._view
@@ -236,17 +233,17 @@ class _Act:
                 f"of {followed.node_id}'s",
                 hint="Start the node: it follows, and stamps anew what it accepted. If the others "
                 "do not admit it because its clock was far ahead: add --rejoin.",
-                common=parting.common,
+                common=fork.common,
             )
-        if ordered and not parting.proven and followed.end <= self._end:
+        if ordered and not fork.proven and followed.end <= self._end:
             # What may still follow its end there is of its epoch or a later one of its lineage.
-            epoch = ordered[0 if parting.exact else -1].entry.header.epoch
+            epoch = ordered[0 if fork.exact else -1].entry.header.epoch
             if lineage_of(self._view, epoch) == followed.lineage and epoch >= followed.epoch:
                 raise LocalProtocolError(
                     f"nothing to quarantine: {followed.node_id} is behind, its queue ends at "
                     f"{followed.end:,}, the one here at {self._end:,}",
                     hint="Start the node: the other one follows.",
-                    common=parting.common,
+                    common=fork.common,
                 )
 
     # -- keeping it --------------------------------------------------------------------------------

@@ -65,11 +65,7 @@ def keep_uncompared(found: Uncompared) -> PutValue:
 
 
 class Keeper:
-    """Keeps what a snapshot would drop of this node's front, as it was at start.
-
-    Args:
-        view: The newest that this node knew.
-    """
+    """Keeps what a snapshot would drop of this node's front, as it was at start."""
 
     def __init__(
         self,
@@ -90,8 +86,6 @@ class Keeper:
 
         Args:
             incarnation: Under which this node goes on.
-            peer: Node that gave the snapshot.
-            at: Wall clock, microseconds since 1970 UTC.
 
         Raises:
             CorruptLogError: The front lacks a run of its queue.

@@ -42,9 +42,7 @@ class EpochHistory:
     What is not durable yet is told to nobody: a kill would change when it was taken up.
 
     Args:
-        saved: Values of the front at start.
         put: Makes writes durable, in their turn, then calls.
-        now: Wall clock, microseconds.
     """
 
     def __init__(
@@ -73,7 +71,6 @@ class EpochHistory:
         """Note a durable view as taken up; one that is noted already changes nothing.
 
         Args:
-            view: Epoch 0 is none: so begins a node that was told to join.
             phase: Of this node in it.
         """
         if view.epoch < 1 or any(
@@ -142,10 +139,8 @@ def record_of(view: View, phase: Phase, before: EpochRecord | None, now: int) ->
     """Return what is remembered of an epoch.
 
     Args:
-        view: Its view.
         phase: Of this node in it.
         before: The epoch that this node took up before, None = none is remembered.
-        now: Wall clock, microseconds.
     """
     roster = tuple(
         RosterSeat(

@@ -28,7 +28,6 @@ def forgettable(
     """Return what the front may forget.
 
     Args:
-        view: In force, or the newest one that this node knows.
         own: This node, and its incarnation.
         posted: Positions of the queues that members show in this epoch; 0 = nothing yet.
         shown: Positions that nodes showed in posts and requests of any epoch; a node that is

@@ -17,7 +17,7 @@ Each call of `step` is bounded, so publishing goes on in between.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -66,6 +66,19 @@ class LogTables(Protocol):
         """Remove rows up to a position, and reports of before a time, by whole files."""
 
 
+class ShorteningNode(Protocol):
+    """The node whose log is shortened; called in the publisher's thread."""
+
+    def retention_view(self) -> RetentionView:
+        """Return what decides how much of the log is kept."""
+
+    def write(self, writes: Sequence[Write]) -> None:
+        """Make writes durable and return when they are."""
+
+    def on_kept(self, position: int) -> None:
+        """Note that the log is expired up to a position."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Maintenance:
     """What a round did."""
@@ -92,40 +105,23 @@ class _Phase(Enum):
 
 
 class Pruning:
-    """Rounds of shortening; `step` belongs to one thread, all else to any.
-
-    Args:
-        front: Only read here.
-        payloads: Whose files go.
-        log_root: Directory of the log's Delta tables.
-        tables: Their owner, in the same thread.
-        view: Asks the event loop for what the decision rests on.
-        write: Makes writes durable and returns when they are.
-        on_kept: Called with the new `kept_after`.
-        supervisor: Knows what fails here.
-    """
+    """Rounds of shortening; `step` belongs to one thread, all else to any."""
 
     def __init__(
         self,
+        node: ShorteningNode,
         *,
         front: Journal,
         payloads: LocalPayloadStore,
         log_root: Path,
-        tables: LogTables,
-        view: Callable[[], RetentionView],
-        write: Callable[[Sequence[Write]], None],
-        on_kept: Callable[[int], None],
         supervisor: Supervisor | None = None,
     ) -> None:
+        self._node = node
         self._supervisor = supervisor or Supervisor()
         self._front = front
         self._store = payloads
         self._payloads = PayloadExpiry(payloads)
         self._log_root = log_root
-        self._tables = tables
-        self._view = view
-        self._write = write
-        self._on_kept = on_kept
         self._phase = _Phase.IDLE
         self._next_s = monotonic()
         self._unnamed_s = monotonic() + INTERVAL_S
@@ -174,11 +170,11 @@ class Pruning:
 
     # -- the publisher's thread ------------------------------------------------------------------
 
-    def step(self, published: int) -> bool:
+    def step(self, published: int, tables: LogTables) -> bool:
         """Do a bounded piece of work; return whether there is more to do at once.
 
         Args:
-            published: Position that the publisher has reached.
+            tables: The log's tables, in the same thread.
         """
         try:
             match self._phase:
@@ -189,7 +185,7 @@ class Pruning:
                 case _Phase.FILES:
                     self._remove_files()
                 case _Phase.TABLES:
-                    self._finish(published)
+                    self._finish(published, tables)
         except OSError as error:
             return self._fail(storage_error(error, self._store.root))
         except Exception as error:  # noqa: BLE001 - who asked must not wait for ever
@@ -213,7 +209,7 @@ class Pruning:
         self._named = None
         if self._answering or (published != self._counted_at and monotonic() >= self._count_s):
             self._count(published)
-        view = self._view()
+        view = self._node.retention_view()
         extent = self._front.read_extent()
         other = extent.live_bytes + self._tables_bytes
         found = decide(view, self._cuts(view.kept_after), extent.files_bytes + other, other)
@@ -221,8 +217,8 @@ class Pruning:
         kept_after = view.kept_after
         if found.cut is not None:
             kept_after = found.cut.last
-            self._write([ExpireLog(position=kept_after, chain_hash=found.cut.chain_hash)])
-            self._on_kept(kept_after)
+            self._node.write([ExpireLog(position=kept_after, chain_hash=found.cut.chain_hash)])
+            self._node.on_kept(kept_after)
             _log.info(
                 "log shortened", kept_after=kept_after, removed=kept_after - view.kept_after,
                 limits=[limit.value for limit in found.limits],
@@ -251,12 +247,12 @@ class Pruning:
                 self._named = named_files(self._front, self._begun.kept_after)
             staged -= self._named
         self._begun.files += self._payloads.remove(sorted(files | staged))
-        self._write([DropExpired(position=expired[-1].last)])
+        self._node.write([DropExpired(position=expired[-1].last)])
 
-    def _finish(self, published: int) -> None:
+    def _finish(self, published: int, tables: LogTables) -> None:
         begun = self._begun
         before = datetime.fromtimestamp(max(begun.now_us - begun.age_us, 0) / 1e6, UTC)
-        self._tables.expire_tables(begun.kept_after, before)
+        tables.expire_tables(begun.kept_after, before)
         if self._answering or monotonic() >= self._unnamed_s:
             self._unnamed_s = monotonic() + _UNNAMED_S
             self._payloads.remove_inline(begun.kept_after)
@@ -264,7 +260,7 @@ class Pruning:
                 self._front, begun.kept_after, max(begun.age_us / 1e6, _UNNAMED_S)
             )
         least = _FREE_BYTES_ASKED if self._answering else _FREE_BYTES
-        self._write([ShrinkJournal(least_free_bytes=least)])
+        self._node.write([ShrinkJournal(least_free_bytes=least)])
         if self._answering or begun.kept_after > begun.kept_before:
             self._count(published)
         self._supervisor.clear(_SHORTENING)

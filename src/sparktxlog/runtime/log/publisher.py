@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from time import monotonic
+from typing import Protocol
 
 import structlog
 
@@ -26,8 +27,8 @@ from sparktxlog.model.copying import Transfer
 from sparktxlog.model.report import WorkerReport
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.runtime.log.epoch_history import EpochHistory
-from sparktxlog.runtime.log.memory import trim_memory
 from sparktxlog.runtime.log.pruning import Maintenance, Pruning
+from sparktxlog.runtime.process import trim_memory
 from sparktxlog.storage.interfaces import StoredEntry, Write
 from sparktxlog.storage.journal.journal import Journal
 from sparktxlog.storage.log_tables.history_tables import EpochTable, ReportTables, TransferTable
@@ -55,60 +56,62 @@ _PUBLISHING, _REST = "publishing", "the publisher's rest"
 JudgedReport = tuple[WorkerReport, str, str, str]
 
 
+class PublishingNode(Protocol):
+    """The node that publishes; called in the publisher's thread."""
+
+    def tables(self) -> Mapping[str, TableDefinition]:
+        """Return the catalog at or after the last ordered entry."""
+
+    def write(self, writes: Sequence[Write]) -> None:
+        """Make writes durable in the front's writer thread and return when they are."""
+
+    def on_published(self, position: int, seconds: float) -> None:
+        """Note that the queue is published up to a position; seconds it took."""
+
+    def on_rest(self) -> None:
+        """Note that the work that there was is done."""
+
+
 class Publisher:
     """Publishes in its own thread.
 
     Args:
-        front: Read only here.
-        payloads: Where the files of inline rows go.
-        log_root: Directory of the log's Delta tables.
-        lineage: Names the log in them.
-        tables: Returns the catalog at or after the last ordered entry.
-        write: Makes writes durable in the front's writer thread and returns when they are.
+        log_root: Directory of the log's Delta tables, and the name of the log in them.
         interval_s: Least time between the starts of two publishes.
-        signature_interval: Where segments end, positions (S2a).
+        signature_interval: Where segments end, positions.
         published: Position and Delta version where a former start stopped.
-        epochs: What goes to `log/epochs`.
-        supervisor: Knows what fails here.
-        instance: Names the front in its tables.
-        on_published: Called in this thread with (position, seconds it took).
-        on_rest: Called in this thread when the work that there was is done.
+        pruning: Shortens the log in this thread; None = nothing does.
         joins: Whether this node joins a log: a table of before is another one's.
     """
 
     def __init__(
         self,
+        node: PublishingNode,
         *,
         front: Journal,
         payloads: PayloadStore,
         log_root: Path,
         lineage: str,
-        tables: Callable[[], Mapping[str, TableDefinition]],
-        write: Callable[[Sequence[Write]], None],
         interval_s: float,
         signature_interval: int,
         published: tuple[int, int],
         epochs: EpochHistory,
         instance: str,
-        on_published: Callable[[int, float], None],
-        on_rest: Callable[[], None] = lambda: None,
+        pruning: Pruning | None = None,
         joins: bool = False,
         supervisor: Supervisor | None = None,
     ) -> None:
+        self._node = node
         self._supervisor = supervisor or Supervisor()
         self._front = front
         self._payloads = payloads
         self._log_root = log_root
         self._lineage = lineage
-        self._tables = tables
-        self._write = write
         self._interval_s = interval_s
         self._signature_interval = signature_interval
         self._published, self._version = published
         self._epochs = epochs
         self._instance = instance
-        self._on_published = on_published
-        self._on_rest = on_rest
         self._joins = joins
         self._queue: QueueTable | None = None
         self._reports: deque[JudgedReport] = deque(maxlen=_MAX_REPORTS)
@@ -120,8 +123,7 @@ class Publisher:
         self._ordered = self._published
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
-        #: Shortens the log in this thread; set before `start`.
-        self.pruning: Pruning | None = None
+        self._pruning = pruning
         #: True while it writes; it takes a good part of a processor then.
         self.working = False
         self._held = False
@@ -177,9 +179,9 @@ class Publisher:
         Raises:
             StorageError: The node is stopping, or has nothing that shortens the log (definite).
         """
-        if self.pruning is None or self._stopping:
+        if self._pruning is None or self._stopping:
             raise BusyError("the node is stopping", hint="Ask again when it is back.")
-        asked = self.pruning.ask()
+        asked = self._pruning.ask()
         with self._changed:
             self._changed.notify()
         return asked
@@ -191,8 +193,8 @@ class Publisher:
             self._changed.notify()
         if self._thread.is_alive():
             self._thread.join(timeout=30)
-        if self.pruning is not None:
-            self.pruning.close()
+        if self._pruning is not None:
+            self._pruning.close()
 
     # -- the thread --------------------------------------------------------------------------------
 
@@ -207,7 +209,7 @@ class Publisher:
                 self._pause(pause_s)
             attempt(_REST, self._shorten)
             self.working = False
-            attempt(_REST, self._on_rest)
+            attempt(_REST, self._node.on_rest)
             working = self._wait(started)
 
     def _work_off(self) -> None:
@@ -239,12 +241,12 @@ class Publisher:
     def _shorten(self) -> None:
         """Shorten the log for as long as publishing can wait."""
         until = monotonic() + self._interval_s
-        while self.pruning is not None and self.pruning.step(self._published):
+        while self._pruning is not None and self._pruning.step(self._published, self):
             if self._stopping or monotonic() > until:
                 return
 
     def _is_shortening(self) -> bool:
-        return self.pruning is not None and self.pruning.asked
+        return self._pruning is not None and self._pruning.asked
 
     def expire_tables(self, position: int, before: datetime) -> None:
         """Remove rows up to a position, and reports of before a time; in this thread.
@@ -292,14 +294,14 @@ class Publisher:
             marks = publish(
                 entries,
                 signature_interval=self._signature_interval,
-                tables=self._tables(),
+                tables=self._node.tables(),
                 payloads=self._payloads,
                 queue=queue,
                 creations=self._front.read_created,
             )
-            self._write(marks)
+            self._node.write(marks)
             self._published, self._version = marks[-1].position, marks[-1].version
-            self._on_published(self._published, monotonic() - began)
+            self._node.on_published(self._published, monotonic() - began)
 
     def _opened(self) -> QueueTable:
         """Return the queue table, repaired from the front if a crash took rows of it."""
@@ -353,7 +355,7 @@ class Publisher:
             raise end.contradicts(self._log_root / QUEUE_NAME, known)
 
     def _trim(self) -> None:
-        """Give memory back now and then, if there was work (see `memory`)."""
+        """Give memory back now and then, if there was work (see `process`)."""
         if self._published > self._trimmed_at[0] and monotonic() - self._trimmed_at[1] > _TRIM_S:
             self._trimmed_at = (self._published, monotonic())
             trim_memory()

@@ -198,7 +198,6 @@ class Holders:
 
     Args:
         members: Members of the cluster, each with one replica.
-        saved: Values of the front at start.
     """
 
     def __init__(self, members: Iterable[str], saved: Mapping[str, bytes]) -> None:

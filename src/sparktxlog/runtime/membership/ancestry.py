@@ -44,12 +44,7 @@ class Compared:
 
 
 class Ancestry:
-    """Compares this node's queue, as it was at start, with peers'.
-
-    Args:
-        front: Of this node; read only.
-        core: What the front gave at start.
-    """
+    """Compares this node's queue, as it was at start, with peers'."""
 
     def __init__(self, front: Journal, core: RecoveredState) -> None:
         self._front = front

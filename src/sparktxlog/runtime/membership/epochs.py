@@ -10,6 +10,7 @@ import asyncio
 import itertools
 import uuid
 from collections.abc import Callable, Iterable
+from typing import Protocol
 
 import structlog
 
@@ -24,7 +25,7 @@ from sparktxlog.model.answers import (
 )
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.master import Master
-from sparktxlog.protocol.words.actions import TellChange, TellPhase
+from sparktxlog.protocol.words.actions import Alarm, TellChange, TellPhase
 from sparktxlog.protocol.words.events import ChangeRequested, Event, ForceRequested
 from sparktxlog.protocol.words.messages import Post
 from sparktxlog.protocol.words.view import Phase, Seat, View, Voided, decision_digest
@@ -37,7 +38,7 @@ from sparktxlog.runtime.membership.reachability import (
     differing_addresses,
 )
 from sparktxlog.runtime.membership.restriction import Restriction
-from sparktxlog.runtime.membership.unseen_transactions import Losses
+from sparktxlog.runtime.membership.unseen_transactions import ShownTransactions
 
 _log = structlog.get_logger("sparktxlog.epochs")
 
@@ -48,61 +49,60 @@ _TAKING_PART = (Phase.NORMAL, Phase.SUSPECT, Phase.WEDGED, Phase.WITNESS)
 Edit = Callable[[tuple[Seat, ...]], tuple[Seat, ...]]
 
 
-class Epochs:
-    """Follows the core's phases and carries operators' wishes to it.
+class CoreInbox(Protocol):
+    """What leads to the core."""
 
-    Args:
-        master: The core, for reading.
-        cluster: Name of the cluster: the beginning of a forced lineage.
-        node_id: This node.
-        receipts: Who waits for transactions.
-        tell: Puts an event into the core's queue.
-        links_up: Returns the nodes that this one is linked to.
-        is_joiner: Returns whether one of them only wants to join: it has no vote.
-        addresses: Returns which of several addresses of a peer answer this node.
-        now: Log clock, microseconds.
-        history: Told of each epoch that comes into force.
-        halted: Returns why this node has halted; empty = it does.
-        config: Settings, of which a decided view may be another one.
-    """
+    #: Why the core takes no more part, None = it does.
+    halted: Alarm | None
+
+    def tell_always(self, event: Event) -> None:
+        """Queue an event for the core."""
+
+
+class Neighbours(Protocol):
+    """The other nodes, as this one sees them now."""
+
+    def linked(self) -> list[str]:
+        """Return the nodes that this one is linked to."""
+
+    def is_joiner(self, node_id: str) -> bool:
+        """Return whether a node only wants to join: it has no vote."""
+
+    def found_addresses(self) -> Found:
+        """Return which of several addresses of a peer answer this node."""
+
+
+class Epochs:
+    """Follows the core's phases and carries operators' wishes to it."""
 
     def __init__(
         self,
+        config: NodeConfig,
         *,
         master: Master,
-        cluster: str,
-        node_id: NodeId,
+        core: CoreInbox,
+        neighbours: Neighbours,
         receipts: Receipts,
-        tell: Callable[[Event], None],
-        links_up: Callable[[], Iterable[str]],
-        addresses: Callable[[], Found],
-        now: Callable[[], int],
         history: EpochHistory,
-        halted: Callable[[], str] = str,
-        is_joiner: Callable[[str], bool] = lambda node_id: False,
-        config: NodeConfig | None = None,
+        now: Callable[[], int],
     ) -> None:
         self._config = config
         self._master = master
-        self._cluster = cluster
-        self._node_id = node_id
+        self._node_id = config.node_id
+        self._core = core
+        self._neighbours = neighbours
         self._receipts = receipts
-        self._tell = tell
-        self._links_up = links_up
-        self._own_addresses = addresses
         self._now = now
         self.history = history
-        self._halted = halted
-        self._losses = Losses(master)
+        self._shown = ShownTransactions(master)
         self._tickets = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[TellChange]] = {}
         #: Node → (when it said so, whom it is linked to).
         self._hears: dict[str, tuple[int, frozenset[str]]] = {}
         self._addresses = AddressReports()
         #: Why the phase is what it is.
-        self.reason = first_reason(master.phase, master.view, node_id)
-        self._is_joiner = is_joiner
-        self.restriction = Restriction(master, node_id, self._voices, now)
+        self.reason = first_reason(master.phase, master.view, config.node_id)
+        self.restriction = Restriction(master, config.node_id, self._voices, now)
 
     # -- what the core tells -----------------------------------------------------------------------
 
@@ -138,7 +138,7 @@ class Epochs:
 
     def on_post(self, post: Post) -> None:
         """Note how many transactions a member says that it has."""
-        self._losses.on_post(post, self._now())
+        self._shown.on_post(post, self._now())
 
     # -- what operators ask ------------------------------------------------------------------------
 
@@ -158,7 +158,6 @@ class Epochs:
 
         Args:
             rule: See `View.quorum_rule`.
-            timeout: Seconds to wait for the decision.
         """
         ticket, roster = next(self._tickets), self._master.view.roster
         event = ChangeRequested(ticket=ticket, roster=roster, quorum_rule=rule)
@@ -177,7 +176,6 @@ class Epochs:
 
         Args:
             confirmation: What `force_text` says.
-            timeout: Seconds to wait for it.
             though_linked: The operator says that linked voters do not count either.
 
         Raises:
@@ -200,11 +198,11 @@ class Epochs:
                 "If they shall be left behind all the same, add --though-linked.",
                 linked=linked,
             )
-        shown, ticket = self._losses.shown(), next(self._tickets)
-        lineage = f"{self._cluster}-{uuid.uuid4().hex[:12]}"
+        shown, ticket = self._shown.shown(), next(self._tickets)
+        lineage = f"{self._config.cluster}-{uuid.uuid4().hex[:12]}"
         event = ForceRequested(ticket=ticket, lineage=lineage)
         view = await self._ask(ticket, event, timeout)
-        return {**view, "may_be_lost": self._losses.of(shown, self._now())}
+        return {**view, "may_be_lost": self._shown.of(shown, self._now())}
 
     def force_text(self) -> str:
         """Return what an operator types to confirm `force`."""
@@ -221,18 +219,19 @@ class Epochs:
 
     def _voices(self) -> list[str]:
         """Return the linked nodes whose votes and promises count."""
-        return [node for node in self._links_up() if not self._is_joiner(node)]
+        neighbours = self._neighbours
+        return [node for node in neighbours.linked() if not neighbours.is_joiner(node)]
 
     async def _ask(self, ticket: int, event: Event, timeout: float) -> EpochView:
-        halted = self._halted()
-        if halted:  # the core is not asked any more
+        halted = self._core.halted
+        if halted is not None:  # the core is not asked any more
             raise LocalProtocolError(
-                f"nothing was changed: this node has halted: {halted}",
+                f"nothing was changed: this node has halted: {halted.text}",
                 hint="Ask a node that goes on; see `sparktxlog status`.",
             )
         future: asyncio.Future[TellChange] = asyncio.get_running_loop().create_future()
         self._waiting[ticket] = future
-        self._tell(event)
+        self._core.tell_always(event)
         try:
             async with asyncio.timeout(timeout):
                 told = await future
@@ -251,7 +250,7 @@ class Epochs:
 
     def losses(self) -> list[UnseenTransactions]:
         """Return per other member what it showed last, and what of it `force` would leave."""
-        return self._losses.of(self._losses.shown(), self._now())
+        return self._shown.of(self._shown.shown(), self._now())
 
     # -- what is shown -----------------------------------------------------------------------------
 
@@ -267,8 +266,7 @@ class Epochs:
                 "cannot go on.  Give votes back with `sparktxlog peer set NODE --weight 1`."
             )
             found.append({"code": "sole-voter", "text": text})
-        if self._config is not None:
-            found += [{"code": "not-in-force", "text": t} for t in differences(self._config, view)]
+        found += [{"code": "not-in-force", "text": t} for t in differences(self._config, view)]
         return found
 
     def decision(self, lineage: str, epoch: int) -> str:
@@ -335,7 +333,7 @@ class Epochs:
 
     def linked_nodes(self) -> tuple[str, ...]:
         """Return the nodes this one is linked to, for its peers' matrices."""
-        return tuple(sorted(self._links_up()))
+        return tuple(sorted(self._neighbours.linked()))
 
     def reachability(self) -> Reachability:
         """Return who is linked to whom, as far as known here, and where that differs.
@@ -347,7 +345,7 @@ class Epochs:
         hears = {
             node: set(found) for node, (at, found) in self._hears.items() if now - at <= HEARD_US
         }
-        hears[str(self._node_id)] = set(self._links_up())
+        hears[str(self._node_id)] = set(self._neighbours.linked())
         matrix = {
             observer: {other: other in hears[observer] for other in places if other != observer}
             for observer in places
@@ -358,7 +356,7 @@ class Epochs:
             for other in places
             if len({row[other] for row in matrix.values() if other in row}) > 1
         )
-        own = self._own_addresses()
+        own = self._neighbours.found_addresses()
         addresses = self._addresses.matrix(str(self._node_id), own, places, now)
         return {
             "linked": matrix,

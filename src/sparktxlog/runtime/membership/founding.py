@@ -44,7 +44,6 @@ def core_config(
     Args:
         order: What a node was told that joins: it is no member of the log's first epoch, nor of
             any other one until it is admitted.
-        incarnation: Of this node.
         values: Kept by the front: the wire version in force when the log was founded (`found`).
     """
     members, version = config.members, int(values.get(_VERSION, OLDEST))

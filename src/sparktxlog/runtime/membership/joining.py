@@ -10,15 +10,15 @@ A node that was away so long that the data of the runs it misses is kept nowhere
 same way from the second step on; its own runs that are not in the queue stay.  It has a queue, and
 a snapshot replaces it only if it is the beginning of the peer's (`ancestry`): a node of another
 history halts, like all that find a fork, and `peer quarantine` keeps what only it has (P28).  Where
-nobody can tell any more, it keeps what the snapshot would drop, and says so (`uncompared`).
+nobody can tell any more, it keeps what the snapshot would drop, and says so (`unverified_history`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import structlog
@@ -56,6 +56,9 @@ _QUEUE_MISSES = 5
 #: Pause before another attempt when the own disk failed, seconds.
 _RETRY_S = 5.0
 
+#: A node that follows the queue waits for a moment of rest so long, seconds.
+_WAITS_S = 1.5
+
 
 class StartAgainError(TxLogError):
     """The node has to start anew, in the same process: it begins with another durable state."""
@@ -87,62 +90,59 @@ def keep_order(order: JoinOrder) -> PutValue:
     return PutValue(name=_NAME, value=msgspec.msgpack.encode(order))
 
 
+class Home(Protocol):
+    """The node that joins."""
+
+    def is_fresh(self) -> bool:
+        """Return whether it keeps nothing of the log yet."""
+
+    def unheard(self) -> list[str]:
+        """Return the other places of the configured first epoch that were never heard."""
+
+    def start_again(self, error: TxLogError) -> None:
+        """Start anew, or stop, because of an error."""
+
+    def raise_alarm(self, alarm: Alarm) -> None:
+        """Tell an alarm; after a fatal one the node takes no more part."""
+
+
 class Joining:
     """Carries out the two steps before a fresh node can ask to be admitted.
 
     Args:
-        node_id: This node.
         order: What it was told at an earlier start.
-        position: End of this node's queue.
-        executor: Makes the steps durable.
-        is_fresh: Returns whether this node keeps nothing of the log yet.
-        start_again: Called with the error that makes the node start anew, or stop.
-        values: Named values that the front kept.
-        ancestry: Compares the queue here with a peer's.
-        taker: Fetches a peer's snapshot.
-        keeper: Keeps what a snapshot drops that could not be compared.
-        on_diverged: Called with an alarm if the queue here is of another history.
         remains: Why this node may not begin a log, though it keeps nothing; None = it may.
-        supervisor: Keeps the steps going.
-        incarnation: Under which this node takes part.
-        unheard: Returns the other places of the configured first epoch that were never heard.
         is_witness: Whether this node only votes: it has no queue to take over.
     """
 
     def __init__(
         self,
+        home: Home,
         *,
         node_id: NodeId,
         order: JoinOrder | None,
         position: int,
         executor: Executor,
-        is_fresh: Callable[[], bool],
-        start_again: Callable[[TxLogError], None],
         values: Mapping[str, bytes],
         ancestry: Ancestry,
         taker: SnapshotTaker,
         keeper: Keeper,
-        on_diverged: Callable[[Alarm], None],
         remains: TxLogError | None = None,
         supervisor: Supervisor | None = None,
         incarnation: int = 1,
-        unheard: Callable[[], Iterable[str]] = tuple,
         is_witness: bool = False,
     ) -> None:
+        self._home = home
         self._supervisor = supervisor or Supervisor()
         #: What is known of the last snapshot that nobody could compare the history here with.
         self.uncompared = uncompared(values)
         self._ancestry = ancestry
         self.taker = taker
         self._keeper = keeper
-        self._on_diverged = on_diverged
         self._own = incarnation
-        self._unheard = unheard
         self._node_id = node_id
         self._order = order
         self._executor = executor
-        self._is_fresh = is_fresh
-        self._start_again = start_again
         self._task: asyncio.Task[None] | None = None
         self._position = position
         #: Digest of a run → how often in a row no member held it.  What came of other runs says
@@ -174,7 +174,7 @@ class Joining:
         that was never heard may have the log (P29).  What it took before it learned that would
         keep it out: no peer lets a node with data under another instance in.
         """
-        known = not self._is_fresh() or bool(self._taken and not self.awaited())
+        known = not self._home.is_fresh() or bool(self._taken and not self.awaited())
         return self._remains is None and known
 
     def shown(self) -> dict[str, Any]:
@@ -188,9 +188,9 @@ class Joining:
 
     def awaited(self) -> list[str]:
         """Return the places of the first epoch that neither took this node nor were ever heard."""
-        return sorted(set(self._unheard()) - self._taken)
+        return sorted(set(self._home.unheard()) - self._taken)
 
-    def told(self, hello: Hello) -> None:
+    def accept_order(self, hello: Hello) -> None:
         """Take an order to join, once, and start anew with it.
 
         A node that keeps something is told so if it showed less than before: its disk is an older
@@ -198,14 +198,14 @@ class Joining:
         """
         log = hello.ancestors[0] if hello.ancestors else ""
         order = JoinOrder(lineage=hello.lineage, incarnation=hello.join_as, log=log)
-        fresh = self._is_fresh()
+        fresh = self._home.is_fresh()
         if self._task is None and order != self._order and (fresh or hello.join_as > self._own):
             _log.warning(
                 "this node joins" if fresh else "this node's disk is an older one: it joins again",
                 lineage=order.lineage, incarnation=order.incarnation, told_by=hello.node_id,
             )  # fmt: skip
             others = () if fresh else (become_another(),)
-            self._task = self._start("joining", lambda: self._keep(order, others))
+            self._join(order, *others)
 
     def _start(
         self, name: str, work: Callable[[], Coroutine[Any, Any, None]]
@@ -220,14 +220,19 @@ class Joining:
         order = JoinOrder(lineage=view.lineage, incarnation=incarnation, log=log)
         if self._task is None:
             _log.error("this node's disk is an older one: it joins again", incarnation=incarnation)
-            others = (become_another(),)
-            self._task = self._start("joining", lambda: self._keep(order, others))
+            self._join(order, become_another())
 
-    async def _keep(self, order: JoinOrder, others: Sequence[Write] = ()) -> None:
-        await self._executor.write([keep_order(order), *others])
-        self._start_again(StartAgainError(f"joins {order.lineage} as {order.incarnation}"))
+    def _join(self, order: JoinOrder, *others: Write) -> None:
+        """Keep an order durably, with other writes, and start anew with it."""
 
-    def missed(self, lineage: str, incarnation: int, run: bytes = b"") -> None:
+        async def keep() -> None:
+            await self._executor.write([keep_order(order), *others])
+            text = f"joins {order.lineage} as {order.incarnation}"
+            self._home.start_again(StartAgainError(text))
+
+        self._task = self._start("joining", keep)
+
+    def note_missed(self, lineage: str, incarnation: int, run: bytes = b"") -> None:
         """Note that nobody had what a joiner lacks; start anew on a snapshot if it goes on.
 
         Args:
@@ -243,9 +248,9 @@ class Joining:
         if gone and self._task is None:
             _log.warning("too far behind", position=self._position)
             order = JoinOrder(lineage=lineage, incarnation=incarnation, behind=True)
-            self._task = self._start("joining", lambda: self._keep(order))
+            self._join(order)
 
-    def asked(self, link: PeerLink, position: int, missed: Callable[[], None]) -> None:
+    def note_request(self, link: PeerLink, position: int, missed: Callable[[], None]) -> None:
         """Look, where the same part of the queue is asked for again, whether the peer keeps it.
 
         A peer that pruned even the rows has nothing to answer with.
@@ -266,16 +271,16 @@ class Joining:
             if error.fields.get("status") == ExpiredError.http_status:
                 missed()
 
-    def found(self, run: bytes) -> None:
+    def note_arrived(self, run: bytes) -> None:
         """Note that the data of a run came, by its digest."""
         self._missed_runs.pop(run, None)
         self._misses = 0
 
-    def linked(self, link: PeerLink) -> None:
+    def note_link(self, link: PeerLink) -> None:
         """Take over a peer's queue once the first one is reached as a joiner."""
         if self._remains is not None:
             # That peer has no log to join: together they would found another one.
-            self._start_again(self._remains)
+            self._home.start_again(self._remains)
             return
         self._taken.add(link.node_id)
         if self._order is not None and not self.settled.is_set() and self._task is None:
@@ -319,7 +324,7 @@ class Joining:
         )
         self.taker.drop()
         _log.warning("snapshot taken over", peer=link.node_id, position=snapshot.position)
-        self._start_again(StartAgainError(f"begins at position {snapshot.position}"))
+        self._home.start_again(StartAgainError(f"begins at position {snapshot.position}"))
 
     def _halt(self, link: PeerLink, differs: str) -> None:
         """Stop before anything is replaced; the same is found at the next start."""
@@ -327,7 +332,7 @@ class Joining:
             f"{link.node_id} has another queue up to position {self._position}: {differs} "
             f"(P9, P28).  {QUARANTINE_HINT}"
         )
-        self._on_diverged(Alarm(code="diverged", text=text, fatal=True))
+        self._home.raise_alarm(Alarm(code="diverged", text=text, fatal=True))
 
     async def _keep_uncompared(
         self, link: PeerLink, snapshot: QueueSnapshot, order: JoinOrder
@@ -348,3 +353,32 @@ class Joining:
             if task is not None:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
+
+
+class QuietMoment:
+    """When a node asks to be admitted: at a moment of rest (protocol P21).
+
+    All members stand still for an admission until the node has answered twice.  While its
+    publisher works through what was missed it answers late, so it does not ask then; not for
+    ever, since on a busy log the publisher may never rest.
+
+    Args:
+        is_busy: Returns whether this node would answer late.
+        now: Seconds of any steady clock.
+    """
+
+    def __init__(self, is_busy: Callable[[], bool], now: Callable[[], float]) -> None:
+        self._is_busy = is_busy
+        self._now = now
+        #: Until when it waits for a moment of rest; None = it has not begun to ask.
+        self._until: float | None = None
+
+    def begin(self) -> None:
+        """Note that this node is no member any more."""
+        self._until = None
+
+    def may_ask(self) -> bool:
+        """Return whether a request that is due may leave; another one follows soon."""
+        if self._until is None:
+            self._until = self._now() + _WAITS_S
+        return not self._is_busy() or self._now() >= self._until

@@ -53,7 +53,6 @@ class SnapshotGiver:
 
     Args:
         directory: Made when the first is; what an earlier process left there is removed then.
-        run_blocking: Runs blocking work in a thread.
     """
 
     def __init__(

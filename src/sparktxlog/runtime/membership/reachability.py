@@ -34,10 +34,8 @@ class AddressReports:
         """Return the matrix of nodes with a place.
 
         Args:
-            own_id: This node.
             own: What this node found itself.
             places: All nodes with a place, in the order of the matrix.
-            now: Log clock, microseconds.
         """
         order = tuple(places)
         reports: dict[str, Found] = {

@@ -25,14 +25,7 @@ _MEMBER = (Phase.NORMAL, Phase.SUSPECT, Phase.WEDGED)
 
 
 class Restriction:
-    """Looks whether this node and those that it hears can go on, and since when they cannot.
-
-    Args:
-        master: The core, for reading.
-        node_id: This node.
-        links_up: Returns the nodes that this one is linked to.
-        now: Log clock, microseconds.
-    """
+    """Looks whether this node and those that it hears can go on, and since when they cannot."""
 
     def __init__(
         self,

@@ -29,12 +29,8 @@ class Shown:
     heard_at: int | None
 
 
-class Losses:
-    """Compares what other members showed with what would be left of it.
-
-    Args:
-        master: The core, for reading.
-    """
+class ShownTransactions:
+    """Compares what other members showed with what would be left of it."""
 
     def __init__(self, master: Master) -> None:
         self._master = master
@@ -88,7 +84,6 @@ def held_when_forced(state: MemberState, accepted: View | None) -> dict[str, int
     """Return up to where a queue has each origin's transactions that this node forces.
 
     Args:
-        state: What the node holds.
         accepted: The value that it accepted: the queue ends with that one's tail.
     """
     held = dict(state.watermarks)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -31,12 +31,12 @@ class WaitingCore:
         return []
 
 
-def cycle_of(core: WaitingCore, executor: object, is_busy: Callable[[], bool]) -> Cycle:
+def cycle_of(core: WaitingCore, executor: object) -> Cycle:
     parts = {name: cast(Any, None) for name in ("holdings", "receipts")}
     return Cycle(
         master=cast(Any, core), executor=cast(Any, executor), **parts,
         clock=cast(Any, SimpleNamespace(now=lambda: 0, wall=lambda: 0)), run_limit=(1, 1),
-        id_window=1, first_ticket=1, on_fatal=lambda alarm: None, is_busy=is_busy,
+        id_window=1, first_ticket=1,
     )  # fmt: skip
 
 
@@ -47,8 +47,9 @@ def test_the_core_is_told_once_nothing_hinders(hindrance: str) -> None:
         executor = SimpleNamespace(
             writing=hindrance == "writing", depth=int(hindrance == "depth"), put=lambda items: None
         )
-        cycle = cycle_of(core, executor, lambda: "publisher" in busy)
-        task = asyncio.create_task(cycle.run())
+        cycle = cycle_of(core, executor)
+        follower: Any = SimpleNamespace(is_busy=lambda: "publisher" in busy)
+        task = asyncio.create_task(cycle.run(follower))
         for _ in range(5):
             cycle.look_for_rest()
             await asyncio.sleep(0)

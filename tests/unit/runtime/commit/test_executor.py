@@ -65,11 +65,16 @@ class Bench:
         self.told: list[Any] = []
         #: How much had been told at each moment of rest.
         self.rests: list[int] = []
-        self.executor = Executor(
-            self.front, self.holdings, lambda action, at: self.told.append(action),
-            lambda seconds: self.told.append("wrote"), node_id=NodeId("A"),
-            on_rest=lambda: self.rests.append(len(self.told)),
-        )  # fmt: skip
+        self.executor = Executor(self.front, self.holdings, node_id=NodeId("A"))
+
+    def deliver(self, action: Action, at: int) -> None:
+        self.told.append(action)
+
+    def wrote(self, seconds: float) -> None:
+        self.told.append("wrote")
+
+    def rested(self) -> None:
+        self.rests.append(len(self.told))
 
     def own(self, seq: int) -> PersistOwnRun:
         run = OwnRun(digest=bytes([seq]) * 32, payload=payload(seq))
@@ -98,7 +103,7 @@ async def until(condition: Any) -> None:
 def test_nothing_behind_a_persist_is_told_before_it_is_durable() -> None:
     async def main() -> None:
         bench = Bench()
-        task = asyncio.create_task(bench.executor.run())
+        task = asyncio.create_task(bench.executor.run(bench))
         bench.executor.put([accepted(1), bench.own(2), accepted(2)])
         await settle()
         assert bench.told_tickets() == [1]
@@ -116,7 +121,7 @@ def test_nothing_behind_a_persist_is_told_before_it_is_durable() -> None:
 def test_what_gathers_during_a_write_becomes_one_write() -> None:
     async def main() -> None:
         bench = Bench()
-        task = asyncio.create_task(bench.executor.run())
+        task = asyncio.create_task(bench.executor.run(bench))
         bench.executor.put([bench.own(1), accepted(1)])
         await settle()
         for seq in range(2, 6):
@@ -143,7 +148,7 @@ def test_a_full_disk_delays_and_loses_nothing(monkeypatch: pytest.MonkeyPatch) -
         bench = Bench()
         bench.front.errors = [DiskFullError("full"), DiskFullError("full")]
         bench.front.gate.set()
-        task = asyncio.create_task(bench.executor.run())
+        task = asyncio.create_task(bench.executor.run(bench))
         bench.executor.put([bench.own(1), accepted(1)])
         await until(lambda: bench.executor.disk_full)
         assert bench.told_tickets() == []
@@ -170,7 +175,7 @@ def test_an_unknown_state_of_the_storage_ends_the_executor(
         bench.executor.put([bench.own(1), accepted(1)])
         waiting = bench.executor.write([PutValue(name="x", value=b"1")])
         with pytest.raises(told, match="I/O error"):
-            await bench.executor.run()
+            await bench.executor.run(bench)
         assert bench.told_tickets() == []
         for late in (waiting, bench.executor.write([PutValue(name="x", value=b"2")])):
             with pytest.raises(told, match="I/O error"):
@@ -191,7 +196,7 @@ def test_a_peers_payload_is_held_from_arrival_until_durable() -> None:
         assert bench.holdings.put_foreign(run, payload(4))
         bench.holdings.foreign_refused(run)
         bench.front.gate.set()
-        task = asyncio.create_task(bench.executor.run())
+        task = asyncio.create_task(bench.executor.run(bench))
         await until(lambda: bench.front.batches and not bench.executor.writing)
         assert bench.front.batches[0] == [PutRun(header=run, payload=payload(4))]
         assert bench.front.read_payload("B", 1, 4) == payload(4)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from tests.storage_samples import TemporaryJournal, ids_in, run_of
@@ -84,15 +86,13 @@ async def work(
     """Carry actions out until all is done, or the front dies; return what was told."""
     told: list[Action] = []
     holdings = Holdings(foreign_limit_bytes=1 << 20, cache_limit_bytes=1 << 20)
-    executor = Executor(
-        front,
-        holdings,
-        lambda action, at: told.append(action),
-        lambda seconds: None,
-        node_id=A,
-        max_batch=max_batch,
+    executor = Executor(front, holdings, node_id=A, max_batch=max_batch)
+    deliverer: Any = SimpleNamespace(
+        deliver=lambda action, at: told.append(action),
+        wrote=lambda seconds: None,
+        rested=lambda: None,
     )
-    task = asyncio.create_task(executor.run())
+    task = asyncio.create_task(executor.run(deliverer))
     executor.put(actions)
     done = executor.write([])
     await asyncio.wait([task, done], return_when=asyncio.FIRST_COMPLETED)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, cast
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from tests.storage_samples import parquet_bytes, staged_of
@@ -16,10 +17,10 @@ from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import Block, OperationKind, RunManifest, StagedFile
 from sparktxlog.protocol.words.events import Event, FetchFailed, FilesHeld, PayloadArrived
 from sparktxlog.protocol.words.messages import Announcement, RunHeader
+from sparktxlog.runtime.commit.damage import Damage
 from sparktxlog.runtime.commit.fetching import Fetcher
 from sparktxlog.runtime.commit.holdings import Holdings
 from sparktxlog.storage.payloads.local_store import LocalPayloadStore
-from sparktxlog.transport.peers import PeerLink
 
 CONTENT = parquet_bytes()
 FILE = staged_of("0a0a/orders/part-0.parquet", CONTENT)
@@ -52,15 +53,24 @@ def staged_run() -> bytes:
     return encode_payload(manifest, [])
 
 
+def fetcher_of(
+    links: Mapping[str, object],
+    store: LocalPayloadStore,
+    told: asyncio.Queue[Event],
+    missed: list[RunHeader],
+) -> Fetcher:
+    base: Any = SimpleNamespace(links=links, payloads=store)
+    listener: Any = SimpleNamespace(tell_fetched=told.put_nowait, missed=missed.append)
+    holdings = Holdings(foreign_limit_bytes=1 << 20, cache_limit_bytes=1 << 20)
+    return Fetcher(base, holdings, listener, Damage())
+
+
 def prefetch(store: LocalPayloadStore, origin: Origin) -> Event:
     """Prefetch the run; return what the core is told."""
 
     async def main() -> Event:
         told: asyncio.Queue[Event] = asyncio.Queue()
-        fetcher = Fetcher(
-            cast(Any, {"B": cast(PeerLink, origin)}), store,
-            Holdings(foreign_limit_bytes=1 << 20, cache_limit_bytes=1 << 20), told.put_nowait,
-        )  # fmt: skip
+        fetcher = fetcher_of({"B": origin}, store, told, [])
         fetcher.prefetch(
             Announcement(
                 lineage="l", epoch=1, origin=NodeId("B"), digest=digest_of(origin.payload),
@@ -151,11 +161,7 @@ def test_a_run_is_missed_when_all_sources_say_that_they_have_it_not(
         missed: list[RunHeader] = []
         told: asyncio.Queue[Event] = asyncio.Queue()
         sources = {str(n): Source(str(n), answer) for n, answer in enumerate(answers)}
-        fetcher = Fetcher(
-            cast(Any, sources), LocalPayloadStore(tmp_path),
-            Holdings(foreign_limit_bytes=1 << 20, cache_limit_bytes=1 << 20), told.put_nowait,
-            missed.append,
-        )  # fmt: skip
+        fetcher = fetcher_of(sources, LocalPayloadStore(tmp_path), told, missed)
         fetcher.fetch(header, [*sources, "no link to it"])
         event = await asyncio.wait_for(told.get(), 10)
         assert isinstance(event, PayloadArrived if PLAIN in answers else FetchFailed)

@@ -19,8 +19,8 @@ from sparktxlog.runtime.donors.copy_throttle import (
     LONGEST_TURN_S,
     QUIET_S,
     RECENT_S,
+    CopyThrottle,
     Turn,
-    Turns,
 )
 
 HEADER = RunHeader(
@@ -43,7 +43,7 @@ class World:
     def __init__(self, share: float = 0.1) -> None:
         self.now = 100.0
         self.timers: list[_Timer] = []
-        self.turns = Turns(share, clock=lambda: self.now, later=self._later)  # type: ignore[arg-type]
+        self.turns = CopyThrottle(share, clock=lambda: self.now, later=self._later)  # type: ignore[arg-type]
 
     def _later(self, seconds: float, run: Callable[[], None]) -> _Timer:
         self.timers.append(_Timer(self.now + seconds, run))

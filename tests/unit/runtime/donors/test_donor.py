@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -37,7 +38,7 @@ from sparktxlog.errors import (
 )
 from sparktxlog.model.report import WorkerReport
 from sparktxlog.model.table import TableDefinition
-from sparktxlog.runtime.donors.copy_throttle import Turns
+from sparktxlog.runtime.donors.copy_throttle import CopyThrottle
 from sparktxlog.runtime.donors.donor import MAX_LEASES, Donor, _step_back
 from sparktxlog.runtime.fleet.replicas import LogEnds, Replicas
 from sparktxlog.runtime.metrics import Metrics
@@ -65,10 +66,10 @@ class World:
             ends=lambda: LogEnds(position=100, published=100),
             hash_at=lambda position: bytes([position] * 32), saved={},
         )  # fmt: skip
-        self.donor = Donor(
-            config=self.config, replicas=self.replicas, catalog=lambda: self.tables,
-            metrics=self.metrics, turns=Turns(0.1), clock=lambda: self.now,
-        )  # fmt: skip
+        base: Any = SimpleNamespace(
+            config=self.config, metrics=self.metrics, master=SimpleNamespace(catalog=self.tables)
+        )
+        self.donor = Donor(base, self.replicas, CopyThrottle(0.1), clock=lambda: self.now)
         self.version = append_rows(self.lake / "t", 10_000, seed=1)
 
     def report(self, position: int = 10, worker: str = "w", version: int | None = None) -> None:
@@ -154,7 +155,7 @@ def _made_anew(here: World) -> None:
 
 def _other_table(here: World) -> None:
     here.report(10)
-    here.tables = {}
+    here.tables.clear()
 
 
 def _version_gone(here: World) -> None:
@@ -239,7 +240,7 @@ def test_wrong_tokens_open_nothing_and_renew_nothing(tmp_path: Path) -> None:
                 with pytest.raises(UnauthorizedError):
                     await here.donor.chunk(grant.lease_id, token, "t", "x", 0, 1)
             here.now += 2
-            assert here.donor.expire() == [grant.lease_id, other.lease_id]
+            assert here.donor._leases.expire() == [grant.lease_id, other.lease_id]
 
     asyncio.run(main())
 
@@ -393,11 +394,11 @@ def test_a_lease_in_use_does_not_expire(tmp_path: Path, monkeypatch: pytest.Monk
             task = asyncio.create_task(here.donor.chunk(*key, "t", path, 0, 1))
             await asyncio.to_thread(began.wait, 10)
             here.now += 1_000
-            assert here.donor.expire() == []
+            assert here.donor._leases.expire() == []
             go_on.set()
             assert (await task).plain_bytes == 1
             here.now += 59  # renewed at its end
             assert here.donor.lease(*key) == grant
-            assert here.donor.expire() == []
+            assert here.donor._leases.expire() == []
 
     asyncio.run(main())

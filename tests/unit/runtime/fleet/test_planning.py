@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,8 +18,8 @@ from sparktxlog.errors import NotFoundError, TransportError
 from sparktxlog.model.copying import CatchUpKind, ReplicaSize, Transfer
 from sparktxlog.model.report import ReplayCost, TableState, WorkerReport
 from sparktxlog.model.signature import TableSignature
+from sparktxlog.runtime.commit.executor import AsideWrite
 from sparktxlog.runtime.donors.donor_sizes import SIZES_S, DonorSizes, missing_bytes
-from sparktxlog.runtime.fleet.backlog import Backlog
 from sparktxlog.runtime.fleet.planning import DECISION_S, Planning
 from sparktxlog.runtime.fleet.replicas import LogEnds, Replicas
 from sparktxlog.runtime.settings import RunTimeSettings
@@ -95,24 +96,23 @@ class Site:
             node_id="A", lineage="l", dead_after_us=DEAD_US, ends=self.ends, hash_at=hash_at,
             saved={},
         )  # fmt: skip
-        self.sizes = DonorSizes(
-            links=self.links, lake_dir=self.lake, run_blocking=run_blocking,
-            clock=lambda: self.steady, ask_s=self.ask_s,
+        base: Any = SimpleNamespace(
+            config=SimpleNamespace(
+                node_id="A", replication_max_donors=3, worker_dead_after=DEAD_US / 1e6,
+                signature_interval=10, lake_dir=self.lake,
+            ),
+            settings=self.settings, front=self.front, links=self.links, run_blocking=run_blocking,
+            published=SimpleNamespace(value=END), clock=SimpleNamespace(now=lambda: self.now),
+            state=SimpleNamespace(values=self.saved),
         )  # fmt: skip
-        self.planning = Planning(
-            node_id="A", max_donors=3, dead_after_us=DEAD_US,
-            replicas=self.replicas, settings=self.settings,
-            backlog=Backlog(self.front, 10),  # type: ignore[arg-type]
-            links=self.links, ends=self.ends, now=lambda: self.now, put=self.put,
-            sizes=self.sizes, run_blocking=run_blocking,
-            saved=self.saved, clock=lambda: self.steady,
-        )  # fmt: skip
+        self.sizes = DonorSizes(base, clock=lambda: self.steady, ask_s=self.ask_s)
+        self.planning = Planning(base, self.replicas, self, self.sizes, clock=lambda: self.steady)
 
     def ends(self) -> LogEnds:
         return LogEnds(position=END, published=END)
 
-    def put(self, writes: Sequence[Write]) -> None:
-        for write in writes:
+    def put(self, items: Iterable[Any]) -> None:
+        for write in (write for item in items for write in item.writes):
             assert isinstance(write, PutValue)
             self.saved[write.name] = write.value
 
@@ -217,7 +217,7 @@ def test_parameters_of_run_time_count_at_once(tmp_path: Path) -> None:
         site.tell(report(10))
 
         async def write(writes: Sequence[Write]) -> None:
-            site.put(writes)
+            site.put([AsideWrite(writes=writes)])
 
         async def plan() -> str:
             await site.settings.change(changes, write)

@@ -60,11 +60,13 @@ class Bench:
             writes.append(MarkPublished(position=i, version=1, segment=segment))
         self.front.write(writes)
         self.pruning = Pruning(
-            front=self.front, payloads=self.store, log_root=directory / "log", tables=self,
-            view=self.look, write=self.write, on_kept=lambda position: None,
-        )  # fmt: skip
+            self, front=self.front, payloads=self.store, log_root=directory / "log"
+        )
 
-    def look(self) -> RetentionView:
+    def on_kept(self, position: int) -> None:
+        """Nobody waits for it."""
+
+    def retention_view(self) -> RetentionView:
         kept_after = self.front.read_extent().kept_after
         return RetentionView(published=10, kept_after=kept_after, **self.view)
 
@@ -87,7 +89,7 @@ class Bench:
 
     def round(self) -> Future[Maintenance]:
         asked = self.pruning.ask()
-        while self.pruning.step(10):
+        while self.pruning.step(10, self):
             pass
         assert asked.done()
         return asked
@@ -137,11 +139,11 @@ def test_files_of_a_round_that_was_killed_go_with_the_first_round(bench: Bench) 
     cut = bench.front.read_cuts(0, 9)[5]
     bench.front.write([ExpireLog(position=cut.last, chain_hash=cut.chain_hash)])
     assert bench.files() == 10
-    while bench.pruning.step(10):  # of its own accord, after the start
+    while bench.pruning.step(10, bench):  # of its own accord, after the start
         pass
     assert bench.files() == 4
     assert bench.front.read_expired(9) == []
-    assert not bench.pruning.step(10), "the next round is due in a minute"
+    assert not bench.pruning.step(10, bench), "the next round is due in a minute"
 
 
 def test_a_staged_file_that_is_named_again_stays(bench: Bench) -> None:
@@ -179,5 +181,5 @@ def test_nobody_waits_for_a_round_that_never_comes(bench: Bench) -> None:
     assert isinstance(asked.exception(), StorageError)
     cancelled = bench.pruning.ask()
     cancelled.cancel()
-    while bench.pruning.step(10):
+    while bench.pruning.step(10, bench):
         pass

@@ -9,6 +9,7 @@ import errno
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Event
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -60,19 +61,20 @@ class Site:
         self, on_published: Callable[[int, float], None], epochs: EpochHistory | None = None
     ) -> Publisher:
         state = self.front.load(1_000)
+        node: Any = SimpleNamespace(
+            tables=dict, write=self.front.write, on_published=on_published, on_rest=lambda: None
+        )
         return Publisher(
+            node,
             front=self.front,
             payloads=LocalPayloadStore(self.directory / "payloads"),
             log_root=self.log,
             lineage="l",
-            tables=dict,
-            write=self.front.write,
             interval_s=0.01,
             signature_interval=1_000,
             published=(state.published, state.published_version),
             epochs=EpochHistory({}, put=self.put) if epochs is None else epochs,
             instance="i",
-            on_published=on_published,
         )
 
     def reset(self, giver: Journal, incarnation: int | None = None) -> None:
@@ -199,19 +201,18 @@ def test_a_kill_between_commit_and_mark_repeats_nothing(tmp_path: Path, giver: S
         committed.set()
         raise StorageError("killed")
 
+    node: Any = SimpleNamespace(tables=dict, write=die, on_rest=lambda: None)
     publisher = Publisher(
+        node,
         front=site.front,
         payloads=LocalPayloadStore(site.directory / "payloads"),
         log_root=site.log,
         lineage="l",
-        tables=dict,
-        write=die,
         interval_s=0.01,
         signature_interval=1_000,
         published=(state.published, state.published_version),
         epochs=EpochHistory({}, put=site.put),
         instance="i",
-        on_published=lambda position, seconds: None,
     )
     publisher.start(16)
     assert committed.wait(10)
@@ -229,7 +230,7 @@ def test_it_tells_when_it_rests(tmp_path: Path) -> None:
     site.order(RUNS[:1], ENTRIES[:1])
     rested = Event()
     publisher = site.publisher(lambda position, seconds: None)
-    publisher._on_rest = lambda: None if publisher.working else rested.set()
+    publisher._node.on_rest = lambda: None if publisher.working else rested.set()
     publisher.start(2)
     assert rested.wait(10)
     publisher.stop()

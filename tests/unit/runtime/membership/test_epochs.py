@@ -8,10 +8,12 @@ from __future__ import annotations
 import asyncio
 import uuid
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from sparktxlog.config import load_config
 from sparktxlog.errors import CommitStateUnknownError
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.receipt import Level, Receipt
@@ -42,12 +44,14 @@ def epochs_of(
     )
     promise = BallotState(epoch=view.epoch, promised=Ballot(number=ballot, node=NodeId("B")))
     state = RecoveredState(view=view, ballot=promise if ballot else None)
-    nobody: Any = dict
+    alone: Any = SimpleNamespace(linked=list, found_addresses=tuple)
+    core: Any = SimpleNamespace(halted=None, tell_always=lambda event: None)
     receipts = Receipts(lambda copies: 0) if receipts is None else receipts
+    settings = {"node-id": own, "master-url": "http://127.0.0.1:7001", "data-dir": "unused"}
     return Epochs(
-        master=Master(config, state, 0), cluster="c", node_id=config.node_id,
-        receipts=receipts, tell=lambda event: None, links_up=tuple,
-        addresses=nobody, now=lambda: 0, history=EpochHistory({}, put=lambda writes, then: None),
+        load_config(None, settings, {}), master=Master(config, state, 0), core=core,
+        neighbours=alone, receipts=receipts, now=lambda: 0,
+        history=EpochHistory({}, put=lambda writes, then: None),
     )  # fmt: skip
 
 

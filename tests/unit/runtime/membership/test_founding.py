@@ -15,7 +15,7 @@ from sparktxlog.protocol.words.messages import MergeBase
 from sparktxlog.protocol.words.versions import NEWEST, OLDEST
 from sparktxlog.protocol.words.view import View
 from sparktxlog.runtime.membership.standings import INSTANCE
-from sparktxlog.runtime.wiring import build_node
+from sparktxlog.runtime.node import build_node
 from sparktxlog.storage.interfaces import PutValue, PutView
 from sparktxlog.storage.journal.journal import Journal
 
@@ -34,8 +34,8 @@ def lineage_of(config: NodeConfig) -> str:
         running = build_node(config)
         await running.start()
         try:
-            assert running.parts.master.view.lineage == running.parts.config.lineage
-            return running.parts.config.lineage
+            assert running.base.master.view.lineage == running.config.lineage
+            return running.config.lineage
         finally:
             await running.stop()
 
@@ -75,7 +75,7 @@ async def _name(config: NodeConfig) -> str:
     running = build_node(config)
     await running.start()
     try:
-        return running.parts.config.lineage
+        return running.config.lineage
     finally:
         await running.stop()
 
@@ -96,7 +96,7 @@ def version_of(config: NodeConfig) -> int:
         running = build_node(config)
         await running.start()
         try:
-            return running.parts.master.view.version
+            return running.base.master.view.version
         finally:
             await running.stop()
 
@@ -117,10 +117,10 @@ def test_an_old_log_keeps_its_version_and_alone_it_is_raised_at_once(tmp_path: P
 
     async def main() -> None:
         running = build_node(config_of(tmp_path))
-        assert running.parts.master.view.version == OLDEST
+        assert running.base.master.view.version == OLDEST
         await running.start()
         async with asyncio.timeout(30):
-            while running.parts.master.view.version == OLDEST:
+            while running.base.master.view.version == OLDEST:
                 await asyncio.sleep(0.01)
         await running.stop()
 

@@ -52,11 +52,22 @@ class Bench:
         self.greeted = 0
         surroundings: Any = self
         self.joining = Joining(
-            node_id=NodeId("B"), order=order, position=position, executor=surroundings,
-            is_fresh=lambda: self.fresh, start_again=self.started.append, values=values or {},
-            ancestry=surroundings, taker=surroundings, keeper=surroundings,
-            on_diverged=self.alarms.append, is_witness=is_witness,
+            surroundings, node_id=NodeId("B"), order=order, position=position,
+            executor=surroundings, values=values or {}, ancestry=surroundings,
+            taker=surroundings, keeper=surroundings, is_witness=is_witness,
         )  # fmt: skip
+
+    def is_fresh(self) -> bool:
+        return self.fresh
+
+    def unheard(self) -> list[str]:
+        return []
+
+    def start_again(self, error: StartAgainError) -> None:
+        self.started.append(error)
+
+    def raise_alarm(self, alarm: Alarm) -> None:
+        self.alarms.append(alarm)
 
     async def compare(self, link: Any, snapshot: QueueSnapshot) -> Compared:
         return self.compared
@@ -87,7 +98,7 @@ class Bench:
 
     def link_up(self) -> None:
         link: Any = self
-        self.joining.linked(link)
+        self.joining.note_link(link)
 
     @property
     def order(self) -> JoinOrder | None:
@@ -114,10 +125,10 @@ def test_a_node_that_keeps_something_joins_as_another_or_not_at_all() -> None:
     async def main() -> None:
         bench = Bench()
         bench.fresh = False
-        bench.joining.told(replace(HELLO, join_as=1))
+        bench.joining.accept_order(replace(HELLO, join_as=1))
         await settle()
         assert not bench.started
-        bench.joining.told(HELLO)
+        bench.joining.accept_order(HELLO)
         await settle()
         assert bench.order == JoinOrder(lineage="l", incarnation=3)
         assert [w.name for w in bench.writes if isinstance(w, PutValue)] == ["joining", "instance"]
@@ -129,13 +140,13 @@ def test_a_node_that_keeps_something_joins_as_another_or_not_at_all() -> None:
 def test_an_order_is_kept_once() -> None:
     async def main() -> None:
         bench = Bench()
-        bench.joining.told(HELLO)
-        bench.joining.told(HELLO)
+        bench.joining.accept_order(HELLO)
+        bench.joining.accept_order(HELLO)
         await settle()
         assert bench.order == JoinOrder(lineage="l", incarnation=3)
         assert len(bench.started) == 1
         again = Bench(bench.order)
-        again.joining.told(HELLO)
+        again.joining.accept_order(HELLO)
         await settle()
         assert not again.started
 
@@ -145,7 +156,7 @@ def test_an_order_is_kept_once() -> None:
 def test_workers_know_a_forced_log_by_its_first_name_from_the_beginning() -> None:
     async def main() -> None:
         bench = Bench()
-        bench.joining.told(replace(HELLO, ancestors=("first", "second")))
+        bench.joining.accept_order(replace(HELLO, ancestors=("first", "second")))
         await settle()
         order = JoinOrder(lineage="l", incarnation=3, log="first")
         assert bench.order == order
@@ -202,16 +213,16 @@ def test_a_queue_too_old_is_replaced() -> None:
     async def main() -> None:
         bench = Bench(position=4)
         assert bench.joining.settled.is_set()
-        bench.joining.missed("l", 2, b"lost")
-        bench.joining.missed("l", 2, b"late")
-        bench.joining.found(b"late")
-        bench.joining.missed("l", 2, b"late")
+        bench.joining.note_missed("l", 2, b"lost")
+        bench.joining.note_missed("l", 2, b"late")
+        bench.joining.note_arrived(b"late")
+        bench.joining.note_missed("l", 2, b"late")
         await settle()
         assert not bench.started
         # What came of other runs says nothing of this one.
-        bench.joining.found(b"other")
-        bench.joining.missed("l", 2, b"lost")
-        bench.joining.missed("l", 2, b"lost")
+        bench.joining.note_arrived(b"other")
+        bench.joining.note_missed("l", 2, b"lost")
+        bench.joining.note_missed("l", 2, b"lost")
         await settle()
         assert len(bench.started) == 1
         assert bench.order == JoinOrder(lineage="l", incarnation=2, behind=True)
@@ -291,7 +302,7 @@ def test_who_asks_in_vain_looks_whether_the_queue_is_kept_at_all() -> None:
         link: Any = bench
 
         async def ask(position: int) -> None:
-            bench.joining.asked(link, position, lambda: missed.append(position))
+            bench.joining.note_request(link, position, lambda: missed.append(position))
             await settle()
 
         await ask(4)
@@ -305,9 +316,9 @@ def test_who_asks_in_vain_looks_whether_the_queue_is_kept_at_all() -> None:
         assert missed == [4]
         # What came in between begins the count anew.
         for _ in range(4):
-            bench.joining.missed("l", 2)
+            bench.joining.note_missed("l", 2)
         await ask(5)
-        bench.joining.missed("l", 2)
+        bench.joining.note_missed("l", 2)
         await settle()
         assert not bench.started
         await bench.joining.close()

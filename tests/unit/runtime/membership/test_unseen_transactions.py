@@ -12,6 +12,7 @@ import pytest
 from tests.verification.mutation.lone import SECOND_US, Lone, next_view
 
 from sparktxlog.codec.wire import Envelope
+from sparktxlog.config import load_config
 from sparktxlog.errors import LocalProtocolError, RemoteProtocolError
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.epoch.union import end_of
@@ -28,6 +29,9 @@ from sparktxlog.runtime.membership.unseen_transactions import held_when_forced
 from sparktxlog.runtime.peering import Peering
 
 Loss = dict[str, Any]
+CONFIG = load_config(
+    None, {"node-id": "a", "master-url": "http://127.0.0.1:7001", "data-dir": "unused"}, {}
+)
 
 
 class Survivor:
@@ -40,11 +44,12 @@ class Survivor:
     def start(self) -> None:
         """Start the node (again) from its disk."""
         self.node.start()
-        nobody: Any = dict
+        alone: Any = SimpleNamespace(linked=list, found_addresses=tuple)
+        core: Any = SimpleNamespace(halted=None, tell_always=self.feed)
         self.epochs = Epochs(
-            master=self.node.master, cluster="c", node_id=NodeId("a"),
-            receipts=Receipts(lambda copies: 0), tell=self.feed, links_up=tuple, addresses=nobody,
-            now=lambda: self.node.now, history=EpochHistory({}, put=lambda writes, then: None),
+            CONFIG, master=self.node.master, core=core, neighbours=alone,
+            receipts=Receipts(lambda copies: 0), now=lambda: self.node.now,
+            history=EpochHistory({}, put=lambda writes, then: None),
         )  # fmt: skip
 
     def feed(self, *events: Event) -> None:
@@ -278,13 +283,13 @@ def test_numbers_of_a_queue_that_was_forced_are_those_of_the_rule() -> None:
 def test_peers_posts_are_told() -> None:
     survivor = Survivor()
     greeter = SimpleNamespace(is_joiner=lambda node: False)
-    parts: Any = SimpleNamespace(
-        epochs=survivor.epochs, verifier=None, greeter=greeter,
-        cycle=SimpleNamespace(tell=lambda event: True),
-    )  # fmt: skip
+    membership: Any = SimpleNamespace(epochs=survivor.epochs, verifier=None, greeter=greeter)
+    core: Any = SimpleNamespace(cycle=SimpleNamespace(tell=lambda event: True))
+    nothing: Any = None
+    peering = Peering(nothing, core, membership, nothing, nothing)
     post = survivor.node.post_of("b", survivor.node.now, last_seq=9)
-    asyncio.run(Peering(parts).on_envelope("b", Envelope(post=post)))
+    asyncio.run(peering.on_envelope("b", Envelope(post=post)))
     assert survivor.losses()["b"]["last_shown"] == 9
     with pytest.raises(RemoteProtocolError):
-        asyncio.run(Peering(parts).on_envelope("c", Envelope(post=replace(post, last_seq=12))))
+        asyncio.run(peering.on_envelope("c", Envelope(post=replace(post, last_seq=12))))
     assert survivor.losses()["b"]["last_shown"] == 9, "another node's word"

@@ -1,15 +1,25 @@
-"""Structured logs: one record per line, JSON or for people, with the node in each (D of the docs).
+"""Settings of a node's process: its logs, and how freed memory goes back to the system.
 
-Everything that logs through the standard library comes the same way.
+Logs are structured: one record per line, JSON or for people, with the node in each; what logs
+through the standard library comes the same way.  All that concerns memory are hints: where the C
+library lacks the functions, the node only needs more of it.
 """
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import sys
 
+import pyarrow as pa
 import structlog
 
+#: Parameters of glibc's `mallopt`: number of per-thread pools, least size of separate mappings.
+_M_ARENA_MAX = -8
+_M_MMAP_THRESHOLD = -3
+_MMAP_THRESHOLD_BYTES = 128 << 10
+
+_libc = ctypes.CDLL(None)
 _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
 
@@ -56,3 +66,17 @@ class _NodeName:
         """Return the record with the node's id."""
         record.setdefault("node", self._node_id)
         return record
+
+
+def bound_memory() -> None:
+    """Let all threads share two pools, and large blocks go back to the system when freed."""
+    pa.set_memory_pool(pa.system_memory_pool())
+    if hasattr(_libc, "mallopt"):
+        _libc.mallopt(_M_ARENA_MAX, 2)
+        _libc.mallopt(_M_MMAP_THRESHOLD, _MMAP_THRESHOLD_BYTES)
+
+
+def trim_memory() -> None:
+    """Give freed pages back to the system; takes milliseconds, without the interpreter's lock."""
+    if hasattr(_libc, "malloc_trim"):
+        _libc.malloc_trim(0)

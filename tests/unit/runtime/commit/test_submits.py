@@ -10,11 +10,23 @@ import pytest
 
 from sparktxlog.codec.transactions import PreparedTransaction
 from sparktxlog.model.receipt import Level
-from sparktxlog.runtime.node import Node
+from sparktxlog.runtime.commit.submits import Submits
 from sparktxlog.runtime.progress import Progress
 from sparktxlog.storage.interfaces import OlderIdsFound
 
 ID = bytes(range(16))
+
+
+def submits_of(base: Any, receipts: Any) -> Submits:
+    core: Any = SimpleNamespace(
+        cycle=SimpleNamespace(halted=None), executor=SimpleNamespace(disk_full=False),
+        receipts=receipts,
+    )  # fmt: skip
+    joining = SimpleNamespace(settled=asyncio.Event(), proven=True)
+    joining.settled.set()
+    membership: Any = SimpleNamespace(joining=joining)
+    replicas: Any = SimpleNamespace(applied=lambda copies: 0)
+    return Submits(base, core, membership, replicas)
 
 
 def test_a_position_is_told_only_once_it_is_durable() -> None:
@@ -22,9 +34,7 @@ def test_a_position_is_told_only_once_it_is_durable() -> None:
 
     async def main() -> None:
         ordered = Progress(6)
-        parts: Any = SimpleNamespace(
-            config=None,
-            payloads=None,
+        base: Any = SimpleNamespace(
             master=SimpleNamespace(locate=lambda wanted: 7 if wanted == ID else None),
             front=SimpleNamespace(
                 find_transaction=lambda wanted: None,
@@ -32,11 +42,9 @@ def test_a_position_is_told_only_once_it_is_durable() -> None:
                 read_entry_at=lambda position: None,
                 filed_ids=0,
             ),
-            receipts=SimpleNamespace(pending=lambda wanted: None),
-            replicas=SimpleNamespace(applied=lambda copies: 0),
             ordered=ordered,
         )
-        node = Node(parts)
+        node = submits_of(base, SimpleNamespace(pending=lambda wanted: None))
         assert await node.find(ID) is None
         ordered.advance(7)
         receipt = await node.find(ID)
@@ -53,26 +61,22 @@ def test_a_repeat_of_an_old_transaction_is_answered_at_its_level_or_late(applied
             assert (position, copies) == (5, 1)
             return applied
 
-        parts: Any = SimpleNamespace(
-            config=None,
-            payloads=None,
+        async def run_blocking(work: Any, *arguments: Any) -> Any:
+            return work(*arguments)
+
+        base: Any = SimpleNamespace(
             master=SimpleNamespace(view=SimpleNamespace(members=("A",))),
             front=SimpleNamespace(
                 filed_ids=1,
                 older_ids=lambda ids: OlderIdsFound(found={0: (5, False)}),
                 read_entry_at=lambda position: None,
             ),
-            receipts=SimpleNamespace(wait_applied=wait_applied),
-            cycle=SimpleNamespace(halted=None),
             settings=SimpleNamespace(paused=False),
-            joining=SimpleNamespace(settled=asyncio.Event(), proven=True),
-            executor=SimpleNamespace(disk_full=False),
             links={},
-            readers=None,
-            stopping=False,
+            run_blocking=run_blocking,
+            ending=asyncio.Event(),
         )
-        parts.joining.settled.set()
-        node = Node(parts)
+        node = submits_of(base, SimpleNamespace(wait_applied=wait_applied))
         nothing = PreparedTransaction(transaction_id=ID, operations=())
         told = await node.submit(nothing, level=Level.ORDERED, timeout=1)
         assert (told.level, told.late, told.position) == (Level.ORDERED, False, 5)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,8 +19,7 @@ from sparktxlog.protocol.words.actions import Alarm, SendTail
 from sparktxlog.protocol.words.messages import Ahead, MergeBase, QueueEntry, RunHeader, Tail
 from sparktxlog.protocol.words.recovery import MasterConfig, RecoveredState
 from sparktxlog.protocol.words.view import View
-from sparktxlog.runtime.commit.delivery import Delivery
-from sparktxlog.runtime.progress import Progress
+from sparktxlog.runtime.commit.queue_tails import QueueTails
 from sparktxlog.storage.interfaces import AppendQueue, PutRun
 
 
@@ -65,15 +65,14 @@ class Link:
         await self.quick.wait()
 
 
-def delivery_of(front: Any, link: Link, view: View, alarms: list[Alarm]) -> Delivery:
-    nothing: Any = None
-    return Delivery(
-        node_id=NodeId("A"), view=lambda: view, front=front, holdings=nothing,
-        receipts=nothing, links={"B": link},  # type: ignore[dict-item]
-        fetcher=nothing, ordered=Progress(), on_ordered=lambda position: None,
-        on_diverged=alarms.append,
+def tails_of(front: Any, link: Link, view: View, alarms: list[Alarm]) -> QueueTails:
+    base: Any = SimpleNamespace(
+        config=SimpleNamespace(node_id="A"), master=SimpleNamespace(view=view), front=front,
+        links={"B": link},
         run_blocking=lambda work, *args: asyncio.ensure_future(asyncio.to_thread(work, *args)),
     )  # fmt: skip
+    bell: Any = SimpleNamespace(raise_alarm=alarms.append)
+    return QueueTails(base, bell)
 
 
 def deliver(
@@ -97,10 +96,10 @@ def deliver(
     link, alarms = Link(), list[Alarm]()
 
     async def main() -> None:
-        delivery = delivery_of(front, link, view, alarms)
+        queue_tails = tails_of(front, link, view, alarms)
         asked = SendTail(peer=NodeId("B"), position=position, chain_hash=chain_hash, ahead=ahead)
-        delivery.deliver(asked, 0)
-        await asyncio.gather(*delivery._tails.values())
+        queue_tails.send(asked)
+        await asyncio.gather(*queue_tails._tails.values())
 
     asyncio.run(main())
     return link.tails, alarms
@@ -137,28 +136,26 @@ def test_one_tail_is_under_way_to_a_peer_and_none_is_sent_again_meanwhile() -> N
 
     async def main() -> None:
         link, alarms = Link(), list[Alarm]()
-        delivery = delivery_of(front, link, VIEW, alarms)
+        queue_tails = tails_of(front, link, VIEW, alarms)
         link.quick.clear()
         first = SendTail(peer=NodeId("B"), position=0, chain_hash=bytes(32))
-        delivery.deliver(first, 0)
+        queue_tails.send(first)
         while not link.tails:
             await asyncio.sleep(0.001)
         for behind in (0, 1, 2):
-            delivery.deliver(
-                replace(first, position=entries[behind].end, chain_hash=entries[behind].chain_hash),
-                0,
-            )
+            base = entries[behind]
+            queue_tails.send(replace(first, position=base.end, chain_hash=base.chain_hash))
         link.quick.set()
-        await asyncio.gather(*delivery._tails.values())
+        await asyncio.gather(*queue_tails._tails.values())
         assert [tail.entries for tail in link.tails] == [tuple(entries), tuple(entries[3:])]
         link.tails.clear()
         link.quick.clear()
-        delivery.deliver(first, 0)
+        queue_tails.send(first)
         while not link.tails:
             await asyncio.sleep(0.001)
-        delivery.deliver(first, 0)
+        queue_tails.send(first)
         link.quick.set()
-        await asyncio.gather(*delivery._tails.values())
+        await asyncio.gather(*queue_tails._tails.values())
         assert len(link.tails) == 1
 
     asyncio.run(main())

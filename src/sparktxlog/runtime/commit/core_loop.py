@@ -1,0 +1,54 @@
+"""The core at work: its task, the writer that carries its actions out, and who waits for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sparktxlog.runtime.commit.cycle import Cycle
+from sparktxlog.runtime.commit.executor import Executor
+from sparktxlog.runtime.commit.holdings import Holdings, OwnRun
+from sparktxlog.runtime.commit.receipts import Receipts
+from sparktxlog.runtime.foundation import Foundation
+
+#: Peers' payloads that wait for the core, and durable payloads kept in memory, bytes.
+_FOREIGN_BYTES = 128 << 20
+_CACHE_BYTES = 16 << 20
+
+
+class CoreLoop:
+    """What the core needs to work; runs of former starts that have no stamp are followed again.
+
+    **After calling** the constructor: run `executor.run` and `cycle.run`, and `close` in the end.
+
+    Args:
+        applied: Returns the position that a number of replicas have applied.
+        on_busy: Told whether own runs are on their way (see `Receipts`).
+    """
+
+    def __init__(
+        self, base: Foundation, applied: Callable[[int], int], on_busy: Callable[[bool], None]
+    ) -> None:
+        config = base.config
+        self.holdings = Holdings(foreign_limit_bytes=_FOREIGN_BYTES, cache_limit_bytes=_CACHE_BYTES)
+        self.receipts = Receipts(applied, on_busy)
+        self.executor = Executor(base.front, self.holdings, node_id=config.node_id)
+        waiting = base.state.core.announcements
+        self.cycle = Cycle(
+            master=base.master,
+            executor=self.executor,
+            holdings=self.holdings,
+            receipts=self.receipts,
+            clock=base.clock,
+            run_limit=(config.run_limit_transactions, config.run_limit_bytes),
+            id_window=config.id_window,
+            first_ticket=max((run.ticket for run in waiting), default=0),
+        )
+        for run in waiting:
+            own = OwnRun(digest=run.digest, payload=None, session=run.session)
+            self.holdings.put_own(run.ticket, own)
+            self.receipts.open(run.ticket, run.facts.ids, singles=run.facts.n == 1)
+            self.receipts.accepted(run.ticket, None)
+
+    def close(self) -> None:
+        """Wait for the write in flight and stop the writer."""
+        self.executor.close()

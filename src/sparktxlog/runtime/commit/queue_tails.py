@@ -1,0 +1,154 @@
+"""Tails of the queue for peers that lag, read from the front."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import structlog
+
+from sparktxlog.errors import QUARANTINE_HINT, ExpiredError, TxLogError
+from sparktxlog.model.ids import NodeId
+from sparktxlog.protocol.words.actions import Alarm, SendTail
+from sparktxlog.protocol.words.messages import Ahead, Tail
+from sparktxlog.runtime.foundation import Foundation
+from sparktxlog.storage.interfaces import StoredEntry
+
+_log = structlog.get_logger("sparktxlog.delivery")
+
+#: Runs of one tail message; the next ones follow once the peer's base has moved.
+_TAIL_RUNS = 2_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _OtherHistory:
+    """What was found for a peer whose queue is not the beginning of this one."""
+
+    alarm: Alarm
+    #: The run here that holds the position behind the peer's end, if the queue reaches so far.
+    proof: Tail
+
+
+class AlarmBell(Protocol):
+    """Tells alarms."""
+
+    def raise_alarm(self, alarm: Alarm) -> None:
+        """Tell an alarm; after a fatal one the node takes no more part."""
+
+
+class QueueTails:
+    """Sends peers what follows their queue, to each one tail after the other."""
+
+    def __init__(self, base: Foundation, bell: AlarmBell) -> None:
+        self._base = base
+        self._bell = bell
+        #: Peer → the task that sends it tails, and what it is to send next.
+        self._tails: dict[NodeId, asyncio.Task[None]] = {}
+        self._next_tails: dict[NodeId, SendTail] = {}
+
+    def send(self, action: SendTail) -> None:
+        """Send a tail once the one under way is there; the newest of those that wait counts."""
+        self._next_tails[action.peer] = action
+        if action.peer not in self._tails:
+            self._tails[action.peer] = asyncio.create_task(self._send_tails(action.peer))
+
+    async def _send_tails(self, peer: NodeId) -> None:
+        sent = None
+        try:
+            while (action := self._next_tails.pop(peer, None)) not in (None, sent):
+                assert action is not None
+                await self._send_tail(action)
+                sent = action  # asked for again while it was under way
+        finally:
+            self._next_tails.pop(peer, None)
+            del self._tails[peer]
+
+    async def _send_tail(self, action: SendTail) -> None:
+        try:
+            tail = await self._base.run_blocking(self._read_tail, action)
+        except TxLogError as error:
+            _log.error(
+                "no tail for peer", peer=action.peer, position=action.position, error=str(error)
+            )
+            return
+        if isinstance(tail, _OtherHistory):
+            await self._tell_diverged(action, tail)
+        elif isinstance(tail, Tail):
+            await self._send_entries(action, tail)
+
+    async def _send_entries(self, action: SendTail, tail: Tail) -> None:
+        link = self._base.links.get(action.peer)
+        if tail.entries and link is not None:
+            await link.tail(tail)
+
+    async def _tell_diverged(self, action: SendTail, found: _OtherHistory) -> None:
+        """Stop if a member has another history; one that only wants to join learns of it."""
+        if action.peer in self._base.master.view.members:
+            self._bell.raise_alarm(found.alarm)
+            return
+        text = found.alarm.text
+        _log.error("no tail for a node of another history", peer=action.peer, text=text)
+        # The run that does not follow its queue is the proof: it stops, and tells its operator.
+        await self._send_entries(action, found.proof)
+
+    def _read_tail(self, action: SendTail) -> Tail | _OtherHistory:
+        """Read a bounded piece of the queue; in a thread.
+
+        Of what has expired one run is enough, as long as its row is there: it shows whether the
+        peer's queue is the beginning of this one, and that its data is gone.
+        """
+        ahead = action.ahead
+        if ahead is not None:
+            # Where its tail ends as the queue here did, so did all before it.
+            stored = self._read_behind(ahead)
+            if stored and stored[0].entry.previous_hash == ahead.chain_hash:
+                return self._tail(stored)
+        try:
+            stored = self._base.front.read_queue(action.position, _TAIL_RUNS, payloads=False)
+        except ExpiredError:
+            expired = self._base.front.read_entry_at(action.position + 1)
+            if expired is None:
+                raise
+            stored = [expired]
+        if stored and stored[0].entry.position == action.position + 1:
+            here = stored[0].entry.previous_hash
+        else:
+            here = self._base.front.read_hash_at(action.position) or b""
+        if here != action.chain_hash:
+            behind = self._base.front.read_entry_at(action.position + 1)
+            alarm = Alarm(
+                code="diverged",
+                text=f"peer {action.peer!r} has another history at position {action.position}: "
+                f"hash {action.chain_hash.hex()[:12]}, here {here.hex()[:12] or 'no run end'}.  "
+                f"{QUARANTINE_HINT}",
+                fatal=True,
+            )
+            return _OtherHistory(alarm=alarm, proof=self._tail(() if behind is None else (behind,)))
+        return self._tail(stored)
+
+    def _read_behind(self, ahead: Ahead) -> Sequence[StoredEntry]:
+        """Return what follows a tail, as much as there is room for; nothing if it is expired."""
+        room = min(max(ahead.room, 1), _TAIL_RUNS)
+        try:
+            return self._base.front.read_queue(ahead.position, room, payloads=False)
+        except ExpiredError:
+            return ()
+
+    def _tail(self, stored: Sequence[StoredEntry]) -> Tail:
+        view = self._base.master.view
+        return Tail(
+            lineage=view.lineage,
+            epoch=view.epoch,
+            sender=self._base.config.node_id,
+            previous_hash=stored[0].entry.previous_hash if stored else b"",
+            entries=tuple(item.entry for item in stored),
+        )
+
+    async def close(self) -> None:
+        """Stop reading tails."""
+        tasks = tuple(self._tails.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

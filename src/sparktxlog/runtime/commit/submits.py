@@ -1,0 +1,398 @@
+"""Taking transactions: what clients submit, ask for again by id, and are told of it."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+from sparktxlog.codec.payload import read_manifest
+from sparktxlog.codec.transactions import PreparedTransaction
+from sparktxlog.errors import (
+    BusyError,
+    CommitStateUnknownError,
+    DiskFullError,
+    DuplicateTransactionError,
+    ExpiredTransactionError,
+    InvalidRequestError,
+    LocalProtocolError,
+    NotMemberError,
+    PausedError,
+    PositionNotReachedError,
+)
+from sparktxlog.model.ids import transaction_id_to_text
+from sparktxlog.model.operation import Acceptance, RunManifest
+from sparktxlog.model.receipt import LEVEL_RANK, Level, Receipt, ReceiptRejection
+from sparktxlog.protocol.words.versions import ACCEPTANCE
+from sparktxlog.runtime.clock import wall_us
+from sparktxlog.runtime.commit.core_loop import CoreLoop
+from sparktxlog.runtime.commit.receipts import Submission, check_copies, make_receipt
+from sparktxlog.runtime.fleet.replicas import Replicas
+from sparktxlog.runtime.foundation import Foundation
+from sparktxlog.runtime.membership.membership import Membership
+from sparktxlog.storage.interfaces import OlderIdsFound, StoredEntry
+
+#: Longest wait of any request, seconds.
+MAX_WAIT_S = 300.0
+
+
+class Submits:
+    """Commits transactions at this node; belongs to the event loop."""
+
+    def __init__(
+        self, base: Foundation, core: CoreLoop, membership: Membership, replicas: Replicas
+    ) -> None:
+        self._base = base
+        self._front = base.front
+        self._master = base.master
+        self._cycle = core.cycle
+        self._executor = core.executor
+        self._receipts = core.receipts
+        self._membership = membership
+        self._replicas = replicas
+
+    # -- transactions ------------------------------------------------------------------------------
+
+    async def reach(self, after: int, timeout: float) -> None:
+        """Wait until this node's queue and catalog hold a position.
+
+        Raises:
+            PositionNotReachedError: Not in time; nothing happened (definite).
+        """
+        position = await self._base.ordered.reach(after, min(timeout, MAX_WAIT_S))
+        if position < after:
+            raise PositionNotReachedError(
+                f"node {self._base.config.node_id!r} is at position {position:,}, this was to "
+                f"come after {after:,}",
+                after=after,
+                position=position,
+            )
+
+    async def reach_for_submit(self, after: int, level: Level, copies: int, timeout: float) -> None:
+        """Wait as `reach`, unless the node takes no transactions; errors as `reach`, `submit`."""
+        if self._base.ordered.value < after:
+            self._check_submit(level, copies)
+            await self.reach(after, timeout)
+
+    async def submit(
+        self, tx: PreparedTransaction, *, level: Level, copies: int = 1, timeout: float
+    ) -> Receipt:
+        """Commit one transaction; those that come together become one run (group commit).
+
+        A repeated transaction id gets the receipt of the first (idempotency).  What is ordered
+        in time, and not yet at a higher level that was asked for, is answered as `late`.
+
+        Raises:
+            CommitStateUnknownError: It was not ordered in time (not definite).
+            NoQuorumError: It could not be, for too few nodes answer (definite).
+            BusyError, DiskFullError, CommitRejectedError: Nothing happened (definite).
+        """
+        self._check_submit(level, copies)
+        timeout = min(timeout, MAX_WAIT_S)
+        deadline = asyncio.get_running_loop().time() + timeout
+        older = await self._older_ids(tx.transaction_id)
+        if older.found:
+            first = self._older_receipt(tx.transaction_id, *older.found[0])
+            return await self._at_level(first, level, copies, timeout)
+        acceptance, at = self._look_up(tx.transaction_id, older)
+        known = await self._known(tx.transaction_id, at, level, copies, timeout)
+        if known is not None:
+            return self._of_the_first(known, tx.transaction_id)
+        self._check_valid(tx.valid_until)
+        self._check_quorum(level)
+        try:
+            async with asyncio.timeout_at(deadline):
+                submission, index = await self._cycle.submit_single(tx, acceptance)
+        except TimeoutError:
+            text = transaction_id_to_text(tx.transaction_id)
+            raise CommitStateUnknownError(
+                f"transaction {text} has not reached {level.value!r} in time",
+                hint="Ask for its id before doing it again.",
+                transaction_id=text,
+                reached=None,
+            ) from None
+        left = max(0.0, deadline - asyncio.get_running_loop().time())
+        receipt = await self._receipts.wait(submission, index, level, copies, left)
+        return self._of_the_first(receipt, tx.transaction_id)
+
+    async def submit_run(
+        self,
+        payload: bytes,
+        manifest: RunManifest,
+        *,
+        level: Level,
+        copies: int = 1,
+        timeout: float,
+    ) -> Receipt:
+        """Commit a run of transactions; errors and idempotency as `submit`, by its first id."""
+        self._check_submit(level, copies)
+        timeout = min(timeout, MAX_WAIT_S)
+        older = await self._older_ids(manifest.ids)
+        if (receipt := _older_run(manifest, older)) is not None:
+            return await self._at_level(receipt, level, copies, timeout)
+        acceptance, at = self._look_up(manifest.ids, older)
+        known = await self._known(manifest.transaction_id(0), at, level, copies, timeout, manifest)
+        several = manifest if manifest.n > 1 else None
+        if known is not None:
+            return self._of_the_first(known, manifest.transaction_id(0), several)
+        self._check_valid(*(until for _, until in manifest.valid_until))
+        self._check_quorum(level)
+        submission = self._cycle.accept_run(manifest, payload, acceptance)
+        receipt = await self._receipts.wait(submission, None, level, copies, timeout)
+        return self._of_the_first(receipt, manifest.transaction_id(0), several)
+
+    def _check_valid(self, *valid_until: int | None) -> None:
+        """Refuse a time that has passed, or that ids are not known for.
+
+        Raises:
+            ExpiredTransactionError, InvalidRequestError: Nothing happened (definite).
+        """
+        in_force = self._master.view.version
+        if in_force < ACCEPTANCE and any(until is not None for until in valid_until):
+            raise InvalidRequestError(
+                f"valid_until needs wire version {ACCEPTANCE}, the log works by {in_force}",
+                hint="It will once all nodes speak it; see `sparktxlog status`.",
+                field="valid_until",
+            )
+        now, most_s = wall_us(), self._base.config.id_window_time
+        for until in valid_until:
+            if until is not None and until < now:
+                raise ExpiredTransactionError(
+                    "the transaction was valid until a time that has passed",
+                    hint="It has not taken effect through this request; ask for its id.",
+                    valid_until=until,
+                )
+            if until is not None and until > now + most_s * 1_000_000:
+                raise InvalidRequestError(
+                    f"valid_until lies more than {most_s:,.0f} s (id-window-time) ahead",
+                    hint="Ids are known for so long: choose an earlier time.",
+                    field="valid_until",
+                    value=until,
+                )
+
+    async def _older_ids(self, ids: bytes) -> OlderIdsFound:
+        """Look ids up among those of old positions, in a thread if there are any."""
+        if self._front.filed_ids == 0:
+            return OlderIdsFound()
+        found: OlderIdsFound = await self._base.run_blocking(self._front.older_ids, ids)
+        return found
+
+    def _look_up(self, ids: bytes, older: OlderIdsFound) -> tuple[Acceptance | None, int | None]:
+        """Return what a manifest can say of the ids, and where memory has the first one."""
+        acceptance = self._cycle.acceptance(ids, older)
+        if acceptance is None:
+            return None, self._master.locate(ids[:16])
+        return acceptance, dict(acceptance.repeats).get(0)
+
+    def _older_receipt(self, transaction_id: bytes, position: int, rejected: bool) -> Receipt:
+        """Return what is known of a transaction whose row is gone: its outcome, not the reason."""
+        stored = self._front.read_entry_at(position)
+        if stored is not None:
+            return self._stored_receipt(stored, position - stored.entry.position)
+        return Receipt(
+            transaction_id=transaction_id_to_text(transaction_id),
+            n=1,
+            level=Level.ORDERED,
+            position=position,
+            outcome="rejected" if rejected else "committed",
+        )
+
+    @staticmethod
+    def _stored_receipt(stored: StoredEntry, index: int | None) -> Receipt:
+        entry = stored.entry
+        return make_receipt(
+            stored.ids, index, Level.ORDERED, entry.header, entry, stored.ordered_at
+        )
+
+    def _check_submit(self, level: Level, copies: int) -> None:
+        check_copies(level, copies, len(self._master.view.members))
+        if self._cycle.halted is not None:
+            raise LocalProtocolError(
+                f"this node has halted: {self._cycle.halted.text}",
+                hint="Submit at another site; see `sparktxlog status`.",
+                reason=self._cycle.halted.code,
+            )
+        if self._base.settings.paused:
+            raise PausedError(
+                f"node {self._base.config.node_id!r} is paused: it takes no transactions",
+                hint="Submit at another site, or end it with `sparktxlog peer continue`.",
+            )
+        if not self._membership.joining.settled.is_set():
+            raise NotMemberError("this node has no queue yet: it is about to join the log")
+        if self._base.links and not self._membership.joining.proven:
+            awaited = ", ".join(self._membership.joining.awaited()) or "a peer"
+            raise NotMemberError(
+                f"this node keeps nothing, and {awaited} has not taken it as it is yet",
+                hint="At the first start of a cluster each of its nodes has to be there once.  A "
+                "place whose node does not come: sparktxlog peer remove.",
+            )
+        if self._executor.disk_full:
+            raise DiskFullError(
+                "the node's disk is full", hint="Make room; the node goes on by itself."
+            )
+        if self._base.ending.is_set():
+            raise BusyError("the node is stopping", hint="Submit again when it is back.")
+
+    def _check_quorum(self, level: Level) -> None:
+        """Refuse what nobody has seen yet and cannot be ordered now."""
+        self._membership.epochs.restriction.check(level, self._base.config.suspect_timeout)
+
+    async def _known(
+        self,
+        transaction_id: bytes,
+        position: int | None,
+        level: Level,
+        copies: int,
+        timeout: float,
+        manifest: RunManifest | None = None,
+    ) -> Receipt | None:
+        """Return the receipt of a transaction that was submitted before, once at its level.
+
+        Args:
+            position: Where it stands, None = not known of any.
+        """
+        several = None if manifest is None or manifest.n == 1 else manifest
+        under_way = self._under_way(transaction_id)
+        if under_way is not None:
+            submission, index = under_way
+            if several is not None and submission.ids != several.ids:
+                return None  # the core will find the repeated id, as an ordered outcome
+            which = index if several is None else None
+            return await self._receipts.wait(submission, which, level, copies, timeout)
+        receipt = self._ordered_receipt(transaction_id, position, several)
+        return None if receipt is None else await self._at_level(receipt, level, copies, timeout)
+
+    def _under_way(self, transaction_id: bytes) -> tuple[Submission, int] | None:
+        """Return the run of a transaction that is not ordered yet, and its index there."""
+        pending = self._receipts.pending(transaction_id)
+        found = None if pending is not None else self._front.find_transaction(transaction_id)
+        if found is None:
+            return pending
+        header, index = found
+        payload = self._front.read_payload(header.origin, header.incarnation, header.seq)
+        if payload is None:
+            return None
+        return self._receipts.adopt(header, read_manifest(payload).ids), index
+
+    async def _at_level(
+        self, receipt: Receipt, level: Level, copies: int, timeout: float
+    ) -> Receipt:
+        """Return the receipt of what is ordered once it is at the level, or says `late`."""
+        if receipt.position is None or LEVEL_RANK[level] <= LEVEL_RANK[Level.ORDERED]:
+            return receipt
+        return await self._applied(receipt, receipt.position + receipt.n - 1, copies, timeout)
+
+    def _ordered_receipt(
+        self, transaction_id: bytes, position: int | None, manifest: RunManifest | None = None
+    ) -> Receipt | None:
+        if position is None or position > self._base.ordered.value:
+            return None  # the core may know of it already, but nothing is told before it is durable
+        stored = self._front.read_entry_at(position)
+        if stored is None:
+            return self._position_only(transaction_id, position, manifest)
+        if manifest is not None and stored.ids != manifest.ids:
+            return None
+        index = None if manifest is not None else position - stored.entry.position
+        return self._stored_receipt(stored, index)
+
+    def _position_only(
+        self, transaction_id: bytes, position: int, manifest: RunManifest | None
+    ) -> Receipt | None:
+        """Return what is known of an ordered transaction whose outcome is not kept here.
+
+        A node that took over a snapshot knows ids and positions of what lies before it.
+
+        Raises:
+            CommitStateUnknownError: It is a run: without its outcomes its receipt would say that
+                none was rejected (not definite; field `position`).
+        """
+        text = transaction_id_to_text(transaction_id)
+        if manifest is None:
+            return Receipt(transaction_id=text, n=1, level=Level.ORDERED, position=position)
+        ids = (manifest.transaction_id(index) for index in range(manifest.n))
+        located = map(self._master.locate, ids)
+        if any(found != position + index for index, found in enumerate(located)):
+            return None
+        raise CommitStateUnknownError(
+            f"the run of transaction {text} was ordered at position {position}; which of its "
+            "transactions were rejected is not kept at this node",
+            hint="Ask another site's node.",
+            transaction_id=text,
+            reached=Level.ORDERED.value,
+            position=position,
+        )
+
+    def _of_the_first(
+        self, receipt: Receipt, transaction_id: bytes, manifest: RunManifest | None = None
+    ) -> Receipt:
+        """Return the receipt of the first of two equal transactions if this one was the second.
+
+        A client that lost its node submits the same id elsewhere: both may be ordered, and only
+        the first takes effect (P25c).
+        """
+        if not any(item.code == DuplicateTransactionError.code for item in receipt.rejections):
+            return receipt
+        position = self._master.locate(transaction_id)
+        first = self._ordered_receipt(transaction_id, position, manifest)
+        if first is None or first.position == receipt.position:
+            return receipt
+        return replace(first, level=receipt.level, late=receipt.late)
+
+    async def _applied(
+        self, receipt: Receipt, position: int, copies: int, timeout: float
+    ) -> Receipt:
+        reached = await self._receipts.wait_applied(position, copies, timeout)
+        return replace(receipt, level=Level.APPLIED) if reached else replace(receipt, late=True)
+
+    async def find(self, transaction_id: bytes) -> Receipt | None:
+        """Return what is known of a transaction, None if it was never seen here."""
+        pending = self._receipts.pending(transaction_id)
+        if pending is not None and pending[0].reached is not None:
+            return self._raised(pending[0].receipt(pending[1]))
+        found = self._front.find_transaction(transaction_id)
+        if found is not None:
+            header, index = found
+            payload = self._front.read_payload(header.origin, header.incarnation, header.seq)
+            if payload is not None:
+                ids = read_manifest(payload).ids
+                return make_receipt(ids, index, Level.ACCEPTED, header, None, None)
+        older = (await self._older_ids(transaction_id)).found
+        if older:
+            return self._raised(self._older_receipt(transaction_id, *older[0]))
+        receipt = self._ordered_receipt(transaction_id, self._master.locate(transaction_id))
+        if receipt is not None:
+            return self._raised(receipt)
+        withdrawn = self._front.find_withdrawn(transaction_id)
+        if withdrawn is None:
+            return None
+        code, text = withdrawn
+        return Receipt(
+            transaction_id=transaction_id_to_text(transaction_id), n=1, level=None,
+            outcome="rejected", rejections=(ReceiptRejection(index=0, code=code, text=text),),
+        )  # fmt: skip
+
+    def _raised(self, receipt: Receipt) -> Receipt:
+        """Return the receipt at level applied if the own replica has got there."""
+        position = receipt.position
+        if position is None or position + receipt.n - 1 > self._replicas.applied(1):
+            return receipt
+        return replace(receipt, level=Level.APPLIED)
+
+
+def _older_run(manifest: RunManifest, older: OlderIdsFound) -> Receipt | None:
+    """Return the receipt of a run whose rows are gone, None if these ids are not such a run."""
+    position, _ = older.found.get(0, (0, False))
+    if manifest.n == 1 or len(older.found) < manifest.n:
+        return None
+    if any(at != position + index for index, (at, _) in older.found.items()):
+        return None
+    return Receipt(
+        transaction_id=None,
+        n=manifest.n,
+        level=Level.ORDERED,
+        position=position,
+        rejections=tuple(
+            ReceiptRejection(index=index, code="rejected", text="the reason is not kept any more")
+            for index, (_, rejected) in sorted(older.found.items())
+            if rejected
+        ),
+    )

@@ -1,0 +1,197 @@
+"""What a node stands on: its settings, durable state, core, clock and threads.
+
+All of it is there before the first owner is built, and nothing is added later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import structlog
+
+from sparktxlog.config import NodeConfig
+from sparktxlog.errors import FrontLostError, TxLogError
+from sparktxlog.protocol.master import Master
+from sparktxlog.protocol.words.recovery import MasterConfig
+from sparktxlog.runtime.clock import Clock
+from sparktxlog.runtime.fleet.replicas import LogEnds
+from sparktxlog.runtime.giving_way.leftover_log import find_remains, front_lost
+from sparktxlog.runtime.membership.founding import check_version, core_config, found, with_lineage
+from sparktxlog.runtime.membership.joining import JoinOrder, join_order
+from sparktxlog.runtime.membership.standings import (
+    INSTANCE,
+    begin_as_another,
+    count_start,
+    kept_standings,
+)
+from sparktxlog.runtime.metrics import Metrics
+from sparktxlog.runtime.progress import Progress
+from sparktxlog.runtime.settings import RunTimeSettings
+from sparktxlog.storage.interfaces import JournalState, PutValue
+from sparktxlog.storage.journal.journal import PRIVATE, Journal
+from sparktxlog.storage.payloads.local_store import LocalPayloadStore
+from sparktxlog.supervision import Supervisor
+from sparktxlog.transport.peers import PeerLink
+
+_log = structlog.get_logger("sparktxlog.node")
+
+#: Set where a new front was found beside what is left of a log.
+_ONLY_JOINS = "only-joins"
+_US = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Foundation:
+    """Values that the owners of a node share; made by `lay_foundation` on the event loop."""
+
+    config: NodeConfig
+    front: Journal
+    #: What the front held at the start.
+    state: JournalState
+    #: What this node was told if it is to join a log; None = it has one, or founds one.
+    order: JoinOrder | None
+    #: Why this node may not begin a log though it keeps nothing; None = it may.
+    remains: FrontLostError | None
+    core: MasterConfig
+    master: Master
+    clock: Clock
+    payloads: LocalPayloadStore
+    settings: RunTimeSettings
+    #: End of the queue that is durable here, of its published part, and of its expired part.
+    ordered: Progress
+    published: Progress
+    kept_after: Progress
+    loop: asyncio.AbstractEventLoop
+    #: Set to the error after which the node must stop; `StartAgainError` = start anew.
+    failed: asyncio.Future[TxLogError]
+    #: Set when the node begins to stop: it takes nothing new.
+    ending: asyncio.Event = field(default_factory=asyncio.Event)
+    metrics: Metrics = field(default_factory=Metrics)
+    supervisor: Supervisor = field(default_factory=Supervisor)
+    #: Runs blocking reads of the front.
+    readers: ThreadPoolExecutor = field(
+        default_factory=lambda: ThreadPoolExecutor(4, thread_name_prefix="front-reader")
+    )
+    #: Ways to the other nodes, by id; `Membership` fills it.
+    links: dict[str, PeerLink] = field(default_factory=dict)
+
+    def run_blocking(self, work: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
+        """Run a blocking read in the readers' threads."""
+        return self.loop.run_in_executor(self.readers, work, *args)
+
+    def fail(self, error: TxLogError) -> None:
+        """Ask for the end of the node; the first error counts."""
+        if not self.failed.done():
+            self.failed.set_result(error)
+
+    def log_ends(self) -> LogEnds:
+        """Return where the log stands now."""
+        return LogEnds(
+            position=self.ordered.value,
+            published=self.published.value,
+            kept_after=self.kept_after.value,
+        )
+
+    def is_fresh(self) -> bool:
+        """Return whether this node keeps nothing of the log: no queue, runs or decided view."""
+        master = self.master
+        return (
+            self.state.core.view is None
+            and master.view.epoch == self.core.epoch
+            and master.base.position == 0
+            and not master.incoming(1)
+            and not master.status().unstamped_runs
+        )
+
+
+def lay_foundation(config: NodeConfig) -> Foundation:
+    """Open the data directory and recover the core; call it on the event loop.
+
+    Raises:
+        LockedError: Another process owns the data directory (definite).
+        CorruptLogError: The front is damaged.
+        FrontLostError: The front is new beside what is left of a log (definite).
+        NewerReleaseError: A newer release wrote it (definite).
+    """
+    config.data_dir.mkdir(PRIVATE, parents=True, exist_ok=True)
+    front = Journal(
+        config.data_dir, id_window=config.id_window, id_window_us=int(config.id_window_time * _US)
+    )
+    try:
+        return _recovered(config, front)
+    except BaseException:
+        front.close()
+        raise
+
+
+def _recovered(config: NodeConfig, front: Journal) -> Foundation:
+    window = 1 if config.is_witness else config.id_window
+    state = front.load(window)
+    order = join_order(state.values)
+    if order is not None:
+        front.write(begin_as_another(config.node_id, order.incarnation, state, front))
+        state = front.load(window)
+    start, counted = count_start(state.values)
+    check_version(config, state.core, config.data_dir)
+    remains = _find_remains(config, front, state, order)
+    founding = found(config, state.values)
+    if INSTANCE not in state.values:
+        founding.append(PutValue(name=INSTANCE, value=str(uuid.uuid4()).encode()))
+    front.write([counted, *founding])
+    state = replace(
+        state,
+        values=state.values | {write.name: write.value for write in founding},
+        core=replace(state.core, standings=kept_standings(state.values)),
+    )
+    config = with_lineage(config, state.core.view, order, state.values)
+    core = replace(
+        core_config(config, order=order, incarnation=state.incarnation, values=state.values),
+        start=start,
+        boot=str(uuid.uuid4()),
+    )
+    clock, loop = Clock(state.core.reserved), asyncio.get_running_loop()
+    return Foundation(
+        config=config,
+        front=front,
+        state=state,
+        order=order,
+        remains=remains,
+        core=core,
+        master=Master(core, state.core, clock.now(), clock.wall()),
+        clock=clock,
+        payloads=LocalPayloadStore(config.payload_dir),
+        settings=RunTimeSettings(config, state.values),
+        ordered=Progress(state.core.base.position),
+        published=Progress(state.published),
+        kept_after=Progress(state.kept_after),
+        loop=loop,
+        failed=loop.create_future(),
+    )
+
+
+def _find_remains(
+    config: NodeConfig, front: Journal, state: JournalState, order: JoinOrder | None
+) -> FrontLostError | None:
+    """Return why a new front may not begin a log, if it may only join one.
+
+    Raises:
+        FrontLostError: There is nobody whose log it could join.
+    """
+    new = INSTANCE not in state.values or _ONLY_JOINS in state.values
+    if not new or order is not None or state.core.view or state.core.base.position:
+        return None
+    found = find_remains(config)
+    if not found:
+        return None
+    lost = front_lost(config, found)
+    if not config.peers:
+        raise lost
+    # The next start finds an instance, and could not tell.
+    front.write([PutValue(name=_ONLY_JOINS, value=b"1")])
+    _log.error("this node only joins a log that a peer has", reason=str(lost))
+    return lost

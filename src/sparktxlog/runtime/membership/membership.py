@@ -1,0 +1,365 @@
+"""The other nodes: who has a place, the links to them, and the epochs that are agreed with them.
+
+Until an epoch is decided the places are those of the configuration; afterwards those of the newest
+view, whatever the configuration says.  A node that gets a place gets a link; one that loses its
+place is a stranger from then on, its requests are refused and nobody contacts it any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any
+
+import aiohttp
+import structlog
+
+from sparktxlog import __version__
+from sparktxlog.codec.wire import FoundAddresses, Hello, speaking
+from sparktxlog.config import NodeConfig
+from sparktxlog.errors import TxLogError
+from sparktxlog.model.answers import PeerState
+from sparktxlog.model.ids import NodeId
+from sparktxlog.model.values import split_urls
+from sparktxlog.protocol.order.status import MasterStatus, PeerStatus
+from sparktxlog.protocol.words.actions import Alarm
+from sparktxlog.protocol.words.events import Event, LinkChanged, PayloadArrived
+from sparktxlog.protocol.words.messages import RunHeader
+from sparktxlog.protocol.words.versions import OLDEST, deciders
+from sparktxlog.protocol.words.view import Phase, Seat, View
+from sparktxlog.runtime.commit.core_loop import CoreLoop
+from sparktxlog.runtime.fleet.replicas import Replicas
+from sparktxlog.runtime.foundation import Foundation
+from sparktxlog.runtime.giving_way.unverified_history import Keeper
+from sparktxlog.runtime.log.epoch_history import EpochHistory
+from sparktxlog.runtime.membership.ancestry import Ancestry
+from sparktxlog.runtime.membership.epochs import Epochs
+from sparktxlog.runtime.membership.founding import newest_version
+from sparktxlog.runtime.membership.joining import Joining
+from sparktxlog.runtime.membership.queue_snapshots import SnapshotTaker
+from sparktxlog.runtime.membership.standings import INSTANCE, PEER_INSTANCE
+from sparktxlog.storage.interfaces import PutValue
+from sparktxlog.transport.addresses import AddressCheck, check_interval_s, found_addresses
+from sparktxlog.transport.greeting import Greeter, Place
+from sparktxlog.transport.peers import PeerLink
+from sparktxlog.transport.signing import Signer, Verifier
+
+_log = structlog.get_logger("sparktxlog.membership")
+
+
+def places_of(config: NodeConfig, seats: Iterable[Seat]) -> dict[str, Place]:
+    """Return the places of all other nodes.
+
+    Addresses that only this node's configuration has are kept where it names the same node: they
+    are its own second way to it.
+    """
+    found = {}
+    for seat in seats:
+        if seat.node_id == config.node_id:
+            continue
+        urls, peer = split_urls(seat.url), config.peer(seat.node_id)
+        if peer is not None and (not urls or set(urls) & set(peer.urls)):
+            urls = (*urls, *(url for url in peer.urls if url not in urls))
+        if urls:
+            found[str(seat.node_id)] = Place(urls=urls, incarnation=seat.incarnation)
+    return found
+
+
+class Membership:
+    """Owns the links, greetings, epochs and joining of a node; belongs to the event loop.
+
+    **After calling** the constructor: `start`, and `close` in the end.
+    """
+
+    def __init__(self, base: Foundation, core: CoreLoop, replicas: Replicas) -> None:
+        self._base = base
+        self._cycle = core.cycle
+        self._executor = core.executor
+        self._replicas = replicas
+        config, master, state = base.config, base.master, base.state
+        #: Where other nodes stood when they last showed it.
+        self.positions: dict[str, int] = {}
+        self.epochs = Epochs(
+            config, master=master, core=core.cycle, neighbours=self, receipts=core.receipts,
+            history=EpochHistory(state.values, put=core.executor.write_then), now=base.clock.now,
+        )  # fmt: skip
+        self.greeter = self._greeter()
+        secret, boot = config.cluster_secret or "", base.core.boot
+        self.verifier = Verifier(secret, boot) if secret else None
+        self.signer = Signer(secret, config.node_id, boot)
+        self.joining = Joining(
+            self,
+            node_id=config.node_id,
+            order=base.order,
+            position=state.core.base.position,
+            executor=core.executor,
+            values=state.values,
+            ancestry=Ancestry(base.front, state.core),
+            taker=SnapshotTaker(config.data_dir / "snapshots"),
+            keeper=Keeper(config, base.front, base.payloads, state, master.view),
+            remains=base.remains,
+            supervisor=base.supervisor,
+            incarnation=base.core.incarnation,
+            is_witness=config.is_witness,
+        )
+        self.addresses = AddressCheck(
+            links=base.links,
+            greeter=self.greeter,
+            signer=self.signer,
+            which=config.check_addresses,
+            interval_s=check_interval_s(config.suspect_timeout),
+            supervisor=base.supervisor,
+        )
+        self._session: aiohttp.ClientSession | None = None
+        self._retiring: set[asyncio.Task[None]] = set()
+        for node_id, place in places_of(config, master.view.roster).items():
+            base.links[node_id] = self._link(node_id, place.urls)
+        if not base.links or not base.is_fresh():
+            self.epochs.history.take_up(master.view, master.phase)
+
+    def _greeter(self) -> Greeter:
+        base, config, view = self._base, self._base.config, self._base.master.view
+        values = base.state.values
+        configured = base.state.core.view is None and base.order is None
+        own = Hello(
+            node_id=config.node_id,
+            url=config.master_url,
+            instance=values[INSTANCE].decode(),
+            boot=base.core.boot,
+            lineage=view.lineage,
+            config_hash=config.shared_hash(),
+            software=__version__,
+            founding_hash=config.founding_hash() if configured else "",
+            ancestors=tuple(lineage for lineage, _ in view.ancestors),
+            epoch=view.epoch,
+            ancestor_epochs=tuple(epoch for _, epoch in view.ancestors),
+            incarnation=base.core.incarnation,
+        )
+        known = {
+            name.removeprefix(PEER_INSTANCE): value.decode()
+            for name, value in values.items()
+            if name.startswith(PEER_INSTANCE)
+        }
+        return Greeter(
+            speaking(own, base.core.newest, view.version), places_of(config, view.roster), known,
+            self._remember_instance,
+            is_fresh=base.is_fresh, is_linked=self._is_linked, doubt=base.master.judge,
+            is_blank=base.master.is_blank, shown=self.epochs.shown,
+            standing=lambda: base.master.standing,
+        )  # fmt: skip
+
+    def _remember_instance(self, node_id: str, instance: str) -> None:
+        self._executor.write([PutValue(name=PEER_INSTANCE + node_id, value=instance.encode())])
+
+    # -- start and end -----------------------------------------------------------------------------
+
+    def start(self, session: aiohttp.ClientSession) -> None:
+        """Start all links, and checking their other addresses."""
+        self._session = session
+        for link in self._base.links.values():
+            link.start(session)
+        self.addresses.start()
+
+    async def settled(self, most_s: float) -> None:
+        """Wait until the core may begin: nothing is taken over, and each link has greeted once.
+
+        A node that must come back as another learns of it before it says anything.  A link that
+        does not answer is not waited for longer than `most_s`.
+        """
+        await self.joining.settled.wait()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(most_s):
+                for link in tuple(self._base.links.values()):
+                    await link.tried.wait()
+
+    async def close(self) -> None:
+        """Close all links."""
+        await self.joining.close()
+        await self.addresses.close()
+        for task in tuple(self._retiring):
+            task.cancel()
+        links = (link.close() for link in self._base.links.values())
+        await asyncio.gather(*self._retiring, *links, return_exceptions=True)
+
+    # -- places ------------------------------------------------------------------------------------
+
+    def enter(self, view: View) -> None:
+        """Take a decided and durable view into force."""
+        links, places = self._base.links, places_of(self._base.config, view.roster)
+        self.greeter.enter(
+            places, view.lineage, [lineage for lineage, _ in view.ancestors],
+            epoch=view.epoch, ancestor_epochs=[epoch for _, epoch in view.ancestors],
+            version=view.version,
+        )  # fmt: skip
+        for node_id in [node_id for node_id in links if node_id not in places]:
+            _log.warning("peer removed", peer=node_id)
+            task = asyncio.create_task(links.pop(node_id).retire())
+            self._retiring.add(task)
+            task.add_done_callback(self._retiring.discard)
+        for node_id, place in places.items():
+            link = links.get(node_id)
+            if link is None:
+                self._add(node_id, place.urls)
+            elif link.urls != place.urls:
+                _log.info("peer moved", peer=node_id, urls=list(place.urls))
+                link.move(place.urls)
+                self.addresses.look_again()
+        for link in links.values():
+            if link.up and link.newest < view.version:  # what it greeted with is over
+                self.doubt(link.node_id)
+                link.greet_again()
+
+    def _add(self, node_id: str, urls: tuple[str, ...]) -> None:
+        _log.info("peer added", peer=node_id, urls=list(urls))
+        link = self._base.links[node_id] = self._link(node_id, urls)
+        if self._session is not None:
+            link.start(self._session)
+
+    def _link(self, node_id: str, urls: tuple[str, ...]) -> PeerLink:
+        return PeerLink(
+            node_id,
+            ",".join(urls),
+            greeter=self.greeter,
+            signer=self.signer,
+            on_link=self._on_link,
+            on_join=self.joining.accept_order,
+            hears=self.epochs.linked_nodes,
+            supervisor=self._base.supervisor,
+        )
+
+    def _is_linked(self, node_id: str) -> bool:
+        """Whether a node's known instance is there; a link that seems up is tried once more."""
+        link = self._base.links.get(node_id)
+        if link is None or not link.up:
+            return False
+        link.verify()
+        return True
+
+    def _on_link(self, node_id: str, up: bool) -> None:
+        base, link = self._base, self._base.links.get(node_id)
+        if link is None:
+            return  # it has lost its place
+        self._cycle.tell_always(LinkChanged(peer=NodeId(node_id), up=up, newest=link.newest))
+        self.addresses.look_again()
+        if up:
+            self.joining.note_link(link)
+            # A peer that takes this node as it is shares its first view: it need not join first.
+            self.epochs.history.begin(base.master.view, base.master.phase)
+            # A peer that was away, or restarted, learns of this site's replica at once.
+            link.report(self._replicas.latest_own(base.clock.now()))
+
+    def doubt(self, node_id: str) -> None:
+        """Let a node greet anew, and be judged anew."""
+        if self.verifier is not None:
+            self.verifier.expel(node_id)
+
+    # -- what epochs and joining ask ---------------------------------------------------------------
+
+    def linked(self) -> list[str]:
+        """Return the nodes that this one is linked to."""
+        return [node_id for node_id, link in self._base.links.items() if link.up]
+
+    def is_joiner(self, node_id: str) -> bool:
+        """Return whether a node only wants to join: it has no vote."""
+        return self.greeter.is_joiner(node_id)
+
+    def found_addresses(self) -> FoundAddresses:
+        """Return which of several addresses of a peer answer this node."""
+        return found_addresses(self._base.links)
+
+    def is_fresh(self) -> bool:
+        """Return whether this node keeps nothing of the log yet."""
+        return self._base.is_fresh()
+
+    def unheard(self) -> list[str]:
+        """Return the other places of a configured first epoch that were never heard."""
+        master = self._base.master
+        if master.view.epoch != self._base.core.epoch:
+            return []
+        return [node_id for node_id in self._base.links if not master.heard(node_id)]
+
+    def start_again(self, error: TxLogError) -> None:
+        """Ask for the end; with `StartAgainError` for a new start in this process."""
+        self._base.fail(error)
+
+    def raise_alarm(self, alarm: Alarm) -> None:
+        """Tell an alarm; after a fatal one the node takes no more part."""
+        self._cycle.raise_alarm(alarm)
+
+    # -- what fetching finds out -------------------------------------------------------------------
+
+    def tell_fetched(self, event: Event) -> None:
+        """Tell the core how a fetch ended."""
+        if isinstance(event, PayloadArrived):
+            self.joining.note_arrived(event.header.digest)
+        self._cycle.tell_always(event)
+
+    def missed(self, run: RunHeader | None = None) -> None:
+        """Note that nobody keeps a run any more; None = a part of the queue."""
+        if self._base.master.phase is Phase.JOINING:
+            digest = b"" if run is None else run.digest
+            self.joining.note_missed(self._base.config.lineage, self._base.core.incarnation, digest)
+
+    # -- status ------------------------------------------------------------------------------------
+
+    def versions(self) -> dict[str, Any]:
+        """Return the wire version in force, what this node speaks, and who keeps it back."""
+        links, view = self._base.links, self._base.master.view
+        newest = newest_version(self._base.config)
+        older = {
+            str(node): {"newest": links[node].newest, "linked": links[node].up}
+            for node in sorted(deciders(view))
+            if node in links and not (links[node].up and links[node].newest >= newest)
+        }
+        return {
+            "wire_version": view.version,
+            "wire_versions": [OLDEST, newest],
+            "wire_version_waits_for": older if view.version < newest else {},
+        }
+
+    def peers(self, status: MasterStatus, now: int) -> list[PeerState]:
+        """Return a line for each other node with a place; little is known of non-members."""
+        known = {peer.peer: peer for peer in status.peers}
+        found = []
+        for seat in self._base.master.view.roster:
+            link = self._base.links.get(seat.node_id)
+            if link is None:
+                continue
+            peer = known.get(seat.node_id) or PeerStatus(
+                peer=seat.node_id, linked=link.up, last_post_at=None, silent=False, round=0,
+                counter=-1, last_seq=0, position=self.positions.get(seat.node_id, 0),
+                busy=False, known_of_me=None,
+            )  # fmt: skip
+            found.append(self._peer(seat, peer, link, now))
+        return found
+
+    def _peer(self, seat: Seat, peer: PeerStatus, link: PeerLink, now: int) -> PeerState:
+        heard_at, traffic = peer.last_post_at, link.traffic
+        return {
+            "id": peer.peer,
+            "url": link.url,
+            "linked": link.up,
+            "wire_version": link.version if link.up else None,
+            "addresses": link.addresses(),
+            "round_trip_s": None if link.round_trip_s is None else round(link.round_trip_s, 6),
+            "reason": link.reason,
+            "silent": peer.silent,
+            "last_post_at": heard_at,
+            "age_s": None if heard_at is None else round((now - heard_at) / 1e6, 3),
+            "counter": peer.counter,
+            "last_seq": peer.last_seq,
+            "position": peer.position,
+            "round": peer.round,
+            "busy": peer.busy,
+            "acquired": dict(peer.acquired),
+            "clock_offset_us": peer.clock_offset_us,
+            "sent_bytes": traffic.sent_bytes,
+            "received_bytes": traffic.received_bytes,
+            "fetched_bytes": traffic.fetched_bytes,
+            "posts": traffic.posts,
+            "post_bytes_max": traffic.post_bytes_max,
+            "pushes_dropped": traffic.pushes_dropped,
+            "member": seat.node_id in self._base.master.view.members,
+            "witness": seat.witness,
+        }

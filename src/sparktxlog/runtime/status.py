@@ -1,0 +1,81 @@
+"""The state of a node as `/v1/status` and `sparktxlog status` show it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from sparktxlog.model.answers import StatusAnswer, Wait
+from sparktxlog.protocol.order.status import Awaited
+from sparktxlog.protocol.words.view import Phase
+from sparktxlog.runtime.clock import wall_us
+
+if TYPE_CHECKING:
+    from sparktxlog.runtime.node import Node
+
+
+def status_of(node: Node, *, tables: bool) -> StatusAnswer:
+    """Return the status of a node; `tables`: each replica with its tables."""
+    base, membership, log = node.base, node.membership, node.log
+    status, now = base.master.status(), base.clock.now()
+    epochs, failure, alarm = membership.epochs, log.publisher.failure, node.core.cycle.halted
+    halted = status.halted
+    if alarm is not None and not halted:
+        halted = alarm.text
+    shown = {
+        "node_id": status.node_id,
+        "paused": base.settings.paused,
+        "warnings": [*epochs.warnings(), *node.replicas.warnings(now), *node.damage.warnings()],
+        "undelivered": node.damage.runs(),
+        "damaged_files": node.damage.files(),
+        **epochs.view(),
+        **membership.versions(),
+        # The core does not know what the shell found, or does not run.
+        **({"phase": Phase.FAULT.value, "phase_reason": halted} if halted else {}),
+        "reachability": epochs.reachability(),
+        "position": base.ordered.value,
+        "chain_hash": status.chain_hash.hex(),
+        "chain_position": status.position,
+        "published": base.published.value,
+        "kept_after": base.kept_after.value,
+        "applied": node.replicas.applied(1),
+        "incoming_runs": status.incoming_runs,
+        "incoming_transactions": status.incoming_transactions,
+        "incoming_bytes": status.incoming_bytes,
+        "unstamped_runs": status.unstamped_runs,
+        "counter": status.counter,
+        "busy": status.busy,
+        "round": status.round,
+        "empty_rounds": status.empty_rounds,
+        "halted": halted or None,
+        **membership.joining.shown(),
+        "disk_full": node.core.executor.disk_full,
+        "waiting_for": [_wait(item, now) for item in status.waiting_for],
+        "peers": membership.peers(status, now),
+        "replicas": node.fleet.status(now, tables=tables),
+        "log_bytes": log.pruning.log_bytes(),
+        "clock_distance_us": status.clock_distance_us,
+        "fetching": len(node.fetcher),
+        "publish_failure": None if failure is None else str(failure),
+        "failing": [
+            {"task": one.name, "text": str(one.error), "times": one.times}
+            for one in base.supervisor.failing()
+        ],
+        "task_failures": base.supervisor.total,
+        "wall": wall_us(),
+    }
+    return cast(StatusAnswer, shown)  # tests/service/test_answers.py holds both together
+
+
+def _wait(item: Awaited, now: int) -> Wait:
+    behind = (
+        None
+        if item.key is None
+        else dict(zip(("epoch", "ts", "origin", "seq"), item.key, strict=True))
+    )
+    found = {
+        "peer": item.peer,
+        "why": item.why.value,
+        "since_us": max(0, now - item.since),
+        "behind": behind,
+    }
+    return cast(Wait, found)
