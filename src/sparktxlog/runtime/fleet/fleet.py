@@ -8,7 +8,7 @@ from typing import Any
 
 from sparktxlog.catchup.comparison import Comparison
 from sparktxlog.catchup.planner import first_plan
-from sparktxlog.codec.reports import ReportReceiver
+from sparktxlog.codec.report_changes import ReportReceiver
 from sparktxlog.errors import InvalidRequestError, NotAppliedError, NotFoundError
 from sparktxlog.model.answers import ReportAnswer, SiteSignatures, SnapshotAnswer
 from sparktxlog.model.copying import CopyTicket, Decision, Transfer
