@@ -20,6 +20,7 @@ from sparktxlog.errors import (
     TransportError,
     UnauthorizedError,
 )
+from sparktxlog.model.copying import CatchUpKind, Transfer
 from sparktxlog.model.report import TableState, WorkerReport
 from sparktxlog.model.signature import TableSignature
 from sparktxlog.worker.replica.source import HttpLogSource
@@ -170,3 +171,14 @@ def test_status_lines_become_replicas(node: Node) -> None:
     with closing(source_of(node)) as source:
         found = source.replicas()
     assert [replica.signatures for replica in found] == [{"t": signature.to_text()}] * 2
+
+
+def test_a_node_takes_the_record_of_a_copy_without_a_word(node: Node) -> None:
+    node.answers["/v1/worker/transfers"] = (204, b"")
+    transfer = Transfer(
+        transfer_id="t", worker_id="w", node_id="A", kind=CatchUpKind.COPY, from_position=0,
+        to_position=9, started_at=1, finished_at=2, estimated_s=None, actual_s=1.0,
+    )  # fmt: skip
+    with closing(source_of(node)) as source:
+        source.record_transfer(transfer)
+    assert node.asked[-1][:2] == ("POST", "/v1/worker/transfers")

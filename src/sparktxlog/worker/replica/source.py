@@ -248,7 +248,8 @@ class HttpLogSource(Http):
         answer = self.request(
             method, path, body=body, query=query, timeout_s=wait_s + _ANSWER_TIME_S, token=token
         )
-        found: T = self._decoded(answer, kind)
+        # Where a node has nothing to say (204) its answer is empty.
+        found: T = self._decoded(answer or b"null", kind)
         return found
 
     # -- errors, in the words of a worker --------------------------------------------------------
