@@ -99,10 +99,15 @@ class Progress:
         )
 
     def _is_stuck(self, node: SimulatedNode) -> bool:
-        """Return whether a node that is up has a run that it cannot deliver."""
-        held = {header.digest for header in node.disk.incoming.values()}
-        damaged = self._world.damaged
-        return node.up and any(n == node.name and digest in held for n, digest in damaged)
+        """Return whether a node that is up has a run that it cannot deliver.
+
+        One that it ordered, too: with a quorum of one nobody else need have it.
+        """
+        lost = {digest for name, digest in self._world.damaged if name == node.name}
+        if not (lost and node.up):
+            return False
+        held = (*node.disk.incoming.values(), *node.disk.ordered.values())
+        return any(header.digest in lost for header in held)
 
     @staticmethod
     def _waits(node: SimulatedNode) -> bool:
