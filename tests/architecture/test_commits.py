@@ -8,7 +8,7 @@ import subprocess
 from tests.architecture.source_tree import ROOT
 
 #: Subjects after this commit are checked; a shallow clone may not have it.
-FIRST = "b9f0804"
+FIRST = "3115502"
 MAX_SUBJECT = 72
 SUBJECT = re.compile(r"[a-z][a-z0-9/-]*: \S.*\S")
 
