@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import traceback
-
 import pytest
-from tests.verification.mutation.killers import hunt
-from tests.verification.mutation.mutant import Killer, Mutant
-from tests.verification.mutation.table import MUTANTS
+from tests.verification.mutation.isolation import run_all
+from tests.verification.mutation.mutant import MUTANTS, Killer
 from tests.verification.mutation.traces import TRACES, Trace
 
 from sparktxlog.protocol.master import Master
 
-#: Where the traces assert.
-_FILES = {trace.__code__.co_filename for trace in TRACES}
+_FAILING = "tests.verification.mutation.killers:failing_traces"
 
 
 @pytest.mark.parametrize("trace", TRACES, ids=lambda trace: trace.__name__)
@@ -21,27 +17,24 @@ def test_core_obeys(trace: Trace) -> None:
     trace(Master)
 
 
-@pytest.mark.parametrize(
-    "mutant", [m for m in MUTANTS if Killer.TRACE in m.killers], ids=lambda mutant: mutant.name
-)
-def test_mutant_does_not(mutant: Mutant) -> None:
-    """The trace holds the rule by assertion, the mutated core breaks one."""
-    kill, runs = hunt(mutant, Killer.TRACE, budget_s=60.0)
-    assert kill is not None, f"{mutant.name} passes {runs} traces"
-    assert kill.violation.startswith("AssertionError"), kill.violation
+#: Each mutation costs the start of a process.
+pytestmark = pytest.mark.timeout(900)
 
 
-@pytest.mark.parametrize("trace", TRACES, ids=lambda trace: trace.__name__)
-def test_trace_can_fail(trace: Trace) -> None:
+@pytest.fixture(scope="module")
+def failing() -> dict[str, dict[str, bool]]:
+    """Return the traces that each mutation fails by an assertion, by its name."""
+    mutants = [mutant for mutant in MUTANTS if Killer.TRACE in mutant.killers]
+    found = run_all([(mutant.patches, _FAILING, ()) for mutant in mutants], jobs=2)
+    return {mutant.name: traces for mutant, traces in zip(mutants, found, strict=True)}
+
+
+def test_mutants_do_not(failing: dict[str, dict[str, bool]]) -> None:
+    """Traces hold the rules by assertions; each mutated core breaks one."""
+    assert [name for name, traces in failing.items() if not traces] == []
+
+
+def test_every_trace_can_fail(failing: dict[str, dict[str, bool]]) -> None:
     """An assertion of its own finds some mutation, whichever trace would find that first."""
-    assert [mutant.name for mutant in MUTANTS if _fails_by_itself(trace, mutant)]
-
-
-def _fails_by_itself(trace: Trace, mutant: Mutant) -> bool:
-    """Return whether a trace finds a mutation, other than by the disk it writes to."""
-    with mutant.core() as core:
-        try:
-            trace(core)
-        except AssertionError as error:
-            return traceback.extract_tb(error.__traceback__)[-1].filename in _FILES
-    return False
+    can_fail = {trace for traces in failing.values() for trace, own in traces.items() if own}
+    assert [trace.__name__ for trace in TRACES if trace.__name__ not in can_fail] == []

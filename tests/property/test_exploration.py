@@ -15,6 +15,7 @@ from tests.verification.exploration.healing import Healing
 from tests.verification.exploration.mutants import MUTANTS
 from tests.verification.exploration.nodes import Nodes, NodeState, Outcome, Sent
 from tests.verification.exploration.space import Space, State, explore
+from tests.verification.mutation.isolation import run_isolated
 
 SMALL_EPOCH = Configuration(
     name="small-epoch", masters=("a", "b"), witnesses=("w",), submits=("a",), ballots=1,
@@ -61,8 +62,8 @@ def test_mutants_are_found(
     mutant: str, configuration: Configuration, depth: int, broken: str
 ) -> None:
     """A core with one rule broken breaks an invariant, in so many steps at least."""
-    with MUTANTS[mutant]() as core:
-        found = explore(Space(configuration, core), limit=100_000)
+    run = "tests.verification.exploration.runs:run_plain"
+    found = run_isolated(MUTANTS[mutant], run, dataclasses.asdict(configuration), 100_000)
     assert broken in found.violation
     assert len(found.trace) == found.depth == depth
 

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 from tests.verification.mutation import __main__ as command
-from tests.verification.mutation.killers import hunt
-from tests.verification.mutation.mutant import Killer, plain
-from tests.verification.mutation.report import as_json, markdown
-from tests.verification.mutation.table import (
+from tests.verification.mutation.__main__ import EXAMINE
+from tests.verification.mutation.isolation import run_isolated
+from tests.verification.mutation.mutant import (
     BY_NAME,
     KNOWN_SURVIVORS,
     MUTANTS,
     SURVIVORS,
+    Killer,
     missing_rules,
+    patched_sources,
 )
-
-from sparktxlog.protocol.master import Master
-from sparktxlog.protocol.words.actions import Action
-from sparktxlog.protocol.words.events import Event
+from tests.verification.mutation.report import as_json, markdown
 
 #: Found by the first few seeds of the simulation.
 _QUICK = (
@@ -101,42 +98,51 @@ def test_survivors_are_the_known_ones() -> None:
     assert all(mutant.killers for mutant in MUTANTS)
 
 
-@pytest.mark.parametrize("name", _QUICK)
-def test_simulation_finds(name: str) -> None:
-    kill, runs = hunt(BY_NAME[name], Killer.SIMULATION, budget_s=20.0)
-    assert kill is not None, f"{name} survived {runs} seeds"
+def test_every_patch_fits() -> None:
+    """Who changes a line that a mutation changes, changes the mutation."""
+    for mutant in MUTANTS:
+        for path, text in patched_sources(mutant.patches).items():
+            compile(text, path, "exec")
 
 
-class _Broken(Master):
-    """Breaks down, instead of breaking a rule."""
+def test_a_patch_that_does_not_fit_fails() -> None:
+    (patch,) = BY_NAME["no-probe"].patches
+    with pytest.raises(AssertionError, match=r"suspicion\.py has these lines 0 times"):
+        patched_sources((replace(patch, old="        return 17\n"),))
+    with pytest.raises(AssertionError, match="has these lines"):
+        run_isolated((replace(patch, old="\n"),), EXAMINE, BY_NAME["no-probe"], 1.0)
 
-    def handle_all(
-        self, events: Sequence[Event], now: int, wall: int | None = None
-    ) -> list[Action]:
-        raise KeyError("an error of the mutation")
+
+def test_simulation_finds() -> None:
+    found = command.examine_all(_QUICK, 20.0, [Killer.SIMULATION], jobs=2)
+    assert [result.name for result in found if result.kill is None] == []
 
 
 @pytest.mark.parametrize("killer", Killer)
 def test_breaking_down_is_not_being_found(killer: Killer) -> None:
-    mutant = replace(BY_NAME["no-wedge"], core=plain(_Broken))
+    """An error of a mutation, or of what looks for it, is none of the core."""
+    broken = replace(
+        BY_NAME["no-probe"].patches[0],
+        path="src/sparktxlog/protocol/master.py",
+        old="        self._now = now\n        was_set",
+        new="        raise KeyError('an error of the mutation')\n        was_set",
+    )
     with pytest.raises(KeyError, match="an error of the mutation") as raised:
-        hunt(mutant, killer, budget_s=1.0)
+        run_isolated((broken,), EXAMINE, BY_NAME["no-wedge"], 1.0, [killer])
     (note,) = raised.value.__notes__
     assert note.startswith("mutation no-wedge, ")
 
 
 def test_real_core_is_not_found() -> None:
     """What finds mutations finds nothing in the core itself."""
-    real = replace(BY_NAME["no-wedge"], core=plain(Master))
-    for killer in Killer:
-        kill, runs = hunt(real, killer, budget_s=2.0)
-        assert kill is None, f"{killer}: {kill}"
-        assert runs
+    result = run_isolated((), EXAMINE, BY_NAME["no-wedge"], 2.0, list(Killer))
+    assert result.kill is None
+    assert all(result.tried[killer] for killer in Killer)
 
 
 def test_report_tells_survivors() -> None:
-    found = command.examine("tripwire-off", budget_s=5.0)
-    survived = command.examine("tripwire-off", budget_s=0.1, killers=(Killer.SCHEDULES,))
+    (found,) = command.examine_all(["tripwire-off"], 5.0)
+    (survived,) = command.examine_all(["tripwire-off"], 0.1, [Killer.SCHEDULES])
     page = markdown([found, survived])
     assert "a_contradiction_is_the_senders" in page
     assert "**not expected to survive**" in page

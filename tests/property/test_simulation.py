@@ -14,7 +14,6 @@ from tests.verification.simulation.world import World
 from sparktxlog.errors import InvariantViolation
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import Acceptance, RunFacts
-from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.words.actions import PersistQueue
 from sparktxlog.protocol.words.messages import QueueEntry, Rejection, RunHeader, chain_hash
 
@@ -104,7 +103,7 @@ def test_a_late_copy_repeats_the_first_one_behind_its_acceptance() -> None:
     had lost; the fourth one was accepted in time.
     """
     seed = 468
-    assert hunted(seed, LAYOUTS[seed % len(LAYOUTS)], Master) == ""
+    assert hunted(seed, LAYOUTS[seed % len(LAYOUTS)]) == ""
 
 
 @pytest.mark.slow

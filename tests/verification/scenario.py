@@ -36,11 +36,12 @@ from sparktxlog.model.operation import RunFacts, Touch
 from sparktxlog.model.table import Column, TableDefinition
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.order.ordering import Ordering
-from sparktxlog.protocol.order.origin_queues import Run
+from sparktxlog.protocol.order.peers import Peer
 from sparktxlog.protocol.order.posting import Snapshot
 from sparktxlog.protocol.words.actions import Action, PersistStanding
 from sparktxlog.protocol.words.events import Event, PayloadArrived, PostReceived
 from sparktxlog.protocol.words.messages import Post, RunHeader
+from sparktxlog.protocol.words.recovery import RecoveredRun
 
 _KINDS = ("post", "push", "fetch", "tail", "announcement", "prefetch", "all")
 _VIEWS = ("counter", "round", "waiting", "tables", "peers", "halted")
@@ -69,8 +70,15 @@ class HeldOrdering(Ordering):
     #: Largest counter it promises and uses, None = free.
     held: int | None = None
 
-    def _next_addable(self, least: int) -> Run | None:
-        return super()._next_addable(least if self.held is None else min(least, self.held))
+    def _add(self, now: int) -> None:
+        peers = self._peers
+        if self.held is not None:
+            # One more promise, of nobody: the least of all counts.
+            holder = Peer(NodeId(""))
+            holder.counter = self.held
+            self._peers = (*peers, holder)
+        super()._add(now)
+        self._peers = peers
 
     def _snapshot(self, now: int) -> Snapshot:
         snapshot = super()._snapshot(now)
@@ -82,7 +90,10 @@ class HeldOrdering(Ordering):
 class HeldMaster(Master):
     """A core whose counter can be held, to build the situations of the seed's example."""
 
-    ordering_class = HeldOrdering
+    def _new_ordering(self, incoming: list[RecoveredRun], now: int) -> Ordering:
+        ordering = super()._new_ordering(incoming, now)
+        ordering.__class__ = HeldOrdering
+        return ordering
 
     def hold(self, counter: int | None) -> None:
         """Promise and use no counter above this one; None = free again."""

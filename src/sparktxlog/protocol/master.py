@@ -102,10 +102,6 @@ class Master:
     **Source:** protocol P1–P23, P25b, P25c, C1, C3, S1.
     """
 
-    #: Normal operation within one epoch.
-    ordering_class: type[Ordering] = Ordering
-    succession_class: type[Succession] = Succession
-
     def __init__(
         self, config: MasterConfig, state: RecoveredState, now: int, wall: int | None = None
     ) -> None:
@@ -144,7 +140,7 @@ class Master:
         self._differing: set[str] = set()  # members with another queue than this node's (I1)
         voter = Voter(self._view.epoch, state.ballot)
         self._phase, self._phase_at = self._first_phase(voter), now
-        self._succession = self.succession_class(self, config, self._outbox, voter, now)
+        self._succession = Succession(self, config, self._outbox, voter, now)
         self._following = Following(
             config, self._succession.letters.send, self._succession.patience_us, now
         )
@@ -752,7 +748,7 @@ class Master:
             epoch=view.epoch,
             lineage=view.lineage,
         )
-        return self.ordering_class(
+        return Ordering(
             config,
             self._outbox,
             queue=self._queue,

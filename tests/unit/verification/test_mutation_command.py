@@ -10,10 +10,14 @@ from pathlib import Path
 
 import pytest
 from tests.verification.mutation import __main__ as command
-from tests.verification.mutation.killers import Kill
-from tests.verification.mutation.mutant import Killer
-from tests.verification.mutation.report import Result
-from tests.verification.mutation.table import BY_NAME, MUTANTS, SURVIVORS
+from tests.verification.mutation.mutant import (
+    BY_NAME,
+    MUTANTS,
+    SURVIVORS,
+    Kill,
+    Killer,
+    Result,
+)
 
 PAGE = Path(__file__).parents[3] / "docs" / "mutants.md"
 #: A row of the page: rule, name, and what the broken core does.
@@ -26,14 +30,13 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
     """Run the command with all mutations found, but those that shall survive."""
 
     def run(*arguments: str, surviving: Sequence[str]) -> int:
-        def examine(name: str, *, budget_s: float) -> Result:
+        def examine_all(names: Sequence[str], budget_s: float, *, jobs: int) -> list[Result]:
             kill = Kill(killer=Killer.TRACE, where="a_trace", runs=1, seconds=0.1, violation="I1")
-            return Result(
-                name=name, kill=None if name in surviving else kill, tried={}, seconds=0.2
-            )
+            kills = {name: None if name in surviving else kill for name in names}
+            return [Result(name=n, kill=k, tried={}, seconds=0.2) for n, k in kills.items()]
 
         page = str(tmp_path / "mutants.md")
-        monkeypatch.setattr(command, "examine", examine)
+        monkeypatch.setattr(command, "examine_all", examine_all)
         monkeypatch.setattr(sys, "argv", ["mutation", "--jobs", "1", "--page", page, *arguments])
         return command.main()
 

@@ -5,30 +5,33 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 
 from tests.verification.exploration.configurations import CONFIGURATIONS
 from tests.verification.exploration.mutants import MUTANTS
-from tests.verification.exploration.reports import document, story
-from tests.verification.exploration.runs import core_of, run_one
-from tests.verification.exploration.space import Exploration, Space
+from tests.verification.mutation.isolation import run_all, run_isolated
 
-from sparktxlog.errors import InvariantViolation
+_RUNS = "tests.verification.exploration.runs"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Explore; return 1 if an invariant was broken."""
+    """Explore, each configuration in a process of its own; return 1 if an invariant was broken."""
+    # Not before: a process with a mutated core imports this module.
+    from tests.verification.exploration.reports import document, story
+
     options = _parser().parse_args(arguments)
+    patches = MUTANTS[options.mutant] if options.mutant else ()
     if options.replay:
-        return _replay(options.replay, options.steps.split(","), options.mutant)
+        steps = options.steps.split(",")
+        code, said = run_isolated(patches, f"{_RUNS}:replay", options.replay, steps)
+        print("\n".join(said))
+        return int(code)
     names = options.names or list(CONFIGURATIONS)
-    run = partial(run_one, limit=options.limit, mutant=options.mutant)
-    found: list[Exploration] = []
-    for result in _results(run, names, options.jobs):
+    tasks = [(patches, f"{_RUNS}:run_one", (name, options.limit)) for name in names]
+    found = []
+    for result in run_all(tasks, options.jobs):
         found.append(result)
         if result.violation:
             print(story(result, options.mutant), flush=True)
@@ -43,16 +46,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return int(any(result.violation for result in found))
 
 
-def _results(
-    run: Callable[[str], Exploration], names: Sequence[str], jobs: int
-) -> Iterator[Exploration]:
-    if jobs == 1:
-        yield from map(run, names)
-        return
-    with ProcessPoolExecutor(jobs, max_tasks_per_child=1) as pool:
-        yield from pool.map(run, names)
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="exploration", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="configurations; default: all")
@@ -64,28 +57,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--replay", metavar="NAME", help="take the steps given by --steps")
     parser.add_argument("--steps", default="", help="names of steps, separated by commas")
     return parser
-
-
-def _replay(name: str, steps: Sequence[str], mutant: str) -> int:
-    with core_of(mutant) as core:
-        space = Space(CONFIGURATIONS[name], core)
-        state = space.begin()
-        for step in filter(None, steps):
-            try:
-                words, state = space.follow(state, step)
-            except KeyError:
-                print(f"there is no step {step} here")
-                return 2
-            except (InvariantViolation, AssertionError) as error:
-                print(f"{step}\n{type(error).__name__}: {error}")
-                return 1
-            print(words)
-        for number in state[: len(space.names)]:
-            node = space.nodes.facts[number]
-            queue = [f"{e.header.origin}:{e.header.seq}" for e in node.queue]
-            epoch = 1 if node.view is None else node.view.epoch
-            print(f"{node.name}: {node.phase}, epoch {epoch}, queue {queue}")
-    return 0
 
 
 if __name__ == "__main__":

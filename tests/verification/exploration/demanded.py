@@ -6,11 +6,10 @@ decide nothing here, so every moment is a possible one.  What follows is the cor
 
 from __future__ import annotations
 
-from typing import Any
-
 from sparktxlog.protocol.epoch.proposer import Intent
 from sparktxlog.protocol.epoch.succession import Succession
 from sparktxlog.protocol.master import Master
+from sparktxlog.protocol.words.recovery import MasterConfig, RecoveredState
 from sparktxlog.protocol.words.view import Phase
 
 #: Phases in which a node may start a ballot.
@@ -20,11 +19,9 @@ PROPOSES = frozenset({Phase.NORMAL, Phase.SUSPECT, Phase.WEDGED})
 class DemandedSuccession(Succession):
     """Starts a ballot on demand, and none by itself."""
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        #: Start a ballot in the next step: True = it waits for quorums only, False = for all
-        #: members; together they cover every set of members that may answer.
-        self.wish: bool | None = None
+    #: Start a ballot in the next step: True = it waits for quorums only, False = for all
+    #: members; together they cover every set of members that may answer.
+    wish: bool | None = None
 
     def work(self, now: int) -> None:
         """Drive the own ballot, or start the one that is demanded."""
@@ -48,10 +45,15 @@ class DemandedSuccession(Succession):
 class DemandedMaster(Master):
     """The core with ballots on demand."""
 
-    succession_class = DemandedSuccession
+    def __init__(
+        self, config: MasterConfig, state: RecoveredState, now: int, wall: int | None = None
+    ) -> None:
+        super().__init__(config, state, now, wall)
+        self._succession.__class__ = DemandedSuccession
+        self.demand(None)
 
-    def demand(self, hurry: bool) -> None:
-        """Start a ballot with the next event."""
+    def demand(self, hurry: bool | None) -> None:
+        """Start a ballot with the next event; None = start none."""
         succession = self._succession
         assert isinstance(succession, DemandedSuccession)
         succession.wish = hurry

@@ -2,26 +2,49 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
+from collections.abc import Sequence
+from typing import Any
 
-from tests.verification.exploration.configurations import CONFIGURATIONS
-from tests.verification.exploration.demanded import DemandedMaster
+from tests.verification.exploration.configurations import CONFIGURATIONS, Configuration
 from tests.verification.exploration.healing import sampled
-from tests.verification.exploration.mutants import MUTANTS
 from tests.verification.exploration.space import Exploration, Space, explore
 
-
-def core_of(mutant: str) -> contextlib.AbstractContextManager[type[DemandedMaster]]:
-    """Return the core to explore: the real one, or a mutant of it."""
-    return MUTANTS[mutant]() if mutant else contextlib.nullcontext(DemandedMaster)
+from sparktxlog.errors import InvariantViolation
 
 
-def run_one(name: str, *, limit: int, mutant: str) -> Exploration:
+def run_one(name: str, limit: int) -> Exploration:
     """Explore one configuration; a violation is returned, not raised."""
-    with core_of(mutant) as core:
-        space = Space(CONFIGURATIONS[name], core)
-        return explore(space, limit=limit, progress=_show, visit=sampled(space))
+    space = Space(CONFIGURATIONS[name])
+    return explore(space, limit=limit, progress=_show, visit=sampled(space))
+
+
+def run_plain(fields: dict[str, Any], limit: int) -> Exploration:
+    """Explore a configuration of these fields, and say nothing meanwhile."""
+    return explore(Space(Configuration(**fields)), limit=limit)
+
+
+def replay(name: str, steps: Sequence[str]) -> tuple[int, list[str]]:
+    """Take steps of a configuration; return 1 if an invariant breaks, 2 if a step is unknown.
+
+    With it: what to print.
+    """
+    space = Space(CONFIGURATIONS[name])
+    state, said = space.begin(), list[str]()
+    for step in filter(None, steps):
+        try:
+            words, state = space.follow(state, step)
+        except KeyError:
+            return 2, [*said, f"there is no step {step} here"]
+        except (InvariantViolation, AssertionError) as error:
+            return 1, [*said, f"{step}\n{type(error).__name__}: {error}"]
+        said.append(words)
+    for number in state[: len(space.names)]:
+        node = space.nodes.facts[number]
+        queue = [f"{e.header.origin}:{e.header.seq}" for e in node.queue]
+        epoch = 1 if node.view is None else node.view.epoch
+        said.append(f"{node.name}: {node.phase}, epoch {epoch}, queue {queue}")
+    return 0, said
 
 
 def _show(found: Exploration) -> None:

@@ -11,38 +11,26 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from functools import partial
 from pathlib import Path
-from time import process_time
 
 from rich.console import Console
 from rich.progress import track
-from tests.verification.mutation.killers import hunt
-from tests.verification.mutation.mutant import Killer
-from tests.verification.mutation.report import Result, as_json, finder, markdown
-from tests.verification.mutation.table import BY_NAME, MUTANTS
+from tests.verification.mutation.isolation import run_all
+from tests.verification.mutation.mutant import BY_NAME, MUTANTS, Killer, Result
 
+#: Runs in a process of its own.
+EXAMINE = "tests.verification.mutation.killers:examine"
 #: The page, when run in the repository.
 _PAGE = Path("docs/mutants.md")
 
 
-def examine(name: str, *, budget_s: float, killers: Sequence[Killer] = ()) -> Result:
-    """Let the killers of one mutation look for it, in their order.
-
-    Args:
-        budget_s: For each killer, CPU seconds.
-        killers: Only these; empty = those of the table.
-    """
-    mutant, started = BY_NAME[name], process_time()
-    tried: dict[str, int] = {}
-    for killer in killers or mutant.killers:
-        kill, runs = hunt(mutant, killer, budget_s)
-        if kill is not None:
-            spent = process_time() - started
-            return Result(name=name, kill=kill, tried=tried, seconds=spent)
-        tried[str(killer)] = runs
-    return Result(name=name, kill=None, tried=tried, seconds=process_time() - started)
+def examine_all(
+    names: Sequence[str], budget_s: float, killers: Sequence[Killer] = (), *, jobs: int = 1
+) -> Iterator[Result]:
+    """Let what may find mutations look for each of them; see `killers.examine`."""
+    mutants = [BY_NAME[name] for name in names]
+    tasks = [(mutant.patches, EXAMINE, (mutant, budget_s, killers)) for mutant in mutants]
+    return run_all(tasks, jobs)
 
 
 def main() -> int:
@@ -53,8 +41,11 @@ def main() -> int:
     if unknown:
         print(f"no such mutation: {', '.join(unknown)}", file=sys.stderr)
         return 2
+    # Not before: a process with a mutated core imports this module.
+    from tests.verification.mutation.report import as_json, finder, markdown
+
     console = Console(stderr=True)
-    running = _examine_all(names, arguments.budget, arguments.jobs)
+    running = examine_all(names, arguments.budget, jobs=arguments.jobs)
     results = []
     for result in track(running, "mutants", total=len(names), console=console, transient=True):
         results.append(result)
@@ -87,16 +78,6 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--page", type=Path, default=_PAGE, help=f"where to write ({_PAGE})")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     return parser.parse_args()
-
-
-def _examine_all(names: Sequence[str], budget_s: float, jobs: int) -> Iterator[Result]:
-    one = partial(examine, budget_s=budget_s)
-    if jobs == 1:
-        yield from map(one, names)
-        return
-    # By name: neither patches nor their cores could travel between processes.
-    with ProcessPoolExecutor(jobs) as pool:
-        yield from pool.map(one, names)
 
 
 if __name__ == "__main__":

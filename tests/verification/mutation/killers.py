@@ -2,17 +2,18 @@
 
 Found is a mutation by an invariant or an assertion: of a trace, the checks, the simulated disk or
 the core.  Any other exception is an error of the mutation, or of what looks for it, and is raised.
-The mutation itself lies in place only for its own runs.
+The mutation itself is in the modules that this process imported: see `isolation`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import traceback
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from time import process_time
+from typing import Any
 
-from tests.verification.mutation.mutant import Killer, Mutant
+from tests.verification.mutation.mutant import Kill, Killer, Mutant, Result
 from tests.verification.mutation.traces import TRACES, Trace
 from tests.verification.simulation.run import LAYOUTS, run_seed
 from tests.verification.simulation.world import Layout
@@ -40,20 +41,6 @@ _FIRST_SCHEDULE, _MAX_SCHEDULES = 5_000, 1_000
 _MAX_SEEDS = 2_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kill:
-    """How a mutation was found."""
-
-    killer: Killer
-    #: Seed, or name of the trace.
-    where: str
-    #: Runs until then, this one included.
-    runs: int
-    #: CPU seconds until then.
-    seconds: float
-    violation: str
-
-
 def hunt(mutant: Mutant, killer: Killer, budget_s: float) -> tuple[Kill | None, int]:
     """Return how a killer found the mutation (None = not), and how many runs it took.
 
@@ -65,55 +52,83 @@ def hunt(mutant: Mutant, killer: Killer, budget_s: float) -> tuple[Kill | None, 
             which.
     """
     started, runs = process_time(), 0
-    with mutant.core() as core:
-        for where, run in _runs(mutant, killer, core):
-            if runs and process_time() - started > budget_s:
-                break
-            runs += 1
-            try:
-                violation = _violation(run)
-            except Exception as error:
-                error.add_note(f"mutation {mutant.name}, {where}")
-                raise
-            if violation:
-                seconds = process_time() - started
-                kill = Kill(
-                    killer=killer, where=where, runs=runs, seconds=seconds, violation=violation
-                )
-                return kill, runs
+    for where, run in _runs(mutant, killer):
+        if runs and process_time() - started > budget_s:
+            break
+        runs += 1
+        try:
+            violation = _violation(run)
+        except Exception as error:
+            error.add_note(f"mutation {mutant.name}, {where}")
+            raise
+        if violation:
+            seconds = process_time() - started
+            kill = Kill(killer=killer, where=where, runs=runs, seconds=seconds, violation=violation)
+            return kill, runs
     return None, runs
 
 
-def _runs(
-    mutant: Mutant, killer: Killer, core: type[Master]
-) -> Iterator[tuple[str, Callable[[], str]]]:
+def examine(mutant: Mutant, budget_s: float, killers: Sequence[Killer] = ()) -> Result:
+    """Let the killers of a mutation look for it, in their order.
+
+    Args:
+        budget_s: For each killer, CPU seconds.
+        killers: Only these; empty = those of the table.
+    """
+    started = process_time()
+    tried: dict[str, int] = {}
+    for killer in killers or mutant.killers:
+        kill, runs = hunt(mutant, killer, budget_s)
+        if kill is not None:
+            spent = process_time() - started
+            return Result(name=mutant.name, kill=kill, tried=tried, seconds=spent)
+        tried[str(killer)] = runs
+    return Result(name=mutant.name, kill=None, tried=tried, seconds=process_time() - started)
+
+
+def failing_traces() -> dict[str, bool]:
+    """Return the traces that fail by an assertion: name → whether it is one of their own."""
+    files = {trace.__code__.co_filename for trace in TRACES}
+    found: dict[str, bool] = {}
+    for trace in TRACES:
+        try:
+            trace(Master)
+        except AssertionError as error:
+            own = traceback.extract_tb(error.__traceback__)[-1].filename in files
+            found[trace.__name__] = own
+        except Exception:
+            pass
+    return found
+
+
+def _runs(mutant: Mutant, killer: Killer) -> Iterator[tuple[str, Callable[[], str]]]:
     if killer is Killer.TRACE:
         for trace in TRACES:
-            yield trace.__name__, partial(_trace, trace, core)
+            yield trace.__name__, partial(_trace, trace)
     elif killer is Killer.SCHEDULES:
         for seed in range(_FIRST_SCHEDULE, _FIRST_SCHEDULE + _MAX_SCHEDULES):
-            yield f"schedule {seed}", partial(_schedule, seed, core)
+            yield f"schedule {seed}", partial(_schedule, seed)
     else:
         layouts = [LAYOUTS_BY_NAME[name] for name in mutant.layouts] or LAYOUTS
         for seed in range(_MAX_SEEDS):
             layout = layouts[seed % len(layouts)]
-            yield f"seed {seed} of {layout.name}", partial(hunted, seed, layout, core)
+            yield f"seed {seed} of {layout.name}", partial(hunted, seed, layout)
 
 
-def _trace(trace: Trace, core: type[Master]) -> str:
-    trace(core)
+def _trace(trace: Trace) -> str:
+    trace(Master)
     return ""
 
 
-def _schedule(seed: int, core: type[Master]) -> str:
-    run_schedule(seed, core)
+def _schedule(seed: int) -> str:
+    run_schedule(seed)
     return ""
 
 
-def hunted(seed: int, layout: Layout, core: type[Master]) -> str:
+def hunted(seed: int, layout: Layout) -> str:
     """Return what a simulated seed violates, under stress unless its layout is of whole hours."""
-    stress = {} if layout.name.endswith("-hours") else _STRESS
-    return run_seed(seed, layout=layout, master_class=core, **stress).violation
+    stress: dict[str, Any] = {} if layout.name.endswith("-hours") else _STRESS
+    return run_seed(seed, layout=layout, **stress).violation
 
 
 def _violation(run: Callable[[], str]) -> str:

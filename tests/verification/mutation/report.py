@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
-from tests.verification.mutation.killers import Kill
-from tests.verification.mutation.mutant import Killer, Mutant
-from tests.verification.mutation.table import BY_NAME
+from tests.verification.mutation.mutant import Kill, Killer, Result
 from tests.verification.mutation.traces import TRACES
 
 _HEAD = """\
 # Mutations of the protocol core
 
 Written by `make mutants`; do not edit. Each line is the core with one rule of
-[protocol.md](protocol.md) broken in one way, put in by a subclass or a patch of
-`tests/verification/mutation`, and what found it: a random schedule of normal operation
+[protocol.md](protocol.md) broken in one way, by a text patch to some of its lines
+(`tests/verification/mutation/mutants`), and what found it: a random schedule of normal operation
 (`strategies.py` beside it), a seed of the simulation of whole clusters (`simulation`, with a
 fault every five simulated seconds), or a directed trace (`mutation/traces.py`).  A mutation
 that nothing finds must be one of the six that are known to be harmless, with the reason.
@@ -25,33 +23,11 @@ that nothing finds must be one of the six that are known to be harmless, with th
 _LONGEST = 110
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
-    """What became of one mutation."""
-
-    name: str
-    #: None: it survived.
-    kill: Kill | None
-    #: Killer → runs that found nothing.
-    tried: dict[str, int]
-    seconds: float
-
-    @property
-    def mutant(self) -> Mutant:
-        """Return the mutation; it does not travel between processes itself."""
-        return BY_NAME[self.name]
-
-    @property
-    def is_expected(self) -> bool:
-        """Return whether it was found, or is a listed survivor."""
-        return self.kill is not None or bool(self.mutant.survives)
-
-
 def markdown(results: Sequence[Result]) -> str:
     """Return the whole page."""
     found = [result for result in results if result.kill is not None]
     rows = [
-        "| Rule | Mutation | Put in by | Found by | After | What was violated |",
+        "| Rule | Mutation | Lines of | Found by | After | What was violated |",
         "|---|---|---|---|---|---|",
         *(_row(result) for result in results if result.kill is not None),
     ]
@@ -91,7 +67,7 @@ def _row(result: Result) -> str:
     assert kill is not None
     runs = f"{kill.runs} run{'' if kill.runs == 1 else 's'}"
     return (
-        f"| {mutant.rule} | `{mutant.name}`: {mutant.says} | {mutant.how} | "
+        f"| {mutant.rule} | `{mutant.name}`: {mutant.says} | {mutant.where} | "
         f"{finder(kill)} | {runs}, {kill.seconds:.1f} s | {_violated(kill)} |"
     )
 

@@ -131,7 +131,7 @@ class Proposer:
             self.candidate = vote.view
             self._enter(Stage.ACCEPT, now)
             return True
-        queue = self._voided(self._final_queue())
+        queue = self._voided(final_queue(self._states()))
         self.candidate, self.holder = self._new_view(queue), queue.holder
         members = self.candidate.members
         if not members:
@@ -224,9 +224,6 @@ class Proposer:
             for promise in self._promises.values()
             if promise.state is not None and promise.sender in members - self._late
         }
-
-    def _final_queue(self) -> FinalQueue:
-        return final_queue(self._states())
 
     def _new_view(self, queue: FinalQueue) -> View:
         view, intent, states = self.view, self.intent, self._states()

@@ -30,7 +30,7 @@ from sparktxlog.protocol.order.final_queue import (
     want,
 )
 from sparktxlog.protocol.order.missing_nodes import awaited
-from sparktxlog.protocol.order.origin_queues import Run, Stream
+from sparktxlog.protocol.order.origin_queues import Stream
 from sparktxlog.protocol.order.peers import Peer
 from sparktxlog.protocol.order.posting import OwnHeaders, Rounds, Snapshot
 from sparktxlog.protocol.order.staging import Prefetching, Staging, is_late
@@ -220,7 +220,7 @@ class Ordering:
         config, own = self._config, self._own
         header = RunHeader(
             epoch=config.epoch,
-            ts=self._next_timestamp(),
+            ts=self._counter.stamp(),
             origin=config.node_id,
             incarnation=config.incarnation,
             seq=own.known + 1,
@@ -238,9 +238,6 @@ class Ordering:
             for node in (*pushed, *self.joiners):
                 self._outbox.tell(SendPush(peer=node, header=header))
         self._collecting.news = True
-
-    def _next_timestamp(self) -> int:
-        return self._counter.stamp()
 
     def on_post(self, post: Post, now: int) -> None:
         """Collect a peer's post (P5): any order, any loss, any merge base."""
@@ -431,7 +428,9 @@ class Ordering:
         if self.busy and not queue.tail:
             own = max(self._counter.value, self._counter.log_time)
             least = least_promise(self._peers, own)
-            while (run := self._next_addable(least)) is not None:
+            quorum = self._config.quorum
+            # The next run of the agreed order, if it may be added now: stop, never skip.
+            while (run := head_of(self._streams)) and may_add(run, self._peers, least, quorum):
                 queue.append(run, streams[run.header.origin])
         self._drain(now)
 
@@ -443,13 +442,6 @@ class Ordering:
             self._counter.use(self._queue.key[1])
             self._outbox.persist(PersistQueue(entries=entries, tables=tables))
             self._outbox.tell(TellOrdered(entries=entries))
-
-    def _next_addable(self, least: int) -> Run | None:
-        """Return the next run of the agreed order if ADD may take it now: stop, never skip."""
-        head = head_of(self._collecting.stream_list)
-        if head is None or not may_add(head, self._peers, least, self._config.quorum):
-            return None
-        return head
 
     # ------------------------------------------------------------------ rounds
 
@@ -528,16 +520,12 @@ class Ordering:
             counter=self._counter.promise(),
             last_seq=self._own.known,
             known={stream.origin: stream.known for stream in streams},
-            acquired={stream.origin: self._claim(stream) for stream in streams},
+            acquired={stream.origin: stream.acquired for stream in streams},
             held=self._prefetching.held,
             wall=self._counter.clock.wall,
             busy=self.busy,
             ahead=self._queue.ahead,
         )
-
-    def _claim(self, stream: Stream) -> int:
-        """Return up to which sequence number the stream is durable here (P4)."""
-        return stream.acquired
 
     # ------------------------------------------------------------------ faults
 
