@@ -259,7 +259,7 @@ def test_of_two_equal_masters_one_with_an_older_disk_is_admitted_after_force(
                 await made.start("B")
                 await until(lambda: made.nodes["B"].base.master.incarnation == 2)
                 await until(lambda: made.phases("B") == [Phase.JOINING] and in_touch(made))
-                assert (epochs.restriction.shown() or {})["waits_for"] == ["B"]
+                await until(lambda: (epochs.restriction.shown() or {}).get("waits_for") == ["B"])
             assert epochs.linked_voters() == []
             await epochs.force(epochs.force_text(), 30)
             if when != "it asks to join":
