@@ -286,6 +286,7 @@ def _busy(
     waits: bool = False,
     deaf: bool = False,
     complains: bool = False,
+    last_seq: int = 0,
 ) -> tuple[list[Action], bool]:
     """Let `b` promise, `c` promise something else, and both answer probes.
 
@@ -293,6 +294,7 @@ def _busy(
         waits: `c` says that transactions wait there.
         deaf: `c` does not hear this node.
         complains: `c` says so, and answers no probe.
+        last_seq: Number of the last transaction of `c`.
 
     Returns:
         What the node does until it starts a ballot, and whether it does.
@@ -303,7 +305,8 @@ def _busy(
         for peer, ahead in (("b", SECOND_US), ("c", counter_us)):
             post = replace(node.post_of(peer, node.now + ahead), wall=node.now)
             if peer == "c":
-                post = replace(post, busy=waits, known={} if deaf else post.known)
+                known = {} if deaf else post.known
+                post = replace(post, busy=waits, known=known, last_seq=last_seq)
             actions += node.feed(PostReceived(post=post))
         if complains:
             actions += node.hear(_complaint(node))
@@ -367,6 +370,17 @@ def who_went_deaf_is_of_no_use(core: type[Master]) -> None:
     node.submit()
     node.hear(_complaint(node))
     assert not _busy(node, 6, SECOND_US)[1], "it hears this node again, and fetches"
+
+
+def who_gives_no_payload_is_of_no_use(core: type[Master]) -> None:
+    """P13: a deaf member whose run waits first, and cannot be fetched, is evicted."""
+    for complains in (False, True):
+        node = Lone(core, suspect_us=SECOND_US)
+        _busy(node, 1, SECOND_US)
+        header = node.run_of("c", 1, node.now)
+        post = replace(node.post_of("c", node.now, header, last_seq=1), wall=node.now)
+        node.feed(PostReceived(post=post))
+        assert _busy(node, 6, SECOND_US, complains=complains, last_seq=1)[1] == complains
 
 
 def who_is_back_is_waited_for(core: type[Master]) -> None:

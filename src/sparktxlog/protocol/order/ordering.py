@@ -452,7 +452,8 @@ class Ordering:
         ahead this node takes nothing, and so knows of nothing that waits there, but what it says.
         One that does not know of an own run which waits first does not hear this node, and acquires
         nothing of it, whatever it promises: with what it knows.  So with what it acquired, if it
-        heard of the run before it went deaf.
+        heard of the run before it went deaf.  And one that does not hear this node gives it no
+        payload either: where its own run waits first and is lacked here, with that run.
 
         Args:
             deaf: Nodes that say that they do not hear this one.
@@ -460,6 +461,7 @@ class Ordering:
         head = head_of(self._collecting.stream_list)
         ts = -1 if head is None else head.header.ts
         seq = head.last if head is not None and head.header.origin == self._own.origin else 0
+        lacked = head.header.origin if head is not None and head.facts is None else None
         found: dict[NodeId, int] = {}
         for peer in self._peers:
             if peer.counter < ts or (peer.refused and peer.busy):
@@ -468,6 +470,8 @@ class Ordering:
                 found[peer.node_id] = known
             elif peer.node_id in deaf and (held := peer.acquired.get(self._own.origin, 0)) < seq:
                 found[peer.node_id] = held
+            elif peer.node_id in deaf and peer.node_id == lacked:
+                found[peer.node_id] = ts
         return found
 
     @property
