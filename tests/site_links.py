@@ -12,6 +12,37 @@ from tests.node_processes import Cluster
 from sparktxlog.cli.demo.relay import RelayNetwork, Way
 
 
+class LossyNetwork(RelayNetwork):
+    """Relays that may also lose what is sent, as a dead cable; the other direction may go on."""
+
+    def __init__(self, target_ports: dict[str, int]) -> None:
+        super().__init__(target_ports)
+        self._lost: set[Way] = set()
+        #: Links of which something was lost, by direction: they cannot be continued.
+        self._torn: set[tuple[asyncio.StreamWriter, Way]] = set()
+
+    def lose(self, ways: Iterable[Way]) -> None:
+        """Lose whatever is sent these ways from now on, and nothing else; nobody is told."""
+        super().refuse(())
+        self._change(set(ways))
+
+    def refuse(self, ways: Iterable[Way]) -> None:
+        super().refuse(ways)
+        self._change(set())
+
+    def _change(self, lost: set[Way]) -> None:
+        self._lost = lost
+        for writer, way in self._torn:
+            if not {way, way[::-1]} & lost:
+                writer.transport.abort()
+
+    async def send(self, way: Way, chunk: bytes, writer: asyncio.StreamWriter) -> None:
+        if way in self._lost or (writer, way) in self._torn:
+            self._torn.add((writer, way))
+        else:
+            await super().send(way, chunk, writer)
+
+
 def ways_between(some: str, others: str) -> set[Way]:
     """Return both directions of all links between two groups of nodes."""
     return {way for a in some for b in others for way in ((a, b), (b, a))}
@@ -21,13 +52,13 @@ class SiteLinks:
     """The relays of all nodes, on an event loop in a thread of their own."""
 
     def __init__(self, target_ports: dict[str, int]) -> None:
-        self._network = RelayNetwork(target_ports)
+        self._network = LossyNetwork(target_ports)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
         asyncio.run_coroutine_threadsafe(self._network.start(), self._loop).result(30)
         #: Public port of each node.
-        self.ports = {name: relay.port for name, relay in self._network.relays.items()}
+        self.ports = self._network.ports
 
     def lose(self, ways: Iterable[Way]) -> None:
         """Lose whatever is sent these ways from now on; nobody is told."""

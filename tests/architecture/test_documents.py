@@ -13,7 +13,7 @@ from tests.architecture.source_tree import ROOT, package_modules
 from tools.reference import PAGES
 from typer.testing import CliRunner
 
-from sparktxlog.api.jars import DELTA_PACKAGE
+from sparktxlog.api.session import DELTA_PACKAGE
 from sparktxlog.cli.app import app
 from sparktxlog.config import SETTINGS
 

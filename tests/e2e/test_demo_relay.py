@@ -23,7 +23,7 @@ class Link:
     """A kept connection of one node to another's relay."""
 
     def __init__(self, network: RelayNetwork, sender: str, receiver: str) -> None:
-        self.port = network.relays[receiver].port
+        self.port = network.ports[receiver]
         self.sender = sender
         self.reader: asyncio.StreamReader | None = None
         self.writer: asyncio.StreamWriter | None = None

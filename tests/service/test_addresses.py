@@ -36,7 +36,7 @@ async def second_way(nodes: dict[str, Node], name: str) -> AsyncIterator[RelayNe
 
 
 def second_of(network: RelayNetwork, name: str) -> str:
-    return f"http://127.0.0.1:{network.relays[name].port}"
+    return f"http://127.0.0.1:{network.ports[name]}"
 
 
 def shown(node: Node, key: str = "addresses") -> Any:

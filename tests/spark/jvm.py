@@ -49,7 +49,7 @@ def environment() -> dict[str, str]:
 
 def _places() -> dict[str, str]:
     """Put Delta where Java's own loader finds it: only its classes can be in the archive."""
-    from sparktxlog.api.jars import known_jars
+    from sparktxlog.api.session import known_jars
 
     jars = (jar.removeprefix("file://") for jar in known_jars().split(","))
     delta = [jar for jar in jars if Path(jar).name.startswith("io.delta_")]

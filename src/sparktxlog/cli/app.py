@@ -172,7 +172,7 @@ def demo(
         keep=keep,
         directory=directory,
         as_json=as_json,
-        kill=kill or "",
+        kill=kill,
         witness=witness,
     )
     if kill and kill not in settings.sites:

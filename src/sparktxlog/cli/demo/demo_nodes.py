@@ -3,117 +3,22 @@
 from __future__ import annotations
 
 import json
-import os
 import secrets
-import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from threading import Event
 from time import monotonic
-from typing import IO, Any
+from typing import Any
 
+from sparktxlog.cli.demo.children import Child, DemoError
 from sparktxlog.cli.node_api import NodeApi
-from sparktxlog.errors import TransportError, TxLogError
+from sparktxlog.errors import TransportError
 
 _START_TIMEOUT_S = 60.0
-_STOP_TIMEOUT_S = 20.0
 _POLL_S = 0.1
 #: Seconds of silence after which the others go on without a node, in the part with a kill.
 SUSPECT_TIMEOUT_S = 4
-
-
-class DemoError(TxLogError):
-    """A process of the demo did not do its part; the hint names its log."""
-
-    code = "demo"
-
-
-@dataclass(slots=True)
-class Child:
-    """A process of the demo and its log file."""
-
-    name: str
-    log: Path
-    process: subprocess.Popen[str]
-
-    def fail_if_dead(self) -> None:
-        """Raise DemoError with the end of the log if the process has ended."""
-        if self.process.poll() is not None:
-            lines = self.log.read_text(errors="replace").splitlines()[-12:]
-            raise DemoError(
-                f"{self.name} ended with exit code {self.process.returncode}:\n" + "\n".join(lines),
-                hint=f"Its log: {self.log}",
-            )
-
-    def stop(self) -> None:
-        """Ask the process to end, and end it if it does not."""
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-        try:
-            self.process.wait(_STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait(_STOP_TIMEOUT_S)
-        for stream in (self.process.stdin, self.process.stdout):
-            if stream is not None:
-                stream.close()
-
-
-def start_child(
-    name: str,
-    log: Path,
-    arguments: Sequence[str],
-    *,
-    piped: bool,
-    env: dict[str, str] | None = None,
-) -> Child:
-    """Start `python -m …` with stderr, and stdout unless piped, in a log file.
-
-    The process has a session of its own: Ctrl-C reaches the demo, which then ends it in order.
-    """
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("a") as file:
-        process = subprocess.Popen(
-            [sys.executable, "-m", *arguments],
-            stdin=subprocess.PIPE if piped else subprocess.DEVNULL,
-            stdout=subprocess.PIPE if piped else file,
-            stderr=file,
-            text=True,
-            env={**os.environ, **(env or {})},
-            start_new_session=True,
-        )
-    return Child(name=name, log=log, process=process)
-
-
-def ask_line(child: Child, command: dict[str, Any] | None) -> dict[str, Any]:
-    """Send a line of JSON to a child, unless None, and return the next line it answers."""
-    stdin, stdout = child.process.stdin, child.process.stdout
-    assert stdin is not None
-    assert stdout is not None
-    if command is not None:
-        _send(stdin, json.dumps(command) + "\n", child)
-    while line := stdout.readline():
-        if line.startswith("{"):
-            found: dict[str, Any] = json.loads(line)
-            return found
-    child.process.wait(_STOP_TIMEOUT_S)
-    child.fail_if_dead()
-    raise DemoError(f"{child.name} closed its output", hint=f"Its log: {child.log}")
-
-
-def _send(stdin: IO[str], text: str, child: Child) -> None:
-    try:
-        stdin.write(text)
-        stdin.flush()
-    except BrokenPipeError:
-        child.process.wait(_STOP_TIMEOUT_S)
-        child.fail_if_dead()
-        raise
 
 
 def free_ports(count: int) -> list[int]:
@@ -141,58 +46,46 @@ class Cluster:
         self.witness = witness
         names = (*sites, witness) if witness else tuple(sites)
         self.ports = dict(zip(names, free_ports(len(names)), strict=True))
-        self.children: list[Child] = []
-        self._nodes: dict[str, Child] = {}
+        self._children: dict[str, Child] = {}
+        #: Node → port of its relay.
         self._doors: dict[str, int] = {}
         self._secret = secrets.token_hex(24)
-        self._relay: Child | None = None
         #: Whether the others go on without a node that is silent for a while.
         self._evicting = False
 
+    @property
+    def _relays(self) -> Child:
+        return self._children["relays"]
+
     def start(self) -> None:
         """Start relays and nodes; return when all nodes answer."""
-        pairs = [f"{site}={port}" for site, port in self.ports.items()]
-        self._relay = start_child(
-            "relays", self.directory / "relays.log", ["sparktxlog.cli.demo.relay", *pairs],
-            piped=True,
-        )  # fmt: skip
-        self.children.append(self._relay)
-        self._doors = ask_line(self._relay, None)
-        self._start_all()
+        arguments = ["sparktxlog.cli.demo.relay", json.dumps(self.ports)]
+        log = self.directory / "relays.log"
+        self._children["relays"] = Child("relays", log, arguments, answers=True)
+        self._doors = self._relays.read_answer()
+        self._start_nodes()
 
-    def _start_all(self) -> None:
+    def _start_nodes(self) -> None:
         for name in self.ports:
             self.start_node(name)
-        for name in self.ports:
-            self.wait_until(partial(self._answers, name), f"node {name} to answer")
+        self.wait_until(lambda: all(map(self._answers, self.ports)), "all nodes to answer")
 
     def start_node(self, name: str) -> None:
         """Start a node that does not run; it answers soon."""
-        config = self._write_config(name)
-        child = start_child(
-            f"node {name}",
-            self.site_directory(name) / "node.log",
-            ["sparktxlog.cli", "serve", "--config", str(config)],
-            piped=False,
-        )
-        self._nodes[name] = child
-        self.children.append(child)
+        log = self.site_directory(name) / "node.log"
+        arguments = ["sparktxlog.cli", "serve", "--config", str(self._write_config(name))]
+        self._children[name] = Child(f"node {name}", log, arguments)
 
     def kill_node(self, name: str) -> None:
         """End a node as a power cut does: SIGKILL."""
-        child = self._nodes.pop(name)
-        self.children.remove(child)
-        child.process.kill()
-        child.process.wait(_STOP_TIMEOUT_S)
+        self._children.pop(name).stop(kill=True)
 
     def restart_evicting(self) -> None:
         """Restart all nodes; from now on they go on without one that is silent for a while."""
-        for name in tuple(self._nodes):
-            child = self._nodes.pop(name)
-            self.children.remove(child)
-            child.stop()
+        for name in self.ports:
+            self._children.pop(name).stop()
         self._evicting = True
-        self._start_all()
+        self._start_nodes()
         self.wait_until(self.is_whole, "all nodes to be linked again")
 
     def is_whole(self) -> bool:
@@ -208,36 +101,32 @@ class Cluster:
             for status in found
         )
 
-    def _answers(self, site: str) -> bool:
+    def _answers(self, name: str) -> bool:
         try:
-            return bool(self.api(site).get("/v1/info"))
+            return bool(self.api(name).get("/v1/info"))
         except TransportError:
             return False
 
     def _write_config(self, site: str) -> Path:
-        doors = self._doors
         root = self.site_directory(site)
+        urls = {name: f"http://127.0.0.1:{port}" for name, port in self._doors.items()}
         lines = [
             f'node-id = "{site}"',
-            f'master-url = "http://127.0.0.1:{doors[site]}"',
+            f'master-url = "{urls[site]}"',
             f'listen = "127.0.0.1:{self.ports[site]}"',
             'cluster = "flights"',
             f"data-dir = {json.dumps(str(root))}",
             f'cluster-secret = "{self._secret}"',
             "idle-round-max = 2",
+            # While a site is cut off the others wait for it, by name.
+            f'eviction = "{"auto" if self._evicting else "manual"}"',
+            f"suspect-timeout = {SUSPECT_TIMEOUT_S}" if self._evicting else "",
         ]
-        if self._evicting:
-            lines += ['eviction = "auto"', f"suspect-timeout = {SUSPECT_TIMEOUT_S}"]
-        else:
-            # The story cuts a site off for a while: the others wait for it, by name.
-            lines.append('eviction = "manual"')
         witness = 'roles = ["witness"]'
         if site == self.witness:
             lines.append(witness)
-        others = [other for other in self.ports if other != site]
-        for number, other in enumerate(others, start=1):
-            url = f"http://127.0.0.1:{doors[other]}"
-            lines += [f"[peer.{number}]", f'id = "{other}"', f'url = "{url}"']
+        for number, other in enumerate((name for name in self.ports if name != site), start=1):
+            lines += [f"[peer.{number}]", f'id = "{other}"', f'url = "{urls[other]}"']
             if other == self.witness:
                 lines.append(witness)
         path = root / "node.toml"
@@ -265,20 +154,16 @@ class Cluster:
 
     def cut(self, site: str) -> None:
         """Cut all links of a site."""
-        self._tell_relays({"do": "cut", "node": site})
+        self._relays.ask({"do": "cut", "node": site})
 
     def heal(self) -> None:
         """Mend all links."""
-        self._tell_relays({"do": "heal"})
+        self._relays.ask({"do": "heal"})
 
     def received_bytes(self) -> dict[str, int]:
         """Return the bytes each site got from the others."""
-        found = self._tell_relays({"do": "count"})
+        found = self._relays.ask({"do": "count"})
         return {site: int(found.get(site, 0)) for site in self.sites}
-
-    def _tell_relays(self, command: dict[str, Any]) -> dict[str, Any]:
-        assert self._relay is not None
-        return ask_line(self._relay, command)
 
     def wait_until(
         self, holds: Callable[[], bool], what: str, timeout_s: float = _START_TIMEOUT_S
@@ -287,7 +172,7 @@ class Cluster:
         deadline = monotonic() + timeout_s
         pause = Event()
         while not holds():
-            for child in self.children:
+            for child in self._children.values():
                 child.fail_if_dead()
             if monotonic() > deadline:
                 raise DemoError(
@@ -302,9 +187,8 @@ class Cluster:
         def settled() -> bool:
             found = [self.status(site) for site in self.sites]
             positions.update({str(s["node_id"]): int(s["position"]) for s in found})
-            waiting = sum(int(s["incoming_transactions"]) for s in found)
-            published = {int(s["published"]) for s in found}
-            return waiting == 0 and published == set(positions.values()) and len(published) == 1
+            ends = {*positions.values(), *(int(s["published"]) for s in found)}
+            return len(ends) == 1 and not any(s["incoming_transactions"] for s in found)
 
         self.wait_until(settled, "all sites to hold the same queue", timeout_s)
         return positions
@@ -321,14 +205,14 @@ class Cluster:
 
     def keep(self) -> Path:
         """Leave all running; return a script that stops it."""
-        self._tell_relays({"do": "stay"})
+        self._relays.ask({"do": "stay"})
         script = self.directory / "stop.sh"
-        pids = " ".join(str(child.process.pid) for child in reversed(self.children))
+        pids = " ".join(str(child.process.pid) for child in reversed(self._children.values()))
         script.write_text(f"#!/bin/sh\nkill {pids}\n")
         script.chmod(0o755)
         return script
 
     def stop(self) -> None:
         """Stop all processes, the relays last."""
-        for child in reversed(self.children):
+        for child in reversed(self._children.values()):
             child.stop()

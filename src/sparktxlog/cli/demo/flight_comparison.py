@@ -7,71 +7,79 @@ position) is taken, and the row expected is the source's row with the highest po
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
 
-from sparktxlog.cli.demo.flight_files import AIRPORTS, NULL_TEXT, SourceFiles
+from sparktxlog.cli.demo.flight_files import AIRPORTS, NULL_TEXT
 from sparktxlog.cli.demo.flights import (
     AIRCRAFT_KEYS,
     AIRCRAFT_SCHEMA,
     FLIGHT_SCHEMA,
+    PLANE_SCHEMA,
+    WEATHER_SCHEMA,
     changes_of,
     columns_of,
     flights_of,
-    planes_of,
     select_schema,
     sightings_of,
     transaction_id_column,
-    weather_of,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 
 _SITE = "__site"
 _WEIGHT = "__weight"
 
 
+def compare_with_source(
+    spark: SparkSession, source: Path, scale: float, lakes: Mapping[str, str], queue: str
+) -> dict[str, Any]:
+    """Count the rows of all sites' tables that differ from the source.
+
+    Args:
+        source: Directory of the package's CSV files.
+        scale: Part of the year.
+        lakes: Site → root of its tables.
+        queue: Path of a site's queue table.
+
+    Returns:
+        `differences`: site → table → rows; `rows`: table → rows there must be; `shared_keys`:
+        aircraft that several sites wrote.
+    """
+    of_sites = F.col("origin").isin([AIRPORTS[site] for site in lakes])
+    flown = flights_of(read_csv(spark, source / "flights.csv").where(of_sites), scale).cache()
+    # Of an id that was ordered twice the first one counts: a repeat takes no effect.
+    digits = F.replace(F.col("transaction_id"), F.lit("-")).alias("transaction_id")
+    ordered = spark.read.format("delta").load(queue).select(digits, "position")
+    first = ordered.groupBy("transaction_id").agg(F.min("position").alias("position"))
+    weather = select_schema(read_csv(spark, source / "weather.csv"), WEATHER_SCHEMA)
+    expected = {
+        "flights": expected_flights(flown),
+        "aircraft_position": expected_aircraft(flown, first),
+        "weather": weather.where(of_sites),
+        "planes": select_schema(read_csv(spark, source / "planes.csv"), PLANE_SCHEMA),
+    }
+    differences: dict[str, dict[str, int]] = {site: {} for site in lakes}
+    for table, want in expected.items():
+        delta = spark.read.format("delta")
+        have = {site: delta.load(f"{lake}/{table}") for site, lake in lakes.items()}
+        for site, count in count_differences(have, want.cache()).items():
+            differences[site][table] = count
+    return {
+        "differences": differences,
+        "rows": {name: frame.count() for name, frame in expected.items()},
+        "shared_keys": shared_keys(flown),
+    }
+
+
 def read_csv(spark: SparkSession, path: Path) -> DataFrame:
     """Read a CSV file of the package: header, types by content."""
     return spark.read.csv(str(path), header=True, inferSchema=True, nullValue=NULL_TEXT)
-
-
-def read_flights(
-    spark: SparkSession, source: SourceFiles, scale: float, airports: Sequence[str]
-) -> DataFrame:
-    """Return the flights of the first `scale` of the year, of the sites' airports."""
-    rows = read_csv(spark, source.flights)
-    return flights_of(rows.where(F.col("origin").isin(*airports)), scale)
-
-
-def expected_tables(
-    spark: SparkSession,
-    source: SourceFiles,
-    flights: DataFrame,
-    positions: DataFrame,
-    airports: Sequence[str],
-) -> dict[str, DataFrame]:
-    """Return the tables as the source says they must be.
-
-    Args:
-        flights: What `read_flights` returns.
-        positions: `transaction_id` (32 hexadecimal digits) and `position`, from the queue; the
-            least one counts, a repeat takes no effect.
-        airports: Those of the sites.
-    """
-    weather = weather_of(read_csv(spark, source.weather))
-    first = positions.groupBy("transaction_id").agg(F.min("position").alias("position"))
-    return {
-        "flights": expected_flights(flights),
-        "aircraft_position": expected_aircraft(flights, first),
-        "weather": weather.where(F.col("origin").isin(*airports)),
-        "planes": planes_of(read_csv(spark, source.planes)),
-    }
 
 
 def expected_flights(flights: DataFrame) -> DataFrame:
@@ -100,13 +108,6 @@ def expected_aircraft(flights: DataFrame, positions: DataFrame) -> DataFrame:
     return select_schema(found, AIRCRAFT_SCHEMA)
 
 
-def id_digits(frame: DataFrame, name: str) -> Column:
-    """Return a transaction id, UUID text or 16 bytes, as 32 hexadecimal digits."""
-    if frame.schema[name].dataType.typeName() == "binary":
-        return F.lower(F.hex(name))
-    return F.lower(F.replace(F.col(name), F.lit("-"), F.lit("")))
-
-
 def shared_keys(flights: DataFrame) -> int:
     """Return how many aircraft were written by more than one site."""
     seen = sightings_of(changes_of(flights)).groupBy(*AIRCRAFT_KEYS)
@@ -124,17 +125,3 @@ def count_differences(have: Mapping[str, DataFrame], want: DataFrame) -> dict[st
     uneven = rows.groupBy(_SITE, *names).agg(F.abs(F.sum(_WEIGHT)).alias(_WEIGHT))
     found = uneven.where(F.col(_WEIGHT) > 0).groupBy(_SITE).agg(F.sum(_WEIGHT)).collect()
     return dict.fromkeys(have, 0) | {str(row[0]): int(row[1]) for row in found}
-
-
-def compare_sites(
-    spark: SparkSession, lakes: Mapping[str, str], expected: Mapping[str, DataFrame]
-) -> dict[str, dict[str, int]]:
-    """Return site → table → number of rows that differ from the source."""
-    differences: dict[str, dict[str, int]] = {site: {} for site in lakes}
-    for table, want in expected.items():
-        have = {
-            site: spark.read.format("delta").load(f"{lake}/{table}") for site, lake in lakes.items()
-        }
-        for site, count in count_differences(have, want.cache()).items():
-            differences[site][table] = count
-    return differences

