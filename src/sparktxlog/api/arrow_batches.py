@@ -1,12 +1,7 @@
-"""Batches of many transactions: cut into runs, given ids, sent over several connections.
-
-No object is made per row or transaction: ids are one array of random bytes, groups and cuts are
-array operations, and a run is one Arrow stream.
-"""
+"""Batches of many transactions of one table: given ids, sent over several connections."""
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,16 +10,14 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from sparktxlog.api.grouped import RUN_CONTENT_TYPE, EncodedRun, RowGroup, TransactionRuns, new_ids
 from sparktxlog.api.nodes import Nodes
-from sparktxlog.codec.assembly import as_ids, assemble_rows
-from sparktxlog.codec.validation import IndexArray, align_rows, check_rows, row_schema
-from sparktxlog.errors import OversizeError, SchemaMismatchError, TxLogError
+from sparktxlog.codec.validation import IndexArray, align_rows, row_schema
+from sparktxlog.errors import SchemaMismatchError, TxLogError
 from sparktxlog.model.ids import transaction_id_to_text
 from sparktxlog.model.operation import OperationKind
 from sparktxlog.model.receipt import Receipt, ReceiptRejection
 from sparktxlog.model.table import TableDefinition
-
-RUN_CONTENT_TYPE = "application/vnd.sparktxlog.run"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,17 +62,6 @@ class BatchReceipt:
         return tuple(found)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Run:
-    payload: bytes
-    ids: bytes
-
-
-def new_ids(n: int) -> bytes:
-    """Return n random transaction ids, 16 bytes each."""
-    return as_ids(os.urandom(16 * n))
-
-
 def submit_batch(
     link: Nodes,
     definition: TableDefinition,
@@ -100,17 +82,18 @@ def submit_batch(
     rows = align_rows(definition, kind, rows)
     if not rows.num_rows:
         return BatchReceipt(receipts=(), ids=b"")
-    check_rows(definition, kind, rows, txs, np.zeros_like(txs))
-    ids = new_ids(int(txs[-1]) + 1)
-    runs = _runs(definition, kind, rows, txs, ids, session, run_transactions, run_bytes)
+    group = RowGroup(definition=definition, kind=kind, rows=rows, txs=txs, ops=np.zeros_like(txs))
+    n = int(txs[-1]) + 1
+    made = TransactionRuns([group], new_ids(n), range(n))
+    runs = made.runs(run_transactions, run_bytes, time.time_ns() // 1000, session)
     receipts: list[Receipt] = []
 
-    def send(run: _Run) -> Receipt:
+    def send(run: EncodedRun) -> Receipt:
         return link.submit(
             "/v1/runs",
             run.payload,
             RUN_CONTENT_TYPE,
-            run.ids[:16],
+            run.transaction_id,
             level=level,
             timeout_s=timeout_s,
         )
@@ -124,13 +107,13 @@ def submit_batch(
     except TxLogError as error:
         error.fields.setdefault("accepted", sum(receipt.n for receipt in receipts))
         raise
-    return BatchReceipt(receipts=tuple(receipts), ids=ids)
+    return BatchReceipt(receipts=tuple(receipts), ids=made.ids)
 
 
 def _in_order(
     pool: ThreadPoolExecutor,
-    send: Callable[[_Run], Receipt],
-    runs: Iterator[_Run],
+    send: Callable[[EncodedRun], Receipt],
+    runs: Iterator[EncodedRun],
     ahead: int,
 ) -> Iterator[Receipt]:
     """Yield receipts in order while up to `ahead` runs are under way or prepared."""
@@ -171,46 +154,3 @@ def _grouped(
         order = np.argsort(codes, kind="stable")
         rows, codes = rows.take(pa.array(order)), codes[order]
     return rows, codes
-
-
-def _runs(
-    definition: TableDefinition,
-    kind: OperationKind,
-    rows: pa.Table,
-    txs: IndexArray,
-    ids: bytes,
-    session: str | None,
-    run_transactions: int,
-    run_bytes: int,
-) -> Iterator[_Run]:
-    """Cut the batch at transaction boundaries so that every run keeps its limits."""
-    n = len(ids) // 16
-    first = 0
-    size = run_transactions
-    while first < n:
-        end = min(n, first + size)
-        start_row, end_row = np.searchsorted(txs, [first, end])
-        part = rows.slice(int(start_row), int(end_row - start_row))
-        _, payload = assemble_rows(
-            definition.name,
-            kind,
-            definition.schema_version,
-            part,
-            txs[start_row:end_row] - np.int32(first),
-            ids[16 * first : 16 * end],
-            time.time_ns() // 1000,
-            session=session,
-        )
-        if len(payload) > run_bytes:
-            if end - first == 1:
-                raise OversizeError(
-                    f"one transaction has {len(payload):,} bytes, {run_bytes:,} may travel inline",
-                    hint="Make it several transactions, or stage the rows as Parquet files "
-                    "(sparktxlog.connect does).",
-                    size_bytes=len(payload),
-                    limit_bytes=run_bytes,
-                )
-            size = max(1, (end - first) // 2)
-            continue
-        yield _Run(payload=payload, ids=ids[16 * first : 16 * end])
-        first = end

@@ -16,16 +16,17 @@ import shutil
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
+from sparktxlog.api.grouped import lane_signature
 from sparktxlog.api.schema import conform, required, struct_of
 from sparktxlog.codec.transactions import PreparedOperation
 from sparktxlog.codec.validation import align_rows, check_rows, row_schema
@@ -64,25 +65,16 @@ class SignatureExpressions:
     """Spark expressions of tables' signatures, built once: each takes many calls into the JVM."""
 
     def __init__(self) -> None:
-        self._aggregates: dict[TableDefinition, list[Column]] = {}
-        self._lanes: dict[TableDefinition, list[Column]] = {}
+        #: What `signature_columns` makes.
+        self.aggregates = cache(signature_columns)
+        #: Row hashes, named as `LANE_COLUMNS`.
+        self.lanes = cache(_lanes)
 
-    def aggregates(self, definition: TableDefinition) -> list[Column]:
-        """Return what `signature_columns` makes."""
-        found = self._aggregates.get(definition)
-        if found is None:
-            found = self._aggregates[definition] = signature_columns(definition)
-        return found
 
-    def lanes(self, definition: TableDefinition) -> list[Column]:
-        """Return the row hashes, named as `LANE_COLUMNS`."""
-        found = self._lanes.get(definition)
-        if found is None:
-            found = self._lanes[definition] = [
-                row_hash(definition.columns, lane).alias(name)
-                for lane, name in enumerate(LANE_COLUMNS)
-            ]
-        return found
+def _lanes(definition: TableDefinition) -> list[Column]:
+    return [
+        row_hash(definition.columns, lane).alias(name) for lane, name in enumerate(LANE_COLUMNS)
+    ]
 
 
 class FrameStager:
@@ -250,12 +242,6 @@ def split_lanes(table: pa.Table) -> tuple[pa.Table, TableSignature | None]:
         return table, None
     claim = lane_signature(*(table[name].to_numpy() for name in LANE_COLUMNS))
     return table.drop_columns(list(LANE_COLUMNS)), claim
-
-
-def lane_signature(lane0: np.ndarray[Any, Any], lane1: np.ndarray[Any, Any]) -> TableSignature:
-    """Return the signature of rows from their int64 hashes."""
-    sums = [int(lane.view(np.uint64).sum(dtype=np.uint64)) for lane in (lane0, lane1)]
-    return TableSignature(rows=len(lane0), lane0=sums[0], lane1=sums[1])
 
 
 def list_files(root: Path, target: Path) -> tuple[StagedFile, ...]:

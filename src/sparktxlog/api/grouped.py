@@ -1,8 +1,7 @@
-"""Many transactions out of DataFrames: a column says which rows belong to which transaction.
+"""Many transactions out of Arrow rows: sorted once by transaction, and cut into runs (P1b).
 
-Rows are fetched as Arrow with their hashes, sorted once by transaction, and cut into runs
-(protocol P1b); nothing is done per row or per transaction in Python.  Runs are submitted one after
-another, in the order of the transaction column, each while the next one is being encoded.
+No object is made per row or transaction: ids are one array of bytes, groups and cuts are array
+operations, and a run is one Arrow stream for each table and kind.
 """
 
 from __future__ import annotations
@@ -16,27 +15,18 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
-from sparktxlog.api.frame_staging import (
-    LANE_COLUMNS,
-    SignatureExpressions,
-    lane_signature,
-    with_lanes,
-)
-from sparktxlog.api.schema import conform
 from sparktxlog.codec.assembly import as_ids, inline_section, mark_rows
 from sparktxlog.codec.payload import encode_payload
 from sparktxlog.codec.runs import check_distinct_ids
 from sparktxlog.codec.sections import write_section
-from sparktxlog.codec.validation import align_rows, check_rows
+from sparktxlog.codec.validation import check_rows
 from sparktxlog.errors import InvalidRowsError, OversizeError, SchemaMismatchError
 from sparktxlog.model.operation import Block, OperationKind, RunManifest
+from sparktxlog.model.signature import TableSignature
 from sparktxlog.model.table import TableDefinition
 
-_TRANSACTION = "__txlog_transaction"
-_ID = "__txlog_id"
+RUN_CONTENT_TYPE = "application/vnd.sparktxlog.run"
 #: Share of the byte limit that runs are cut for; sizes are estimated from averages.
 _FILL = 0.9
 
@@ -70,105 +60,42 @@ class EncodedRun:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Group:
-    """Sorted rows of one (table, kind): the unit of a block."""
+class RowGroup:
+    """Rows of one (table, kind), sorted by transaction and operation: the unit of a block.
+
+    Raises:
+        InvalidRowsError: NULLs, a key twice in an upsert of one transaction (definite).
+    """
 
     definition: TableDefinition
     kind: OperationKind
     rows: pa.Table
+    #: int32, each row's transaction, and its operation in it.
     txs: np.ndarray[Any, Any]
     ops: np.ndarray[Any, Any]
-    lanes: tuple[np.ndarray[Any, Any], ...]
+    #: int64 row hashes of both lanes, if there are any.
+    lanes: tuple[np.ndarray[Any, Any], ...] = ()
+
+    def __post_init__(self) -> None:
+        check_rows(self.definition, self.kind, self.rows, self.txs, self.ops)
 
 
-def fetch(
-    frame: DataFrame,
-    definition: TableDefinition,
-    kind: OperationKind,
-    place: int,
-    expressions: SignatureExpressions,
-    transaction: str,
-    transaction_ids: str | None,
-) -> GroupedRows:
-    """Fetch the rows of one operation with their transactions and hashes; one Spark job.
-
-    Raises:
-        SchemaMismatchError: The frame does not fit, or lacks the transaction column (definite).
-        InvalidRowsError: NULL in the transaction column (definite).
-    """
-    keep = {_TRANSACTION: transaction}
-    if transaction_ids is not None:
-        keep[_ID] = transaction_ids
-    for name in keep.values():
-        if name not in frame.columns:
-            raise SchemaMismatchError(
-                f"the data for table {definition.name!r} has no column {name!r} to tell its "
-                "transactions apart",
-                hint=f"Its columns: {', '.join(frame.columns)}.",
-                table=definition.name,
-                column=name,
-            )
-    rows = with_lanes(conform(frame, definition, kind, keep=keep), definition, kind, expressions)
-    if transaction_ids is not None:
-        rows = rows.withColumn(_ID, F.col(_ID).cast("string"))
-    found = rows.toArrow()
-    for name in keep:
-        if found[name].null_count:
-            raise InvalidRowsError(
-                f"{found[name].null_count:,} rows for table {definition.name!r} have NULL in "
-                f"{keep[name]!r}, so they belong to no transaction",
-                table=definition.name,
-                column=keep[name],
-            )
-    lanes = tuple(found[name].to_numpy() for name in LANE_COLUMNS if name in found.column_names)
-    ids = found[_ID] if transaction_ids is not None else None
-    values = found[_TRANSACTION]
-    extra = [name for name in (*keep, *LANE_COLUMNS) if name in found.column_names]
-    table = align_rows(definition, kind, found.drop_columns(extra))
-    return GroupedRows(
-        definition=definition, kind=kind, place=place, rows=table, values=values, ids=ids,
-        lanes=lanes,
-    )  # fmt: skip
-
-
-class GroupedTransactions:
-    """Transactions of several operations, one for each distinct value, ascending.
+class TransactionRuns:
+    """Transactions in their order, to be cut into runs; `len` is their number.
 
     Args:
-        operations: In the order in which each transaction performs them.
-
-    Raises:
-        InvalidRowsError: NULLs, a key twice in an upsert of one transaction (definite).
-        SchemaMismatchError: Transaction columns of different types (definite).
-        DuplicateTransactionError: Two transactions have one id (definite).
+        groups: Their rows.
+        ids: 16 bytes for each of them.
+        values: What each of them is called in errors.
     """
 
-    def __init__(self, operations: Sequence[GroupedRows]) -> None:
-        kinds = {operation.values.type for operation in operations}
-        if len(kinds) != 1:
-            raise SchemaMismatchError(
-                "the transaction columns of a batch are of different types: "
-                f"{', '.join(sorted(map(str, kinds)))}",
-                hint="Cast them to one type.",
-            )
-        distinct = pc.unique(
-            pa.chunked_array([chunk for op in operations for chunk in op.values.chunks], *kinds)
-        )
-        operations = [operation for operation in operations if operation.rows.num_rows]
-        #: Distinct values of the transaction column, ascending: one transaction each.
-        self.values: pa.Array = distinct.take(pc.array_sort_indices(distinct))
-        positions = [
-            pc.index_in(operation.values, value_set=self.values).to_numpy().astype(np.int32)
-            for operation in operations
-        ]
-        self.ids = _ids(operations, positions, len(self.values))
-        self.rows = sum(operation.rows.num_rows for operation in operations)
-        self._groups = _group(operations, positions)
-        for group in self._groups:
-            check_rows(group.definition, group.kind, group.rows, group.txs, group.ops)
+    def __init__(self, groups: Sequence[RowGroup], ids: bytes, values: Sequence[Any]) -> None:
+        self.groups = groups
+        self.ids = ids
+        self.values = values
 
     def __len__(self) -> int:
-        return len(self.values)
+        return len(self.ids) // 16
 
     def runs(
         self, limit_transactions: int, limit_bytes: int, submitted_at: int, session: str | None
@@ -186,11 +113,10 @@ class GroupedTransactions:
             yield from self._encode(first, end, limit_bytes, submitted_at, session)
 
     def _cut(self, limit_transactions: int, limit_bytes: int) -> list[int]:
-        sizes = np.zeros(len(self), dtype=np.float64)
-        for group in self._groups:
+        sizes = np.full(len(self), 24.0)  # its id
+        for group in self.groups:
             width = group.rows.nbytes / group.rows.num_rows + 8
             sizes += np.bincount(group.txs, minlength=len(self)) * width
-        sizes += 24  # its id
         if sizes.max() > limit_bytes:
             raise self._oversize(int(sizes.argmax()), int(sizes.max()), limit_bytes)
         ends = np.concatenate(([0.0], np.cumsum(sizes)))
@@ -206,7 +132,7 @@ class GroupedTransactions:
     ) -> Iterator[EncodedRun]:
         blocks: list[Block] = []
         sections: list[bytes] = []
-        for group in self._groups:
+        for group in self.groups:
             low, high = np.searchsorted(group.txs, (first, end)).tolist()
             if low == high:
                 continue
@@ -248,19 +174,54 @@ class GroupedTransactions:
         yield from self._encode(middle, end, limit_bytes, submitted_at, session)
 
     def _oversize(self, index: int, size: int, limit: int) -> OversizeError:
-        value = self.values[index].as_py()
+        value = str(self.values[index])[:80]
         return OversizeError(
-            f"the transaction {str(value)[:80]!r} has about {size:,} bytes, {limit:,} fit in a run",
-            hint="Commit it by itself, with log.transaction(): its rows are then staged as files.",
-            transaction=str(value)[:80],
+            f"the transaction {value!r} has about {size:,} bytes, {limit:,} fit in a run",
+            hint="Make it several transactions, or commit it by itself with log.transaction() of "
+            "sparktxlog.connect: its rows are then staged as files.",
+            transaction=value,
             size_bytes=size,
             limit_bytes=limit,
         )
 
 
+class GroupedTransactions(TransactionRuns):
+    """Transactions of several operations, one for each distinct value, ascending.
+
+    Args:
+        operations: In the order in which each transaction performs them.
+
+    Raises:
+        InvalidRowsError: NULLs, a key twice in an upsert of one transaction (definite).
+        SchemaMismatchError: Transaction columns of different types (definite).
+        DuplicateTransactionError: Two transactions have one id (definite).
+    """
+
+    def __init__(self, operations: Sequence[GroupedRows]) -> None:
+        kinds = {operation.values.type for operation in operations}
+        if len(kinds) != 1:
+            raise SchemaMismatchError(
+                "the transaction columns of a batch are of different types: "
+                f"{', '.join(sorted(map(str, kinds)))}",
+                hint="Cast them to one type.",
+            )
+        distinct = pc.unique(
+            pa.chunked_array([chunk for op in operations for chunk in op.values.chunks], *kinds)
+        )
+        operations = [operation for operation in operations if operation.rows.num_rows]
+        values: pa.Array = distinct.take(pc.array_sort_indices(distinct))
+        positions = [
+            pc.index_in(operation.values, value_set=values).to_numpy().astype(np.int32)
+            for operation in operations
+        ]
+        self.rows = sum(operation.rows.num_rows for operation in operations)
+        ids = _ids(operations, positions, len(values))
+        super().__init__(_group(operations, positions), ids, values)
+
+
 def _group(
     operations: Sequence[GroupedRows], positions: Sequence[np.ndarray[Any, Any]]
-) -> list[_Group]:
+) -> list[RowGroup]:
     parts: dict[tuple[str, OperationKind], list[int]] = {}
     for index, operation in enumerate(operations):
         parts.setdefault((operation.definition.name, operation.kind), []).append(index)
@@ -279,7 +240,7 @@ def _group(
         ]
         first = operations[indices[0]]
         groups.append(
-            _Group(
+            RowGroup(
                 definition=first.definition,
                 kind=first.kind,
                 rows=rows.combine_chunks().take(pa.array(order)),
@@ -297,7 +258,7 @@ def _ids(
     """Return the ids of all transactions: given ones checked, or fresh random UUIDs."""
     given = [operation.ids is not None for operation in operations]
     if not any(given):
-        return as_ids(os.urandom(16 * n))
+        return new_ids(n)
     if not all(given):
         raise SchemaMismatchError(
             "some operations of the batch have transaction ids and some have none",
@@ -325,6 +286,17 @@ def _ids(
     ids = bytes.fromhex(text[: 32 * n].decode("ascii"))
     check_distinct_ids(ids)
     return ids
+
+
+def new_ids(n: int) -> bytes:
+    """Return n random transaction ids, 16 bytes each."""
+    return as_ids(os.urandom(16 * n))
+
+
+def lane_signature(lane0: np.ndarray[Any, Any], lane1: np.ndarray[Any, Any]) -> TableSignature:
+    """Return the signature of rows from their int64 hashes."""
+    sums = [int(lane.view(np.uint64).sum(dtype=np.uint64)) for lane in (lane0, lane1)]
+    return TableSignature(rows=len(lane0), lane0=sums[0], lane1=sums[1])
 
 
 def id_texts(ids: bytes) -> pa.Array:

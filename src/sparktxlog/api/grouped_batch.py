@@ -1,4 +1,8 @@
-"""Batches: many transactions out of a few DataFrames, and what became of them."""
+"""Batches: many transactions out of a few DataFrames, and what became of them.
+
+A column says which rows belong to which transaction.  Rows are fetched as Arrow with their hashes.
+Runs are submitted one after another, each while the next one is being encoded.
+"""
 
 from __future__ import annotations
 
@@ -10,27 +14,39 @@ from typing import TYPE_CHECKING, NotRequired, TypedDict, Unpack
 
 import numpy as np
 import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
-from sparktxlog.api.arrow_batches import RUN_CONTENT_TYPE
+from sparktxlog.api.frame_staging import LANE_COLUMNS, SignatureExpressions, with_lanes
 from sparktxlog.api.grouped import (
+    RUN_CONTENT_TYPE,
     EncodedRun,
     GroupedRows,
     GroupedTransactions,
-    fetch,
     id_texts,
 )
 from sparktxlog.api.nodes import Nodes
 from sparktxlog.api.operations import Draft
+from sparktxlog.api.schema import conform
 from sparktxlog.codec.requests import parse_level
-from sparktxlog.errors import CommittedNotAppliedError, InvalidRequestError, TxLogError
+from sparktxlog.codec.validation import align_rows
+from sparktxlog.errors import (
+    CommittedNotAppliedError,
+    InvalidRequestError,
+    InvalidRowsError,
+    SchemaMismatchError,
+    TxLogError,
+)
 from sparktxlog.model.ids import transaction_id_to_text
 from sparktxlog.model.operation import ROW_KINDS, OperationKind
 from sparktxlog.model.receipt import Level, Receipt
+from sparktxlog.model.table import TableDefinition
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
     from sparktxlog.api.connect import TxLog
+
+_TRANSACTION = "__txlog_transaction"
+_ID = "__txlog_id"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +95,7 @@ class GroupedReceipt:
                         transaction_id=transaction_id_to_text(
                             grouped.ids[16 * index : 16 * index + 16]
                         ),
-                        transaction=str(grouped.values[index].as_py()),
+                        transaction=str(grouped.values[index]),
                         code=rejection.code,
                         text=rejection.text,
                     )
@@ -198,19 +214,66 @@ class GroupedBatch(Draft[GroupedReceipt]):
         if kind not in ROW_KINDS:
             raise InvalidRequestError(f"{kind.value} takes no rows")
         self._take_more(self._grouped is not None)
-        place = len(self._operations)
-        definition = self._log.definition(table)
-        self._operations.append(
-            fetch(
-                frame,
-                definition,
-                kind,
-                place,
-                self._log.expressions,
-                transaction,
-                transaction_ids,
-            )
+        found = fetch(
+            frame,
+            self._log.definition(table),
+            kind,
+            len(self._operations),
+            self._log.expressions,
+            transaction,
+            transaction_ids,
         )
+        self._operations.append(found)
+
+
+def fetch(
+    frame: DataFrame,
+    definition: TableDefinition,
+    kind: OperationKind,
+    place: int,
+    expressions: SignatureExpressions,
+    transaction: str,
+    transaction_ids: str | None,
+) -> GroupedRows:
+    """Fetch the rows of one operation with their transactions and hashes; one Spark job.
+
+    Raises:
+        SchemaMismatchError: The frame does not fit, or lacks the transaction column (definite).
+        InvalidRowsError: NULL in the transaction column (definite).
+    """
+    keep = {_TRANSACTION: transaction}
+    if transaction_ids is not None:
+        keep[_ID] = transaction_ids
+    for name in keep.values():
+        if name not in frame.columns:
+            raise SchemaMismatchError(
+                f"the data for table {definition.name!r} has no column {name!r} to tell its "
+                "transactions apart",
+                hint=f"Its columns: {', '.join(frame.columns)}.",
+                table=definition.name,
+                column=name,
+            )
+    rows = with_lanes(conform(frame, definition, kind, keep=keep), definition, kind, expressions)
+    if transaction_ids is not None:
+        rows = rows.withColumn(_ID, F.col(_ID).cast("string"))
+    found = rows.toArrow()
+    for name in keep:
+        if found[name].null_count:
+            raise InvalidRowsError(
+                f"{found[name].null_count:,} rows for table {definition.name!r} have NULL in "
+                f"{keep[name]!r}, so they belong to no transaction",
+                table=definition.name,
+                column=keep[name],
+            )
+    lanes = tuple(found[name].to_numpy() for name in LANE_COLUMNS if name in found.column_names)
+    ids = found[_ID] if transaction_ids is not None else None
+    values = found[_TRANSACTION]
+    extra = [name for name in (*keep, *LANE_COLUMNS) if name in found.column_names]
+    table = align_rows(definition, kind, found.drop_columns(extra))
+    return GroupedRows(
+        definition=definition, kind=kind, place=place, rows=table, values=values, ids=ids,
+        lanes=lanes,
+    )  # fmt: skip
 
 
 def submit_runs(
