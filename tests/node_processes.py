@@ -176,7 +176,7 @@ class NodeProcess:
 
     def start(self, *settings: str) -> None:
         """Start the process; `wait_ready` waits for it."""
-        serve = (sys.executable, "-m", "sparktxlog.cli.serve", "--config", str(self.config))
+        serve = (sys.executable, "-m", "sparktxlog.cli", "serve", "--config", str(self.config))
         arguments = [*self.prefix, *serve]
         for setting in settings:
             arguments += ["--set", setting]

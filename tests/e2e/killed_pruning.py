@@ -12,9 +12,11 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
-from sparktxlog.cli import serve
+from sparktxlog.cli.serve import run_node
+from sparktxlog.config import load_config
 from sparktxlog.storage.interfaces import DropExpired, ExpireLog
 from sparktxlog.storage.journal import log_expiry
 from sparktxlog.storage.journal.journal import Journal
@@ -62,10 +64,8 @@ def main(config: str, point: str, *settings: str) -> int:
     }
     owner, name, when = replaced[point]
     setattr(owner, name, dying_after(getattr(owner, name), when))
-    arguments = ["--config", config]
-    for setting in settings:
-        arguments += ["--set", setting]
-    return serve.main(arguments)
+    overrides = dict(setting.partition("=")[::2] for setting in settings)
+    return run_node(load_config(Path(config), overrides))
 
 
 if __name__ == "__main__":

@@ -33,8 +33,8 @@ from tests.replica_lakes import (
 from tests.service.local_nodes import cluster, config_of, serving, until
 
 from sparktxlog import Client
-from sparktxlog.cli.output import ExitCode
-from sparktxlog.cli.status_texts import judge_status
+from sparktxlog.cli.root import ExitCode
+from sparktxlog.cli.status_commands import judge_status
 from sparktxlog.codec.report_changes import ReportReceiver
 from sparktxlog.codec.transactions import PreparedOperation, PreparedTransaction
 from sparktxlog.errors import DivergedError, LeaseGoneError, LocalProtocolError, TransportError

@@ -11,9 +11,11 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
-from sparktxlog.cli import serve
+from sparktxlog.cli.serve import run_node
+from sparktxlog.config import load_config
 from sparktxlog.runtime.commit import fetching
 from sparktxlog.runtime.log import publisher
 from sparktxlog.storage.interfaces import MarkPublished, PutRun
@@ -68,7 +70,7 @@ def main(config: str, point: str) -> int:
     else:
         Journal.write = dying_write("B", point)  # type: ignore[method-assign]
     assert publisher.publish  # the publisher calls what was replaced above
-    return serve.main(["--config", config])
+    return run_node(load_config(Path(config)))
 
 
 if __name__ == "__main__":

@@ -11,17 +11,23 @@ import typer
 from sparktxlog import __version__
 from sparktxlog.cli import (  # noqa: F401 - each adds its commands
     backup_commands,
-    catchup_commands,
-    epoch_commands,
     job_commands,
     maintain_command,
     peer_commands,
-    quarantine_command,
     status_commands,
     verify_command,
 )
-from sparktxlog.cli.output import ExitCode, exit_code_of, print_error, print_json, print_rows
-from sparktxlog.cli.root import AsJson, ConfigFile, Overrides, app
+from sparktxlog.cli.root import (
+    AsJson,
+    ConfigFile,
+    ExitCode,
+    Overrides,
+    app,
+    exit_code_of,
+    print_error,
+    print_json,
+    print_rows,
+)
 from sparktxlog.errors import ConfigError, TxLogError
 
 config_app = typer.Typer(help="Check and show configuration.", no_args_is_help=True)

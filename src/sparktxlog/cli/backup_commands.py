@@ -16,9 +16,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from sparktxlog.cli.node_api import NodeApi
-from sparktxlog.cli.output import Columns, ExitCode, end, print_json, print_table, show, time_text
-from sparktxlog.cli.root import DEFAULT_URL, AsJson, Url, app, require_spark
+from sparktxlog.cli.root import (
+    DEFAULT_URL,
+    AsJson,
+    Columns,
+    ExitCode,
+    NodeApi,
+    Url,
+    app,
+    end,
+    local_spark,
+    print_json,
+    print_table,
+    require_spark,
+    show,
+    time_text,
+)
 from sparktxlog.errors import DiskFullError, InvalidRequestError, TxLogError
 
 if TYPE_CHECKING:
@@ -291,16 +304,10 @@ def _recount_image(store: ImageStore, image: Image, scratch: Path | None) -> Wro
 
 
 def _recount(lake: Path) -> Wrong:
-    from sparktxlog.api.progress_lines import start_logging
-    from sparktxlog.api.session import build_session
-    from sparktxlog.worker.verify.verify import recount_tables
+    with local_spark("restore") as spark:
+        from sparktxlog.worker.verify.verify import recount_tables
 
-    start_logging()
-    spark = build_session("local[*]", app_name="sparktxlog-restore")
-    try:
         return recount_tables(spark, lake)
-    finally:
-        spark.stop()
 
 
 def _summary(image: Image) -> dict[str, Any]:

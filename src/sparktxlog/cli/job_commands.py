@@ -14,8 +14,16 @@ from typing import Annotated, Any
 import typer
 
 from sparktxlog.api.job_options import JOBS, JobCommand, JobOption
-from sparktxlog.cli.output import ExitCode, end, print_table
-from sparktxlog.cli.root import DEFAULT_URL, AsJson, Url, app, require_spark
+from sparktxlog.cli.root import (
+    DEFAULT_URL,
+    AsJson,
+    ExitCode,
+    Url,
+    app,
+    end,
+    print_table,
+    require_spark,
+)
 
 _COLUMNS = (
     "position", "published", "verdict", "batches", "transactions", "seconds", "stopped", "diverged",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -10,9 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sparktxlog.cli.node_api import NodeApi
-from sparktxlog.cli.output import ExitCode, end, print_json, print_table
-from sparktxlog.cli.root import DEFAULT_URL, AsJson, Url, app
+from sparktxlog.cli.root import (
+    DEFAULT_URL,
+    AsJson,
+    ExitCode,
+    NodeApi,
+    Url,
+    app,
+    end,
+    local_spark,
+    print_json,
+    print_table,
+)
 
 if TYPE_CHECKING:
     from sparktxlog.worker.backup.removal import Unwanted
@@ -130,18 +138,11 @@ def _remove(info: dict[str, Any], unwanted: Unwanted) -> list[dict[str, Any]]:
 
 
 def _maintain_tables(lake: str, wanted: Upkeep) -> list[dict[str, Any]]:
-    from sparktxlog.api.session import build_session
     from sparktxlog.worker.replica.maintenance import maintain_replica
     from sparktxlog.worker.verify.single_flight import single_flight
 
-    with single_flight(lake):
-        spark = build_session("local[*]", app_name="sparktxlog-maintain")
-        try:
-            done = maintain_replica(
-                spark, lake, wanted, lambda line: print(line, file=sys.stderr, flush=True)
-            )
-        finally:
-            spark.stop()
+    with single_flight(lake), local_spark("maintain") as spark:
+        done = maintain_replica(spark, lake, wanted, lambda line: typer.echo(line, err=True))
     return [asdict(one) for one in done]
 
 

@@ -1,18 +1,34 @@
-"""Commands about who belongs to the cluster: places, precedence, votes, `force`."""
+"""Commands of operators: which nodes belong to the cluster, its decisions, settings at run time."""
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Mapping
+from dataclasses import asdict
 from enum import StrEnum
-from typing import Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
 
 import typer
 
-from sparktxlog.cli.node_api import NodeApi
-from sparktxlog.cli.output import print_json, print_rows
-from sparktxlog.cli.root import DEFAULT_URL, AsJson, Url, app
-from sparktxlog.errors import InvalidRequestError
+from sparktxlog.cli.root import (
+    DEFAULT_URL,
+    AsJson,
+    Columns,
+    NodeApi,
+    Url,
+    app,
+    print_json,
+    print_rows,
+    show,
+)
+from sparktxlog.errors import InvalidRequestError, TransportError
+from sparktxlog.http.tokens import TOKEN_VARIABLE
+
+if TYPE_CHECKING:
+    from sparktxlog.runtime.giving_way.quarantine import GaveWay
 
 peer_app = typer.Typer(
     help="Show and change which nodes belong to the cluster; the members decide upon it.",
@@ -37,6 +53,11 @@ def _api(url: str) -> NodeApi:
     return NodeApi(url, timeout_s=_TIMEOUT_S)
 
 
+def _send(url: str, as_json: bool, method: str, path: str, body: dict[str, Any]) -> None:
+    """Ask for a decision, and print the members that it leaves."""
+    _print(_api(url).send(method, path, body), as_json)
+
+
 def _path(node: str, act: str = "") -> str:
     return f"/v1/peers/{quote(node, safe='')}{act}"
 
@@ -58,13 +79,13 @@ def peer_add(
 ) -> None:
     """Give a node a place.  Start it with the others as its peers, and it joins."""
     body = {"id": node, "url": address, "weight": weight, "witness": witness}
-    _print(_api(url).send("POST", "/v1/peers", body), as_json)
+    _send(url, as_json, "POST", "/v1/peers", body)
 
 
 @peer_app.command("remove", epilog="Example: sparktxlog peer remove D")
 def peer_remove(node: Node, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     """Remove a node's place; the other nodes no longer talk to it."""
-    _print(_api(url).send("DELETE", _path(node), {}), as_json)
+    _send(url, as_json, "DELETE", _path(node), {})
 
 
 @peer_app.command("replace", epilog="Example: sparktxlog peer replace C D http://10.0.0.4:7070")
@@ -89,7 +110,7 @@ def peer_replace(
         body["weight"] = weight
     if role is not None:
         body["witness"] = role is PlaceRole.WITNESS
-    _print(_api(url).send("POST", _path(old, "/replace"), body), as_json)
+    _send(url, as_json, "POST", _path(old, "/replace"), body)
 
 
 @peer_app.command("set", epilog="Example: sparktxlog peer set B --weight 2")
@@ -107,7 +128,7 @@ def peer_set(
     given = {name: value for name, value in body.items() if value is not None}
     if not given:
         raise InvalidRequestError("nothing to change", hint="Add --address or --weight.")
-    _print(_api(url).send("PATCH", _path(node), given), as_json)
+    _send(url, as_json, "PATCH", _path(node), given)
 
 
 @peer_app.command("set-quorum", epilog="Example: sparktxlog peer set-quorum majority")
@@ -120,19 +141,19 @@ def peer_set_quorum(
 
     The setting `acquisition-quorum` counts in the first epoch only.
     """
-    _print(_api(url).send("POST", "/v1/quorum", {"rule": rule}), as_json)
+    _send(url, as_json, "POST", "/v1/quorum", {"rule": rule})
 
 
 @peer_app.command("promote", epilog="Example: sparktxlog peer promote C")
 def peer_promote(node: Node, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     """Move a node up by one in precedence: the first member is the master on duty."""
-    _print(_api(url).send("POST", _path(node, "/promote"), {}), as_json)
+    _send(url, as_json, "POST", _path(node, "/promote"), {})
 
 
 @peer_app.command("demote", epilog="Example: sparktxlog peer demote A")
 def peer_demote(node: Node, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     """Move a node down by one in precedence."""
-    _print(_api(url).send("POST", _path(node, "/demote"), {}), as_json)
+    _send(url, as_json, "POST", _path(node, "/demote"), {})
 
 
 @peer_app.command("pause", epilog="Example: sparktxlog peer pause --url http://10.0.0.3:7070")
@@ -267,3 +288,169 @@ def _print_losses(losses: list[Mapping[str, Any]], *, err: bool = False) -> None
                 f"held here, {loss['missing']:,} are missing; what it took afterwards"
             )
         typer.echo(f"{loss['node_id']}, {since}: {shown} is not known here.", err=err)
+
+
+# -- a run that nobody can deliver ---
+
+
+@app.command(epilog="Example: sparktxlog void 3f2a90c1d4e5b6a7 --yes --json")
+def void(
+    run: Annotated[
+        str, typer.Argument(help="Digest of the run, or its first 8 digits or more; see `status`.")
+    ],
+    without: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--without",
+            metavar="NODE",
+            help="Give up a member that does not answer and may hold the run; may be repeated.",
+        ),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Declare a run void that nobody can deliver: its transactions are rejected at every site.
+
+    Ask the node that stamped it.  All members look at their files first: if one of them holds the
+    run, or has it in its queue, nothing is changed.
+    """
+    if not yes:
+        text = f"The rows of run {run[:64]} are lost for ever then.  Go on?"
+        typer.confirm(text, abort=True, err=True)
+    body: dict[str, Any] = {"run": run} | ({"without": without} if without else {})
+    found = _api(url).send("POST", "/v1/void", body)
+    if as_json:
+        print_json(found)
+        return
+    voided = found["voided"]
+    typer.echo(
+        f"Run {voided['digest'][:16]} of {voided['origin']} is void in epoch {found['epoch']}: "
+        f"{voided['transactions']:,} transactions are rejected."
+    )
+
+
+# -- a node of another history gives way (P28) ---
+
+
+@peer_app.command(
+    epilog="Example: sparktxlog peer quarantine --config conf/site-c.toml --from http://a:7070"
+)
+def quarantine(
+    config: Annotated[
+        Path, typer.Option("--config", "-c", help="Configuration of the node that gives way.")
+    ],
+    follow: Annotated[
+        str, typer.Option("--from", metavar="URL", help="A node of the side that goes on.")
+    ],
+    rejoin: Annotated[
+        bool,
+        typer.Option(
+            "--rejoin",
+            help="Also if its queue does not differ: its clock was far ahead, and no member admits "
+            "it with what it promised then.",
+        ),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Let a stopped node that cannot follow give way: keep what only it has, then let it join.
+
+    After `peer force` the other side may have transactions that the log which goes on has not.
+    They go to the Delta table log/quarantine, with their rows and ids; nothing is deleted.
+    """
+    from sparktxlog.config import load_config
+    from sparktxlog.runtime.giving_way.quarantine import quarantine_node
+
+    checked = load_config(config)
+    api = NodeApi(follow, token=os.environ.get(TOKEN_VARIABLE) or checked.client_token)
+    try:
+        done = quarantine_node(checked, api, lambda text: typer.echo(text, err=True), rejoin=rejoin)
+    except TransportError as error:
+        if type(error) is not TransportError:
+            raise
+        hint = "Name another node of that side with --from; nothing was changed here."
+        raise TransportError(error.message, hint=hint, **error.fields) from error
+    if as_json:
+        print_json(asdict(done) | {"next": _next_steps(done, config)})
+    else:
+        _print_given_way(done, config)
+
+
+def _print_given_way(done: GaveWay, config: Path) -> None:
+    least = "" if done.exact else " at least; not both sides keep what comes after"
+    typer.echo(
+        f"The queue here and that of {done.followed} are equal up to {done.common:,}{least}."
+    )
+    if done.pruned:
+        typer.echo(f"{done.pruned:,} positions after it were already pruned here and are not kept.")
+    typer.echo(
+        f"Kept in {done.table}, quarantine_id {done.quarantine_id}: {done.ordered:,} ordered, "
+        f"{done.accepted:,} accepted and {done.acquired:,} acquired transactions; "
+        f"{done.surviving:,} of them are in {done.followed}'s queue too, {done.incomplete:,} lack "
+        "something (column remark)."
+    )
+    typer.echo(f"Their rows, the front and the queue's table are in {done.directory}.")
+    for step in _next_steps(done, config):
+        typer.echo(f"Next: {step}")
+
+
+def _next_steps(done: GaveWay, config: Path) -> list[str]:
+    join = (
+        f"sparktxlog serve --config {config}   (joins {done.lineage} as incarnation "
+        f"{done.incarnation}; its worker copies the tables, or jobs/replicate.py if it is AHEAD)"
+    )
+    submit = f"submit again, under their ids, what shall count of {done.table} and does not survive"
+    place = f"sparktxlog peer add {done.node_id} ITS-URL   ({done.followed} has no place for it)"
+    return [join, submit] if done.has_place else [place, join, submit]
+
+
+settings_app = typer.Typer(
+    help="Show and change settings of a running node; they survive its restart.",
+    epilog="Example: sparktxlog settings show --json",
+)
+app.add_typer(settings_app, name="settings")
+Key = Annotated[str, typer.Argument(help="Name of the setting, such as NetSpeedBitsPerSec.")]
+
+
+# -- settings --------------------------------------------------------------------------------------
+
+
+@settings_app.callback(invoke_without_command=True)
+def settings(context: typer.Context, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Show and change settings of a running node; they survive its restart."""
+    if context.invoked_subcommand is None:
+        settings_show(url, as_json)
+
+
+@settings_app.command("show", epilog="Example: sparktxlog settings show --json")
+def settings_show(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Show the settings that can be changed at run time, their values and origins."""
+    _print_settings(NodeApi(url).get("/v1/settings"), as_json)
+
+
+@settings_app.command(
+    "set", epilog="Example: sparktxlog settings set NetSpeedBitsPerSec 1000000000"
+)
+def settings_set(
+    key: Key,
+    value: Annotated[str, typer.Argument(help="Its new value.")],
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Change one setting of a running node."""
+    _print_settings(NodeApi(url).send("PATCH", "/v1/settings", {key: value}), as_json)
+
+
+@settings_app.command("unset", epilog="Example: sparktxlog settings unset NetSpeedBitsPerSec")
+def settings_unset(key: Key, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Undo a change: the value of the configuration is in force again."""
+    _print_settings(NodeApi(url).send("PATCH", "/v1/settings", {key: None}), as_json)
+
+
+def _print_settings(found: Mapping[str, Any], as_json: bool) -> None:
+    columns: Columns = {
+        "key": lambda item: item[0],
+        "value": lambda item: json.dumps(item[1]["value"]),
+        "origin": lambda item: item[1]["origin"],
+    }
+    show(found, as_json, "settings at run time", columns, found.items())

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import gc
 import logging
 import signal
 import socket
 import sys
-from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from sparktxlog.config import NodeConfig, check_directories, load_config
-from sparktxlog.errors import ConfigError, TxLogError
+from sparktxlog.config import NodeConfig, check_directories
+from sparktxlog.errors import ConfigError
 from sparktxlog.http.tokens import note_token
 from sparktxlog.model.values import split_urls
 
@@ -26,11 +23,6 @@ _SWITCH_INTERVAL_S = 0.001
 #: Bytes a connection takes beyond what is on the wire: chunks of copies must not queue up in
 #: the system, where nothing could go before them and no turn could be measured.
 _UNSENT_BYTES = 256 << 10
-
-
-def serve(config_path: Path | None, overrides: Mapping[str, Any] | None = None) -> int:
-    """Read the configuration and run a node; return its exit code."""
-    return run_node(load_config(config_path, overrides))
 
 
 def run_node(config: NodeConfig) -> int:
@@ -126,21 +118,3 @@ async def _run_once(running: Node, listener: socket.socket) -> bool:
     if isinstance(error, StartAgainError):
         return True
     raise error
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Run a node from the command line; `sparktxlog serve` does the same."""
-    parser = argparse.ArgumentParser(prog="python -m sparktxlog.cli.serve", description=__doc__)
-    parser.add_argument("--config", "-c", type=Path)
-    parser.add_argument("--set", metavar="KEY=VALUE", action="append", default=[])
-    arguments = parser.parse_args(argv)
-    overrides = dict(pair.partition("=")[::2] for pair in arguments.set)
-    try:
-        return serve(arguments.config, overrides)
-    except TxLogError as error:
-        sys.stderr.write(f"{error}\n")
-        return 6 if isinstance(error, ConfigError) else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

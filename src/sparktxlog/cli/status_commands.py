@@ -1,35 +1,149 @@
-"""Commands that look at a node: its state, its links, its queue, single transactions."""
+"""Commands that look at a node and change nothing, and what its answers mean in words."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
 
-from sparktxlog.cli.catchup_commands import last_transfer_text
-from sparktxlog.cli.node_api import NodeApi
-from sparktxlog.cli.output import (
+from sparktxlog.cli.root import (
+    DEFAULT_URL,
+    AsJson,
     Columns,
     ExitCode,
+    NodeApi,
+    Url,
+    app,
     end,
     print_json,
     print_table,
     show,
     time_text,
 )
-from sparktxlog.cli.root import DEFAULT_URL, AsJson, Url, app
-from sparktxlog.cli.status_texts import (
-    alive_text,
-    awaited_text,
-    judge_status,
-    latest_runs,
-    restricted_text,
-    state_word,
-    uncompared_text,
-    upgrade_text,
-    verdict_text,
-)
+from sparktxlog.model.operation import LONGEST_RUN
+from sparktxlog.worker.apply.cutting import runs_behind
+
+Limit = Annotated[int, typer.Option(min=1, max=1000, help="Entries to show.")]
+_WITHOUT_PART = ("IDLE", "JOINING")
+_BAD_VERDICTS = ("DIVERGED", "FOREIGN")
+#: Stands behind a verdict where replicas differ and nobody can say who is right.
+CONTESTED = ", contested"
+
+
+def judge_status(status: Mapping[str, Any]) -> ExitCode:
+    """Return what a node's `/v1/status` says about the cluster as this node sees it.
+
+    DIVERGED: a replica differs from the log or from another one, or the node halted.  LAGGING: the
+    node is no member of its epoch or has no quorum, a task of it fails, a peer is awaited while
+    transactions wait, a replica is behind what is published, or a worker stands still or went
+    silent without an end.
+    One that ended, and whose replica has everything, is in sync: workers may run from a scheduler.
+    """
+    if status.get("halted"):
+        return ExitCode.DIVERGED
+    replicas = list(status.get("replicas") or [])
+    if any(r.get("verdict") in _BAD_VERDICTS or r.get("contested") for r in replicas):
+        return ExitCode.DIVERGED
+    if status.get("phase") in _WITHOUT_PART or status.get("restricted") or status.get("failing"):
+        return ExitCode.LAGGING
+    if status.get("waiting_for") and status.get("incoming_transactions"):
+        return ExitCode.LAGGING
+    if any(replica.get("silent") or replica.get("error") for replica in replicas):
+        return ExitCode.LAGGING
+    published = int(status.get("published") or 0)
+    if any(int(replica.get("position") or 0) < published for replica in replicas):
+        return ExitCode.LAGGING
+    return ExitCode.IN_SYNC
+
+
+def state_word(code: ExitCode) -> str:
+    """Return the word for a judged state."""
+    words = {ExitCode.IN_SYNC: "in sync", ExitCode.LAGGING: "lagging"}
+    return words.get(code, "diverged")
+
+
+def verdict_text(replica: Mapping[str, Any]) -> str:
+    """Return the verdict on a replica, and whether another one contests it."""
+    verdict = str(replica.get("verdict") or "")
+    return verdict + CONTESTED if replica.get("contested") else verdict
+
+
+def alive_text(replica: Mapping[str, Any]) -> str:
+    """Return whether a replica's worker reports, and whether it should."""
+    return "SILENT" if replica.get("silent") else "yes" if replica.get("alive") else "no"
+
+
+def awaited_text(waiting: Mapping[str, Any]) -> str:
+    """Return who is awaited and why, in one sentence."""
+    reasons = {
+        "promise": "its timestamp counter (no post since)",
+        "acquired": "its confirmation that it holds the data",
+        "payload": "its data",
+        "self-payload": "this node does not have the data itself",
+        "admission": "its confirmation that this node is a member again",
+    }
+    why = str(waiting.get("why", ""))
+    since = waiting.get("since_us")
+    text = f"{waiting.get('peer')}: {reasons.get(why, why)}"
+    if isinstance(since, (int, float)) and since > 0:
+        text += f", for {_age_text(since)}"
+    return text
+
+
+def restricted_text(found: Mapping[str, Any]) -> str:
+    """Return what a node can do without a quorum, and whom it waits for, in one sentence."""
+    levels = found.get("levels") or ["accepted"]
+    return (
+        f"restricted: too few nodes answer, it waits for {', '.join(found['waits_for'])}, for "
+        f"{_age_text(found['since_us'])}; nothing is ordered, level {levels[-1]} is possible"
+    )
+
+
+def upgrade_text(found: Mapping[str, Any]) -> str:
+    """Return by which wire version the log works, and which nodes keep it there (P31)."""
+    waits = [
+        f"{node} ({'speaks up to ' + str(peer['newest']) if peer['linked'] else 'not linked'})"
+        for node, peer in found["wire_version_waits_for"].items()
+    ]
+    return (
+        f"wire version {found['wire_version']} is in force, {found['wire_versions'][1]} waits for "
+        + ", ".join(waits)
+    )
+
+
+def uncompared_text(found: Mapping[str, Any]) -> str:
+    """Return what a node says of a history that it could not compare, in one sentence."""
+    kept = int(found.get("kept") or 0)
+    text = (
+        f"not compared: the history up to position {int(found['position']):,}, replaced by a "
+        f"snapshot of {found['peer']} at {int(found['snapshot_position']):,}"
+    )
+    if kept:
+        text += f"; {kept:,} transactions are kept in log/quarantine as {found['quarantine_id']}"
+    return text
+
+
+def _age_text(since_us: float) -> str:
+    return f"{since_us / 1e6:,.1f} s"
+
+
+def last_transfer_text(replica: Mapping[str, Any]) -> str:
+    """Return a replica's running or else last catch-up in a few words, empty for none."""
+    if running := list(replica.get("running_transfers") or []):
+        shown = running[-1]
+        text = f"{shown['kind']} running for {shown['running_s']:,.1f} s"
+    elif shown := replica.get("last_transfer"):
+        text = f"{shown['kind']} to {shown['to_position']:,}: {shown['outcome']}"
+        text += f", measured {shown['actual_s']:,.1f} s"
+    else:
+        return ""
+    expected = shown.get("estimated_s")
+    return text if expected is None else f"{text}, estimated {expected:,.1f} s"
+
+
+# -- commands -------------------------------------------------------------------------------------
 
 tx_app = typer.Typer(help="Look at single transactions.", no_args_is_help=True)
 app.add_typer(tx_app, name="tx")
@@ -130,7 +244,7 @@ def queue(
     after: Annotated[
         int | None, typer.Option(min=0, help="Show runs that start after this position.")
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="Runs to show.")] = 20,
+    limit: Limit = 20,
     as_json: AsJson = False,
 ) -> None:
     """Show runs of the synchronized queue; without --after the latest ones."""
@@ -182,3 +296,119 @@ def tx_show(
     columns: Columns = {name: name for name in names}
     columns |= {"ordered_at": lambda receipt: time_text(receipt.get("ordered_at"))}
     show(receipt, as_json, "transaction", columns, [receipt])
+
+
+def latest_runs(api: NodeApi, limit: int) -> list[dict[str, Any]]:
+    """Return the last `limit` runs of a node's queue, ascending; fewer where runs are long."""
+    info = api.get("/v1/info")
+    after = max(int(info.get("kept_after", 0)), int(info["position"]) - LONGEST_RUN)
+    return list(deque(runs_behind(api.get, after), maxlen=limit))
+
+
+@app.command(epilog="Example: sparktxlog epochs --limit 5")
+def epochs(
+    url: Url = DEFAULT_URL,
+    limit: Limit = 20,
+    as_json: AsJson = False,
+) -> None:
+    """Show the epochs that a node has taken part in, newest first: members, and what changed.
+
+    Epochs that began and ended while the node was away are missing; ask another node.
+    """
+    columns: Columns = {
+        "taken up (UTC)": lambda epoch: time_text(epoch["taken_up_at"]),
+        **{name: name for name in ("lineage", "epoch", "members", "joined", "left", "changed")},
+        "quorum": lambda epoch: f"{epoch['quorum']} ({epoch['quorum_rule']})",
+        "begins after": lambda epoch: epoch["begins_after"]["position"],
+        "phase": "phase",
+    }
+    show(NodeApi(url).get("/v1/epochs/history", limit=limit), as_json, "epochs", columns)
+
+
+# -- plan ------------------------------------------------------------------------------------------
+
+
+@app.command(epilog="Example: sparktxlog plan --json")
+def plan(
+    worker: Annotated[
+        str | None, typer.Argument(help="Worker of the asked site; default: the last heard.")
+    ] = None,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Show how a replica would catch up and why; changes nothing.
+
+    Exit code 0: up to date, 3: a replay or a copy is needed, 4: diverged, contested, or it must
+    stop.
+    """
+    api = NodeApi(url)
+    decision = api.get("/v1/worker/plan", worker=worker)
+    verdict = _verdict(api.get("/v1/status"), str(decision["worker_id"]))
+    if as_json:
+        print_json({**decision, "verdict": verdict})
+    else:
+        _print_plan(decision, verdict)
+    end(plan_code(str(decision["plan"]), verdict))
+
+
+def _verdict(status: Mapping[str, Any], worker_id: str) -> str:
+    found = (
+        verdict_text(replica)
+        for replica in status.get("replicas") or []
+        if replica.get("worker_id") == worker_id and replica.get("node_id") == status.get("node_id")
+    )
+    return next(found, "")
+
+
+def plan_code(chosen: str, verdict: str) -> ExitCode:
+    """Return the exit code of a plan."""
+    if verdict == "DIVERGED" or verdict.endswith(CONTESTED) or chosen == "stop":
+        return ExitCode.DIVERGED
+    return ExitCode.IN_SYNC if chosen == "up-to-date" else ExitCode.LAGGING
+
+
+def _print_plan(decision: Mapping[str, Any], verdict: str) -> None:
+    columns: Columns = {
+        "verdict": lambda _: verdict,
+        "plan": "plan",
+        "transactions behind": "behind",
+        "replay, estimated (s)": lambda found: _seconds(found.get("replay")),
+        "copy, estimated (s)": lambda found: _seconds(found.get("copy")),
+        "donor": "donor",
+    }
+    print_table(f"worker {decision['worker_id']}", columns, [decision])
+    typer.echo(f"Why: {decision['reason']}")
+    for name in ("replay", "copy"):
+        if decision.get(name):
+            typer.echo(f"Estimate of the {name}: {decision[name]['basis']}")
+
+
+def _seconds(estimate: Mapping[str, Any] | None) -> float | None:
+    return None if not estimate else float(estimate["seconds"])
+
+
+# -- transfers -------------------------------------------------------------------------------------
+
+
+@app.command(epilog="Example: sparktxlog transfers --limit 5")
+def transfers(
+    url: Url = DEFAULT_URL,
+    limit: Limit = 20,
+    as_json: AsJson = False,
+) -> None:
+    """Show the latest catch-ups of the site's replica: expected and measured times."""
+    columns: Columns = {
+        "finished (UTC)": lambda transfer: time_text(transfer["finished_at"]),
+        "worker": "worker_id",
+        "kind": "kind",
+        "from": "from_position",
+        "to": "to_position",
+        "donors": "donors",
+        "bytes": "size_bytes",
+        "over the network": "wire_bytes",
+        "found here": "reused_bytes",
+        "estimated (s)": "estimated_s",
+        "measured (s)": "actual_s",
+        "outcome": "outcome",
+    }
+    show(NodeApi(url).get("/v1/transfers", limit=limit), as_json, "transfers", columns)

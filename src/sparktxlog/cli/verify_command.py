@@ -9,8 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sparktxlog.cli.output import ExitCode, end, print_json, print_rows
-from sparktxlog.cli.root import DEFAULT_URL, AsJson, Url, app, require_spark
+from sparktxlog.cli.root import (
+    DEFAULT_URL,
+    AsJson,
+    ExitCode,
+    Url,
+    app,
+    end,
+    local_spark,
+    print_json,
+    print_rows,
+)
 from sparktxlog.errors import InvalidRequestError
 from sparktxlog.http.tokens import client_token
 
@@ -88,18 +97,10 @@ def _recount(url: str, tables: Sequence[str], token: str | None) -> Verification
     with closing(HttpLogSource(url, token)) as source:
         # An absent node is told before Spark takes its seconds to start.
         lake = source.info().lake_root
-        require_spark()
-        from sparktxlog.api.progress_lines import start_logging
-        from sparktxlog.api.session import build_session
-        from sparktxlog.worker.verify.verify import verify_replica
+        with single_flight(lake, VERIFICATION), local_spark("verify") as spark:
+            from sparktxlog.worker.verify.verify import verify_replica
 
-        start_logging()
-        with single_flight(lake, VERIFICATION):
-            spark = build_session("local[*]", app_name="sparktxlog-verify")
-            try:
-                return verify_replica(spark, source, lake, tables)
-            finally:
-                spark.stop()
+            return verify_replica(spark, source, lake, tables)
 
 
 @app.command(epilog="Example: sparktxlog verify --url http://127.0.0.1:7070")

@@ -47,7 +47,7 @@ def start_node(directory: Path, *settings: str) -> RunningNode:
     log = (directory / "node.log").open("wb")
     source = Path(__file__).resolve().parents[3] / "src"
     process = subprocess.Popen(
-        [sys.executable, "-m", "sparktxlog.cli.serve", "--config", str(config)],
+        [sys.executable, "-m", "sparktxlog.cli", "serve", "--config", str(config)],
         stdout=log,
         stderr=log,
         env={**os.environ, "PYTHONPATH": str(source)},

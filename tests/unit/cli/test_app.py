@@ -14,7 +14,7 @@ import pytest
 from sparktxlog.cli import serve, status_commands
 from sparktxlog.cli.app import run
 from sparktxlog.cli.example import example_config
-from sparktxlog.cli.node_api import NodeApi
+from sparktxlog.cli.root import NodeApi
 from sparktxlog.config import load_config
 from sparktxlog.errors import (
     ConfigError,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sparktxlog.cli import catchup_commands
+from sparktxlog.cli import peer_commands, status_commands
 from sparktxlog.cli.app import run
 
 DECISION: dict[str, Any] = {
@@ -48,7 +48,8 @@ class CannedNode:
 
 @pytest.fixture
 def node(monkeypatch: pytest.MonkeyPatch) -> type[CannedNode]:
-    monkeypatch.setattr(catchup_commands, "NodeApi", CannedNode)
+    for module in (peer_commands, status_commands):
+        monkeypatch.setattr(module, "NodeApi", CannedNode)
     status = {
         "node_id": "A",
         "replicas": [
@@ -138,7 +139,7 @@ def test_transfers_keep_expected_and_measured_apart(
     assert json.loads(capsys.readouterr().out) == [TRANSFER]
     assert invoke(monkeypatch, "transfers") == 0
     assert "11.0" in capsys.readouterr().out
-    text = catchup_commands.last_transfer_text
+    text = status_commands.last_transfer_text
     assert text({}) == ""
     assert text({"last_transfer": TRANSFER}) == (
         "copy to 4,000: done, measured 11.0 s, estimated 12.5 s"

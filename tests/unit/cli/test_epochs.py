@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sparktxlog.cli import epoch_commands
+from sparktxlog.cli import peer_commands, status_commands
 from sparktxlog.cli.app import run
 
 EPOCHS: list[dict[str, Any]] = [
@@ -50,7 +50,8 @@ class CannedNode:
 
 def invoke(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     CannedNode.asked = []
-    monkeypatch.setattr(epoch_commands, "NodeApi", CannedNode)
+    for module in (peer_commands, status_commands):
+        monkeypatch.setattr(module, "NodeApi", CannedNode)
     given = arguments if arguments[:1] == ("void",) else ("epochs", *arguments)
     monkeypatch.setattr(sys, "argv", ["sparktxlog", *given])
     with pytest.raises(SystemExit) as caught:

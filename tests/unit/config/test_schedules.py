@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sparktxlog.api.job_options import JOBS
-from sparktxlog.cli.output import ExitCode
+from sparktxlog.cli.root import ExitCode
 
 ROOT = Path(__file__).parents[3]
 CONF = ROOT / "conf"

@@ -12,7 +12,7 @@ from time import monotonic
 from typing import Any
 
 from sparktxlog.cli.demo.children import Child, DemoError
-from sparktxlog.cli.node_api import NodeApi
+from sparktxlog.cli.root import NodeApi
 from sparktxlog.errors import TransportError
 
 _START_TIMEOUT_S = 60.0

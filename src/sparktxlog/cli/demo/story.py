@@ -20,8 +20,8 @@ from sparktxlog.cli.demo.demo_nodes import SUSPECT_TIMEOUT_S, Cluster
 from sparktxlog.cli.demo.demo_report import DemoResult, print_result
 from sparktxlog.cli.demo.flight_files import AIRPORTS, unpack_source, write_site_part
 from sparktxlog.cli.demo.sites import Sites
-from sparktxlog.cli.output import print_json
-from sparktxlog.cli.status_texts import awaited_text
+from sparktxlog.cli.root import print_json
+from sparktxlog.cli.status_commands import awaited_text
 
 #: The node that only votes, where two sites have one.
 WITNESS = "W"

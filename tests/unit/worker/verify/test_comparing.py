@@ -16,7 +16,7 @@ import pytest
 from deltalake import write_deltalake
 from pyarrow.fs import PyFileSystem
 
-from sparktxlog.cli.output import ExitCode
+from sparktxlog.cli.root import ExitCode
 from sparktxlog.cli.verify_command import run_comparison
 from sparktxlog.errors import InvalidRequestError
 from sparktxlog.storage.log_tables.log_schemas import SIGNATURES
