@@ -21,6 +21,7 @@ from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.words.actions import (
     Action,
     Alarm,
+    CheckUnstamped,
     FetchPayload,
     PersistAnnouncement,
     PersistBallot,
@@ -152,7 +153,7 @@ class Letter:
 
     @property
     def kind(self) -> str:
-        """Name of the message: post, push, announcement, tail, fetch, prefetch."""
+        """Name of the message: post, push, announcement, tail, look, fetch, prefetch."""
         match self.event, self.fetch:
             case PostReceived(), _:
                 return "post"
@@ -164,6 +165,8 @@ class Letter:
                 return "epoch"
             case TailReceived(), _:
                 return "tail"
+            case FilesHeld(), _:
+                return "look"
             case _, FetchPayload():
                 return "fetch"
             case _:
@@ -403,6 +406,8 @@ class Cluster:
                 source = self._source(action)
                 self._count += 1
                 self.letters.append(Letter(self._count, source, name, None, action))
+            case CheckUnstamped():
+                self._send(name, name, FilesHeld(digest=action.digest))
             case Alarm():
                 node.alarms.append(action)
             case PersistBallot() | PersistView() | PersistRestamp() | PersistVoid():

@@ -203,18 +203,27 @@ class TestStaging:
         staging.add(submitted(2, 0, "s"), 0, late=False)
         staging.add(submitted(3, 9, "t"), 0, late=True)
         assert staging.must_wait("s") and not staging.must_wait("u") and not staging.must_wait(None)
-        assert staging.take_ready(50) == []
+        assert staging.take_ready() == []
         staging.runs[3].ready = True
-        assert [s.ticket for s in staging.take_ready(50)] == [3]
+        assert [s.ticket for s in staging.take_ready()] == [3]
         staging.runs[1].ready = True
-        assert [s.ticket for s in staging.take_ready(50)] == [1, 2]
+        assert [s.ticket for s in staging.take_ready()] == [1, 2]
         assert staging.payload_bytes == 0 and not staging.must_wait("s")
 
-    def test_the_stage_timeout_ends_the_wait(self) -> None:
+    def test_after_the_stage_timeout_a_run_is_stamped_once_its_files_were_seen(self) -> None:
         staging = Staging(100)
         staging.add(submitted(1, 9), 7, late=True)
-        assert staging.take_ready(106) == []
-        assert [s.ticket for s in staging.take_ready(107)] == [1]
+        digest = staging.runs[1].submit.digest
+        assert not staging.found_whole(digest), "nobody asked"
+        assert staging.take_overdue(106) == staging.take_ready() == []
+        staging.runs[1].next_at = 1_000
+        assert staging.next_deadline() == 107
+        assert staging.take_overdue(107) == [digest]
+        assert staging.take_overdue(206) == staging.take_ready() == [], "asked once"
+        assert staging.take_overdue(207) == [digest], "an answer may be lost"
+        assert staging.next_deadline() == 307
+        assert staging.found_whole(digest)
+        assert [s.ticket for s in staging.take_ready()] == [1]
 
     def test_announcements_are_repeated_ever_more_seldom(self) -> None:
         staging = Staging(10_000)

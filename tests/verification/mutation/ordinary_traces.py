@@ -20,6 +20,7 @@ from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.words.actions import (
     PERSISTS,
     Action,
+    CheckUnstamped,
     FetchPayload,
     PersistForeignRun,
     PersistOwnRun,
@@ -35,6 +36,7 @@ from sparktxlog.protocol.words.balloting import (
 )
 from sparktxlog.protocol.words.events import (
     FetchFailed,
+    FilesHeld,
     FilesLost,
     LinkChanged,
     PostReceived,
@@ -88,10 +90,24 @@ def lost_files_are_withdrawn(core: type[Master]) -> None:
     found = [type(a) for a in actions if isinstance(a, PersistWithdrawal | TellRejected)]
     assert found == [PersistWithdrawal, TellRejected]
     late = node.wait(2 * node.config.stage_timeout_us)
+    late += node.feed(FilesHeld(digest=submit.digest))
     node.start()
     late += node.wait(2 * node.config.stage_timeout_us)
     assert not [a for a in late if isinstance(a, PersistOwnRun)]
     assert not node.disk.announcements
+
+
+def overdue_files_are_looked_at(core: type[Master]) -> None:
+    """P1a: after the stage timeout a run is stamped when its origin found its files whole."""
+    node = Lone(core)
+    node.config = replace(node.config, quorum=2, quorum_rule="majority")
+    node.start()
+    node.submit(staged_bytes=1 << 40)
+    actions = node.wait(2 * node.config.stage_timeout_us)
+    asked = {a.digest for a in actions if isinstance(a, CheckUnstamped)}
+    assert len(asked) == 1 and not [a for a in actions if isinstance(a, PersistOwnRun)]
+    actions = node.feed(FilesHeld(digest=asked.pop()))
+    assert [a for a in actions if isinstance(a, PersistOwnRun)]
 
 
 def late_payload_ends_no_fetch(core: type[Master]) -> None:

@@ -45,6 +45,7 @@ EXPECTED = (
     "duplicate rejected", "version raised", "table created", "rejected for its table",
     "payload damaged", "run voided", "void refused",
     "failed write kept", "failed write lost", "disk full", "quorum changed", "run withdrawn",
+    "overdue run whole",
     "rotten post", "rotten promise", "rotten standing",
     "two disks lost", "two disks lost, the survivor forced",
     "older disk", "older disk told", "copied disk", "original disk back", "wrong disks",

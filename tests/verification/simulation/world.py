@@ -23,6 +23,7 @@ from sparktxlog.protocol.words.action_order import MAX_BATCH
 from sparktxlog.protocol.words.actions import (
     Action,
     CheckFiles,
+    CheckUnstamped,
     FetchPayload,
     PrefetchFiles,
     SendAnnouncement,
@@ -411,6 +412,8 @@ class World:
                 self._prefetch(node, action, node.life)
             case CheckFiles():
                 self.after(100_000, self._checked, node, action.header, node.life)
+            case CheckUnstamped():
+                self.after(100_000, self._checked_own, node, action.digest, node.life)
             case _:
                 self.checks.told(node, action)
 
@@ -549,6 +552,15 @@ class World:
             whole = self.is_whole(node, header)
             lost = FilesLost(digest=digest, text="damaged")
             node.handle([FilesHeld(digest=digest) if whole else lost])
+
+    def _checked_own(self, node: SimulatedNode, digest: bytes, life: int) -> None:
+        if life == node.life:
+            if digest in self.lost_files:
+                self.marks.hit("overdue run lost")
+                node.handle([FilesLost(digest=digest, text="a staged file is damaged")])
+            else:
+                self.marks.hit("overdue run whole")
+                node.handle([FilesHeld(digest=digest)])
 
     def _prefetched(self, node: SimulatedNode, event: Event, life: int) -> None:
         if life == node.life:

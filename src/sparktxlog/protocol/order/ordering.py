@@ -38,6 +38,7 @@ from sparktxlog.protocol.order.status import MasterStatus, peer_status
 from sparktxlog.protocol.order.synchronized import SynchronizedQueue
 from sparktxlog.protocol.words.actions import (
     Alarm,
+    CheckUnstamped,
     FetchPayload,
     PersistAnnouncement,
     PersistForeignRun,
@@ -172,6 +173,8 @@ class Ordering:
         if isinstance(event, FilesHeld):
             if self._prefetching.holds(event.digest, now):
                 self._collecting.news = True
+            if self._staging.found_whole(event.digest):
+                self._stamp_check = True
             return
         code, text = "payload-store", event.text
         for submit in self._staging.withdraw(event.digest):
@@ -380,7 +383,7 @@ class Ordering:
             self._drain(now)
 
     def _stamp_ready(self, now: int) -> None:
-        """Stamp announced runs whose files the quorum holds, or that waited long enough (P1a)."""
+        """Stamp announced runs whose files the quorum holds, or were found whole here (P1a)."""
         staging, config = self._staging, self._config
         deadline = staging.next_deadline()
         if not self._stamp_check and (deadline is None or now < deadline):
@@ -390,8 +393,10 @@ class Ordering:
             digest = run.submit.digest
             if 1 + sum(digest in peer.held for peer in self._peers) >= config.quorum:
                 run.ready = True
-        for submit in staging.take_ready(now):
+        for submit in staging.take_ready():
             self._stamp(submit, now)
+        for digest in staging.take_overdue(now):
+            self._outbox.tell(CheckUnstamped(digest=digest))
         for submit in staging.take_unannounced(now, config.retry_us, config.idle_round_max_us):
             announcement = Announcement(
                 lineage=config.lineage,

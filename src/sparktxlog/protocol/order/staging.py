@@ -1,9 +1,9 @@
 """Late stamping (protocol P1a): own runs that wait for their stamp, and peers' that are coming.
 
 A run with many staged bytes is announced unstamped; it has no timestamp and no sequence number,
-so it holds up nobody.  Its origin stamps it when the acquisition quorum holds the files, or after
-the stage timeout.  Runs of one session are stamped in submit order, so a small run behind a bulk
-one of its session waits here too.
+so it holds up nobody.  Its origin stamps it when the acquisition quorum holds the files, or, after
+the stage timeout, when it has looked at its own files and found them whole.  Runs of one session
+are stamped in submit order, so a small run behind a bulk one of its session waits here too.
 """
 
 from __future__ import annotations
@@ -22,15 +22,18 @@ _MAX_FOREIGN = 1_024
 class Unstamped:
     """An own run that was accepted and waits for its stamp."""
 
-    __slots__ = ("next_at", "pause_us", "ready", "submit", "submitted_at")
+    __slots__ = ("check_at", "checked", "next_at", "pause_us", "ready", "submit", "submitted_at")
 
-    def __init__(self, submit: RunSubmitted, submitted_at: int, *, late: bool) -> None:
+    def __init__(self, submit: RunSubmitted, now: int, timeout_us: int, *, late: bool) -> None:
         self.submit = submit
-        self.submitted_at = submitted_at
-        #: False: the quorum does not hold its files yet.
+        self.submitted_at = now
+        #: False: the quorum does not hold its files yet, and they were not found whole here.
         self.ready = not late
+        #: When to have the shell look at its files (again), and whether it was asked to.
+        self.check_at = now + timeout_us
+        self.checked = False
         #: When to repeat the announcement, and the pause behind it (doubles).
-        self.next_at = submitted_at
+        self.next_at = now
         self.pause_us = 0
 
 
@@ -53,7 +56,7 @@ class Staging:
 
     def add(self, submit: RunSubmitted, now: int, *, late: bool) -> None:
         """Take in an own run that cannot be stamped at once."""
-        run = Unstamped(submit, now, late=late)
+        run = Unstamped(submit, now, self._timeout_us, late=late)
         self.runs[submit.ticket] = run
         self.payload_bytes += submit.size_bytes
         if submit.session is not None:
@@ -78,19 +81,33 @@ class Staging:
         """Return the runs whose files the quorum does not hold yet, in submit order."""
         return (run for run in self.runs.values() if not run.ready)
 
-    def take_ready(self, now: int) -> list[RunSubmitted]:
+    def take_overdue(self, now: int) -> list[bytes]:
+        """Return the digests of runs that have waited long enough, once in each stage timeout."""
+        overdue = [run for run in self.awaited() if now >= run.check_at]
+        for run in overdue:
+            run.checked, run.check_at = True, now + self._timeout_us
+        return [run.submit.digest for run in overdue]
+
+    def found_whole(self, digest: bytes) -> bool:
+        """Let runs be stamped that have waited long enough; return whether there are any."""
+        found = [run for run in self.awaited() if run.checked and run.submit.digest == digest]
+        for run in found:
+            run.ready = True
+        return bool(found)
+
+    def take_ready(self) -> list[RunSubmitted]:
         """Remove and return what may be stamped now, in the order to stamp it."""
         taken: list[RunSubmitted] = []
         for run in list(self.runs.values()):
-            self._take(run, now, taken)
+            self._take(run, taken)
         return taken
 
-    def _take(self, run: Unstamped, now: int, taken: list[RunSubmitted]) -> None:
+    def _take(self, run: Unstamped, taken: list[RunSubmitted]) -> None:
         submit = run.submit
         line = self._lines.get(submit.session) if submit.session is not None else None
         if line is not None and line[0] is not run:
             return
-        if not run.ready and now < run.submitted_at + self._timeout_us:
+        if not run.ready:
             return
         self._remove(run)
         taken.append(submit)
@@ -117,10 +134,7 @@ class Staging:
 
     def next_deadline(self) -> int | None:
         """Return the next stage timeout or repetition, None if nothing waits."""
-        return min(
-            (min(run.submitted_at + self._timeout_us, run.next_at) for run in self.awaited()),
-            default=None,
-        )
+        return min((min(run.check_at, run.next_at) for run in self.awaited()), default=None)
 
 
 class _Coming:

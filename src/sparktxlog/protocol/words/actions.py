@@ -178,6 +178,16 @@ class CheckFiles:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CheckUnstamped:
+    """Look whether an own run without a stamp is whole here, before it gets one (P1a).
+
+    `FilesHeld` or `FilesLost` answers.
+    """
+
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TellAccepted:
     """The submit is durable here; told again with its header once a late run is stamped."""
 
@@ -272,6 +282,7 @@ Action = (
     | FetchPayload
     | PrefetchFiles
     | CheckFiles
+    | CheckUnstamped
     | TellAccepted
     | TellAcquired
     | TellOrdered

@@ -68,14 +68,14 @@ class AnnouncementReceived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilesHeld:
-    """The files of an announced run (own or a peer's) are durable here; answers `CheckFiles`."""
+    """The files of an announced run (own or a peer's) are durable here; answers `Check…`."""
 
     digest: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilesLost:
-    """A staged file of an own announced run is damaged or gone here; answers `CheckFiles`."""
+    """A staged file of an own announced run is damaged or gone here; answers `Check…`."""
 
     digest: bytes
     #: Why, for people.
