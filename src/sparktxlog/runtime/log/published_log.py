@@ -88,6 +88,7 @@ class PublishedLog:
 
         Raises:
             FrontLostError: The front lacks what the queue table holds.
+            NewerReleaseError: A later release wrote the queue table (definite).
         """
         await asyncio.to_thread(self.publisher.open)
 

@@ -22,7 +22,14 @@ from typing import Protocol
 
 import structlog
 
-from sparktxlog.errors import BusyError, CorruptLogError, ExpiredError, FrontLostError, TxLogError
+from sparktxlog.errors import (
+    BusyError,
+    CorruptLogError,
+    ExpiredError,
+    FrontLostError,
+    NewerReleaseError,
+    TxLogError,
+)
 from sparktxlog.model.copying import Transfer
 from sparktxlog.model.report import WorkerReport
 from sparktxlog.model.table import TableDefinition
@@ -135,10 +142,11 @@ class Publisher:
 
         Raises:
             FrontLostError: The front lacks what the table holds: the node must not start.
+            NewerReleaseError: A later release wrote the table (definite).
         """
         try:
             self._opened()
-        except FrontLostError:
+        except (FrontLostError, NewerReleaseError):
             raise
         except Exception as error:  # noqa: BLE001
             self._supervisor.note(_PUBLISHING, error)

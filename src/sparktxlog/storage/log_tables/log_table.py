@@ -27,7 +27,7 @@ from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Tr
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
-from sparktxlog.errors import CorruptLogError, StorageError
+from sparktxlog.errors import CorruptLogError, NewerReleaseError, StorageError
 from sparktxlog.storage.durability import (
     rewrite_file,
     storage_error,
@@ -39,6 +39,10 @@ from sparktxlog.storage.parquet_files import RowStatistics, write_parquet
 
 LOG_DIRECTORY = "_delta_log"
 
+#: Format of the tables that this release writes; those without a number are of the first one.
+FORMAT = 1
+#: Before the number in a table's description: delta-rs takes no properties but Delta's own.
+_FORMAT_IS = "sparktxlog log table, format "
 _PROPERTIES: dict[str, str | None] = {
     "delta.logRetentionDuration": "interval 1 hours",
     "delta.deletedFileRetentionDuration": "interval 1 hours",
@@ -71,6 +75,8 @@ class LogTable:
 
     Raises:
         CorruptLogError: A commit at or below `safe_version` is damaged.
+        NewerReleaseError: The table has a format that this release does not know; nothing of it
+            was changed (definite).
     """
 
     #: Commits between two runs of `maintain`.
@@ -88,11 +94,29 @@ class LogTable:
         self._swept = False
         #: True: a commit failed, so the handle may be behind the disk.
         self._stale = False
+        self._check_format()
         repair(directory, safe_version)
         self._table = self._open()
         self._sync_found(safe_version)
         #: Asking the handle costs milliseconds.
         self._transaction = self._read_transaction()
+
+    def _check_format(self) -> None:
+        """Refuse a table of a later format before anything of it is repaired."""
+        if not self._log.is_dir():
+            return
+        try:
+            described = DeltaTable(self.directory).metadata().description or ""
+        except (DeltaError, OSError):
+            return  # torn: no release leaves a table so
+        number = described.removeprefix(_FORMAT_IS)
+        if number != described and number.isdigit() and int(number) > FORMAT:
+            raise NewerReleaseError(
+                f"{self.directory} has format {number}, this release knows formats up to {FORMAT}",
+                hint="Start the newer release: it reads what it wrote.",
+                path=str(self.directory),
+                format=int(number),
+            )
 
     def _open(self) -> DeltaTable:
         try:
@@ -102,6 +126,7 @@ class LogTable:
                     self.directory,
                     schema=self.schema,
                     name=self.directory.name,
+                    description=f"{_FORMAT_IS}{FORMAT}",
                     configuration=_PROPERTIES,
                 )
                 self._sync_commit(made.version())

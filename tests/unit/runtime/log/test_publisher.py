@@ -17,7 +17,7 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder
 from tests.storage_samples import entries_of, run_of
 
-from sparktxlog.errors import StorageError
+from sparktxlog.errors import NewerReleaseError, StorageError
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import Block, OperationKind
 from sparktxlog.protocol.words.messages import QueueEntry
@@ -27,6 +27,7 @@ from sparktxlog.runtime.log.epoch_history import EpochHistory
 from sparktxlog.runtime.log.publisher import Publisher
 from sparktxlog.storage.interfaces import AppendQueue, PutRun, ResetJournal, Write
 from sparktxlog.storage.journal.journal import Journal
+from sparktxlog.storage.log_tables import log_table
 from sparktxlog.storage.payloads.local_store import LocalPayloadStore
 
 HERE = NodeId("z")
@@ -222,6 +223,18 @@ def test_a_kill_between_commit_and_mark_repeats_nothing(tmp_path: Path, giver: S
     site.publish()
     assert site.positions() == [13, 14, 15, 16]
     assert site.front.load(10).published == 16
+    site.front.close()
+
+
+def test_a_table_of_a_later_format_keeps_the_node_from_starting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = Site(tmp_path)
+    with monkeypatch.context() as later:
+        later.setattr(log_table, "FORMAT", 2)
+        site.publisher(lambda position, seconds: None).open()
+    with pytest.raises(NewerReleaseError, match="format 2"):
+        site.publisher(lambda position, seconds: None).open()
     site.front.close()
 
 

@@ -12,7 +12,13 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder
 from tests.storage_samples import run_of, stored_of
 
-from sparktxlog.errors import CorruptLogError, DiskFullError, InvariantViolation, StorageError
+from sparktxlog.errors import (
+    CorruptLogError,
+    DiskFullError,
+    InvariantViolation,
+    NewerReleaseError,
+    StorageError,
+)
 from sparktxlog.model.report import TableState, WorkerReport
 from sparktxlog.model.signature import TableSignature
 from sparktxlog.storage.log_tables import log_table as delta_table
@@ -61,6 +67,36 @@ def test_rows_that_the_table_holds_are_not_written_again(tmp_path: Path) -> None
     assert positions(tmp_path) == list(range(1, 9))
     with pytest.raises(InvariantViolation):
         queue.append(rows_of(10, 11))
+
+
+def with_description(log: Path, described: str | None) -> None:
+    """Have the table created with another description."""
+    path = commit_path(log, 0)
+    actions = [json.loads(line) for line in path.read_text().splitlines()]
+    for action in actions:
+        if "metaData" in action:
+            action["metaData"]["description"] = described
+    path.write_text("\n".join(map(json.dumps, actions)))
+
+
+def test_a_table_says_its_format_and_a_later_one_is_left_alone(tmp_path: Path) -> None:
+    QueueTable(tmp_path, "l").append(rows_of(1, 3))
+    described = DeltaTable(tmp_path / "synchronized_queue").metadata().description
+    assert described == "sparktxlog log table, format 1"
+    with_description(tmp_path, "sparktxlog log table, format 2")
+    (tmp_path / "synchronized_queue" / "left.parquet").write_bytes(b"of the later release")
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    with pytest.raises(NewerReleaseError, match=r"has format 2, .* up to 1") as caught:
+        QueueTable(tmp_path, "l")
+    assert caught.value.definite and caught.value.fields["format"] == 2
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+
+
+@pytest.mark.parametrize("described", [None, "ours", "sparktxlog log table, format x"])
+def test_a_table_without_a_format_is_of_the_first(tmp_path: Path, described: str | None) -> None:
+    QueueTable(tmp_path, "l").append(rows_of(1, 3))
+    with_description(tmp_path, described)
+    assert QueueTable(tmp_path, "l").position == 3
 
 
 def test_every_reader_can_read_the_table(tmp_path: Path) -> None:
