@@ -89,6 +89,23 @@ def test_nodes_that_begin_a_log_together_have_its_name_before_they_meet(tmp_path
     assert lineage_of(config) == config.lineage
 
 
+def test_the_name_follows_from_cluster_and_members_alone(tmp_path: Path) -> None:
+    """However each node lists the others, and whichever addresses it has for them."""
+
+    def named(own: str, *others: str, **more: Any) -> str:
+        peers = {"cluster-secret": "a secret of the test cluster", "node-id": own}
+        for number, other in enumerate(others, start=1):
+            peers |= {
+                f"peer.{number}.id": other,
+                f"peer.{number}.url": f"http://{own}-sees-{other}:1",
+            }
+        return config_of(tmp_path, **peers, **more).lineage
+
+    one = named("A", "B", "C")
+    assert one == named("B", "C", "A") == named("C", "A", "B")
+    assert one not in (named("A", "B"), named("A", "B", "D"), named("A", "B", "C", cluster="x"))
+
+
 def version_of(config: NodeConfig) -> int:
     """Start a node and return the wire version that its log works by."""
 

@@ -1,0 +1,76 @@
+"""A snapshot on its way to a real node that joins: a link that is cut begins nothing anew (P21)."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from tests.service.local_nodes import config_of, serving, until
+from tests.service.test_lost_front import FRONT, commit
+from tests.service.test_start_behind_a_snapshot import free_ports
+from tests.slow_link import SlowLink, slow_link
+
+from sparktxlog.runtime.membership import queue_snapshots
+from sparktxlog.runtime.membership.joining import StartAgainError
+from sparktxlog.runtime.node import Node
+
+#: Bytes of one part here, and the part in which the link breaks.
+PART, CUT_AT = 64, 3
+
+
+@asynccontextmanager
+async def pair(
+    directory: Path, way: SlowLink, ports: dict[str, int]
+) -> AsyncIterator[tuple[Node, Node]]:
+    """Run A and B; B reaches A by the relay only."""
+    known = {"A": int(way.url.rpartition(":")[2]), "B": ports["B"]}
+    listeners = {name: socket.create_server(("127.0.0.1", ports[name])) for name in "AB"}
+    configs = {name: config_of(directory, name, known) for name in "AB"}
+    async with (
+        serving(configs["A"], listeners["A"]) as a,
+        serving(configs["B"], listeners["B"]) as b,
+    ):
+        yield a, b
+
+
+def test_a_snapshot_whose_link_is_cut_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue_snapshots, "PART_BYTES", PART)
+    ports = free_ports("AB")
+
+    async def main() -> None:
+        async with slow_link(ports["A"], 1e9) as way:
+            async with pair(tmp_path, way, ports) as (a, b):
+                await until(lambda: a.membership.joining.proven)
+                await commit(a, 3)
+                await until(lambda: b.base.published.value == 3)
+            (tmp_path / "B" / FRONT).unlink()
+            async with pair(tmp_path, way, ports) as (_, b):
+                assert isinstance(await asyncio.wait_for(b.failed, 60), StartAgainError)
+            served: list[int] = []
+            async with pair(tmp_path, way, ports) as (a, b):
+                give = a.peering.snapshots.part
+
+                async def cut_off(name: str, offset: int) -> bytes:
+                    served.append(offset)
+                    if len(served) == CUT_AT:
+                        way.cut()
+                    return await give(name, offset)
+
+                monkeypatch.setattr(a.peering.snapshots, "part", cut_off)
+                error = await asyncio.wait_for(b.failed, 60)
+                assert isinstance(error, StartAgainError) and "begins at position 3" in str(error)
+                assert b.base.links["A"].ups > 1
+            parts = len(set(served))
+            assert parts > CUT_AT
+            assert sorted(set(served)) == [PART * number for number in range(parts)]
+            assert len(served) == parts + 1, "only the part under way was asked for once more"
+            async with pair(tmp_path, way, ports) as (_, b):
+                assert b.base.ordered.value == 3
+
+    asyncio.run(main())
