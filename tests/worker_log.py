@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 
 from sparktxlog.codec.arrow import arrow_schema
 from sparktxlog.errors import TransportError
+from sparktxlog.model.answers import RepairedFiles
 from sparktxlog.model.operation import OP_COLUMN, POSITION_COLUMN, StagedFile
 from sparktxlog.model.report import Recount, WorkerReport
 from sparktxlog.model.table import Column, TableDefinition
@@ -308,6 +309,9 @@ class MemoryLog:
         self.answer = Answer(verdict="KNOWN", plan="up-to-date")
         self.others: list[SiteReplica] = []
         self.reachable = True
+        #: Ranges of which damaged files were asked for, and what is done about them.
+        self.repairs: list[tuple[int, int]] = []
+        self.repaired: Callable[[], RepairedFiles] = lambda: {"fetched": [], "lost": []}
 
     def info(self) -> NodeInfo:
         return NodeInfo(
@@ -318,6 +322,10 @@ class MemoryLog:
             signature_interval=self.log.interval,
             published=self._published(),
         )
+
+    def repair_files(self, first: int, last: int) -> RepairedFiles:
+        self.repairs.append((first, last))
+        return self.repaired()
 
     def segments(self, after: int, *, wait_s: float, limit: int = 500) -> Tail:
         self._check()

@@ -300,6 +300,10 @@ class ApplyError(TxLogError, code="apply"):
     """A worker could not apply a batch; the table keeps its last whole state."""
 
 
+class PayloadLostError(ApplyError, code="payload-lost"):
+    """A file that a batch needs is damaged here, and no other site gave it."""
+
+
 class DivergedError(ApplyError, code="diverged", http_status=409):
     """A replica's table is not what the log makes of it."""
 

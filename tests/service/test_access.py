@@ -36,7 +36,7 @@ SENT_BY_CLIENTS = {
 #: What only a worker of the node may tell it.
 SENT_BY_WORKERS = {
     "POST /v1/worker/reports", "POST /v1/worker/copies", "POST /v1/worker/transfers",
-    "POST /v1/worker/recounts",
+    "POST /v1/worker/recounts", "POST /v1/worker/files",
 }  # fmt: skip
 #: The acts of operators, by name: whoever adds one must think of it twice.
 OPERATORS_ACTS = {

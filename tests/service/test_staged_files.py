@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 import socket
 import uuid
 from dataclasses import replace
@@ -142,13 +143,13 @@ def test_a_small_transaction_overtakes_a_bulk_load_that_peers_still_fetch(
             a, b = nodes.values()
             await a.submit(create(), level=Level.ORDERED, timeout=20)
             gate = asyncio.Event()
-            read = a.peering.announced_payload
+            read = a.files.announced_payload
 
             async def slow(digest: bytes) -> bytes:
                 await gate.wait()
                 return await read(digest)
 
-            monkeypatch.setattr(a.peering, "announced_payload", slow)
+            monkeypatch.setattr(a.files, "announced_payload", slow)
             bulk, _ = stage(a)
             accepted = await a.submit(bulk, level=Level.ACCEPTED, timeout=20)
             assert accepted.run is None  # not stamped yet
@@ -269,6 +270,47 @@ def test_a_file_lost_before_the_stamp_rejects_its_transaction(tmp_path: Path, ha
             assert (receipt.outcome, receipt.position) == ("committed", 3)
             found = await a.find(transaction.transaction_id)
             assert found is not None and found.outcome == "committed"
+
+    asyncio.run(main())
+
+
+def test_a_damaged_file_is_fetched_again_from_who_holds_it(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster(tmp_path, "AB", acquisition_quorum="all", idle_round_max=0.3) as nodes:
+            a, b = nodes.values()
+            await a.submit(create(), level=Level.ORDERED, timeout=20)
+            transaction, (file,) = stage(a, files=1)
+            await a.submit(transaction, level=Level.ORDERED, timeout=60)
+            for node in (a, b):
+                await until(lambda node=node: node.base.published.value == 2)
+            paths = [Path(node.payloads.path(file.path)) for node in (a, b)]
+            good = paths[0].read_bytes()
+
+            # A peer asks its origin, which finds it gone and asks the others.
+            paths[0].unlink()
+            with pytest.raises(TransportError, match="answered 422"):
+                await asyncio.to_thread(lambda: list(b.base.links["A"].stream(file, 0)))
+            await until(paths[0].exists)
+            a.payloads.verify(file)
+            await until(lambda: not a.status()["damaged_files"])
+
+            # A worker asks its node, which reads what it took for whole.
+            status = paths[1].stat()
+            paths[1].write_bytes(good[:-1] + b"?")
+            os.utime(paths[1], ns=(status.st_atime_ns, status.st_mtime_ns))
+            assert await b.files.repair_segments(1, 2) == {"fetched": [file.path], "lost": []}
+            assert paths[1].read_bytes() == good
+
+            # Nobody has it.
+            for path in paths:
+                path.write_bytes(good[:-1] + b"?")
+            found = await b.files.repair_segments(2, 2)
+            (lost,) = found["lost"]
+            assert (found["fetched"], lost["path"], lost["position"]) == ([], file.path, 2)
+            assert (lost["table"], lost["run"]) == ("t", "A/1/2")
+            assert "has the digest" in lost["reason"]
+            assert lost["asked"] == {"A": "it has not got it whole either"}
+            assert [name for name, good, _ in b.ready() if not good] == ["payloads"]
 
     asyncio.run(main())
 

@@ -162,6 +162,27 @@ class RunWithoutEffect(TypedDict):
     transactions: int
 
 
+class LostFile(TypedDict):
+    """A file of the payload store that is damaged here, and that no other node gave."""
+
+    path: str
+    table: str
+    position: int
+    #: Origin, incarnation and sequence number, empty = not known any more.
+    run: str
+    reason: str
+    #: Node → why it did not help; empty = no other node has such a file.
+    asked: dict[str, str]
+
+
+class RepairedFiles(TypedDict):
+    """What was done about the files of a range of positions."""
+
+    #: Paths that were damaged, and are whole now.
+    fetched: list[str]
+    lost: list[LostFile]
+
+
 class VoidAnswer(EpochView):
     """The view that has the run without effect."""
 

@@ -21,6 +21,7 @@ from sparktxlog.runtime.commit.core_loop import CoreLoop
 from sparktxlog.runtime.commit.damage import Damage
 from sparktxlog.runtime.commit.delivery import Delivery
 from sparktxlog.runtime.commit.fetching import Fetcher
+from sparktxlog.runtime.commit.file_repair import FileRepair
 from sparktxlog.runtime.commit.submits import Submits
 from sparktxlog.runtime.commit.voiding import Voiding
 from sparktxlog.runtime.donors.copy_throttle import CopyThrottle
@@ -94,11 +95,12 @@ class Node:
         self.fleet = Fleet(base, self.core, self.log, self.replicas, transfers)
         self.donor = Donor(base, self.replicas, throttle)
         self.fetcher = Fetcher(base, self.core.holdings, self.membership, self.damage)
+        self.files = FileRepair(base, self.core, self.fetcher, self.damage)
         self._voiding = Voiding(base, self.core.cycle, self.membership.epochs, self.damage)
         self._submits = Submits(base, self.core, self.membership, self.replicas)
-        self.peering = Peering(base, self.core, self.membership, self.fleet, self.damage)
+        self.peering = Peering(base, self.core, self.membership, self.fleet)
         self._delivery = Delivery(
-            base, self.core, self.membership, self.log, self.fetcher, self._voiding
+            base, self.core, self.membership, self.log, self.fetcher, self._voiding, self.files
         )
         base.metrics.registry.register(StatusMetrics(self.status))
 
@@ -121,6 +123,7 @@ class Node:
 
         Raises:
             FrontLostError: The front lacks what the queue table holds.
+            NewerReleaseError: A later release wrote the queue table (definite).
         """
         base, config, view = self.base, self.config, self.base.master.view
         publishes = not config.is_witness and not self.membership.joining.only_joins
@@ -179,7 +182,14 @@ class Node:
     async def stop(self) -> None:
         """Stop cleanly; nothing accepted is lost."""
         self.begin_stop()
-        for owner in (self.membership, self.fetcher, self._voiding, self.fleet, self.donor):
+        for owner in (
+            self.membership,
+            self.fetcher,
+            self.files,
+            self._voiding,
+            self.fleet,
+            self.donor,
+        ):
             await owner.close()
         if not self.config.is_witness:
             await self.log.close()

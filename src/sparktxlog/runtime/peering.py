@@ -14,22 +14,20 @@ from functools import cached_property
 import structlog
 
 from sparktxlog.codec import wire
-from sparktxlog.codec.payload import read_manifest
 from sparktxlog.codec.wire import Envelope, Hello, PostAnswer, SnapshotOffer, decode_pushes
 from sparktxlog.errors import (
     QUARANTINE_HINT,
     BusyError,
     ExpiredError,
     ForbiddenPeerError,
-    InvalidNameError,
     NotFoundError,
     RemoteProtocolError,
     TxLogError,
     UnauthorizedError,
     UnknownKindError,
 )
-from sparktxlog.model.ids import NodeId, transaction_id_from_text
-from sparktxlog.model.operation import RunFacts, StagedFile
+from sparktxlog.model.ids import NodeId
+from sparktxlog.model.operation import RunFacts
 from sparktxlog.protocol.words.balloting import (
     EpochMessage,
     Flushed,
@@ -44,7 +42,6 @@ from sparktxlog.protocol.words.events import (
     Contradicted,
     EpochMessageReceived,
     Event,
-    FilesLost,
     Greeted,
     PayloadArrived,
     PostReceived,
@@ -52,8 +49,7 @@ from sparktxlog.protocol.words.events import (
 )
 from sparktxlog.protocol.words.messages import Announcement, Tail
 from sparktxlog.runtime.commit.core_loop import CoreLoop
-from sparktxlog.runtime.commit.damage import Damage
-from sparktxlog.runtime.commit.fetching import check_run, staged_files
+from sparktxlog.runtime.commit.fetching import check_run
 from sparktxlog.runtime.fleet.fleet import Fleet
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.runtime.membership.membership import Membership
@@ -80,60 +76,16 @@ class Peering:
         core: CoreLoop,
         membership: Membership,
         fleet: Fleet,
-        damage: Damage,
     ) -> None:
         self._base = base
         self._core = core
         self._membership = membership
         self._fleet = fleet
-        self._damage = damage
         self._greeter = membership.greeter
         self._verifier = membership.verifier
         self._refusals: dict[tuple[str, str], int] = {}
         #: Messages of kinds that this release does not know.
         self._unknown = 0
-
-    # -- files -------------------------------------------------------------------------------------
-
-    async def check_file(self, file: StagedFile) -> None:
-        """Compare a file with what a peer was promised, before a byte of it is sent.
-
-        Raises:
-            ManifestMismatchError, PayloadStoreError: It is damaged or gone (definite).
-            StorageError: The disk failed.
-        """
-        damage = self._damage
-        try:
-            await self._base.run_blocking(self._base.payloads.verify, file)
-        except InvalidNameError:
-            raise
-        except TxLogError as error:
-            # What is wanted of it may be wrong: this node's own manifest decides over a run.
-            await self._withdraw_if_lost(file)
-            damage.unreadable(file.path, str(error))
-            raise
-        damage.readable(file.path)
-
-    async def _withdraw_if_lost(self, wanted: StagedFile) -> None:
-        """Reject an own run that has no stamp yet if one of its files is damaged or gone (P1a)."""
-        try:
-            transaction_id = transaction_id_from_text(wanted.path.partition("/")[0])
-        except InvalidNameError:
-            return
-        digest = self._base.master.unstamped(transaction_id)
-        if digest is None:
-            return
-        try:
-            payload = await self.announced_payload(digest)
-        except NotFoundError:
-            return  # not durable yet, or stamped meanwhile
-        for file in staged_files(read_manifest(payload)):
-            try:
-                await self._base.run_blocking(self._base.payloads.verify, file)
-            except TxLogError as error:
-                text = f"a staged file was lost before the transaction was ordered: {error}"
-                self._core.cycle.tell_always(FilesLost(digest=digest, text=text))
-                return
 
     # -- admission ---------------------------------------------------------------------------------
 
@@ -451,12 +403,3 @@ class Peering:
             lambda: tuple(front.read_payload(*run) for run in runs)
         )
         return found
-
-    async def announced_payload(self, digest: bytes) -> bytes:
-        """Return an own unstamped run's container for a peer; NotFoundError as `run_payload`."""
-        payload: bytes | None = self._core.holdings.find(digest)
-        if payload is None:
-            payload = await self._base.run_blocking(self._base.front.read_announced, digest)
-        if payload is None:
-            raise NotFoundError(f"no announced run {digest.hex()[:12]} is held here")
-        return payload

@@ -121,7 +121,7 @@ def _handlers(running: Node, bodies: Bodies) -> Mapping[str, Handler]:
         SubmitRoutes(node, bodies),
         questions,
         MemberRoutes(node),
-        PeerRoutes(running.peering, node.payloads, donor),
+        PeerRoutes(running.peering, node.files, node.payloads, donor),
         ReplicaRoutes(donor),
         _Health(running),
     )

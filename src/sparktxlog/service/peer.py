@@ -22,6 +22,7 @@ from sparktxlog.errors import (
 from sparktxlog.model.copying import Grant, ReplicaSize
 from sparktxlog.model.operation import StagedFile
 from sparktxlog.protocol.words.messages import Announcement, Tail
+from sparktxlog.runtime.commit.file_repair import FileRepair
 from sparktxlog.runtime.donors.donor import Donor
 from sparktxlog.runtime.peering import Peering
 from sparktxlog.service.endpoints import problem_response
@@ -111,12 +112,16 @@ class PeerRoutes:
 
     Args:
         peering: Takes in what peers say and gives what they ask.
+        files: Checks staged files before they are sent.
         payloads: Whose files they may fetch.
         donor: Grants them leases on this node's replica.
     """
 
-    def __init__(self, peering: Peering, payloads: PayloadStore, donor: Donor) -> None:
+    def __init__(
+        self, peering: Peering, files: FileRepair, payloads: PayloadStore, donor: Donor
+    ) -> None:
         self._peering = peering
+        self._files = files
         self._payloads = payloads
         self._donor = donor
 
@@ -186,14 +191,14 @@ class PeerRoutes:
             wanted = bytes.fromhex(digest)
         except ValueError as error:
             raise NotFoundError("no such digest") from error
-        return await self._peering.announced_payload(wanted)
+        return await self._files.announced_payload(wanted)
 
     async def file(self, path: str, digest: str | None, size: int, rows: int) -> Response:
         """Send a staged file."""
         found = Path(self._payloads.path(path))
         if digest is not None:  # older nodes do not say what they want
             # Once the file is found to be that, it costs a look at its inode.
-            await self._peering.check_file(
+            await self._files.check_file(
                 StagedFile(path=path, size_bytes=size, rows=rows, digest=digest)
             )
         if not found.is_file():

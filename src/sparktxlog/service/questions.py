@@ -17,6 +17,7 @@ from sparktxlog.errors import InvalidNameError, NotFoundError, PayloadStoreError
 from sparktxlog.model.answers import (
     PositionAnswer,
     ProbedFile,
+    RepairedFiles,
     ReportAnswer,
     SettingValue,
     SnapshotAnswer,
@@ -30,7 +31,7 @@ from sparktxlog.model.report import Recount, WorkerReport
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.runtime.node import Node
 from sparktxlog.service.endpoints import Handler
-from sparktxlog.service.routes import CopyRequest, SegmentsAnswer
+from sparktxlog.service.routes import CopyRequest, RepairRequest, SegmentsAnswer
 
 _PROBE = re.compile(r"[A-Za-z0-9-]{1,64}")
 _MAX_PROBE_BYTES = 1 << 20
@@ -145,6 +146,10 @@ class QuestionRoutes:
     async def order_copy(self, body: CopyRequest) -> CopyTicket:
         """Find donors and get their leases."""
         return await self._node.order_copy(body.worker_id, forced=body.forced, donor=body.donor)
+
+    async def repair_files(self, body: RepairRequest) -> RepairedFiles:
+        """Fetch again from other nodes what a worker could not read."""
+        return await self._node.files.repair_segments(body.first, body.last)
 
     async def take_transfer(self, body: Transfer) -> None:
         """Keep the end of a catch-up."""

@@ -24,6 +24,7 @@ from sparktxlog.model.answers import (
     ListedRun,
     PositionAnswer,
     ProbedFile,
+    RepairedFiles,
     ReportAnswer,
     SettingValue,
     SiteSignatures,
@@ -38,7 +39,7 @@ from sparktxlog.model.receipt import Receipt
 from sparktxlog.model.report import Recount, WorkerReport
 from sparktxlog.protocol.words.messages import Announcement, Tail
 from sparktxlog.runtime.log.pruning import Maintenance
-from sparktxlog.service.query import Seconds, Text, Whole
+from sparktxlog.service.query import MAX_POSITION, Seconds, Text, Whole
 from sparktxlog.storage.interfaces import Segment
 
 #: Bytes of a document that is no submit: settings, reports of thousands of tables.
@@ -140,6 +141,13 @@ class CopyRequest(msgspec.Struct, forbid_unknown_fields=True):
     donor: Annotated[
         str, msgspec.Meta(description="Copy from this site only, also where replicas differ.")
     ] = ""
+
+
+class RepairRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """Names the positions of which files could not be read."""
+
+    first: Annotated[int, msgspec.Meta(ge=1, le=MAX_POSITION)]
+    last: Annotated[int, msgspec.Meta(ge=1, le=MAX_POSITION)]
 
 
 class AddPeer(msgspec.Struct, forbid_unknown_fields=True):
@@ -421,6 +429,7 @@ _WORKERS = (
     _tell("/reports", "report", "State of the replica; verdict, plan", WorkerReport, ReportAnswer),
     _tell("/recounts", "take_recount", "What a full scan found", Recount, ReportAnswer),
     _tell("/copies", "order_copy", "Leases, best donor first", CopyRequest, CopyTicket),
+    _tell("/files", "repair_files", "Fetch damaged files again", RepairRequest, RepairedFiles),
     _tell("/transfers", "take_transfer", "Tell of a finished or failed catch-up", Transfer),
 )
 

@@ -19,7 +19,15 @@ from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 from tests.worker_log import LogBuilder, MemoryLog, Row, expected, rows_table, table
 
-from sparktxlog.errors import ApplyError, DivergedError, LockedError, StorageError, TransportError
+from sparktxlog.errors import (
+    ApplyError,
+    DivergedError,
+    LockedError,
+    PayloadLostError,
+    StorageError,
+    TransportError,
+)
+from sparktxlog.model.answers import LostFile, RepairedFiles
 from sparktxlog.model.report import Recount
 from sparktxlog.worker.apply import steps
 from sparktxlog.worker.apply.placing import Placer
@@ -497,3 +505,66 @@ def test_a_following_worker_recounts_all_tables_by_itself(
     found = {name: table.sound for told in source.recounts for name, table in told.tables.items()}
     assert found["events"] is True
     assert found["orders"] is False
+
+
+@pytest.mark.parametrize("kind", ["append", "upsert"])
+def test_a_damaged_payload_file_is_fetched_again_or_stops_the_worker(
+    spark: SparkSession, tmp_path: Path, kind: str
+) -> None:
+    log, lake = LogBuilder(tmp_path), tmp_path / "lake"
+    log.transaction().create(ORDERS)
+    log.transaction().staged(kind, "orders", [order(1), order(2)])
+    log.publish()
+    (file,) = log.segments[0].effects[1].files
+    path = log.payloads / file.path
+    good = path.read_bytes()
+    path.write_bytes(good[: len(good) // 2])
+    source = MemoryLog(log, lake)
+    lost: LostFile = {
+        "path": file.path, "table": "orders", "position": 2, "run": "A/1/2", "reason": "torn",
+        "asked": {"B": "not linked: silent"},
+    }  # fmt: skip
+    source.repaired = lambda: {"fetched": [], "lost": [lost]}
+    with closing(ReplicaDirectory(lake)) as directory, pytest.raises(PayloadLostError) as caught:
+        Applier(spark, source, directory).run_once()
+    text = str(caught.value)
+    for named in (file.path, "position 2", "A/1/2", "a: torn", "B: not linked", "restore"):
+        assert named in text, text
+    assert source.reports[-1].position == 0 and source.repairs == [(1, 2)]
+
+    def fetch() -> RepairedFiles:
+        path.write_bytes(good)
+        return {"fetched": [file.path], "lost": []}
+
+    source.repaired = fetch
+    with closing(ReplicaDirectory(lake)) as directory:
+        assert Applier(spark, source, directory).run_once().position == 2
+    check(spark, log, lake)
+
+
+def test_a_table_file_that_a_merge_cannot_read_stops_its_batch_only(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """The disk fails below a table: no FUSE, so a file is cut off, and put back later."""
+    log, lake = LogBuilder(tmp_path), tmp_path / "lake"
+    log.transaction().create(ORDERS)
+    log.transaction().staged("append", "orders", [order(1), order(2)])
+    log.publish()
+    assert apply(spark, log, lake).position == 2
+    before = read_state(lake)
+    (placed,) = (lake / "orders").glob("*.parquet")
+    good = placed.read_bytes()
+    placed.unlink()  # the payload store's link stays whole
+    placed.write_bytes(good[: len(good) // 2])
+    log.transaction().inline("upsert", "orders", [order(2, "up")])
+    log.publish()
+    with pytest.raises(ApplyError, match="table orders: ") as caught:
+        apply(spark, log, lake)
+    assert type(caught.value) is ApplyError and not isinstance(caught.value, DivergedError)
+    after = read_state(lake)
+    assert before is not None and after is not None
+    assert (after.position, after.tables) == (before.position, before.tables)
+    assert after.pending is not None, "it is done again"
+    placed.write_bytes(good)
+    assert apply(spark, log, lake).position == 3
+    check(spark, log, lake)

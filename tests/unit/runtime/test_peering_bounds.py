@@ -42,7 +42,7 @@ def peering(told: list[Event]) -> Peering:
         holdings=SimpleNamespace(put_foreign=lambda header, payload: True),
     )
     unused: Any = None
-    return Peering(unused, core, membership, unused, unused)
+    return Peering(unused, core, membership, unused)
 
 
 @pytest.mark.parametrize("field", ["counter", "last_seq", "header"])

@@ -9,6 +9,7 @@ from sparktxlog.protocol.words.actions import (
     Action,
     Alarm,
     CheckFiles,
+    CheckUnstamped,
     FetchPayload,
     Persist,
     PrefetchFiles,
@@ -29,6 +30,7 @@ from sparktxlog.protocol.words.balloting import JoinRequest, TailRequest
 from sparktxlog.protocol.words.view import Phase, View
 from sparktxlog.runtime.commit.core_loop import CoreLoop
 from sparktxlog.runtime.commit.fetching import Fetcher
+from sparktxlog.runtime.commit.file_repair import FileRepair
 from sparktxlog.runtime.commit.queue_tails import QueueTails
 from sparktxlog.runtime.commit.voiding import Voiding
 from sparktxlog.runtime.foundation import Foundation
@@ -52,6 +54,7 @@ class Delivery:
         log: PublishedLog,
         fetcher: Fetcher,
         voiding: Voiding,
+        files: FileRepair,
     ) -> None:
         self._base = base
         self._core = core
@@ -59,6 +62,7 @@ class Delivery:
         self._log = log
         self._fetcher = fetcher
         self._voiding = voiding
+        self._files = files
         self._tails = QueueTails(base, core.cycle)
         self._quiet = QuietMoment(self.is_busy, base.loop.time)
         #: End of the queue up to which transactions are counted as ordered.
@@ -82,7 +86,7 @@ class Delivery:
             case TellRejected():
                 self._core.holdings.own_rejected(action.ticket)
                 receipts.rejected(action.ticket, action.code, action.text)
-            case FetchPayload() | PrefetchFiles() | CheckFiles():
+            case FetchPayload() | PrefetchFiles() | CheckFiles() | CheckUnstamped():
                 self._look_for(action)
             case SendTail():
                 self._tails.send(action)
@@ -99,7 +103,7 @@ class Delivery:
                     assert_never(action)
                 raise AssertionError("persisting is the executor's")
 
-    def _look_for(self, action: FetchPayload | PrefetchFiles | CheckFiles) -> None:
+    def _look_for(self, action: FetchPayload | PrefetchFiles | CheckFiles | CheckUnstamped) -> None:
         match action:
             case FetchPayload():
                 self._fetcher.fetch(action.header, action.sources)
@@ -107,6 +111,8 @@ class Delivery:
                 self._fetcher.prefetch(action.announcement)
             case CheckFiles():
                 self._voiding.check(action.header)
+            case CheckUnstamped():
+                self._files.check_unstamped(action.digest)
 
     def _send(
         self, link: PeerLink, action: SendPost | SendPush | SendAnnouncement | SendEpochMessage

@@ -43,7 +43,7 @@ _ATTEMPTS = 2
 #: Containers up to this size are verified on the event loop, larger ones in a thread.
 _SMALL_BYTES = 32 << 10
 #: What a node answers that has not got the data, or not whole.
-_NO_DATA = frozenset(
+NO_DATA = frozenset(
     {NotFoundError.http_status, ManifestMismatchError.http_status, StorageError.http_status}
 )
 _Wanted = RunHeader | Announcement
@@ -210,14 +210,21 @@ class Fetcher:
         files = staged_files(manifest)
         if not files:
             return
-        transfers = [asyncio.ensure_future(self._get_file(link, file)) for file in files]
+        transfers = [asyncio.ensure_future(self.get_file(link, file)) for file in files]
         try:
             await asyncio.gather(*transfers)
         finally:
             for transfer in transfers:
                 transfer.cancel()
 
-    async def _get_file(self, link: PeerLink, file: StagedFile) -> None:
+    async def get_file(self, link: PeerLink, file: StagedFile) -> None:
+        """Get one staged file from a peer; a no-op if it is here and whole.
+
+        Raises:
+            TransportError: The peer cannot be reached, or has not got it whole.
+            ManifestMismatchError: What came is another file (definite).
+            StorageError: The own disk failed.
+        """
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 await self._in_thread(self._receive, link, file)
@@ -235,8 +242,8 @@ class Fetcher:
         if self._payloads.has(file):
             try:
                 self._payloads.verify(file)
-            except ManifestMismatchError:
-                _log.warning("damaged file is fetched again", path=file.path)
+            except (ManifestMismatchError, StorageError) as error:
+                _log.warning("damaged file is fetched again", path=file.path, reason=str(error))
             else:
                 return
         offset = self._payloads.received_bytes(file)
@@ -252,4 +259,4 @@ def _is_missing(error: TxLogError) -> bool:
 
 def _is_of_the_link(error: TxLogError) -> bool:
     """Return whether a fetch failed on its way: the data may be good."""
-    return isinstance(error, TransportError) and error.fields.get("status") not in _NO_DATA
+    return isinstance(error, TransportError) and error.fields.get("status") not in NO_DATA

@@ -235,6 +235,10 @@ class LocalPayloadStore(PayloadStore):
         with self._lock:
             return monotonic() - self._verified_s.get(path, float("-inf")) < seconds
 
+    def forget_verified(self, relative: str) -> None:
+        """Let the next `verify` of a file read it, whatever was seen of it before."""
+        self.forget(Path(self.path(relative)))
+
     def forget(self, path: Path) -> None:
         """Forget that a file was verified: it is removed."""
         with self._lock:

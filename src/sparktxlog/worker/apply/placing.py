@@ -92,13 +92,13 @@ class Placer:
         source, target = self.payload_root / file.path, table / name
         fresh = _link_or_copy(source, target)
         try:
-            _check(file, target)
+            _check_placed(file, target)
         except ApplyError:
             if fresh:
                 raise
             # What a crash left was damaged since; the payload store may have it whole.
             _link_or_copy(source, target)
-            _check(file, target)
+            _check_placed(file, target)
         status = target.stat()
         return AddAction(
             path=name,
@@ -123,30 +123,40 @@ def placed_name(path: str) -> str:
     return f"{digest}-{plain[-160:]}"
 
 
-def _check(file: StagedFile, target: Path) -> None:
-    """Compare a file with its manifest, and remove it from the table's directory if it differs.
+def check_payload(file: StagedFile, path: Path) -> None:
+    """Compare a file with its manifest.
 
     Raises:
-        ApplyError: It has another size or digest, or cannot be read (definite).
+        ApplyError: It is gone, has another size or digest, or cannot be read (definite).
     """
     try:
-        size = target.stat().st_size
+        size = path.stat().st_size
         found = f"has {size:,} bytes, its manifest says {file.size_bytes:,}"
         if size == file.size_bytes:
-            with target.open("rb") as source:
+            with path.open("rb") as source:
                 digest = hashlib.file_digest(source, "sha256").hexdigest()
             if digest == file.digest:
                 return
             found = f"has the digest {digest}, its manifest says {file.digest}"
+    except FileNotFoundError:
+        found = "is missing"
     except OSError as error:
         found = f"cannot be read: {error.strerror}"
-    target.unlink(missing_ok=True)
     raise ApplyError(
         f"payload file {file.path} {found}",
-        hint="The payload store was changed behind the node's back, or its disk fails: put a good "
-        "copy from another site's payload store in its place; the worker goes on by itself.",
+        hint="The payload store was changed behind the node's back, or its disk fails; the node "
+        "fetches the file again if another site has it whole.",
         path=file.path,
     )
+
+
+def _check_placed(file: StagedFile, target: Path) -> None:
+    """Check a file in its table's directory, and remove it from there if it is damaged."""
+    try:
+        check_payload(file, target)
+    except ApplyError:
+        target.unlink(missing_ok=True)
+        raise
 
 
 def _link_or_copy(source: Path, target: Path) -> bool:

@@ -33,7 +33,7 @@ from sparktxlog.worker.apply.merging import (
     matching_rows,
     tagged,
 )
-from sparktxlog.worker.apply.placing import Placer
+from sparktxlog.worker.apply.placing import Placer, check_payload
 from sparktxlog.worker.apply.settling import settle, undo_torn
 from sparktxlog.worker.apply.signatures import signature_of
 from sparktxlog.worker.apply.tables import (
@@ -183,6 +183,11 @@ class TableSteps:
         appended: TableSignature,
     ) -> None:
         table = self._lake / progress.name
+        if any(step.kind is StepKind.MERGE for step in remaining):
+            for piece in (*stage.keyed, *stage.partial):
+                for file in piece.effect.files:
+                    # Spark would take garbage for rows where it can be decoded.
+                    check_payload(file, self._payload_root / file.path)
         with StageRows(
             self._session, self._payload_root, table, progress.definition, stage
         ) as rows:

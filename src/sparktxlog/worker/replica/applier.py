@@ -9,6 +9,7 @@ anything is applied the node has seen the worker, and may have it copy or stop.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -16,8 +17,16 @@ from dataclasses import dataclass, field, replace
 from time import monotonic, time_ns
 from typing import TYPE_CHECKING
 
-from sparktxlog.errors import ApplyError, ExpiredError, TransportError, TxLogError
+from sparktxlog.errors import (
+    ApplyError,
+    DivergedError,
+    ExpiredError,
+    PayloadLostError,
+    TransportError,
+    TxLogError,
+)
 from sparktxlog.model.report import Recount, ReplayCost, ReplicaVerdict
+from sparktxlog.worker.apply.batches import Batch
 from sparktxlog.worker.apply.merging import applier_session
 from sparktxlog.worker.copy.copy_terms import CopyOptions, CopyOutcome, FetcherOf
 from sparktxlog.worker.copy.donor_fetcher import DonorFetcher
@@ -37,6 +46,8 @@ from sparktxlog.worker.verify.recounting import recount
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_logger = logging.getLogger(__name__)
 
 #: Segments asked for at once.
 SEGMENTS_LIMIT = 500
@@ -314,10 +325,49 @@ class Applier:
             if not tail.segments or not _continues(tail, self.state.position):
                 tail = self._at_hand = self._tail(wait_s=0.0)
             began = monotonic()
-            batch = self._replica.apply_batch(tail)
+            batch = self._apply_batch(tail)
             self._batches += 1
             self._transactions += batch.transactions
             self._pace = cost_of(batch, monotonic() - began)
+
+    def _apply_batch(self, tail: Tail) -> Batch:
+        """Apply the next batch; if it fails, once more after damaged files were fetched again."""
+        try:
+            return self._replica.apply_batch(tail)
+        except DivergedError:
+            raise
+        except ApplyError as error:
+            if not self._repair_files(tail, error):
+                raise
+        return self._replica.apply_batch(tail)
+
+    def _repair_files(self, tail: Tail, error: ApplyError) -> bool:
+        """Have the node look at the batch's files; return whether it fetched some again.
+
+        Raises:
+            PayloadLostError: No site has a file whole that the batch needs (definite).
+        """
+        try:
+            found = self.source.repair_files(*self._replica.range_of(tail))
+        except TxLogError as failure:
+            _logger.warning("the node did not look at the files of the batch: %s", failure)
+            return False
+        if not found["lost"]:
+            return bool(found["fetched"])
+        lost = found["lost"][0]
+        asked = "; ".join(f"{site}: {why}" for site, why in lost["asked"].items())
+        raise PayloadLostError(
+            f"position {lost['position']:,} of table {lost['table']!r} "
+            f"(run {lost['run'] or 'not known any more'}) needs the file {lost['path']}, and no "
+            f"site has it whole.  {self.info.node_id}: {lost['reason']}"
+            + (f"; {asked}" if asked else "; each site writes such files for itself"),
+            hint="Put a good copy of it below the payload store, from a backup; or bring this "
+            "replica past the position: a copy of another site's (sparktxlog catch-up), or an "
+            "image (sparktxlog restore).  Until then the worker stands still here.",
+            path=lost["path"],
+            position=lost["position"],
+            sites=[self.info.node_id, *lost["asked"]],
+        ) from error
 
     def request(self, first: int, last: int) -> tuple[int, int]:
         """Ask the node for a missing range.

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
+from pyarrow import ArrowException
 
 from sparktxlog.errors import ApplyError, DivergedError, ForeignLogError
 from sparktxlog.model.operation import OP_COLUMN, POSITION_COLUMN
@@ -250,7 +251,13 @@ def inline_extent(payload_root: Path, last: int) -> Extent:
     def read(effect: TableEffect) -> tuple[Place, Place]:
         places: list[Place] = []
         for file in effect.files:
-            rows = pq.read_table(payload_root / file.path, columns=[POSITION_COLUMN, OP_COLUMN])
+            try:
+                rows = pq.read_table(payload_root / file.path, columns=[POSITION_COLUMN, OP_COLUMN])
+            except (OSError, ArrowException) as error:
+                raise ApplyError(
+                    f"inline file {file.path} of table {effect.table!r} cannot be read: {error}",
+                    path=file.path,
+                ) from error
             pairs = zip(
                 rows.column(POSITION_COLUMN).to_pylist(),
                 rows.column(OP_COLUMN).to_pylist(),

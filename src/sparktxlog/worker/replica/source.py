@@ -25,6 +25,7 @@ from sparktxlog.errors import (
     UnauthorizedError,
 )
 from sparktxlog.http.link import Http
+from sparktxlog.model.answers import RepairedFiles
 from sparktxlog.model.copying import CopyTicket, Decision, Transfer
 from sparktxlog.model.report import Recount, WorkerReport
 from sparktxlog.model.table import TableDefinition
@@ -39,6 +40,8 @@ _ANSWER_TIME_S = 15.0
 _PIN_TIME_S = 120.0
 #: Seconds in which a node can remove the files of a long log.
 _SHORTEN_TIME_S = 600.0
+#: Seconds in which a node can fetch the files of a batch from other sites.
+_REPAIR_TIME_S = 600.0
 #: Refusals of a node that a worker tells apart.
 _REFUSALS = (
     ExpiredError, ForbiddenError, ForbiddenPeerError, InvalidRequestError, LocalProtocolError,
@@ -205,6 +208,11 @@ class HttpLogSource(Http):
             return self._post(CopyTicket, "/v1/worker/copies", wanted, wait_s=_PIN_TIME_S)
         except LocalProtocolError as error:
             raise ApplyError(error.message, hint=error.hint, **error.fields) from error
+
+    def repair_files(self, first: int, last: int) -> RepairedFiles:
+        """Have the node read all files of a range, and fetch damaged ones from other sites."""
+        wanted = {"first": first, "last": last}
+        return self._post(RepairedFiles, "/v1/worker/files", wanted, wait_s=_REPAIR_TIME_S)
 
     def record_transfer(self, transfer: Transfer) -> None:
         """Tell the node how a copy went, estimate against actual."""

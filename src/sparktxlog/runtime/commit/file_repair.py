@@ -1,0 +1,249 @@
+"""Staged files of this node: verified before they count, fetched again if they are damaged.
+
+Any node that holds a run has its files, so what one disk lost another one may give.  Files are
+judged by this node's own manifest or segment, never by what a peer says that it wants.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterable
+from typing import Any
+
+import structlog
+
+from sparktxlog.codec.payload import read_manifest
+from sparktxlog.errors import InvalidNameError, NotFoundError, TxLogError
+from sparktxlog.model.answers import LostFile, RepairedFiles
+from sparktxlog.model.ids import transaction_id_from_text
+from sparktxlog.model.operation import StagedFile
+from sparktxlog.protocol.words.events import FilesHeld, FilesLost
+from sparktxlog.runtime.commit.core_loop import CoreLoop
+from sparktxlog.runtime.commit.damage import Damage
+from sparktxlog.runtime.commit.fetching import NO_DATA, Fetcher, staged_files
+from sparktxlog.runtime.foundation import Foundation
+from sparktxlog.storage.interfaces import TableEffect
+
+_log = structlog.get_logger("sparktxlog.files")
+
+#: Segments of one range: workers take no more at once.
+_MOST_SEGMENTS = 500
+
+
+class FileRepair:
+    """Verifies staged files of this node, and has them fetched again; belongs to the event loop."""
+
+    def __init__(self, base: Foundation, core: CoreLoop, fetcher: Fetcher, damage: Damage) -> None:
+        self._base = base
+        self._core = core
+        self._fetcher = fetcher
+        self._damage = damage
+        #: What is looked at: the transaction of a wanted file, or the digest of a run.
+        self._tasks: dict[bytes, asyncio.Task[None]] = {}
+
+    # -- what peers want -------------------------------------------------------------------------
+
+    async def check_file(self, file: StagedFile) -> None:
+        """Compare a file with what a peer was promised, before a byte of it is sent.
+
+        The origin of the run then has it fetched again, while the peer asks the next node.
+
+        Raises:
+            ManifestMismatchError, PayloadStoreError: It is damaged or gone (definite).
+            StorageError: The disk failed.
+        """
+        try:
+            await self._verify(file)
+        except InvalidNameError:
+            raise
+        except TxLogError as error:
+            self._look_at_transaction(file, str(error))
+            raise
+        self._damage.readable(file.path)
+
+    def _look_at_transaction(self, wanted: StagedFile, reason: str) -> None:
+        try:
+            transaction_id = transaction_id_from_text(wanted.path.partition("/")[0])
+        except InvalidNameError:
+            return
+        self._start(transaction_id, self._repair_transaction(transaction_id, wanted.path, reason))
+
+    async def _repair_transaction(self, transaction_id: bytes, path: str, reason: str) -> None:
+        """Repair the files of an own run, or reject the run if it has no stamp yet (P1a)."""
+        digest = self._base.master.unstamped(transaction_id)
+        if digest is not None:
+            await self._repair_unstamped(digest)
+            return
+        origin, files = await self._base.run_blocking(self._held_files, transaction_id)
+        if origin == self._base.config.node_id:
+            lost = await self._repair(files)
+        else:
+            # Two nodes that repair what they ask each other for would never end.
+            lost = {file.path: (reason, {}) for file in files if file.path == path}
+        for file, (why, asked) in lost.items():
+            self._damage.unreadable(file, why + _told(asked))
+
+    def _held_files(self, transaction_id: bytes) -> tuple[str, list[StagedFile]]:
+        """Return origin and files of a stamped run that this node holds; blocks."""
+        front, position = self._base.front, self._base.master.locate(transaction_id)
+        found = front.find_transaction(transaction_id)
+        header = None if found is None else found[0]
+        if header is None and position is not None:
+            stored = front.read_entry_at(position)
+            header = None if stored is None else stored.entry.header
+        if header is None:
+            return "", []
+        payload = front.read_payload(header.origin, header.incarnation, header.seq)
+        if payload is not None:
+            return header.origin, staged_files(read_manifest(payload))
+        # Published: its segment names the files.
+        effects = [] if position is None else self._effects(position, position)
+        staged = [effect for effect in effects if not effect.inline and effect.first == position]
+        return header.origin, [file for effect in staged for file in effect.files]
+
+    # -- own runs without a stamp ------------------------------------------------------------------
+
+    def check_unstamped(self, digest: bytes) -> None:
+        """Look whether the files of an own run are whole, and tell the core (P1a)."""
+        self._start(digest, self._repair_unstamped(digest))
+
+    async def _repair_unstamped(self, digest: bytes) -> None:
+        try:
+            payload = await self.announced_payload(digest)
+        except NotFoundError:
+            return  # not durable yet, or stamped meanwhile
+        lost = await self._repair(staged_files(read_manifest(payload)))
+        if not lost:
+            self._core.cycle.tell_always(FilesHeld(digest=digest))
+            return
+        file, (why, asked) = next(iter(lost.items()))
+        self._damage.unreadable(file, why)
+        text = f"a staged file was lost before the transaction was ordered: {why}{_told(asked)}"
+        self._core.cycle.tell_always(FilesLost(digest=digest, text=text))
+
+    async def announced_payload(self, digest: bytes) -> bytes:
+        """Return an own unstamped run's container.
+
+        Raises:
+            NotFoundError: Not held here, or stamped meanwhile (definite).
+        """
+        payload: bytes | None = self._core.holdings.find(digest)
+        if payload is None:
+            payload = await self._base.run_blocking(self._base.front.read_announced, digest)
+        if payload is None:
+            raise NotFoundError(f"no announced run {digest.hex()[:12]} is held here")
+        return payload
+
+    # -- what a worker could not read --------------------------------------------------------------
+
+    async def repair_segments(self, first: int, last: int) -> RepairedFiles:
+        """Read all files of a range of positions, and fetch again from peers what is damaged.
+
+        Rows that were submitted inline lie in files that each node writes for itself: no other
+        node has the same ones.
+
+        Raises:
+            ExpiredError: The log no longer holds the range (definite).
+        """
+        fetched: list[str] = []
+        found: list[LostFile] = []
+        for effect in await self._base.run_blocking(self._effects, first, last):
+            for file in effect.files:
+                self._base.payloads.forget_verified(file.path)
+            lost = await self._repair(effect.files, fetched, ask=not effect.inline)
+            for path, (why, asked) in lost.items():
+                self._damage.unreadable(path, why + _told(asked))
+                run = await self._base.run_blocking(self._run_at, effect.first)
+                found.append(
+                    {
+                        "path": path,
+                        "table": effect.table,
+                        "position": effect.first,
+                        "run": run,
+                        "reason": why,
+                        "asked": asked,
+                    }
+                )
+        return {"fetched": fetched, "lost": found}
+
+    def _effects(self, first: int, last: int) -> list[TableEffect]:
+        segments = self._base.front.read_segments(first - 1, _MOST_SEGMENTS)
+        return [effect for one in segments if one.first <= last for effect in one.effects]
+
+    def _run_at(self, position: int) -> str:
+        stored = self._base.front.read_entry_at(position)
+        if stored is None:
+            return ""
+        header = stored.entry.header
+        return f"{header.origin}/{header.incarnation}/{header.seq}"
+
+    # -- both ----------------------------------------------------------------------------------
+
+    async def _repair(
+        self, files: Iterable[StagedFile], fetched: list[str] | None = None, *, ask: bool = True
+    ) -> dict[str, tuple[str, dict[str, str]]]:
+        """Have damaged files fetched again; return those that nobody gave.
+
+        Returns:
+            Path → what is wrong with the file here, and for each node asked why it did not help.
+        """
+        lost: dict[str, tuple[str, dict[str, str]]] = {}
+        for file in files:
+            try:
+                await self._verify(file)
+            except TxLogError as error:
+                asked = await self._ask_all(file) if ask else {}
+                if asked is None:
+                    _log.warning("damaged file was fetched again", path=file.path)
+                    if fetched is not None:
+                        fetched.append(file.path)
+                else:
+                    lost[file.path] = (error.message, asked)
+                    continue
+            self._damage.readable(file.path)
+        return lost
+
+    async def _ask_all(self, file: StagedFile) -> dict[str, str] | None:
+        """Ask one peer after the other for a file; return why none gave it, None if one did."""
+        asked: dict[str, str] = {}
+        for link in tuple(self._base.links.values()):
+            if not link.up:
+                asked[link.node_id] = f"not linked: {link.reason}"
+                continue
+            try:
+                await self._fetcher.get_file(link, file)
+            except TxLogError as error:
+                lacks = error.fields.get("status") in NO_DATA
+                asked[link.node_id] = "it has not got it whole either" if lacks else error.message
+            else:
+                return None
+        return asked
+
+    async def _verify(self, file: StagedFile) -> None:
+        await self._base.run_blocking(self._base.payloads.verify, file)
+
+    def _start(self, key: bytes, work: Coroutine[Any, Any, None]) -> None:
+        if key in self._tasks:
+            work.close()
+            return
+        task = self._tasks[key] = asyncio.create_task(self._guarded(work))
+        task.add_done_callback(lambda _: self._tasks.pop(key, None))
+
+    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except Exception:  # noqa: BLE001
+            # Who wants the file asks again, and so does the core.
+            _log.exception("looking at files failed unexpectedly")
+
+    async def close(self) -> None:
+        """Look at nothing more."""
+        tasks = tuple(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _told(asked: dict[str, str]) -> str:
+    """Return what the others said, as the end of a sentence."""
+    return "".join(f"; {node}: {why}" for node, why in asked.items())

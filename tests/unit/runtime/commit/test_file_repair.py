@@ -1,0 +1,90 @@
+"""Own files before a run gets its stamp: looked at, fetched again, or the run is rejected (P1a)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.unit.runtime.commit.test_fetching import CONTENT, FILE, Origin, staged_run
+
+from sparktxlog.codec.payload import digest_of
+from sparktxlog.protocol.words.events import Event, FilesHeld, FilesLost
+from sparktxlog.runtime.commit.damage import Damage
+from sparktxlog.runtime.commit.fetching import Fetcher
+from sparktxlog.runtime.commit.file_repair import FileRepair
+from sparktxlog.runtime.commit.holdings import Holdings
+from sparktxlog.storage.payloads.local_store import LocalPayloadStore
+
+RUN = staged_run()
+
+
+def look(store: LocalPayloadStore, links: Mapping[str, object]) -> tuple[Event, Damage]:
+    """Let a node look at the files of its unstamped run; return what the core is told."""
+
+    async def main() -> tuple[Event, Damage]:
+        told: asyncio.Queue[Event] = asyncio.Queue()
+        base: Any = SimpleNamespace(
+            links=links, payloads=store,
+            run_blocking=lambda work, *args: asyncio.ensure_future(asyncio.to_thread(work, *args)),
+        )  # fmt: skip
+        holdings = Holdings(foreign_limit_bytes=1 << 20, cache_limit_bytes=1 << 20)
+        holdings.cache(digest_of(RUN), RUN)
+        core: Any = SimpleNamespace(
+            cycle=SimpleNamespace(tell_always=told.put_nowait), holdings=holdings
+        )
+        damage, nobody = Damage(), Any
+        listener: Any = nobody
+        fetcher = Fetcher(base, holdings, listener, damage)
+        files = FileRepair(base, core, fetcher, damage)
+        files.check_unstamped(digest_of(RUN))
+        try:
+            return await asyncio.wait_for(told.get(), 30), damage
+        finally:
+            await files.close()
+            await fetcher.close()
+
+    return asyncio.run(main())
+
+
+def put(store: LocalPayloadStore, content: bytes) -> None:
+    path = Path(store.path(FILE.path))
+    path.parent.mkdir(parents=True)
+    path.write_bytes(content)
+
+
+def peer(name: str, *, up: bool = True, holds: bool = True) -> Origin:
+    found: Any = Origin(RUN)
+    found.node_id, found.up, found.reason = name, up, "silent"
+    if not holds:
+        found.stream = lambda file, offset: iter([bytes(len(CONTENT))])
+    return found
+
+
+def test_what_is_whole_is_stamped(tmp_path: Path) -> None:
+    store = LocalPayloadStore(tmp_path)
+    put(store, CONTENT)
+    assert look(store, {})[0] == FilesHeld(digest=digest_of(RUN))
+
+
+@pytest.mark.parametrize("content", [b"", CONTENT[:-1] + b"?", None])
+def test_what_is_damaged_is_fetched_from_a_peer(tmp_path: Path, content: bytes | None) -> None:
+    store = LocalPayloadStore(tmp_path)
+    if content is not None:
+        put(store, content)
+    links = {"B": peer("B", up=False), "C": peer("C", holds=False), "D": peer("D")}
+    told, damage = look(store, links)
+    assert told == FilesHeld(digest=digest_of(RUN)) and not damage.files()
+    store.verify(FILE)
+
+
+def test_what_nobody_has_is_rejected_and_told(tmp_path: Path) -> None:
+    store = LocalPayloadStore(tmp_path)
+    told, damage = look(store, {"B": peer("B", up=False), "C": peer("C", holds=False)})
+    assert isinstance(told, FilesLost) and told.digest == digest_of(RUN)
+    assert "lost before the transaction was ordered" in told.text
+    assert "not linked: silent" in told.text and "has the digest" in told.text
+    assert [file["path"] for file in damage.files()] == [FILE.path]
