@@ -145,11 +145,11 @@ def test_a_kept_connection_that_was_closed_is_replaced(serve: Callable[..., Serv
 
 
 def test_names_are_quoted(serve: Callable[..., Server]) -> None:
-    server = serve(good({}))
-    link = Http(server.url)
-    link.get_below("/v1/tables", "a/../b c")
+    server = serve(good({"name": "t", "columns": [{"name": "id", "type": "bigint"}]}))
+    link = Nodes(server.url)
+    link.table("a/../b c")
     link.close()
-    assert server.requests[0].startswith(b"GET /v1/tables/a%2F..%2Fb%20c HTTP")
+    assert server.requests[0].startswith(b"GET /v1/tables/a%2F..%2Fb%20c?")
 
 
 def test_nobody_there_is_definite() -> None:

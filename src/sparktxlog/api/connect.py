@@ -17,7 +17,7 @@ from sparktxlog.api.frame_staging import SharedPayloads, SignatureExpressions
 from sparktxlog.api.grouped import GroupedTransactions
 from sparktxlog.api.grouped_batch import GroupedBatch, GroupedReceipt, submit_runs
 from sparktxlog.api.inline import InlineWorker
-from sparktxlog.api.nodes import Nodes, one_url
+from sparktxlog.api.nodes import Nodes
 from sparktxlog.api.operations import Commits
 from sparktxlog.api.probe import check_store
 from sparktxlog.api.snapshot import Snapshot, not_applied
@@ -95,9 +95,9 @@ def connect(
         raise ConfigError(
             f"apply={apply!r} is unknown", hint="Use apply='inline', or leave it out."
         )
-    if apply == "inline":
-        one_url(url, "apply='inline'")
     link = Nodes(url, token=token)
+    if apply == "inline" and len(link) > 1:
+        raise InvalidRequestError("apply='inline' works with one node", hint="Give one URL.")
     home, info = link.choose()
     _check_version(str(info["version"]), home.url)
     for name, value in _SESSION.items():

@@ -15,9 +15,10 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any
+from urllib.parse import quote
 
 import msgspec
 
@@ -42,7 +43,6 @@ from sparktxlog.model.receipt import LEVEL_RANK, Level, Receipt
 from sparktxlog.model.table import TableDefinition
 
 _log = logging.getLogger(__name__)
-_T = TypeVar("_T")
 
 #: Path of single transactions: the only ones whose receipt is that of their id.
 _SINGLE = "/v1/transactions"
@@ -146,21 +146,11 @@ class Nodes:
         self.position = 0
 
     @property
-    def url(self) -> str:
-        """URL of the node that is asked first."""
-        return self._current.url
-
-    @property
     def urls(self) -> list[str]:
         """URLs of all nodes, that of the one that is asked first in front."""
         return [
             link.url for link in sorted(self._links, key=lambda link: link is not self._current)
         ]
-
-    @property
-    def current(self) -> Http:
-        """The node that is asked first."""
-        return self._current
 
     def __len__(self) -> int:
         return len(self._links)
@@ -186,25 +176,30 @@ class Nodes:
         Raises:
             UnreachableError: No node answers (definite).
         """
-        answers: list[tuple[Http, dict[str, Any]]] = []
+        found: tuple[Http, dict[str, Any]] | None = None
         failure: TransportError | None = None
         for link in self._links:
             try:
-                answers.append((link, dict(link.get("/v1/info"))))
+                info = dict(link.get("/v1/info"))
             except TransportError as error:
-                if not _is_mute(error):
-                    raise
+                self._pass_over(link, error)
                 failure = failure or error
                 continue
-            if answers[-1][1].get("phase", _TAKES_PART[0]) in _TAKES_PART:
+            if info.get("phase", _TAKES_PART[0]) in _TAKES_PART:
+                found = link, info
                 break
-        else:
-            if not answers:
-                assert failure is not None
-                raise failure
-            answers.append(answers[0])
-        self._current = answers[-1][0]
-        return answers[-1]
+            found = found or (link, info)
+        if found is None:
+            assert failure is not None
+            raise failure
+        self._current = found[0]
+        return found
+
+    def _pass_over(self, link: Http, error: TransportError) -> None:
+        """Ask a node that gave no answer last for a while; raise what is true of all nodes."""
+        if not _is_mute(error):
+            raise error
+        self._mute[link.url] = time.monotonic() + _MUTE_S
 
     # -- questions ------------------------------------------------------------------------------
 
@@ -213,11 +208,36 @@ class Nodes:
     ) -> Any:
         """Return the answer of the first node that gives one; arguments and errors as `Http.get`.
 
-        A witness gives none to what only masters know.
+        Each node gets half of the time left, the last one all.  A witness gives no answer to what
+        only masters know.
         """
-        return self._ask(
-            lambda link, share: link.get(path, timeout_s=share, waits=waits, **query), timeout_s
-        )
+        end = time.monotonic() + max(LEAST_S, self.timeout_s if timeout_s is None else timeout_s)
+        failure: TxLogError | None = None
+        witness: NotFoundError | None = None
+        for number, link in enumerate(self._in_turn(), start=1):
+            left = end - time.monotonic()
+            if left <= 0:
+                break
+            try:
+                share = left if number == len(self) else left / 2
+                answer = link.get(path, timeout_s=share, waits=waits, **query)
+            except NotFoundError as error:
+                if "witness" not in error.fields:
+                    raise
+                witness = error
+                continue
+            except PositionNotReachedError as error:
+                failure = failure or error
+                continue
+            except TransportError as error:
+                self._pass_over(link, error)
+                failure = failure or error
+                continue
+            self._current = link
+            return answer
+        last = failure or witness
+        assert last is not None
+        raise last
 
     def tables(self) -> list[TableDefinition]:
         """Return all definitions at a node that has got to `position`; errors as `table`."""
@@ -232,44 +252,9 @@ class Nodes:
             PositionNotReachedError: No node got there in time (definite).
             TransportError: No node answers.
         """
-        after = self.position or None
-        found = self._ask(
-            lambda link, share: link.get_below(
-                "/v1/tables", name, timeout_s=share, waits=True, after=after
-            )
-        )
+        path = f"/v1/tables/{quote(name, safe='')}"
+        found = self.get(path, waits=True, after=self.position or None)
         return msgspec.convert(found, TableDefinition)
-
-    def _ask(self, question: Callable[[Http, float], _T], timeout_s: float | None = None) -> _T:
-        """Return the first answer; each node gets half of the time left, the last one all."""
-        end = time.monotonic() + max(LEAST_S, self.timeout_s if timeout_s is None else timeout_s)
-        failure: TxLogError | None = None
-        witness: NotFoundError | None = None
-        for number, link in enumerate(self._in_turn(), start=1):
-            left = end - time.monotonic()
-            if left <= 0:
-                break
-            try:
-                answer = question(link, left if number == len(self) else left / 2)
-            except NotFoundError as error:
-                if "witness" not in error.fields:
-                    raise
-                witness = error
-                continue
-            except PositionNotReachedError as error:
-                failure = failure or error
-                continue
-            except TransportError as error:
-                if not _is_mute(error):
-                    raise
-                self._mute[link.url] = time.monotonic() + _MUTE_S
-                failure = failure or error
-                continue
-            self._current = link
-            return answer
-        last = failure or witness
-        assert last is not None
-        raise last
 
     def receipt(self, transaction_id: str, timeout_s: float | None = None) -> Receipt:
         """Return the most that any node knows of a transaction.
@@ -299,9 +284,7 @@ class Nodes:
                 unseen = error
                 continue
             except TransportError as error:
-                if not _is_mute(error):
-                    raise
-                self._mute[link.url] = time.monotonic() + _MUTE_S
+                self._pass_over(link, error)
                 unheard[link.url] = error
                 continue
             if best is None or _rank(found) > _rank(best):
@@ -510,7 +493,7 @@ class Nodes:
     def _judge(self, link: Http, errand: _Errand, error: TxLogError) -> None:
         """Note why a node did not answer with a receipt; raise what is true of all nodes."""
         if isinstance(error, TransportError) and _is_mute(error):
-            self._mute[link.url] = time.monotonic() + _MUTE_S
+            self._pass_over(link, error)
         if not error.definite:
             errand.perhaps[link.url] = error
         elif _takes_nothing(error):
@@ -571,16 +554,6 @@ def committed(receipt: Receipt) -> Receipt:
         position=receipt.position,
         reason=reason.code,
     )
-
-
-def one_url(urls: str | Sequence[str], purpose: str) -> None:
-    """Refuse several URLs where only one makes sense.
-
-    Raises:
-        InvalidRequestError: There are several (definite).
-    """
-    if len(Nodes(urls)) > 1:
-        raise InvalidRequestError(f"{purpose} works with one node", hint="Give one URL.")
 
 
 def _staged_text(url: str) -> str:

@@ -7,155 +7,73 @@ from typing import Any
 
 import pyarrow as pa
 
+from sparktxlog.codec.arrow import arrow_type
 from sparktxlog.errors import InvalidRequestError
 
-#: One row for each member, as the asked node sees it.
-MASTERS = pa.schema(
-    [
-        ("node_id", pa.string()),
-        ("url", pa.string()),
-        #: True for the node that was asked.
-        ("is_asked", pa.bool_()),
-        ("linked", pa.bool_()),
-        ("epoch", pa.int64()),
-        #: End of its synchronized queue, as far as known.
-        ("position", pa.int64()),
-        ("published", pa.int64()),
-        ("counter", pa.int64()),
-        ("round", pa.int64()),
-        ("busy", pa.bool_()),
-        ("incoming_runs", pa.int64()),
-        ("incoming_transactions", pa.int64()),
-        #: Seconds since its last post came.
-        ("age_s", pa.float64()),
-        ("clock_offset_us", pa.int64()),
-        #: What the asked node awaits of it: `promise`, `acquired`, `payload`; empty = nothing.
-        ("awaited", pa.list_(pa.field("element", pa.string()))),
-        #: Origin → sequence number up to which it confirmed to hold that node's runs, durably; NULL
-        #: for the node that was asked.
-        ("acquired", pa.map_(pa.string(), pa.int64())),
-        #: Why it takes no more part; empty = it does.
-        ("halted", pa.string()),
-    ]
+
+def _schema(ddl: str) -> pa.Schema:
+    return pa.schema(arrow_type(f"struct<{ddl}>"))
+
+
+#: One row for each member, as the asked node sees it; `is_asked`: that node itself.
+#: `position`: end of its synchronized queue, as far as known.  `age_s`: seconds since its last post
+#: came.  `awaited`: what the asked node waits for: `promise`, `acquired`, `payload`.  `acquired`:
+#: origin → sequence number up to which it confirmed to hold that node's runs, durably; NULL for the
+#: asked node.  `halted`: why it takes no more part; empty = it does.
+MASTERS = _schema(
+    "node_id: string, url: string, is_asked: boolean, linked: boolean, epoch: bigint, "
+    "position: bigint, published: bigint, counter: bigint, round: bigint, busy: boolean, "
+    "incoming_runs: bigint, incoming_transactions: bigint, age_s: double, clock_offset_us: bigint, "
+    "awaited: array<string>, acquired: map<string, bigint>, halted: string"
 )
 
-#: One row for each replica's worker.
-WORKERS = pa.schema(
-    [
-        ("worker_id", pa.string()),
-        ("node_id", pa.string()),
-        ("position", pa.int64()),
-        ("chain_hash", pa.string()),
-        #: KNOWN, AHEAD, DIVERGED, FOREIGN or EMPTY (protocol S3).
-        ("verdict", pa.string()),
-        ("reason", pa.string()),
-        ("alive", pa.bool_()),
-        #: It follows the log, did not end, and is not heard.
-        ("silent", pa.bool_()),
-        #: Why it stands still, or ended; empty = it does neither.
-        ("error", pa.string()),
-        ("age_s", pa.float64()),
-        ("engine", pa.string()),
-        ("tables", pa.int64()),
-    ]
+#: One row for each replica's worker.  `verdict`: KNOWN, AHEAD, DIVERGED, FOREIGN or EMPTY (S3).
+#: `silent`: it follows the log, did not end, and is not heard.  `error`: why it stands still, or
+#: ended; empty = it does neither.
+WORKERS = _schema(
+    "worker_id: string, node_id: string, position: bigint, chain_hash: string, verdict: string, "
+    "reason: string, alive: boolean, silent: boolean, error: string, age_s: double, "
+    "engine: string, tables: bigint"
 )
 
-#: One row for each table of each replica.
-SIGNATURES = pa.schema(
-    [
-        ("node_id", pa.string()),
-        ("worker_id", pa.string()),
-        #: Applied position at which the signature holds.
-        ("position", pa.int64()),
-        ("table", pa.string()),
-        #: Delta version of the table at the position.
-        ("version", pa.int64()),
-        #: `rows:lane0:lane1`.
-        ("signature", pa.string()),
-        ("schema", pa.string()),
-        ("diverged", pa.string()),
-    ]
+#: One row for each table of each replica.  `position`: applied, at which the signature holds.
+#: `version`: Delta version of the table there.  `signature`: `rows:lane0:lane1`.
+SIGNATURES = _schema(
+    "node_id: string, worker_id: string, position: bigint, table: string, version: bigint, "
+    "signature: string, schema: string, diverged: string"
 )
 
-#: One row for each table of the catalog.
-TABLES = pa.schema(
-    [
-        ("table", pa.string()),
-        #: DDL, as `create_table` takes it.
-        ("columns", pa.string()),
-        ("keys", pa.list_(pa.field("element", pa.string()))),
-        ("partition_by", pa.list_(pa.field("element", pa.string()))),
-        ("deletion_vectors", pa.bool_()),
-        ("schema_version", pa.int64()),
-    ]
+#: One row for each table of the catalog.  `columns`: DDL, as `create_table` takes it.
+TABLES = _schema(
+    "table: string, columns: string, keys: array<string>, partition_by: array<string>, "
+    "deletion_vectors: boolean, schema_version: bigint"
 )
 
 #: One row for each of the latest catch-ups of the asked site's replica; the whole history stands
-#: in the table `log/transfers`.
-TRANSFERS = pa.schema(
-    [
-        ("transfer_id", pa.string()),
-        ("worker_id", pa.string()),
-        ("node_id", pa.string()),
-        #: `replay` or `copy`.
-        ("kind", pa.string()),
-        #: Nodes copied from, empty for a replay.
-        ("donors", pa.list_(pa.field("element", pa.string()))),
-        ("from_position", pa.int64()),
-        ("to_position", pa.int64()),
-        #: Clock of the worker, microseconds since 1970 UTC.
-        ("started_at", pa.int64()),
-        ("finished_at", pa.int64()),
-        #: What was expected, and what was measured.
-        ("estimated_s", pa.float64()),
-        ("actual_s", pa.float64()),
-        ("fetch_s", pa.float64()),
-        #: Bytes of files needed, of them read over the network (compressed), and found here.
-        ("size_bytes", pa.int64()),
-        ("wire_bytes", pa.int64()),
-        ("reused_bytes", pa.int64()),
-        ("transactions", pa.int64()),
-        #: `done`, or why it failed.
-        ("outcome", pa.string()),
-        ("reason", pa.string()),
-    ]
+#: in the table `log/transfers`.  `kind`: `replay` or `copy`.  `donors`: nodes copied from, empty
+#: for a replay.  Times are the worker's clock, microseconds since 1970 UTC.  `estimated_s` was
+#: expected, `actual_s` measured.  Bytes of the files needed, of them read over the network
+#: (compressed), and found here.  `outcome`: `done`, or why it failed.
+TRANSFERS = _schema(
+    "transfer_id: string, worker_id: string, node_id: string, kind: string, donors: array<string>, "
+    "from_position: bigint, to_position: bigint, started_at: bigint, finished_at: bigint, "
+    "estimated_s: double, actual_s: double, fetch_s: double, size_bytes: bigint, "
+    "wire_bytes: bigint, reused_bytes: bigint, transactions: bigint, outcome: string, "
+    "reason: string"
 )
-
-_SEAT = pa.struct(
-    [
-        ("id", pa.string()),
-        ("url", pa.string()),
-        ("weight", pa.int64()),
-        ("witness", pa.bool_()),
-        ("incarnation", pa.int64()),
-    ]
-)
-_NAMES = pa.list_(pa.field("element", pa.string()))
 
 #: One row for each of the latest epochs that the asked node has taken up, newest first; the whole
-#: history stands in the table `log/epochs`, with the same columns.
-EPOCHS = pa.schema(
-    [
-        ("lineage", pa.string()),
-        ("epoch", pa.int64()),
-        #: In precedence order.
-        ("members", pa.list_(pa.field("element", pa.string()))),
-        ("quorum", pa.int64()),
-        ("quorum_rule", pa.string()),
-        #: All places, in precedence order.
-        ("roster", pa.list_(pa.field("element", _SEAT))),
-        #: End of the queue of the epoch before.
-        ("begins_after", pa.struct([("position", pa.int64()), ("chain_hash", pa.string())])),
-        #: Members, against the epoch that the node took up before; NULL = none is remembered.
-        ("joined", pa.list_(pa.field("element", pa.string()))),
-        ("left", pa.list_(pa.field("element", pa.string()))),
-        #: Other nodes whose seat is new, gone or altered.
-        ("changed", pa.list_(pa.field("element", pa.string()))),
-        #: Phase of the asked node when it took the epoch up.
-        ("phase", pa.string()),
-        #: Clock of the asked node.
-        ("taken_up_at", pa.timestamp("us", tz="UTC")),
-    ]
+#: history stands in the table `log/epochs`, with the same columns.  `roster`: all places; it and
+#: `members` are in precedence order.  `begins_after`: end of the queue of the epoch before.
+#: `joined`, `left`: members, against the epoch that the node took up before, NULL = none is
+#: remembered; `changed`: other nodes whose seat is new, gone or altered.  `phase`: of the asked
+#: node when it took the epoch up, at its own clock.
+EPOCHS = _schema(
+    "lineage: string, epoch: bigint, members: array<string>, quorum: bigint, quorum_rule: string, "
+    "roster: array<struct<id: string, url: string, weight: bigint, witness: boolean, "
+    "incarnation: bigint>>, begins_after: struct<position: bigint, chain_hash: string>, "
+    "joined: array<string>, left: array<string>, changed: array<string>, phase: string, "
+    "taken_up_at: timestamp"
 )
 
 Json = Mapping[str, Any]

@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
-from urllib.parse import SplitResult, quote, urlencode, urlsplit
+from urllib.parse import SplitResult, urlencode, urlsplit
 
 import msgspec
 
@@ -124,10 +124,6 @@ class Http:
         if waits:
             query["timeout"] = min(wanted, node_patience(total))
         return self._decoded(self.request("GET", path, query=query, timeout_s=total))
-
-    def get_below(self, path: str, name: str, **query: Any) -> Any:
-        """Return the answer of `GET path/name`, whatever characters the name has; as `get`."""
-        return self.get(f"{path}/{quote(name, safe='')}", **query)
 
     def send(self, method: str, path: str, value: Any, *, token: str | None = None) -> Any:
         """Send a value as JSON; return the decoded answer, None for an empty one; as `get`."""

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import pytest
 
 from sparktxlog.api import nodes as module
-from sparktxlog.api.nodes import Nodes, one_url
+from sparktxlog.api.nodes import Nodes
 from sparktxlog.api.transaction import submit_prepared
 from sparktxlog.codec.transactions import PreparedOperation, PreparedTransaction
 from sparktxlog.errors import (
@@ -79,9 +79,6 @@ class FakeHttp:
         self.calls.append(f"ask {self.url}")
         self.asked.append(timeout_s)
         return self._next(self.knows.get(self.url, [NotFoundError("never seen")]))
-
-    def get_below(self, path: str, name: str, **query: Any) -> dict[str, Any]:
-        return self.get(f"{path}/{name}", **query)
 
     def get(self, path: str, *, after: int | None = None, **_: Any) -> Any:
         answer = self.submits.get(self.url, [GONE])[0]
@@ -309,7 +306,7 @@ def test_questions_go_to_whoever_answers(script: Callable[..., Nodes]) -> None:
     link = script(a=[GONE], b=[NotMemberError("evicted")], c=[ORDERED])
     assert link.get("/v1/info")["node"] == "b"
     home, info = link.choose()
-    assert (home.url, info["node"], link.url) == ("c", "c", "c")
+    assert (home.url, info["node"], link.urls[0]) == ("c", "c", "c")
     assert script(a=[NotMemberError("x")], b=[GONE]).choose()[0].url == "a"
     with pytest.raises(UnreachableError):
         script(a=[GONE], b=[GONE]).get("/v1/info")
@@ -343,11 +340,8 @@ def test_a_wait_goes_on_while_a_node_is_away(script: Callable[..., Nodes]) -> No
 
 def test_urls() -> None:
     link = Nodes(" http://a:1, http://b:2/ ,,http://a:1")
-    assert len(link) == 2 and link.url == "http://a:1"
+    assert len(link) == 2 and link.urls == ["http://a:1", "http://b:2"]
     nothing: list[str] = []
     for wrong in ("", nothing, "http://a:1,b"):
         with pytest.raises(InvalidRequestError):
             Nodes(wrong)
-    one_url("http://a:1", "this")
-    with pytest.raises(InvalidRequestError, match="this works with one node"):
-        one_url(["http://a:1", "http://b:1"], "this")
