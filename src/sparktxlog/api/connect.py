@@ -218,15 +218,12 @@ class TxLog(Commits["DataFrame", SparkColumns]):
             InvalidNameError: The id is no UUID (definite).
         """
         parse_level(level)
-        given = transaction_id is not None
+        given = None if transaction_id is None else transaction_id_from_text(str(transaction_id))
         return SparkTransaction(
             self,
             level=level,
             timeout_s=self._timeout_s if timeout is None else timeout,
-            transaction_id=transaction_id_from_text(str(transaction_id))
-            if given
-            else uuid.uuid4().bytes,
-            repeatable=given,
+            transaction_id=given,
             valid_until=microseconds(valid_until),
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -43,12 +44,8 @@ class SparkTransaction(TransactionDraft["DataFrame", SparkColumns]):
     receipt has no id, no position and `n` 0.
 
     Args:
-        log: Where to submit.
-        level: `accepted`, `acquired`, `ordered`, `applied` or `applied(k)`.
-        timeout_s: Seconds to wait for the level.
-        transaction_id: 16 bytes of a UUID.  A transaction that the node already knows is not
-            staged again; its first receipt is returned.
-        repeatable: The id was given by the user, so the node may know it already.
+        transaction_id: 16 bytes of a UUID that the user gave: a transaction that the node knows
+            by it is not staged again, and its first receipt is returned.
         valid_until: Microseconds since 1970 UTC after which no copy of it takes effect.
     """
 
@@ -60,23 +57,21 @@ class SparkTransaction(TransactionDraft["DataFrame", SparkColumns]):
         *,
         level: str,
         timeout_s: float,
-        transaction_id: bytes,
-        repeatable: bool,
-        valid_until: int | None = None,
+        transaction_id: bytes | None,
+        valid_until: int | None,
     ) -> None:
         self._log = log
         self._level = level
         self._timeout_s = timeout_s
-        self._transaction_id = transaction_id
-        self._repeatable = repeatable
+        self._transaction_id = transaction_id or uuid.uuid4().bytes
         #: The user gave the id: what changes nothing is recorded under it all the same.
-        self._given = repeatable
+        self._given = transaction_id is not None
+        #: Whether the node knew the transaction before; None = it was not asked yet.
+        self._known = None if self._given else False
         self._valid_until = valid_until
         self._operations: list[PreparedOperation] = []
         self._created: dict[str, TableDefinition] = {}
-        self._staging = FrameStager(log.spark, log.store, transaction_id, log.expressions)
-        #: The node knew the transaction before: nothing is staged, its first receipt is told.
-        self._repeated = False
+        self._staging = FrameStager(log.spark, log.store, self._transaction_id, log.expressions)
         #: Submitted: staged files are removed only if it certainly did not happen.
         self._submitted = False
 
@@ -101,7 +96,7 @@ class SparkTransaction(TransactionDraft["DataFrame", SparkColumns]):
             UnreachableError: No node answers; nothing was sent (definite).
             InvalidRequestError: There is no operation in it (definite).
         """
-        if self._receipt is None and not self._is_repeated():
+        if self._receipt is None and not self._is_known():
             try:
                 self._receipt = self._submit()
             except CommittedNotAppliedError as error:
@@ -132,13 +127,11 @@ class SparkTransaction(TransactionDraft["DataFrame", SparkColumns]):
                 self._operations.clear()
             raise
 
-    def _is_repeated(self) -> bool:
-        """Whether the node knows the id already; asked once, before anything is staged."""
-        if self._repeatable:
+    def _is_known(self) -> bool:
+        if self._known is None:
             self._receipt = self._log.known(self._transaction_id, self._level, self._timeout_s)
-            self._repeated = self._receipt is not None
-            self._repeatable = False
-        return self._repeated
+            self._known = self._receipt is not None
+        return self._known
 
     def _takes_more(self) -> bool:
         """Whether an operation is to be added; False: the transaction is a repeated one.
@@ -146,7 +139,7 @@ class SparkTransaction(TransactionDraft["DataFrame", SparkColumns]):
         Raises:
             LocalProtocolError: It is committed already (definite).
         """
-        if self._is_repeated():
+        if self._is_known():
             return False
         self._take_more(self._submitted)
         return True
@@ -208,16 +201,7 @@ class SparkTransaction(TransactionDraft["DataFrame", SparkColumns]):
 def submit_prepared(
     link: Nodes, home: str, transaction: PreparedTransaction, *, level: str, timeout_s: float
 ) -> Receipt:
-    """Commit one transaction and return its receipt at the level.
-
-    Args:
-        home: URL of the node in whose payload store its files are staged.
-
-    Raises:
-        CommitRejectedError: It does not take effect; the class says why (definite).
-        CommitStateUnknownError: Not known in time; field `transaction_id` (not definite).
-        UnreachableError: No node answers; nothing was sent (definite).
-    """
+    """Commit a transaction whose files are staged at the node `home`; see `Nodes.commit`."""
     staged = any(operation.files for operation in transaction.operations)
     return link.commit(
         request_of(transaction),
