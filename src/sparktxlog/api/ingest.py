@@ -13,7 +13,7 @@ from pyspark.sql.types import StructField, StructType
 
 from sparktxlog.api.connect import TxLog, connect
 from sparktxlog.api.job import LAGGING, OK, JobContext
-from sparktxlog.api.job_options import InputFormat
+from sparktxlog.api.job_options import FORMATS
 from sparktxlog.api.progress_lines import say
 from sparktxlog.api.schema import struct_of
 from sparktxlog.errors import InvalidRequestError, UnknownTableError
@@ -21,8 +21,6 @@ from sparktxlog.model.operation import ROW_KINDS, OperationKind
 from sparktxlog.model.receipt import Level
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.worker.apply.signatures import quoted
-
-FORMATS = tuple(form.value for form in InputFormat)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,10 +8,10 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum, IntEnum
+from enum import IntEnum
 from typing import Any
 
-from sparktxlog.model.operation import OperationKind
+from sparktxlog.model.operation import ROW_KINDS, OperationKind
 
 #: Seconds that a worker waits for what is ordered and not published yet.
 TIMEOUT_S = 60.0
@@ -29,29 +29,10 @@ class ExitCode(IntEnum):
     BAD_CONFIG = 6
 
 
-class Forced(str, Enum):
-    """How a replica catches up whatever its node plans."""
-
-    COPY = "copy"
-    REPLAY = "replay"
-
-
-class InputFormat(str, Enum):
-    """What `commit` reads."""
-
-    PARQUET = "parquet"
-    CSV = "csv"
-    JSON = "json"
-    DELTA = "delta"
-
-
-class RowOperation(str, Enum):
-    """What `commit` does with the rows of its input: the operations that carry rows."""
-
-    APPEND = OperationKind.APPEND.value
-    UPSERT = OperationKind.UPSERT.value
-    DELETE_KEYS = OperationKind.DELETE_KEYS.value
-    OVERWRITE = OperationKind.OVERWRITE.value
+#: What `commit` does with the rows of its input.
+ROW_OPERATIONS = tuple(kind.value for kind in OperationKind if kind in ROW_KINDS)
+#: What it reads.
+FORMATS = ("parquet", "csv", "json", "delta")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +45,8 @@ class JobOption:
     kind: type = bool
     default: Any = None
     metavar: str | None = None
+    #: The only values that it takes; empty = any of its kind.
+    choices: tuple[str, ...] = ()
     #: For one that may be given several times.
     repeated: bool = False
     required: bool = False
@@ -81,13 +64,12 @@ class JobOption:
         if not self.flag.startswith("--"):
             parser.add_argument(self.flag, type=self.kind, help=self.help)
             return
-        choices = [one.value for one in self.kind] if issubclass(self.kind, Enum) else None
         parser.add_argument(
             self.flag,
-            type=str if choices else self.kind,
+            type=self.kind,
             default=[] if self.repeated else self.default,
             action="append" if self.repeated else "store",
-            choices=choices,
+            choices=self.choices or None,
             metavar=self.metavar,
             required=self.required,
             help=self.help,
@@ -141,11 +123,12 @@ _COMMIT = (
     JobOption(flag="--table", kind=str, required=True, help="Table to commit to."),
     JobOption(flag="--input", kind=str, metavar="PATH", required=True,
               help="Path or URI of the input, as Spark reads it."),
-    JobOption(flag="--format", kind=InputFormat, default=InputFormat.PARQUET.value,
+    JobOption(flag="--format", kind=str, choices=FORMATS, default=FORMATS[0],
               help="Of the input."),
     JobOption(flag="--option", kind=str, repeated=True, metavar="NAME=VALUE",
               help="Option of Spark's reader; may be repeated."),
-    JobOption(flag="--op", kind=RowOperation, default=RowOperation.APPEND.value,
+    JobOption(flag="--op", kind=str, choices=ROW_OPERATIONS,
+              default=OperationKind.APPEND.value,
               help="What is done with the rows."),
     JobOption(flag="--create", help="Create the table if it is missing."),
     JobOption(flag="--keys", kind=str, default="", metavar="COLUMNS",
@@ -179,7 +162,8 @@ _APPLY = (
 _CATCH_UP = (
     LAKE,
     MASTER,
-    JobOption(flag="--force", kind=Forced, help="Copy or replay, instead of what the node plans."),
+    JobOption(flag="--force", kind=str, choices=("copy", "replay"),
+              help="Copy or replay, instead of what the node plans."),
     JobOption(flag="--donor", kind=str, default="", metavar="SITE",
               help="With --force copy: copy from this site, whose replica is right."),
     _NO_VERIFY,

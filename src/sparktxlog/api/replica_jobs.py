@@ -5,6 +5,7 @@ Each takes a `JobContext` and returns exit code and result: the fields of an `Ap
 
 from __future__ import annotations
 
+import logging
 import signal
 import threading
 from collections.abc import Iterator
@@ -14,16 +15,18 @@ from pathlib import Path
 from typing import Any
 
 from sparktxlog.api import job
-from sparktxlog.api.job_source import JobSource, refuse_beyond
 from sparktxlog.api.progress_lines import say
-from sparktxlog.errors import NotAppliedError
-from sparktxlog.worker.apply.cutting import find_cut
+from sparktxlog.errors import InvalidRequestError, NotAppliedError
+from sparktxlog.worker.apply.cutting import Cut, find_cut
 from sparktxlog.worker.apply.merging import applier_session
 from sparktxlog.worker.copy.copy_terms import CopyOptions, FetcherOf
 from sparktxlog.worker.copy.donor_fetcher import DonorFetcher, executor_fetcher
 from sparktxlog.worker.repair.repairing import RepairOutcome, RepairWay, TableRepair
 from sparktxlog.worker.replica.applier import Applier, ApplyOutcome
+from sparktxlog.worker.replica.source import HttpLogSource, NodeInfo, Tail
 from sparktxlog.worker.replica.state import ReplicaDirectory, read_state
+
+_logger = logging.getLogger(__name__)
 
 
 def apply(context: job.JobContext) -> tuple[int, dict[str, Any]]:
@@ -140,3 +143,59 @@ def _told(outcome: ApplyOutcome, at_least: int) -> tuple[int, dict[str, Any]]:
     verdict = outcome.verdict or "the node was not told"
     say(f"position {outcome.position:,} of {outcome.published:,}: {verdict}")
     return job.exit_code_of(outcome, at_least), asdict(outcome)
+
+
+class JobSource(HttpLogSource):
+    """A node's log for one run of a job: it tells how far the replay is, and may end at a cut."""
+
+    def __init__(self, url: str, token: str | None, cut: Cut | None = None) -> None:
+        super().__init__(url, token)
+        self._cut = cut
+        #: Positions at which the replay began, and that was told last; -1 = none yet.
+        self._began = self._told = -1
+
+    def info(self) -> NodeInfo:
+        """Return what the worker shares with the node, whose log may end at a cut."""
+        info = super().info()
+        if self._cut is None:
+            return info
+        end = self._cut.position
+        return replace(info, position=min(info.position, end), published=min(info.published, end))
+
+    def segments(self, after: int, *, wait_s: float, limit: int = 500) -> Tail:
+        """Return segments after a position, up to the cut; the worker has applied up to there."""
+        if self._cut is None:
+            tail = super().segments(after, wait_s=wait_s, limit=limit)
+        else:
+            wait_s = 0.0 if after >= self._cut.position else wait_s
+            tail = super().segments(after, wait_s=wait_s, limit=limit).cut_at(self._cut)
+        self._tell(after, tail.position)
+        return tail
+
+    def _tell(self, position: int, end: int) -> None:
+        if self._began < 0 and position < end:
+            self._began = position
+        if self._began < 0 or position == self._told:
+            return
+        self._told = position
+        _logger.info(
+            "position %s of %s is applied", f"{position:,}", f"{end:,}",
+            extra={"done": position - self._began, "total": end - self._began},
+        )  # fmt: skip
+
+
+def refuse_beyond(lake: str | Path, cut: Cut) -> None:
+    """Refuse a replica that has applied more than a cut leaves: it cannot stop there."""
+    state = read_state(lake)
+    if state is None:
+        return
+    applied = state.pending.last if state.pending is not None else state.position
+    if applied > cut.position:
+        begun = "begun a batch up to" if state.pending is not None else "applied"
+        raise InvalidRequestError(
+            f"the replica in {lake} has {begun} position {applied} already, which lies behind "
+            f"{cut.position}",
+            hint="Move the lake away, restore an image of before in its place, and repeat this.",
+            position=cut.position,
+            applied=applied,
+        )

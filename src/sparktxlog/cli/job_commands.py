@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Callable
-from enum import Enum
 from inspect import Parameter, Signature
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -38,9 +37,8 @@ def _command(found: JobCommand) -> Callable[..., None]:
     """Return what runs a job, with the signature from which Typer makes its options."""
 
     def command(*, as_json: bool, **given: Any) -> None:
-        values = {name: _plain(value) for name, value in given.items()}
-        values |= {o.attribute: values[o.attribute] or [] for o in found.options if o.repeated}
-        arguments = Namespace(**values)
+        given |= {o.attribute: given[o.attribute] or [] for o in found.options if o.repeated}
+        arguments = Namespace(**given)
         if said := found.conflict(arguments):
             raise typer.BadParameter(said)
         _run(found, arguments, as_json)
@@ -62,22 +60,18 @@ def _keyword(name: str, annotation: Any, default: Any) -> Parameter:
 
 
 def _parameter(option: JobOption) -> Parameter:
-    kind: Any = list[option.kind] if option.repeated else option.kind  # type: ignore[name-defined]
+    kind: Any = Literal[option.choices] if option.choices else option.kind
+    if option.repeated:
+        kind = list[kind]
     default = False if option.kind is bool else option.default
     if option.required:
         default = Parameter.empty
     elif default is None:
         kind = kind | None
-    elif issubclass(option.kind, Enum):
-        default = option.kind(default)
     shown: Any = typer.Argument(help=option.help)
     if option.flag.startswith("--"):
         shown = typer.Option(option.flag, help=option.help, metavar=option.metavar)
     return _keyword(option.attribute, Annotated[kind, shown], default)
-
-
-def _plain(value: Any) -> Any:
-    return value.value if isinstance(value, Enum) else value
 
 
 def _run(found: JobCommand, arguments: Namespace, as_json: bool) -> None:

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from sparktxlog.api import job_source, progress_lines
-from sparktxlog.api.job_source import JobSource, refuse_beyond
+from sparktxlog.api import progress_lines, replica_jobs
 from sparktxlog.api.progress_lines import LINES_S, ProgressHandler
+from sparktxlog.api.replica_jobs import JobSource, refuse_beyond
 from sparktxlog.errors import InvalidRequestError
 from sparktxlog.worker.apply.cutting import Cut
 from sparktxlog.worker.replica.source import HttpLogSource, Tail
@@ -79,7 +79,7 @@ def test_a_replay_is_told_where_it_begins_and_where_it_is(
 
     monkeypatch.setattr(HttpLogSource, "segments", segments)
     source = JobSource("http://a:1", None)
-    with caplog.at_level(logging.INFO, job_source.__name__):
+    with caplog.at_level(logging.INFO, replica_jobs.__name__):
         for position in (100, 60, 60, 90, 120):
             source.segments(position, wait_s=0.0)
     assert [(r.getMessage(), r.done, r.total) for r in caplog.records] == [  # type: ignore[attr-defined]
