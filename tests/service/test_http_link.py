@@ -120,7 +120,7 @@ def serve() -> Iterator[Callable[..., Server]]:
 def submit(server: Server, timeout_s: float = 2.0) -> Receipt:
     link = Nodes(server.url, timeout_s=timeout_s)
     try:
-        return link.submit("/v1/transactions", b"{}", "application/json", ID)
+        return link.submit(b"{}", ID)
     finally:
         link.close()
 
@@ -158,7 +158,7 @@ def test_nobody_there_is_definite() -> None:
     listener.close()
     link = Nodes(url, timeout_s=0.2)
     with pytest.raises(UnreachableError) as caught:
-        link.submit("/v1/transactions", b"{}", "application/json", ID)
+        link.submit(b"{}", ID)
     assert caught.value.definite and "sparktxlog serve" in caught.value.hint
 
 
@@ -215,7 +215,7 @@ def test_a_node_that_dies_with_a_request_of_a_kept_connection_may_have_taken_it(
     link.get("/v1/info")
     server.close_after(2)
     with pytest.raises(CommitStateUnknownError):
-        link.submit("/v1/transactions", b"{}", "application/json", ID)
+        link.submit(b"{}", ID)
     assert len(server.requests) == 2
 
 

@@ -62,7 +62,7 @@ def ask_for_the_past(url: str, number: int) -> None:
         txs = np.arange(2, dtype=np.int32)
         _, payload = assemble_rows("t", OperationKind.APPEND, 1, rows, txs, b"".join(ids), 1)
         with pytest.raises(CommitStateUnknownError) as caught:
-            link.submit("/v1/runs", payload, "application/vnd.sparktxlog.run", ids[0])
+            link.submit(payload, ids[0], is_run=True)
         assert caught.value.fields["position"] == known.position
         link.close()
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from sparktxlog.api.grouped import RUN_CONTENT_TYPE, EncodedRun, RowGroup, TransactionRuns, new_ids
+from sparktxlog.api.grouped import EncodedRun, RowGroup, TransactionRuns, new_ids
 from sparktxlog.api.nodes import Nodes
 from sparktxlog.codec.validation import IndexArray, align_rows, row_schema
 from sparktxlog.errors import SchemaMismatchError, TxLogError
@@ -90,12 +90,7 @@ def submit_batch(
 
     def send(run: EncodedRun) -> Receipt:
         return link.submit(
-            "/v1/runs",
-            run.payload,
-            RUN_CONTENT_TYPE,
-            run.transaction_id,
-            level=level,
-            timeout_s=timeout_s,
+            run.payload, run.transaction_id, is_run=True, level=level, timeout_s=timeout_s
         )
 
     try:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Literal, Self
 
 from sparktxlog import __version__
 from sparktxlog.api.datasource import register
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _log = logging.getLogger(__name__)
-_T = TypeVar("_T")
 
 #: What rows mean must not depend on the session they were committed from.
 _SESSION = {
@@ -287,7 +286,7 @@ class TxLog(Commits["DataFrame", SparkColumns]):
         receipt = submit_prepared(
             self._link, self.url, stamped, level=self._asked(level), timeout_s=timeout_s
         )
-        return self._after([receipt], level, deadline, _only)
+        return self._after([receipt], level, deadline)[0]
 
     def known(self, transaction_id: bytes, level: str, timeout_s: float) -> Receipt | None:
         """Return the receipt of a transaction that the node knows, once at its level."""
@@ -295,7 +294,7 @@ class TxLog(Commits["DataFrame", SparkColumns]):
         receipt = self._link.known(transaction_id, self._asked(level), timeout_s)
         if receipt is None:
             return None
-        return self._after([receipt], level, deadline, _only)
+        return self._after([receipt], level, deadline)[0]
 
     def submit_grouped(
         self, grouped: GroupedTransactions, level: str, timeout_s: float
@@ -313,26 +312,21 @@ class TxLog(Commits["DataFrame", SparkColumns]):
         done = submit_runs(self._link, runs, self._asked(level), left)
 
         def whole(receipts: Sequence[Receipt]) -> GroupedReceipt:
-            encoded = [run for run, _ in done]
-            return GroupedReceipt.of(grouped, list(zip(encoded, receipts, strict=True)))
+            return GroupedReceipt.of(grouped, [run for run, _ in done], receipts)
 
-        return self._after([receipt for _, receipt in done], level, deadline, whole)
+        try:
+            return whole(self._after([receipt for _, receipt in done], level, deadline))
+        except CommittedNotAppliedError as error:
+            error.receipt = whole([receipt for _, receipt in done])
+            raise
 
     def _asked(self, level: str) -> str:
         """Return the level to ask the node for: an inline worker applies only afterwards."""
         inline = self.worker is not None and level in ("applied", "applied(1)")
         return Level.ORDERED.value if inline else level
 
-    def _after(
-        self,
-        receipts: Sequence[Receipt],
-        level: str,
-        deadline: float,
-        whole: Callable[[Sequence[Receipt]], _T],
-    ) -> _T:
-        """Let the inline worker apply what was ordered; return the receipts as `whole` makes them.
-
-        What it does not reach in time is `late`.
+    def _after(self, receipts: Sequence[Receipt], level: str, deadline: float) -> Sequence[Receipt]:
+        """Let the inline worker apply what was ordered; what it does not reach in time is `late`.
 
         Raises:
             CommittedNotAppliedError: It is ordered and cannot be applied here (not definite).
@@ -341,16 +335,23 @@ class TxLog(Commits["DataFrame", SparkColumns]):
         self.last_position = max(self.last_position, *ends, 0)
         wanted = LEVEL_RANK[parse_level(level)[0]] >= LEVEL_RANK[Level.ORDERED]
         if not ends or self.worker is None or not wanted:
-            return whole(receipts)
+            return receipts
         try:
             self.worker.apply(self.last_position, max(0.0, deadline - time.monotonic()))
         except NotAppliedError:
-            return whole([replace(receipt, late=True) for receipt in receipts])
+            return [replace(receipt, late=True) for receipt in receipts]
         except Exception as error:
-            raise _not_applied_here(
-                receipts[0], self.last_position, whole(receipts), error
+            first = receipts[0].transaction_id
+            what = "the batch" if first is None else f"transaction {first}"
+            reason = error.message if isinstance(error, TxLogError) else str(error)
+            raise CommittedNotAppliedError(
+                f"{what} is committed at position {self.last_position}, and not applied here: "
+                f"{reason}",
+                receipt=receipts[0],
+                transaction_id=first,
+                position=self.last_position,
             ) from error
-        return whole([replace(receipt, level=Level.APPLIED) for receipt in receipts])
+        return [replace(receipt, level=Level.APPLIED) for receipt in receipts]
 
     # -- views -----------------------------------------------------------------------------------
 
@@ -475,21 +476,3 @@ class TxLog(Commits["DataFrame", SparkColumns]):
 
     def _position(self, at_least: AtLeast) -> int:
         return self.last_position if at_least == "own" else (at_least or 0)
-
-
-def _only(receipts: Sequence[Receipt]) -> Receipt:
-    return receipts[0]
-
-
-def _not_applied_here(
-    first: Receipt, end: int, receipt: object, error: Exception
-) -> CommittedNotAppliedError:
-    """Return the error of a commit that is ordered, when the session could not apply it."""
-    what = "the batch" if first.transaction_id is None else f"transaction {first.transaction_id}"
-    reason = error.message if isinstance(error, TxLogError) else str(error)
-    return CommittedNotAppliedError(
-        f"{what} is committed at position {end}, and not applied here: {reason}",
-        receipt=receipt,
-        transaction_id=first.transaction_id,
-        position=end,
-    )

@@ -26,7 +26,6 @@ from sparktxlog.model.operation import Block, OperationKind, RunManifest
 from sparktxlog.model.signature import TableSignature
 from sparktxlog.model.table import TableDefinition
 
-RUN_CONTENT_TYPE = "application/vnd.sparktxlog.run"
 #: Share of the byte limit that runs are cut for; sizes are estimated from averages.
 _FILL = 0.9
 

@@ -7,7 +7,7 @@ Runs are submitted one after another, each while the next one is being encoded.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NotRequired, TypedDict, Unpack
@@ -19,7 +19,6 @@ from pyspark.sql import functions as F
 
 from sparktxlog.api.frame_staging import LANE_COLUMNS, SignatureExpressions, with_lanes
 from sparktxlog.api.grouped import (
-    RUN_CONTENT_TYPE,
     EncodedRun,
     GroupedRows,
     GroupedTransactions,
@@ -80,12 +79,15 @@ class GroupedReceipt:
 
     @classmethod
     def of(
-        cls, grouped: GroupedTransactions, done: list[tuple[EncodedRun, Receipt]]
+        cls,
+        grouped: GroupedTransactions,
+        runs: Sequence[EncodedRun],
+        receipts: Sequence[Receipt],
     ) -> GroupedReceipt:
         """Collect the receipts of a batch's runs."""
         positions = np.zeros(len(grouped), dtype=np.int64)
         rejections = []
-        for run, receipt in done:
+        for run, receipt in zip(runs, receipts, strict=True):
             if receipt.position is not None:
                 positions[run.first : run.first + run.n] = receipt.position + np.arange(run.n)
             for rejection in receipt.rejections:
@@ -110,7 +112,7 @@ class GroupedReceipt:
         return cls(
             transactions=len(grouped),
             rows=grouped.rows,
-            runs=tuple(receipt for _, receipt in done),
+            runs=tuple(receipts),
             mapping=mapping,
             rejections=tuple(rejections),
         )
@@ -306,14 +308,8 @@ def submit_runs(
 
 
 def _post_run(link: Nodes, run: EncodedRun, level: str, deadline: float) -> Receipt:
-    return link.submit(
-        "/v1/runs",
-        run.payload,
-        RUN_CONTENT_TYPE,
-        run.transaction_id,
-        level=level,
-        timeout_s=max(0.0, deadline - time.monotonic()),
-    )
+    left = max(0.0, deadline - time.monotonic())
+    return link.submit(run.payload, run.transaction_id, is_run=True, level=level, timeout_s=left)
 
 
 def _result(future: Future[Receipt], posted: list[tuple[EncodedRun, Receipt]]) -> Receipt:

@@ -44,8 +44,6 @@ from sparktxlog.model.table import TableDefinition
 
 _log = logging.getLogger(__name__)
 
-#: Path of single transactions: the only ones whose receipt is that of their id.
-_SINGLE = "/v1/transactions"
 #: Phases of a node that takes transactions, if only to keep them.
 _TAKES_PART = ("NORMAL", "SUSPECT", "WEDGED")
 #: Seconds for which a node that did not answer is asked last.
@@ -66,13 +64,14 @@ _SHORTEST_S = 0.05
 class _Errand:
     """One submit on its way through the nodes."""
 
-    path: str
     body: bytes
-    content_type: str
+    #: Its receipt is not that of its first id.
+    is_run: bool
     #: Id of the transaction, the first one of a run.
     id_text: str
     level: str
-    query: dict[str, Any]
+    #: Position that the node must have got to.
+    after: int | None
     #: When the level shall be reached, and when the call ends: `LEAST_S` after its begin or later.
     deadline: float
     end: float
@@ -310,29 +309,25 @@ class Nodes:
 
     def submit(
         self,
-        path: str,
         body: bytes,
-        content_type: str,
         first_id: bytes,
         *,
+        is_run: bool = False,
         level: str = "ordered",
         timeout_s: float | None = None,
         only: str | None = None,
-        **query: Any,
     ) -> Receipt:
         """Submit at the first node that takes it, and see to it that its outcome is known.
 
         What is ordered and does not reach a higher level in time is returned as `late`.
 
         Args:
-            path: `/v1/transactions` or `/v1/runs`.
-            body: Holds the transaction ids.
-            content_type: Of the body.
+            body: A transaction as JSON, or a run; it holds the transaction ids.
             first_id: Id of the transaction, the first one of a run.
+            is_run: Whether it is a run.
             level: How far it must get, at the node that answers.
             timeout_s: Seconds for everything, all nodes and repeats included.
             only: URL of the only node that can take it: its files are staged there.
-            query: Further parameters.
 
         Raises:
             CommitStateUnknownError: No node knows it at the level in time, and one may have taken
@@ -341,9 +336,8 @@ class Nodes:
             UnreachableError: No node could be reached; nothing was sent (definite).
         """
         wanted, now = self.timeout_s if timeout_s is None else timeout_s, time.monotonic()
-        query["after"] = self.position or None
         errand = _Errand(
-            path=path, body=body, content_type=content_type, level=level, query=query, only=only,
+            body=body, is_run=is_run, level=level, after=self.position or None, only=only,
             id_text=transaction_id_to_text(first_id), deadline=now + wanted,
             end=now + max(LEAST_S, wanted),
         )  # fmt: skip
@@ -387,11 +381,8 @@ class Nodes:
             CommitRejectedError: Also if it was rejected at its position: the class fits the code.
         """
         return committed(
-            self.submit(
-                _SINGLE, body, "application/json", transaction_id,
-                level=level, timeout_s=timeout_s, only=only,
-            )
-        )  # fmt: skip
+            self.submit(body, transaction_id, level=level, timeout_s=timeout_s, only=only)
+        )
 
     def find(self, transaction_id: bytes, timeout_s: float | None = None) -> Receipt | None:
         """Return what is known of a transaction, None if no node that answers ever saw it."""
@@ -460,8 +451,8 @@ class Nodes:
         share = left if len(self) == 1 else max(left / 2, min(left, _LEAST_SHARE_S))
         try:
             receipt = link.submit_once(
-                errand.path, errand.body, errand.content_type, level=errand.level,
-                timeout_s=share, wait_s=errand.patience(share), **errand.query,
+                errand.body, is_run=errand.is_run, level=errand.level, after=errand.after,
+                timeout_s=share, wait_s=errand.patience(share),
             )  # fmt: skip
         except TxLogError as error:
             if len(self) == 1 and isinstance(error, CommitStateUnknownError):
@@ -473,7 +464,7 @@ class Nodes:
     def _known(self, link: Http, errand: _Errand) -> Receipt | None:
         """Return the node's receipt if it is at the level; a run has none by one of its ids."""
         level, copies = parse_level(errand.level)
-        if errand.path != _SINGLE or copies != 1:
+        if errand.is_run or copies != 1:
             return None
         left = errand.left()
         if not left:

@@ -40,6 +40,7 @@ LEAST_S = 1.0
 _ANSWER_S = 0.5
 _CONNECT_TIMEOUT_S = 10.0
 _MAX_ANSWER_BYTES = 256 << 20
+_RUN_TYPE = "application/vnd.sparktxlog.run"
 
 
 @cache
@@ -247,25 +248,18 @@ class Http:
 
     def submit_once(
         self,
-        path: str,
         body: bytes,
-        content_type: str,
         *,
+        is_run: bool,
         level: str,
+        after: int | None,
         timeout_s: float,
         wait_s: float,
-        **query: Any,
     ) -> Receipt:
-        """Submit without a repeat.
+        """Submit a transaction or a run, without a repeat.
 
         Args:
-            path: `/v1/transactions`, `/v1/runs` or `/v1/tables/…/rows`.
-            body: Holds the transaction ids.
-            content_type: Of the body.
-            level: How far it must get.
-            timeout_s: Seconds for everything.
-            wait_s: Seconds of them that the node may wait for the level.
-            query: Further parameters.
+            timeout_s: Seconds for everything; the node may wait `wait_s` of them for the level.
 
         Raises:
             TransportError: The link broke (not definite, unless it is an UnreachableError).
@@ -273,10 +267,10 @@ class Http:
         """
         answer = self.request(
             "POST",
-            path,
+            "/v1/runs" if is_run else "/v1/transactions",
             body=body,
-            content_type=content_type,
-            query={"level": level, "timeout": round(wait_s, 3), **query},
+            content_type=_RUN_TYPE if is_run else "application/json",
+            query={"level": level, "timeout": round(wait_s, 3), "after": after},
             timeout_s=timeout_s,
         )
         receipt: Receipt = self._decoded(answer, Receipt)

@@ -130,7 +130,7 @@ def test_no_rows_are_no_transactions() -> None:
     none = replace(none, values=none.values.cast("int64"))
     grouped = GroupedTransactions([none])
     assert (len(grouped), grouped.rows, list(grouped.runs(8192, 20_000, 0, None))) == (0, 0, [])
-    receipt = GroupedReceipt.of(grouped, [])
+    receipt = GroupedReceipt.of(grouped, [], [])
     assert (receipt.transactions, receipt.rows, receipt.late) == (0, 0, False)
     assert receipt.mapping.num_rows == 0
     some = _rows(FLIGHTS, OperationKind.APPEND, 1, [1, 2])

@@ -112,7 +112,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Nodes]:
 
 
 def submit(link: Nodes, **options: Any) -> Receipt:
-    return link.submit("/v1/transactions", b"{}", "application/json", ID, **options)
+    return link.submit(b"{}", ID, **options)
 
 
 @pytest.mark.parametrize(
@@ -274,7 +274,7 @@ def test_what_is_ordered_is_never_called_refused(script: Callable[..., Nodes]) -
 def test_runs_have_no_receipt_by_one_id(script: Callable[..., Nodes]) -> None:
     run = Receipt(transaction_id=None, n=5, level=Level.ORDERED, position=7)
     link = script({"b": [ORDERED]}, a=[BROKEN], b=[run])
-    assert link.submit("/v1/runs", b"", "x", ID) == run
+    assert link.submit(b"", ID, is_run=True) == run
     assert FakeHttp.calls == ["submit a", "submit b"]
 
 
