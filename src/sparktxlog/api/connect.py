@@ -442,7 +442,7 @@ class TxLog(Commits["DataFrame", SparkColumns]):
             )
         except NotAppliedError as error:
             if not wanted and position is None:
-                return Snapshot.nothing(self.spark, self)
+                return Snapshot(position=0, chain_hash="", _spark=self.spark, _log=self)
             asked = max(wanted, position or 0)
             raise not_applied(self, "", error.fields.get("applied", 0), asked) from error
         return Snapshot.of(self.spark, self, answer)

@@ -54,7 +54,15 @@ def check_store(spark: SparkSession, root: Path, get: Callable[..., Any], url: s
                 node_uri=uri,
             )
         parts[0].rename(file)
-        _ask(file, get, url, uri)
+        wrong = _differing(file, get)
+        if wrong:
+            raise PayloadStoreError(
+                f"driver and executors wrote {file.as_uri()} on {socket.gethostname()}; the node "
+                f"at {url} {wrong} in its payload store {uri}",
+                hint=_HINT,
+                node_uri=uri,
+                spark_uri=file.as_uri(),
+            )
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         file.unlink(missing_ok=True)
@@ -80,21 +88,11 @@ def _driver() -> str:
     return f"the driver on {socket.gethostname()}"
 
 
-def _ask(file: Path, get: Callable[..., Any], url: str, uri: str) -> None:
-    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+def _differing(file: Path, get: Callable[..., Any]) -> str:
+    """Return in which way the node does not see the file, empty = it sees it."""
     try:
         seen = get(f"/v1/probe/{file.name}")
-    except (NotFoundError, PayloadStoreError) as error:
-        raise _not_shared(file, url, uri, "does not see it") from error
-    if seen.get("digest") != digest:
-        raise _not_shared(file, url, uri, "sees another file")
-
-
-def _not_shared(file: Path, url: str, uri: str, what: str) -> PayloadStoreError:
-    return PayloadStoreError(
-        f"driver and executors wrote {file.as_uri()} on {socket.gethostname()}; the node at {url} "
-        f"{what} in its payload store {uri}",
-        hint=_HINT,
-        node_uri=uri,
-        spark_uri=file.as_uri(),
-    )
+    except (NotFoundError, PayloadStoreError):
+        return "does not see it"
+    same = seen.get("digest") == hashlib.sha256(file.read_bytes()).hexdigest()
+    return "" if same else "sees another file"

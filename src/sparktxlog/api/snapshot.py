@@ -44,11 +44,6 @@ class Snapshot:
             _log=log,
         )
 
-    @classmethod
-    def nothing(cls, spark: SparkSession, log: TxLog) -> Snapshot:
-        """Return the snapshot of a replica to which nothing was applied yet."""
-        return cls(position=0, chain_hash="", _spark=spark, _log=log)
-
     def table(self, name: str) -> DataFrame:
         """Return a table as it stands at the snapshot's position.
 
