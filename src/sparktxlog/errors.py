@@ -285,7 +285,7 @@ class ForbiddenError(UnauthorizedError, code="forbidden", http_status=403):
 
 
 class ForeignPageError(UnauthorizedError, code="foreign-page", http_status=403):
-    """The request comes from a page of another site, in somebody's browser."""
+    """The request comes from a page of another site, in a browser."""
 
 
 class ForbiddenPeerError(UnauthorizedError, code="forbidden-peer", http_status=403):
@@ -337,7 +337,7 @@ class CommittedNotAppliedError(ApplyError, code="committed-not-applied", definit
 
 
 class InternalError(TxLogError, code="internal", definite=False):
-    """The node failed at a request in a way that nobody foresaw; its log has the trace."""
+    """The node failed at a request in an unforeseen way; its log has the trace."""
 
 
 class InvariantViolation(TxLogError, code="invariant", definite=False):

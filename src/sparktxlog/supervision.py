@@ -1,9 +1,8 @@
-"""Long-lived tasks and threads: a failure is told, shown, and done again after a pause.
+"""Long-lived tasks and threads: a failure is logged, shown, and retried after a pause.
 
-A task or thread that ends by an error which nobody foresaw (no file descriptor is left, a library
-panics) is missed by nobody: the process goes on, without it.  So each of them works under a
-`Supervisor`.  A task whose state is unknown after a failure, as the core's, is not begun anew: its
-process ends instead.
+If a task or thread ends by an unforeseen error (no file descriptor is left, a library panics), the
+process goes on without it.  So each of them runs under a `Supervisor`.  A task whose state is
+unknown after a failure, such as the core's, is not restarted: its process ends instead.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ _logger = logging.getLogger(__name__)
 #: Pause after a failure, seconds; it doubles with each further one in a row.
 _PAUSE_MIN_S = 0.1
 _PAUSE_MAX_S = 10.0
-#: A task that was begun anew works again when it has gone on for so long, seconds.
+#: A restarted task counts as working after so long, seconds.
 SETTLED_S = 10.0
-#: Ends of a task or thread that somebody wants.
+#: Intended ends of a task or thread.
 _WANTED_ENDS = (KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError)
 
 
@@ -55,7 +54,7 @@ class Supervisor:
         self._failures: dict[str, Failure] = {}
         #: Failures since the start.
         self.total = 0
-        #: Called with what fails, and an error that nobody foresaw, in the thread that it is of.
+        #: Called with what fails and an unforeseen error, in the thread that it is of.
         self.on_unforeseen: Callable[[str, BaseException], None] = lambda name, error: None
 
     def attempt(self, name: str, work: Callable[[], object]) -> float:
@@ -68,7 +67,7 @@ class Supervisor:
         return 0.0
 
     async def keep(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
-        """Do the work of a long-lived task; begin it anew whenever it fails, until it ends."""
+        """Do the work of a long-lived task; restart it whenever it fails, until it ends."""
         try:
             while True:
                 try:

@@ -216,8 +216,8 @@ class Client(Commits[Rows, Columns]):
             level: Instead of the client's.
             timeout_s: Instead of the client's.
             valid_until: Time with a zone after which no copy of it takes effect, at most
-                `id-window-time` (24 h) ahead.  Who gives the same one with every repeat has the
-                transaction once, for ever.
+                `id-window-time` (24 h) ahead.  With the same one in every repeat it takes
+                effect once, for ever.
         """
         return Transaction(
             self._link,
@@ -324,11 +324,11 @@ class Client(Commits[Rows, Columns]):
         return dict(self._link.get("/v1/info"))
 
     def status(self) -> dict[str, Any]:
-        """Return the master's view: queues, peers, who is awaited and why, replicas."""
+        """Return the master's view: queues, peers, missing nodes and why, replicas."""
         return dict(self._link.get("/v1/status"))
 
     def queue(self, after: int = 0, limit: int = 100) -> list[dict[str, Any]]:
-        """Return the runs of the synchronized queue behind a position."""
+        """Return the runs of the synchronized queue after a position."""
         return list(self._link.get("/v1/queue", after=after, limit=limit))
 
     def tables(self) -> list[TableDefinition]:

@@ -321,7 +321,7 @@ class TxLogWriter(DataSourceArrowWriter):
         return self._root / self._folder / "_submitted"
 
     def _remove(self) -> None:
-        """Remove this write's own directory: tasks that Spark killed told nobody of their files.
+        """Remove this write's own directory: tasks that Spark killed named no files.
 
         One that is still at work finds no directory any more under the name that it knows.
         """

@@ -1,7 +1,7 @@
 """Rows on their way into the log: small ones as Arrow, all others as Parquet files written once.
 
 One Spark job writes the files *and* counts rows, NULLs and the content signature, by an
-`Observation` beside the write; rows are never read a second time, but for the key columns of
+`Observation` of the write; rows are never read a second time, but for the key columns of
 upserts, whose duplicates need a grouping.  What cannot be large (a local relation, a Python list)
 is fetched as Arrow instead, with the row hashes as two more columns of the same job.
 
@@ -288,7 +288,7 @@ def _partition(relative: Path) -> dict[str, str | None] | None:
 def _size_bytes(frame: DataFrame) -> int | None:
     """Return the optimiser's estimate; None for rows of unknown number held by the driver.
 
-    Frames made of Python lists have no statistics: they are told by their plan, an RDD below
+    Frames made of Python lists have no statistics: they are recognised by their plan, an RDD below
     nothing but projections and filters.
     """
     java = getattr(frame, "_jdf", None)

@@ -284,7 +284,7 @@ def submit_runs(
     """Commit runs in order, each posted while the next is being encoded.
 
     A run is posted once the one before is accepted, so that their order is kept; the level is
-    awaited at the end.
+    reached at the end.
 
     Raises:
         CommitRejectedError: A run was refused; the hint says how many transactions before it

@@ -115,7 +115,7 @@ def perform(arguments: argparse.Namespace, work: Work) -> tuple[int, dict[str, A
     """Start Spark and do the work; return exit code and result, those of an error as well."""
     start_logging()
     try:
-        # An absent node is told before Spark takes its seconds to start.
+        # A node that is away is reported before Spark takes its seconds to start.
         with closing(open_source(arguments)) as source:
             source.info()
         # spark-submit has chosen the master where it started this process.
@@ -148,7 +148,7 @@ def exit_code(error: TxLogError) -> int:
 
 
 def exit_code_of(outcome: ApplyOutcome, at_least: int) -> int:
-    """Return the exit code of what a worker did: diverged, behind a position, or fine."""
+    """Return the exit code of what a worker did: diverged, not at a position, or fine."""
     if outcome.diverged or outcome.stopped or outcome.verdict == "DIVERGED":
         return DIVERGED
     return LAGGING if outcome.position < at_least else OK

@@ -211,9 +211,9 @@ JOBS: dict[str, JobCommand] = {
         example="--parts 8", work="replica_jobs:replicate", options=_REPLICATE,
     ),
     "repair": JobCommand(
-        does="Undo what somebody else wrote to a table: bring it back to what the log says.\n\n"
+        does="Undo what another writer did to a table: bring it back to what the log says.\n\n"
         "Rows that others added are kept in quarantine. A copy is offered where another site can "
-        "give one. No other worker may run; --dry-run may be asked beside one.",
+        "give one. No other worker may run; --dry-run may run beside one.",
         example="orders --dry-run", work="replica_jobs:repair", options=_REPAIR,
     ),
 }  # fmt: skip

@@ -1,9 +1,9 @@
-"""Several nodes of one log as one partner: whoever answers is asked, a lost submit is followed.
+"""Several nodes of one log as one partner: one that answers is asked, a lost submit is followed.
 
 A transaction keeps its id wherever it is submitted, so submitting it again elsewhere is no risk:
 of two that are ordered only the first takes effect, and every node answers with the first one's
 outcome.  What was refused for certain goes to the next node.  What may have happened is asked for
-at the others first, then submitted there.  Only when nobody knows it in time the outcome is
+at the others first, then submitted there.  Only when no node knows it in time the outcome is
 UNKNOWN, never a guess.
 
 Files that were staged in one site's payload store cannot be submitted at another: such a
@@ -56,7 +56,7 @@ _LONGEST_PAUSE_S = 1.0
 _LEAST_SHARE_S = 0.5
 #: Seconds for a question that others can answer too.
 _PATIENCE_S = 5.0
-#: With less time left nobody is asked again.
+#: With less time left no node is asked again.
 _SHORTEST_S = 0.05
 
 
@@ -83,7 +83,7 @@ class _Errand:
     refusals: dict[str, TxLogError] = field(default_factory=dict)
     #: A node refused the transaction itself while another one may have taken it: only ask.
     barred: bool = False
-    #: Ordered, and late, or told by a node that does not keep the outcome.
+    #: Ordered, and late, or known from a node that does not keep the outcome.
     ordered: Receipt | None = None
     reached: Level | None = None
 
@@ -109,7 +109,7 @@ class _Errand:
         return None
 
     def reasons(self) -> str:
-        """Why nobody has taken it yet, for people."""
+        """Why no node has taken it yet, for people."""
         known = {**self.refusals, **self.perhaps}
         return "; ".join(f"{url}: {error}" for url, error in known.items()) or "its level is late"
 
@@ -141,7 +141,7 @@ class Nodes:
         self._mute: dict[str, float] = {}
         self._lock = threading.Lock()
         self.timeout_s = timeout_s
-        #: Greatest position that a receipt has told: what is asked from then on comes after it.
+        #: Greatest position of a receipt: what is asked from then on comes after it.
         self.position = 0
 
     @property
@@ -555,9 +555,9 @@ def _staged_text(url: str) -> str:
 
 
 def _reached(errand: _Errand) -> str | None:
-    """Return the highest level that a node told of."""
-    told = [error.fields.get("reached") for error in errand.perhaps.values()]
-    levels = [Level(text) for text in told if text in {level.value for level in Level}]
+    """Return the highest level that a node named."""
+    named = [error.fields.get("reached") for error in errand.perhaps.values()]
+    levels = [Level(text) for text in named if text in {level.value for level in Level}]
     if errand.reached is not None:
         levels.append(errand.reached)
     return max(levels, key=LEVEL_RANK.__getitem__).value if levels else None

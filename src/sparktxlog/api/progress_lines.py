@@ -1,4 +1,4 @@
-"""Progress of long work on stderr: lines for a log, a bar for somebody who watches.
+"""Progress of long work on stderr: lines for a log, a bar on a terminal.
 
 Workers log records that carry `done` and `total`; here they become a line at most every
 `LINES_S` seconds, or on a terminal a bar that is drawn over itself.  All other records are lines.
@@ -96,7 +96,7 @@ def _take_stderr() -> None:
 
 
 def say(text: str) -> None:
-    """Write a line to stderr, behind the bar if one is shown."""
+    """Write a line to stderr, after removing the bar."""
     _HANDLER.end_bar()
     sys.stderr.write(f"{text}\n")
     sys.stderr.flush()

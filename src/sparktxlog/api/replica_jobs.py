@@ -42,7 +42,7 @@ def apply(context: job.JobContext) -> tuple[int, dict[str, Any]]:
             outcome = applier.follow(stop)
         else:
             outcome = applier.run_once(arguments.at_least, arguments.timeout)
-    return _told(outcome, max(arguments.at_least, arguments.at_most or 0))
+    return _reported(outcome, max(arguments.at_least, arguments.at_most or 0))
 
 
 def catch_up(context: job.JobContext) -> tuple[int, dict[str, Any]]:
@@ -57,7 +57,7 @@ def catch_up(context: job.JobContext) -> tuple[int, dict[str, Any]]:
     )
     with _applier(context, None if replays else options, replays_anyway=replays) as applier:
         outcome = applier.catch_up(arguments.timeout)
-    return _told(outcome, outcome.published)
+    return _reported(outcome, outcome.published)
 
 
 def replicate(context: job.JobContext) -> tuple[int, dict[str, Any]]:
@@ -70,11 +70,11 @@ def replicate(context: job.JobContext) -> tuple[int, dict[str, Any]]:
     fetchers = executor_fetcher(context.spark, arguments.parts)
     with _applier(context, options, open_fetcher=fetchers) as applier:
         outcome = applier.catch_up(arguments.timeout)
-    return _told(outcome, outcome.published)
+    return _reported(outcome, outcome.published)
 
 
 def repair(context: job.JobContext) -> tuple[int, dict[str, Any]]:
-    """Bring a table that somebody else wrote to back to the log; then replay on.
+    """Bring a table that another writer changed back to the log; then replay on.
 
     The result holds a `RepairOutcome`, and the fields of an `ApplyOutcome` once it was repaired.
     """
@@ -88,8 +88,8 @@ def repair(context: job.JobContext) -> tuple[int, dict[str, Any]]:
     say(outcome.describe())
     result = {"repair": asdict(outcome)}
     if applied is not None:
-        code, told = _told(applied, applied.published)
-        return code, result | told
+        code, more = _reported(applied, applied.published)
+        return code, result | more
     if outcome.found.copy:
         say("Copy it (sparktxlog catch-up), or repair it from its own files: --local")
     wrong = outcome.found.way is not RepairWay.NOTHING
@@ -97,7 +97,7 @@ def repair(context: job.JobContext) -> tuple[int, dict[str, Any]]:
 
 
 def _diagnosed(context: job.JobContext) -> RepairOutcome:
-    """Look at a table beside a worker that may be running; nothing is changed."""
+    """Look at a table while a worker may be running; nothing is changed."""
     with closing(context.open_source()) as source:
         info = source.info()
         lake = Path(context.arguments.lake or info.lake_root)
@@ -136,11 +136,11 @@ def _applier(
             )  # fmt: skip
 
 
-def _told(outcome: ApplyOutcome, at_least: int) -> tuple[int, dict[str, Any]]:
+def _reported(outcome: ApplyOutcome, at_least: int) -> tuple[int, dict[str, Any]]:
     """Say on stderr what was done; return exit code and result."""
     for copy in outcome.copies:
         say(copy.describe())
-    verdict = outcome.verdict or "the node was not told"
+    verdict = outcome.verdict or "not reported to the node"
     say(f"position {outcome.position:,} of {outcome.published:,}: {verdict}")
     return job.exit_code_of(outcome, at_least), asdict(outcome)
 
@@ -151,7 +151,7 @@ class JobSource(HttpLogSource):
     def __init__(self, url: str, token: str | None, cut: Cut | None = None) -> None:
         super().__init__(url, token)
         self._cut = cut
-        #: Positions at which the replay began, and that was told last; -1 = none yet.
+        #: Positions at which the replay began, and that was logged last; -1 = none yet.
         self._began = self._told = -1
 
     def info(self) -> NodeInfo:
@@ -193,7 +193,7 @@ def refuse_beyond(lake: str | Path, cut: Cut) -> None:
     if applied > cut.position:
         begun = "begun a batch up to" if state.pending is not None else "applied"
         raise InvalidRequestError(
-            f"the replica in {lake} has {begun} position {applied} already, which lies behind "
+            f"the replica in {lake} has {begun} position {applied} already, which is after "
             f"{cut.position}",
             hint="Move the lake away, restore an image of before in its place, and repeat this.",
             position=cut.position,

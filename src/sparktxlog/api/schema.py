@@ -195,7 +195,7 @@ def required(definition: TableDefinition, kind: OperationKind) -> list[str]:
 
 
 def widens(source: T.DataType, target: T.DataType) -> bool:
-    """Return whether every value of one type stands unchanged in the other."""
+    """Return whether every value of one type is unchanged in the other."""
     match source, target:
         case (T.NullType(), _):
             return True

@@ -1,7 +1,7 @@
 """Spark sessions that can read and write the project's Delta tables.
 
 `connect` takes any session the user has; this module makes one for jobs, tests, the demo and
-whoever has none yet.
+users who have none yet.
 
 The wheel of delta-spark holds no JARs.  Spark resolves them through `spark.jars.packages`, which
 asks a network and prints a page of text at each start; so what it found is written down beside the
@@ -59,7 +59,7 @@ def build_session(
         master: Spark master URL; None leaves it to spark-submit or spark-defaults.conf.
 
     Raises:
-        MissingDependencyError: Spark did not start, for want of Java, of Delta's JARs or of
+        MissingDependencyError: Spark did not start, because Java is missing, or Delta's JARs or of
             such a master (definite).
 
     **Source:** facts measured in docs/decisions.

@@ -109,7 +109,7 @@ class SparkTransaction(TransactionDraft["DataFrame", SparkColumns]):
             raise InvalidRequestError(
                 "the transaction has no operation",
                 hint="Call t.append(…) or another one before its commit; what was refused has to "
-                "be built anew.",
+                "be built again.",
             )
         transaction = PreparedTransaction(
             transaction_id=self._transaction_id,

@@ -1,4 +1,4 @@
-"""What `jobs/maintain.py` does beside the tables: what expired, its arguments, and its result."""
+"""What `jobs/maintain.py` does besides the tables: what expired, its arguments, and its result."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def unwanted_of(arguments: argparse.Namespace, info: NodeInfo) -> Unwanted:
 
 
 def remove_unwanted(lake: str | Path, unwanted: Unwanted, source: HttpLogSource) -> list[Removal]:
-    """Remove what may go now, told on stderr; hold `single_flight`.
+    """Remove what may go now, named on stderr; hold `single_flight`.
 
     **Before calling** have the log shortened: what it has outlived is known then.
     """

@@ -256,7 +256,7 @@ def _source(lake: Path | None, config: Path | None, url: str) -> tuple[str, Path
     try:
         info = NodeApi(url).get("/v1/info")
     except TxLogError:
-        # A named lake needs no node; what it would have told is said to be missing below.
+        # A named lake needs no node; a message below says what is missing then.
         if lake is None:
             raise
         info = {}
@@ -330,7 +330,7 @@ def _summary(image: Image) -> dict[str, Any]:
 
 @contextmanager
 def _bar(what: str) -> Iterator[Callable[[Progress], None]]:
-    """Show progress on stderr if somebody is watching."""
+    """Show progress on stderr if that is a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bars

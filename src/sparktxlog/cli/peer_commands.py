@@ -45,7 +45,7 @@ class PlaceRole(StrEnum):
     WITNESS = "witness"
 
 
-#: The node answers within 60 s, a decision that takes longer is told as unknown.
+#: The node answers within 60 s, it reports a longer decision as unknown.
 _TIMEOUT_S = 70.0
 
 
@@ -64,7 +64,7 @@ def _path(node: str, act: str = "") -> str:
 
 @peer_app.command("list", epilog="Example: sparktxlog peer list --json")
 def peer_list(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """Show all places in precedence order, and who is linked to whom."""
+    """Show all places in precedence order, and which nodes are linked."""
     _print(_api(url).get("/v1/epochs"), as_json)
 
 
@@ -244,7 +244,7 @@ def _print(found: Mapping[str, Any], as_json: bool) -> None:
 def _print_matrix(linked: Mapping[str, Mapping[str, bool]], differing: list[str]) -> None:
     names = sorted({*linked, *(other for row in linked.values() for other in row)})
     print_rows(
-        "who is linked to whom",
+        "which nodes are linked",
         ("node", *names),
         [[node, *(row.get(name, "-") for name in names)] for node, row in linked.items()],
     )
@@ -259,7 +259,7 @@ def _print_addresses(reachability: Mapping[str, Any]) -> None:
     found = ((node, url) for row in matrix.values() for node in row for url in row[node])
     lines = sorted(dict.fromkeys(found), key=lambda line: line[0])
     print_rows(
-        "which addresses answer whom",
+        "which addresses answer",
         ("node", "address", *matrix),
         [
             [node, address, *(row.get(node, {}).get(address) for row in matrix.values())]
@@ -290,7 +290,7 @@ def _print_losses(losses: list[Mapping[str, Any]], *, err: bool = False) -> None
         typer.echo(f"{loss['node_id']}, {since}: {shown} is not known here.", err=err)
 
 
-# -- a run that nobody can deliver ---
+# -- a run that no node can deliver ---
 
 
 @app.command(epilog="Example: sparktxlog void 3f2a90c1d4e5b6a7 --yes --json")
@@ -310,7 +310,7 @@ def void(
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Declare a run void that nobody can deliver: its transactions are rejected at every site.
+    """Declare a run void that no node can deliver: its transactions are rejected at every site.
 
     Ask the node that stamped it.  All members look at their files first: if one of them holds the
     run, or has it in its queue, nothing is changed.

@@ -1,4 +1,4 @@
-"""`sparktxlog serve`: run a node until it is told to stop."""
+"""`sparktxlog serve`: run a node until it is asked to stop."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ async def _run(config: NodeConfig, listener: socket.socket) -> None:
 
 
 async def _run_once(running: Node, listener: socket.socket) -> bool:
-    """Run a node until it stops; return whether it has to start anew, on another state."""
+    """Run a node until it stops; return whether it has to start again, on another state."""
     from sparktxlog.runtime.membership.joining import StartAgainError
     from sparktxlog.service.app import build_app
     from sparktxlog.service.listener import Server, client_places
@@ -108,7 +108,7 @@ async def _run_once(running: Node, listener: socket.socket) -> bool:
         await running.start()
         gc.collect()
         gc.freeze()
-        # The server closes what it is given; connections wait while a node starts anew.
+        # The server closes what it is given; connections wait while a node starts again.
         await server.serve(sockets=[listener.dup()])
     finally:
         await running.stop()

@@ -28,7 +28,7 @@ from sparktxlog.worker.apply.cutting import runs_behind
 Limit = Annotated[int, typer.Option(min=1, max=1000, help="Entries to show.")]
 _WITHOUT_PART = ("IDLE", "JOINING")
 _BAD_VERDICTS = ("DIVERGED", "FOREIGN")
-#: Stands behind a verdict where replicas differ and nobody can say who is right.
+#: Follows a verdict if replicas differ and nothing says which one is right.
 CONTESTED = ", contested"
 
 
@@ -36,7 +36,7 @@ def judge_status(status: Mapping[str, Any]) -> ExitCode:
     """Return what a node's `/v1/status` says about the cluster as this node sees it.
 
     DIVERGED: a replica differs from the log or from another one, or the node halted.  LAGGING: the
-    node is no member of its epoch or has no quorum, a task of it fails, a peer is awaited while
+    node is no member of its epoch or has no quorum, a task of it fails, a node is missing while
     transactions wait, a replica is behind what is published, or a worker stands still or went
     silent without an end.
     One that ended, and whose replica has everything, is in sync: workers may run from a scheduler.
@@ -76,7 +76,7 @@ def alive_text(replica: Mapping[str, Any]) -> str:
 
 
 def awaited_text(waiting: Mapping[str, Any]) -> str:
-    """Return who is awaited and why, in one sentence."""
+    """Return which node is missing and why, in one sentence."""
     reasons = {
         "promise": "its timestamp counter (no post since)",
         "acquired": "its confirmation that it holds the data",
@@ -93,7 +93,7 @@ def awaited_text(waiting: Mapping[str, Any]) -> str:
 
 
 def restricted_text(found: Mapping[str, Any]) -> str:
-    """Return what a node can do without a quorum, and whom it waits for, in one sentence."""
+    """Return what a node can do without a quorum, and which nodes it waits for, in one sentence."""
     levels = found.get("levels") or ["accepted"]
     return (
         f"restricted: too few nodes answer, it waits for {', '.join(found['waits_for'])}, for "

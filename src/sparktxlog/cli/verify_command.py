@@ -95,7 +95,7 @@ def _recount(url: str, tables: Sequence[str], token: str | None) -> Verification
     from sparktxlog.worker.verify.single_flight import VERIFICATION, single_flight
 
     with closing(HttpLogSource(url, token)) as source:
-        # An absent node is told before Spark takes its seconds to start.
+        # A node that is away is reported before Spark takes its seconds to start.
         lake = source.info().lake_root
         with single_flight(lake, VERIFICATION), local_spark("verify") as spark:
             from sparktxlog.worker.verify.verify import verify_replica

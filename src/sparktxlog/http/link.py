@@ -112,7 +112,7 @@ class Http:
         Args:
             path: Safe as it is.
             timeout_s: Seconds for everything, `LEAST_S` at least; default: the link's.
-            waits: The node may wait for what was asked about: it is told for how long.
+            waits: The node may wait for what was asked about: the request says for how long.
             query: Parameters; those of None are left out.
 
         Raises:
@@ -204,7 +204,7 @@ class Http:
             raise
         return connection, False
 
-    # -- errors; who calls for somebody else says them in other words ---------------------------
+    # -- errors; subclasses say them in the words of their users ---------------------------
 
     def _failed(
         self, method: str, path: str, error: Exception, timeout_s: float, *, sent: bool

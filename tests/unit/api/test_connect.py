@@ -195,4 +195,4 @@ def test_what_was_refused_is_built_anew(tmp_path: Path) -> None:
         t.commit()
     with pytest.raises(InvalidRequestError, match="no operation") as caught:
         t.commit()
-    assert "built anew" in caught.value.hint and len(link.submitted) == 1
+    assert "built again" in caught.value.hint and len(link.submitted) == 1

@@ -117,7 +117,7 @@ def test_the_matrix_of_addresses_is_shown_where_a_node_has_several(
 ) -> None:
     invoke(monkeypatch, "list")
     text = capsys.readouterr().out
-    table = text.partition("which addresses answer whom")[2].split("The nodes")[0]
+    table = text.partition("which addresses answer")[2].split("The nodes")[0]
     cells = [re.split(r"[\s│┃]+", line.strip(" │┃")) for line in table.splitlines()]
     assert ["node", "address", "A", "C"] in cells
     rows = [row for row in cells if len(row) == 4 and row[1].startswith("http")]

@@ -4,7 +4,7 @@ A node announces its relay as `master-url` and listens elsewhere.  Peers keep co
 one node's requests on each, so the first request's head says who is talking (`x-txlog-node`).
 
 The process takes lines of JSON on stdin (`{"do": "cut", "node": "C"}`), answers each with the
-bytes that each node received, and ends with its stdin unless it was told to stay.
+bytes that each node received, and ends with its stdin unless it was asked to stay.
 """
 
 from __future__ import annotations

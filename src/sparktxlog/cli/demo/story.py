@@ -172,9 +172,9 @@ class Story:
         """Kill a node while all sites commit; the others go on, and it comes back.
 
         The victim's job submits at other nodes then.  A flight's changes build upon each other, so
-        the job commits at `acquired`: what it was told of is at another node when its own dies,
-        and is ordered before what it submits there.  Transactions that only the dead node had
-        accepted would be ordered when it returns, after later ones.
+        the job commits at `acquired`: another node has all that it has a receipt for when its own
+        node dies, and orders it before what the job submits there.  Transactions that only the
+        dead node had accepted would be ordered when it returns, after later ones.
         """
         cluster, part, halves = self.cluster, 2, 2 * self.parts
         others = [site for site in cluster.sites if site != victim]
