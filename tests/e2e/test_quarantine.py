@@ -31,7 +31,7 @@ from tests.node_processes import (
 
 from sparktxlog import Client
 from sparktxlog.model.operation import OP_COLUMN, POSITION_COLUMN
-from sparktxlog.runtime.membership.joining import JoinOrder, keep_order
+from sparktxlog.runtime.membership.join_orders import JoinOrder, keep_order
 from sparktxlog.storage.journal.journal import Journal
 
 pytestmark = [pytest.mark.e2e, pytest.mark.faults]

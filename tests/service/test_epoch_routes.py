@@ -26,7 +26,7 @@ from sparktxlog.protocol.words.balloting import Accepted, JoinRequest, Probe
 from sparktxlog.protocol.words.messages import MergeBase
 from sparktxlog.protocol.words.view import Ballot, Seat
 from sparktxlog.runtime.membership.founding import core_config
-from sparktxlog.runtime.membership.joining import JoinOrder
+from sparktxlog.runtime.membership.join_orders import JoinOrder
 from sparktxlog.runtime.node import Node
 from sparktxlog.runtime.settings import RunTimeSettings
 

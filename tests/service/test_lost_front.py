@@ -22,7 +22,7 @@ from sparktxlog.config import NodeConfig
 from sparktxlog.errors import CorruptLogError, FrontLostError, NotMemberError
 from sparktxlog.model.receipt import Level
 from sparktxlog.protocol.words.view import Phase
-from sparktxlog.runtime.membership.joining import StartAgainError
+from sparktxlog.runtime.membership.join_orders import StartAgainError
 from sparktxlog.runtime.node import Node, build_node
 from sparktxlog.storage.journal.journal import JOURNAL_NAME as FRONT
 from sparktxlog.storage.journal.journal import Journal

@@ -20,7 +20,7 @@ from sparktxlog.model.ids import NodeId, transaction_id_from_text
 from sparktxlog.model.receipt import Level
 from sparktxlog.protocol.words.messages import MergeBase
 from sparktxlog.protocol.words.view import Phase, Seat, View
-from sparktxlog.runtime.membership.joining import JoinOrder, StartAgainError, keep_order
+from sparktxlog.runtime.membership.join_orders import JoinOrder, StartAgainError, keep_order
 from sparktxlog.runtime.node import Node
 from sparktxlog.storage.interfaces import PutView
 from sparktxlog.storage.journal.journal import Journal

@@ -15,7 +15,7 @@ from tests.service.test_start_behind_a_snapshot import free_ports
 from tests.slow_link import SlowLink, slow_link
 
 from sparktxlog.runtime.membership import queue_snapshots
-from sparktxlog.runtime.membership.joining import StartAgainError
+from sparktxlog.runtime.membership.join_orders import StartAgainError
 from sparktxlog.runtime.node import Node
 
 #: Bytes of one part here, and the part in which the link breaks.

@@ -22,7 +22,7 @@ from sparktxlog.runtime.clock import Clock
 from sparktxlog.runtime.fleet.replicas import LogEnds
 from sparktxlog.runtime.giving_way.leftover_log import find_remains, front_lost
 from sparktxlog.runtime.membership.founding import check_version, core_config, found, with_lineage
-from sparktxlog.runtime.membership.joining import JoinOrder, join_order
+from sparktxlog.runtime.membership.join_orders import JoinOrder, join_order
 from sparktxlog.runtime.membership.standings import (
     INSTANCE,
     begin_as_another,

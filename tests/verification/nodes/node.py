@@ -12,7 +12,7 @@ from tests.verification.nodes.virtual import Life
 
 from sparktxlog.config import load_config
 from sparktxlog.errors import StorageError, TxLogError
-from sparktxlog.runtime.membership.joining import StartAgainError
+from sparktxlog.runtime.membership.join_orders import StartAgainError
 from sparktxlog.runtime.node import Node, build_node
 from sparktxlog.service import app as application
 from sparktxlog.storage.interfaces import AppendQueue, Write

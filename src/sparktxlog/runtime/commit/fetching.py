@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, nullcontext
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import structlog
 
@@ -24,11 +24,12 @@ from sparktxlog.errors import (
     TxLogError,
 )
 from sparktxlog.model.operation import RunFacts, RunManifest, StagedFile
-from sparktxlog.protocol.words.events import Event, FetchFailed, FilesHeld, PayloadArrived
+from sparktxlog.protocol.words.events import FetchFailed, FilesHeld, PayloadArrived
 from sparktxlog.protocol.words.messages import Announcement, RunHeader
 from sparktxlog.runtime.commit.damage import Damage
 from sparktxlog.runtime.commit.holdings import Holdings
 from sparktxlog.runtime.foundation import Foundation
+from sparktxlog.runtime.membership.membership import Membership
 from sparktxlog.transport.peers import PeerLink
 from sparktxlog.transport.run_requests import SMALL_BYTES
 from sparktxlog.transport.signing import StaleSessionError
@@ -77,16 +78,6 @@ def check_run(header: RunHeader, payload: bytes) -> RunManifest:
     return manifest
 
 
-class FetchListener(Protocol):
-    """Learns how fetches ended."""
-
-    def tell_fetched(self, event: Event) -> None:
-        """Take in `PayloadArrived`, `FilesHeld` or `FetchFailed`."""
-
-    def missed(self, run: RunHeader) -> None:
-        """Note that no source holds a run (any more): all were asked, and said so."""
-
-
 class Fetcher:
     """Carries out `FetchPayload` and `PrefetchFiles`.
 
@@ -95,12 +86,12 @@ class Fetcher:
     """
 
     def __init__(
-        self, base: Foundation, holdings: Holdings, listener: FetchListener, damage: Damage
+        self, base: Foundation, holdings: Holdings, membership: Membership, damage: Damage
     ) -> None:
         self._links = base.links
         self._payloads = base.payloads
         self._holdings = holdings
-        self._listener = listener
+        self._membership = membership
         self._damage = damage
         self._threads = ThreadPoolExecutor(
             max_workers=_PARALLEL_FILES, thread_name_prefix="fetching"
@@ -155,11 +146,11 @@ class Fetcher:
                 self._damage.arrived(run.digest)  # its origin announces it no more
             elif not _is_of_the_link(error):
                 self._damage.failed(run, str(error))
-            self._listener.tell_fetched(FetchFailed(digest=run.digest, reason=str(error)))
+            self._membership.tell_fetched(FetchFailed(digest=run.digest, reason=str(error)))
         except Exception as error:  # noqa: BLE001
             # A mistake of ours must not leave the core waiting for an answer for ever.
             _log.exception("fetch failed unexpectedly", run=run.digest.hex()[:12])
-            self._listener.tell_fetched(FetchFailed(digest=run.digest, reason=repr(error)))
+            self._membership.tell_fetched(FetchFailed(digest=run.digest, reason=repr(error)))
 
     async def _fetch(self, header: RunHeader, sources: tuple[str, ...]) -> None:
         failures: list[TxLogError] = []
@@ -176,12 +167,14 @@ class Fetcher:
                 continue
             if not self._holdings.put_foreign(header, payload):
                 raise TransportError("too many payloads wait for the core")
-            self._listener.tell_fetched(PayloadArrived(header=header, facts=RunFacts.of(manifest)))
+            self._membership.tell_fetched(
+                PayloadArrived(header=header, facts=RunFacts.of(manifest))
+            )
             return
         if not failures:
             raise TransportError("there is no source to fetch from")
         if all(map(_is_missing, failures)):
-            self._listener.missed(header)
+            self._membership.missed(header)
         # One that could not be asked may have it.
         raise next(filter(_is_of_the_link, failures), failures[-1])
 
@@ -196,7 +189,7 @@ class Fetcher:
         manifest = await self._in_thread(verify_payload, payload, digest)
         self._holdings.cache(digest, payload)
         await self._get_files(link, manifest)
-        self._listener.tell_fetched(FilesHeld(digest=digest))
+        self._membership.tell_fetched(FilesHeld(digest=digest))
 
     async def _check(self, header: RunHeader, payload: bytes) -> RunManifest:
         if len(payload) <= _SMALL_BYTES:

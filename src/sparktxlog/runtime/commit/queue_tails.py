@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import structlog
 
@@ -13,6 +12,7 @@ from sparktxlog.errors import QUARANTINE_HINT, ExpiredError, TxLogError
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.words.actions import Alarm, SendTail
 from sparktxlog.protocol.words.messages import Ahead, Tail
+from sparktxlog.runtime.commit.cycle import Cycle
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.storage.interfaces import StoredEntry
 
@@ -31,19 +31,12 @@ class _OtherHistory:
     proof: Tail
 
 
-class AlarmBell(Protocol):
-    """Tells alarms."""
-
-    def raise_alarm(self, alarm: Alarm) -> None:
-        """Tell an alarm; after a fatal one the node takes no more part."""
-
-
 class QueueTails:
     """Sends peers what follows their queue, to each one tail after the other."""
 
-    def __init__(self, base: Foundation, bell: AlarmBell) -> None:
+    def __init__(self, base: Foundation, cycle: Cycle) -> None:
         self._base = base
-        self._bell = bell
+        self._cycle = cycle
         #: Peer → the task that sends it tails, and what it is to send next.
         self._tails: dict[NodeId, asyncio.Task[None]] = {}
         self._next_tails: dict[NodeId, SendTail] = {}
@@ -86,7 +79,7 @@ class QueueTails:
     async def _tell_diverged(self, action: SendTail, found: _OtherHistory) -> None:
         """Stop if a member has another history; one that only wants to join learns of it."""
         if action.peer in self._base.master.view.members:
-            self._bell.raise_alarm(found.alarm)
+            self._cycle.raise_alarm(found.alarm)
             return
         text = found.alarm.text
         _log.error("no tail for a node of another history", peer=action.peer, text=text)

@@ -11,10 +11,10 @@ The sources' messages are logged verbatim, once per change.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import structlog
@@ -39,8 +39,7 @@ from sparktxlog.errors import NotFoundError, TxLogError
 from sparktxlog.model.answers import ReportAnswer
 from sparktxlog.model.copying import CatchUpKind, Decision, Transfer
 from sparktxlog.model.report import ReplayCost, ReplicaVerdict, WorkerReport
-from sparktxlog.protocol.words.actions import Action
-from sparktxlog.runtime.commit.executor import AsideWrite
+from sparktxlog.runtime.commit.executor import AsideWrite, Executor
 from sparktxlog.runtime.donors.donor_sizes import DonorSizes
 from sparktxlog.runtime.fleet.backlog import Backlog
 from sparktxlog.runtime.fleet.replicas import Replicas, ReplicaState
@@ -74,13 +73,6 @@ class _Held:
     took_s: float
 
 
-class Writer(Protocol):
-    """Makes writes durable some time."""
-
-    def put(self, items: Iterable[Action | AsideWrite]) -> None:
-        """Queue writes."""
-
-
 class Planning:
     """Decides for the workers of this site; belongs to the event loop."""
 
@@ -88,7 +80,7 @@ class Planning:
         self,
         base: Foundation,
         replicas: Replicas,
-        writer: Writer,
+        executor: Executor,
         sizes: DonorSizes,
         clock: Callable[[], float] = monotonic,
     ) -> None:
@@ -101,7 +93,7 @@ class Planning:
         self._settings = base.settings
         self._backlog = Backlog(base.front, config.signature_interval)
         self._links = base.links
-        self._writer = writer
+        self._executor = executor
         self._sizes = sizes
         self._clock = clock
         self.replay_pace = _restored(ReplayPace, saved.get(_REPLAY_PACE))
@@ -362,7 +354,7 @@ class Planning:
             self._keep(_REPLAY_PACE, pace)
 
     def _keep(self, name: str, pace: ReplayPace | TransferPace) -> None:
-        self._writer.put([AsideWrite(writes=[PutValue(name=name, value=pace.to_bytes())])])
+        self._executor.put([AsideWrite(writes=[PutValue(name=name, value=pace.to_bytes())])])
 
 
 def _kind(report: WorkerReport, comparison: Comparison) -> tuple[str, ...]:

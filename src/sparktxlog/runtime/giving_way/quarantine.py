@@ -47,7 +47,7 @@ from sparktxlog.runtime.giving_way.giving_up import (
     waiting_runs,
 )
 from sparktxlog.runtime.membership.founding import core_config, with_lineage
-from sparktxlog.runtime.membership.joining import JoinOrder, join_order, keep_order
+from sparktxlog.runtime.membership.join_orders import JoinOrder, join_order, keep_order
 from sparktxlog.storage.durability import free_name, storage_error, sync_directory, sync_parents
 from sparktxlog.storage.interfaces import JournalState, StoredEntry
 from sparktxlog.storage.journal.journal import JOURNAL_NAME, Journal

@@ -18,9 +18,8 @@ from itertools import chain
 
 import msgspec
 
-from sparktxlog.config import NodeConfig
 from sparktxlog.protocol.words.messages import RunHeader
-from sparktxlog.protocol.words.view import View
+from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.runtime.giving_way.giving_up import (
     Export,
     act_id,
@@ -28,10 +27,8 @@ from sparktxlog.runtime.giving_way.giving_up import (
     ordered_runs,
     waiting_runs,
 )
-from sparktxlog.storage.interfaces import JournalState, PutValue, QueueSnapshot, StoredEntry
-from sparktxlog.storage.journal.journal import Journal
+from sparktxlog.storage.interfaces import PutValue, QueueSnapshot, StoredEntry
 from sparktxlog.storage.log_tables.quarantine_table import GivenUp
-from sparktxlog.storage.payloads.local_store import LocalPayloadStore
 
 _NAME = "uncompared"
 
@@ -67,19 +64,12 @@ def keep_uncompared(found: Uncompared) -> PutValue:
 class Keeper:
     """Keeps what a snapshot would drop of this node's front, as it was at start."""
 
-    def __init__(
-        self,
-        config: NodeConfig,
-        front: Journal,
-        payloads: LocalPayloadStore,
-        state: JournalState,
-        view: View,
-    ) -> None:
-        self._config = config
-        self._front = front
-        self._payloads = payloads
-        self._state = state
-        self._view = view
+    def __init__(self, base: Foundation) -> None:
+        self._config = base.config
+        self._front = base.front
+        self._payloads = base.payloads
+        self._state = base.state
+        self._view = base.master.view
 
     def keep(self, snapshot: QueueSnapshot, incarnation: int, peer: str, at: int) -> Uncompared:
         """Write to `log/quarantine` what goes, fsynced; blocks.  Done again it adds nothing.

@@ -21,6 +21,7 @@ from sparktxlog.errors import ExpiredError, NotFoundError, TransportError
 from sparktxlog.model.ids import transaction_id_to_text
 from sparktxlog.protocol.words.messages import Tail
 from sparktxlog.protocol.words.recovery import RecoveredState
+from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.storage.interfaces import QueueSnapshot
 from sparktxlog.storage.journal.journal import Journal
 from sparktxlog.transport.peers import PeerLink
@@ -46,9 +47,9 @@ class Compared:
 class Ancestry:
     """Compares this node's queue, as it was at start, with peers'."""
 
-    def __init__(self, front: Journal, core: RecoveredState) -> None:
-        self._front = front
-        self._core = core
+    def __init__(self, base: Foundation) -> None:
+        self._front = base.front
+        self._core = base.state.core
 
     async def compare(self, link: PeerLink, snapshot: QueueSnapshot) -> Compared:
         """Compare the queue with a peer's, whose snapshot reaches further.

@@ -10,7 +10,6 @@ import asyncio
 import itertools
 import uuid
 from collections.abc import Callable, Iterable
-from typing import Protocol
 
 import structlog
 
@@ -24,12 +23,12 @@ from sparktxlog.model.answers import (
     UnseenTransactions,
 )
 from sparktxlog.model.ids import NodeId
-from sparktxlog.protocol.master import Master
-from sparktxlog.protocol.words.actions import Alarm, TellChange, TellPhase
+from sparktxlog.protocol.words.actions import TellChange, TellPhase
 from sparktxlog.protocol.words.events import ChangeRequested, Event, ForceRequested
 from sparktxlog.protocol.words.messages import Post
 from sparktxlog.protocol.words.view import Phase, Seat, View, Voided, decision_digest
-from sparktxlog.runtime.commit.receipts import Receipts
+from sparktxlog.runtime.commit.core_loop import CoreLoop
+from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.runtime.log.epoch_history import EpochHistory, view_of
 from sparktxlog.runtime.membership.reachability import (
     HEARD_US,
@@ -39,6 +38,8 @@ from sparktxlog.runtime.membership.reachability import (
 )
 from sparktxlog.runtime.membership.restriction import Restriction
 from sparktxlog.runtime.membership.unseen_transactions import ShownTransactions
+from sparktxlog.transport.addresses import found_addresses
+from sparktxlog.transport.greeting import Greeter
 
 _log = structlog.get_logger("sparktxlog.epochs")
 
@@ -49,60 +50,28 @@ _TAKING_PART = (Phase.NORMAL, Phase.SUSPECT, Phase.WEDGED, Phase.WITNESS)
 Edit = Callable[[tuple[Seat, ...]], tuple[Seat, ...]]
 
 
-class CoreInbox(Protocol):
-    """What leads to the core."""
-
-    #: Why the core takes no more part, None = it does.
-    halted: Alarm | None
-
-    def tell_always(self, event: Event) -> None:
-        """Queue an event for the core."""
-
-
-class Neighbours(Protocol):
-    """The other nodes, as this one sees them now."""
-
-    def linked(self) -> list[str]:
-        """Return the nodes that this one is linked to."""
-
-    def is_joiner(self, node_id: str) -> bool:
-        """Return whether a node only wants to join: it has no vote."""
-
-    def found_addresses(self) -> Found:
-        """Return which of several addresses of a peer answer this node."""
-
-
 class Epochs:
     """Follows the core's phases and carries operators' wishes to it."""
 
-    def __init__(
-        self,
-        config: NodeConfig,
-        *,
-        master: Master,
-        core: CoreInbox,
-        neighbours: Neighbours,
-        receipts: Receipts,
-        history: EpochHistory,
-        now: Callable[[], int],
-    ) -> None:
-        self._config = config
-        self._master = master
-        self._node_id = config.node_id
-        self._core = core
-        self._neighbours = neighbours
-        self._receipts = receipts
-        self._now = now
-        self.history = history
-        self._shown = ShownTransactions(master)
+    def __init__(self, base: Foundation, core: CoreLoop, greeter: Greeter) -> None:
+        self._config = base.config
+        self._master = base.master
+        self._node_id = base.config.node_id
+        self._cycle = core.cycle
+        self._links = base.links
+        self._greeter = greeter
+        self._receipts = core.receipts
+        self._now = base.clock.now
+        self.history = EpochHistory(base.state.values, put=core.executor.write_then)
+        self._shown = ShownTransactions(self._master)
         self._tickets = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[TellChange]] = {}
         #: Node → (when it said so, whom it is linked to).
         self._hears: dict[str, tuple[int, frozenset[str]]] = {}
         self._addresses = AddressReports()
         #: Why the phase is what it is.
-        self.reason = first_reason(master.phase, master.view, config.node_id)
-        self.restriction = Restriction(master, config.node_id, self._voices, now)
+        self.reason = first_reason(self._master.phase, self._master.view, self._node_id)
+        self.restriction = Restriction(self._master, self._node_id, self._voices, self._now)
 
     # -- what the core tells -----------------------------------------------------------------------
 
@@ -219,11 +188,10 @@ class Epochs:
 
     def _voices(self) -> list[str]:
         """Return the linked nodes whose votes and promises count."""
-        neighbours = self._neighbours
-        return [node for node in neighbours.linked() if not neighbours.is_joiner(node)]
+        return [node for node in self.linked_nodes() if not self._greeter.is_joiner(node)]
 
     async def _ask(self, ticket: int, event: Event, timeout: float) -> EpochView:
-        halted = self._core.halted
+        halted = self._cycle.halted
         if halted is not None:  # the core is not asked any more
             raise LocalProtocolError(
                 f"nothing was changed: this node has halted: {halted.text}",
@@ -231,7 +199,7 @@ class Epochs:
             )
         future: asyncio.Future[TellChange] = asyncio.get_running_loop().create_future()
         self._waiting[ticket] = future
-        self._core.tell_always(event)
+        self._cycle.tell_always(event)
         try:
             async with asyncio.timeout(timeout):
                 told = await future
@@ -333,7 +301,7 @@ class Epochs:
 
     def linked_nodes(self) -> tuple[str, ...]:
         """Return the nodes this one is linked to, for its peers' matrices."""
-        return tuple(sorted(self._neighbours.linked()))
+        return tuple(sorted(node_id for node_id, link in self._links.items() if link.up))
 
     def reachability(self) -> Reachability:
         """Return who is linked to whom, as far as known here, and where that differs.
@@ -345,7 +313,7 @@ class Epochs:
         hears = {
             node: set(found) for node, (at, found) in self._hears.items() if now - at <= HEARD_US
         }
-        hears[str(self._node_id)] = set(self._neighbours.linked())
+        hears[str(self._node_id)] = set(self.linked_nodes())
         matrix = {
             observer: {other: other in hears[observer] for other in places if other != observer}
             for observer in places
@@ -356,7 +324,7 @@ class Epochs:
             for other in places
             if len({row[other] for row in matrix.values() if other in row}) > 1
         )
-        own = self._neighbours.found_addresses()
+        own = found_addresses(self._links)
         addresses = self._addresses.matrix(str(self._node_id), own, places, now)
         return {
             "linked": matrix,

@@ -13,7 +13,7 @@ from sparktxlog.errors import NewerReleaseError
 from sparktxlog.protocol.words.recovery import MasterConfig, RecoveredState
 from sparktxlog.protocol.words.versions import NEWEST, OLDEST
 from sparktxlog.protocol.words.view import Seat, View
-from sparktxlog.runtime.membership.joining import JoinOrder, join_order
+from sparktxlog.runtime.membership.join_orders import JoinOrder, join_order
 from sparktxlog.runtime.membership.standings import INSTANCE
 from sparktxlog.storage.interfaces import PutValue
 

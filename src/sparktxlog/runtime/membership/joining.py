@@ -16,11 +16,10 @@ nobody can tell any more, it keeps what the snapshot would drop, and says so (`u
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Protocol
+from collections.abc import Callable, Coroutine
+from dataclasses import asdict, replace
+from typing import Any
 
-import msgspec
 import structlog
 
 from sparktxlog.codec.wire import Hello
@@ -32,22 +31,21 @@ from sparktxlog.errors import (
     TransportError,
     TxLogError,
 )
-from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.words.actions import Alarm
 from sparktxlog.protocol.words.view import View
 from sparktxlog.runtime.clock import wall_us
-from sparktxlog.runtime.commit.executor import Executor
+from sparktxlog.runtime.commit.core_loop import CoreLoop
+from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.runtime.giving_way.unverified_history import Keeper, keep_uncompared, uncompared
 from sparktxlog.runtime.membership.ancestry import Ancestry
+from sparktxlog.runtime.membership.join_orders import JoinOrder, StartAgainError, keep_order
 from sparktxlog.runtime.membership.queue_snapshots import SnapshotTaker
 from sparktxlog.runtime.membership.standings import become_another
 from sparktxlog.storage.interfaces import PutValue, QueueSnapshot, ResetJournal, Write
-from sparktxlog.supervision import Supervisor
 from sparktxlog.transport.peers import PeerLink
 
 _log = structlog.get_logger("sparktxlog.joining")
 
-_NAME = "joining"
 #: So often in a row no member held a run of the queue, until its data counts as gone: containers
 #: are forgotten only once all members have the run, and who forgot one never gets it back.
 _RUN_MISSES = 2
@@ -60,91 +58,24 @@ _RETRY_S = 5.0
 _WAITS_S = 1.5
 
 
-class StartAgainError(TxLogError):
-    """The node has to start anew, in the same process: it begins with another durable state."""
-
-    code = "start-again"
-    retryable = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JoinOrder:
-    """What a fresh node was told: the log to join, and as whom."""
-
-    lineage: str
-    incarnation: int
-    #: True: the queue that this node has is too old to be continued run by run.
-    behind: bool = False
-    #: Name that workers and tables know the log by, its first lineage; empty = `lineage`.
-    log: str = ""
-
-
-def join_order(values: Mapping[str, bytes]) -> JoinOrder | None:
-    """Return what is kept of an order to join, None if there is none."""
-    value = values.get(_NAME)
-    return None if value is None else msgspec.msgpack.decode(value, type=JoinOrder)
-
-
-def keep_order(order: JoinOrder) -> PutValue:
-    """Return the write that makes an order to join durable."""
-    return PutValue(name=_NAME, value=msgspec.msgpack.encode(order))
-
-
-class Home(Protocol):
-    """The node that joins."""
-
-    def is_fresh(self) -> bool:
-        """Return whether it keeps nothing of the log yet."""
-
-    def unheard(self) -> list[str]:
-        """Return the other places of the configured first epoch that were never heard."""
-
-    def start_again(self, error: TxLogError) -> None:
-        """Start anew, or stop, because of an error."""
-
-    def raise_alarm(self, alarm: Alarm) -> None:
-        """Tell an alarm; after a fatal one the node takes no more part."""
-
-
 class Joining:
-    """Carries out the two steps before a fresh node can ask to be admitted.
+    """Carries out the two steps before a fresh node can ask to be admitted."""
 
-    Args:
-        order: What it was told at an earlier start.
-        remains: Why this node may not begin a log, though it keeps nothing; None = it may.
-        is_witness: Whether this node only votes: it has no queue to take over.
-    """
-
-    def __init__(
-        self,
-        home: Home,
-        *,
-        node_id: NodeId,
-        order: JoinOrder | None,
-        position: int,
-        executor: Executor,
-        values: Mapping[str, bytes],
-        ancestry: Ancestry,
-        taker: SnapshotTaker,
-        keeper: Keeper,
-        remains: TxLogError | None = None,
-        supervisor: Supervisor | None = None,
-        incarnation: int = 1,
-        is_witness: bool = False,
-    ) -> None:
-        self._home = home
-        self._supervisor = supervisor or Supervisor()
+    def __init__(self, base: Foundation, core: CoreLoop) -> None:
+        self._base = base
+        self._cycle = core.cycle
+        self._executor = core.executor
         #: What is known of the last snapshot that nobody could compare the history here with.
-        self.uncompared = uncompared(values)
-        self._ancestry = ancestry
-        self.taker = taker
-        self._keeper = keeper
-        self._own = incarnation
-        self._node_id = node_id
-        self._order = order
-        self._executor = executor
+        self.uncompared = uncompared(base.state.values)
+        self._ancestry = Ancestry(base)
+        self.taker = SnapshotTaker(base.config.data_dir / "snapshots")
+        self._keeper = Keeper(base)
+        self._own = base.core.incarnation
+        self._node_id = base.config.node_id
+        #: What it was told at an earlier start.
+        self._order = base.order
         self._task: asyncio.Task[None] | None = None
-        self._position = position
+        self._position = base.state.core.base.position
         #: Digest of a run → how often in a row no member held it.  What came of other runs says
         #: nothing of it: while clients commit there is always one that comes.
         self._missed_runs: dict[bytes, int] = {}
@@ -154,17 +85,17 @@ class Joining:
         self._look: asyncio.Task[None] | None = None
         #: Peers that took this node as it is, since the start.
         self._taken = set[str]()
-        #: Set when the core may go to work.
+        #: Set when the core may go to work; a witness has no queue to take over.
         self.settled = asyncio.Event()
-        self._remains = remains
-        goes_on = position and order is not None and not order.behind
-        if remains is None and (order is None or is_witness or goes_on):
+        order = self._order
+        goes_on = self._position and order is not None and not order.behind
+        if base.remains is None and (order is None or base.config.is_witness or goes_on):
             self.settled.set()
 
     @property
     def only_joins(self) -> bool:
         """Whether this node may not begin a log, and has not been told of one yet."""
-        return self._remains is not None
+        return self._base.remains is not None
 
     @property
     def proven(self) -> bool:
@@ -174,8 +105,8 @@ class Joining:
         that was never heard may have the log (P29).  What it took before it learned that would
         keep it out: no peer lets a node with data under another instance in.
         """
-        known = not self._home.is_fresh() or bool(self._taken and not self.awaited())
-        return self._remains is None and known
+        known = not self._base.is_fresh() or bool(self._taken and not self.awaited())
+        return self._base.remains is None and known
 
     def shown(self) -> dict[str, Any]:
         """Return what is on its way, and what could not be compared, for status."""
@@ -188,7 +119,11 @@ class Joining:
 
     def awaited(self) -> list[str]:
         """Return the places of the first epoch that neither took this node nor were ever heard."""
-        return sorted(set(self._home.unheard()) - self._taken)
+        base = self._base
+        if base.master.view.epoch != base.core.epoch:
+            return []
+        unheard = {node_id for node_id in base.links if not base.master.heard(node_id)}
+        return sorted(unheard - self._taken)
 
     def accept_order(self, hello: Hello) -> None:
         """Take an order to join, once, and start anew with it.
@@ -198,7 +133,7 @@ class Joining:
         """
         log = hello.ancestors[0] if hello.ancestors else ""
         order = JoinOrder(lineage=hello.lineage, incarnation=hello.join_as, log=log)
-        fresh = self._home.is_fresh()
+        fresh = self._base.is_fresh()
         if self._task is None and order != self._order and (fresh or hello.join_as > self._own):
             _log.warning(
                 "this node joins" if fresh else "this node's disk is an older one: it joins again",
@@ -210,7 +145,7 @@ class Joining:
     def _start(
         self, name: str, work: Callable[[], Coroutine[Any, Any, None]]
     ) -> asyncio.Task[None]:
-        return asyncio.create_task(self._supervisor.keep(name, work), name=name)
+        return asyncio.create_task(self._base.supervisor.keep(name, work), name=name)
 
     def outdated(self, view: View) -> None:
         """Join anew: the others hold what this node said and does not know of (P30)."""
@@ -228,7 +163,7 @@ class Joining:
         async def keep() -> None:
             await self._executor.write([keep_order(order), *others])
             text = f"joins {order.lineage} as {order.incarnation}"
-            self._home.start_again(StartAgainError(text))
+            self._base.fail(StartAgainError(text))
 
         self._task = self._start("joining", keep)
 
@@ -278,9 +213,9 @@ class Joining:
 
     def note_link(self, link: PeerLink) -> None:
         """Take over a peer's queue once the first one is reached as a joiner."""
-        if self._remains is not None:
+        if self._base.remains is not None:
             # That peer has no log to join: together they would found another one.
-            self._home.start_again(self._remains)
+            self._base.fail(self._base.remains)
             return
         self._taken.add(link.node_id)
         if self._order is not None and not self.settled.is_set() and self._task is None:
@@ -324,7 +259,7 @@ class Joining:
         )
         self.taker.drop()
         _log.warning("snapshot taken over", peer=link.node_id, position=snapshot.position)
-        self._home.start_again(StartAgainError(f"begins at position {snapshot.position}"))
+        self._base.fail(StartAgainError(f"begins at position {snapshot.position}"))
 
     def _halt(self, link: PeerLink, differs: str) -> None:
         """Stop before anything is replaced; the same is found at the next start."""
@@ -332,7 +267,7 @@ class Joining:
             f"{link.node_id} has another queue up to position {self._position}: {differs} "
             f"(P9, P28).  {QUARANTINE_HINT}"
         )
-        self._home.raise_alarm(Alarm(code="diverged", text=text, fatal=True))
+        self._cycle.raise_alarm(Alarm(code="diverged", text=text, fatal=True))
 
     async def _keep_uncompared(
         self, link: PeerLink, snapshot: QueueSnapshot, order: JoinOrder

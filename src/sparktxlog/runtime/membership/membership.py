@@ -16,14 +16,12 @@ import aiohttp
 import structlog
 
 from sparktxlog import __version__
-from sparktxlog.codec.wire import FoundAddresses, Hello, speaking
+from sparktxlog.codec.wire import Hello, speaking
 from sparktxlog.config import NodeConfig
-from sparktxlog.errors import TxLogError
 from sparktxlog.model.answers import PeerState
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.values import split_urls
 from sparktxlog.protocol.order.status import MasterStatus, PeerStatus
-from sparktxlog.protocol.words.actions import Alarm
 from sparktxlog.protocol.words.events import Event, LinkChanged, PayloadArrived
 from sparktxlog.protocol.words.messages import RunHeader
 from sparktxlog.protocol.words.versions import OLDEST, deciders
@@ -31,16 +29,12 @@ from sparktxlog.protocol.words.view import Phase, Seat, View
 from sparktxlog.runtime.commit.core_loop import CoreLoop
 from sparktxlog.runtime.fleet.replicas import Replicas
 from sparktxlog.runtime.foundation import Foundation
-from sparktxlog.runtime.giving_way.unverified_history import Keeper
-from sparktxlog.runtime.log.epoch_history import EpochHistory
-from sparktxlog.runtime.membership.ancestry import Ancestry
 from sparktxlog.runtime.membership.epochs import Epochs
 from sparktxlog.runtime.membership.founding import newest_version
 from sparktxlog.runtime.membership.joining import Joining
-from sparktxlog.runtime.membership.queue_snapshots import SnapshotTaker
 from sparktxlog.runtime.membership.standings import INSTANCE, PEER_INSTANCE
 from sparktxlog.storage.interfaces import PutValue
-from sparktxlog.transport.addresses import AddressCheck, check_interval_s, found_addresses
+from sparktxlog.transport.addresses import AddressCheck, check_interval_s
 from sparktxlog.transport.greeting import Greeter, Place
 from sparktxlog.transport.peers import PeerLink
 from sparktxlog.transport.signing import Signer, Verifier
@@ -77,32 +71,15 @@ class Membership:
         self._cycle = core.cycle
         self._executor = core.executor
         self._replicas = replicas
-        config, master, state = base.config, base.master, base.state
+        config, master = base.config, base.master
         #: Where other nodes stood when they last showed it.
         self.positions: dict[str, int] = {}
-        self.epochs = Epochs(
-            config, master=master, core=core.cycle, neighbours=self, receipts=core.receipts,
-            history=EpochHistory(state.values, put=core.executor.write_then), now=base.clock.now,
-        )  # fmt: skip
         self.greeter = self._greeter()
+        self.epochs = Epochs(base, core, self.greeter)
         secret, boot = config.cluster_secret or "", base.core.boot
         self.verifier = Verifier(secret, boot) if secret else None
         self.signer = Signer(secret, config.node_id, boot)
-        self.joining = Joining(
-            self,
-            node_id=config.node_id,
-            order=base.order,
-            position=state.core.base.position,
-            executor=core.executor,
-            values=state.values,
-            ancestry=Ancestry(base.front, state.core),
-            taker=SnapshotTaker(config.data_dir / "snapshots"),
-            keeper=Keeper(config, base.front, base.payloads, state, master.view),
-            remains=base.remains,
-            supervisor=base.supervisor,
-            incarnation=base.core.incarnation,
-            is_witness=config.is_witness,
-        )
+        self.joining = Joining(base, core)
         self.addresses = AddressCheck(
             links=base.links,
             greeter=self.greeter,
@@ -145,9 +122,13 @@ class Membership:
             speaking(own, base.core.newest, view.version), places_of(config, view.roster), known,
             self._remember_instance,
             is_fresh=base.is_fresh, is_linked=self._is_linked, doubt=base.master.judge,
-            is_blank=base.master.is_blank, shown=self.epochs.shown,
+            is_blank=base.master.is_blank,
+            shown=self._shown,
             standing=lambda: base.master.standing,
         )  # fmt: skip
+
+    def _shown(self, lineage: str, epoch: int) -> tuple[str, int, str]:
+        return self.epochs.shown(lineage, epoch)  # there once somebody greets
 
     def _remember_instance(self, node_id: str, instance: str) -> None:
         self._executor.write([PutValue(name=PEER_INSTANCE + node_id, value=instance.encode())])
@@ -253,39 +234,6 @@ class Membership:
         """Let a node greet anew, and be judged anew."""
         if self.verifier is not None:
             self.verifier.expel(node_id)
-
-    # -- what epochs and joining ask ---------------------------------------------------------------
-
-    def linked(self) -> list[str]:
-        """Return the nodes that this one is linked to."""
-        return [node_id for node_id, link in self._base.links.items() if link.up]
-
-    def is_joiner(self, node_id: str) -> bool:
-        """Return whether a node only wants to join: it has no vote."""
-        return self.greeter.is_joiner(node_id)
-
-    def found_addresses(self) -> FoundAddresses:
-        """Return which of several addresses of a peer answer this node."""
-        return found_addresses(self._base.links)
-
-    def is_fresh(self) -> bool:
-        """Return whether this node keeps nothing of the log yet."""
-        return self._base.is_fresh()
-
-    def unheard(self) -> list[str]:
-        """Return the other places of a configured first epoch that were never heard."""
-        master = self._base.master
-        if master.view.epoch != self._base.core.epoch:
-            return []
-        return [node_id for node_id in self._base.links if not master.heard(node_id)]
-
-    def start_again(self, error: TxLogError) -> None:
-        """Ask for the end; with `StartAgainError` for a new start in this process."""
-        self._base.fail(error)
-
-    def raise_alarm(self, alarm: Alarm) -> None:
-        """Tell an alarm; after a fatal one the node takes no more part."""
-        self._cycle.raise_alarm(alarm)
 
     # -- what fetching finds out -------------------------------------------------------------------
 

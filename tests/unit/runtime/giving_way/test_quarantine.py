@@ -30,7 +30,7 @@ from sparktxlog.protocol.words.messages import Rejection
 from sparktxlog.runtime.giving_way import giving_up
 from sparktxlog.runtime.giving_way import quarantine as acting
 from sparktxlog.runtime.giving_way.quarantine import quarantine_node
-from sparktxlog.runtime.membership.joining import JoinOrder, join_order
+from sparktxlog.runtime.membership.join_orders import JoinOrder, join_order
 from sparktxlog.storage.interfaces import (
     ExpireLog,
     ForgetPayloads,

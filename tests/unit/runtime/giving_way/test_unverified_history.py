@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from tests.parted_queues import Node, append_run, parted, rows_of
@@ -51,7 +53,11 @@ def keep(node: Node, snapshot: QueueSnapshot) -> Uncompared:
     front = Journal(node.data_dir, id_window=node.config.id_window)
     try:
         state = front.load(node.config.id_window)
-        keeper = Keeper(node.config, front, node.payloads, state, VIEW)
+        base: Any = SimpleNamespace(
+            config=node.config, front=front, payloads=node.payloads, state=state,
+            master=SimpleNamespace(view=VIEW),
+        )  # fmt: skip
+        keeper = Keeper(base)
         return keeper.keep(snapshot, state.incarnation, "A", 17)
     finally:
         front.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -72,7 +73,8 @@ def compare(
 ) -> Compared:
     front, core = recovered(runs, pruned=pruned)
     link: Any = peer
-    return asyncio.run(Ancestry(front, core).compare(link, peer.snapshot(**options)))
+    base: Any = SimpleNamespace(front=front, state=SimpleNamespace(core=core))
+    return asyncio.run(Ancestry(base).compare(link, peer.snapshot(**options)))
 
 
 def view_behind(entry: QueueEntry, **changed: Any) -> View:

@@ -23,7 +23,6 @@ from sparktxlog.protocol.words.balloting import BallotState
 from sparktxlog.protocol.words.recovery import MasterConfig, RecoveredState
 from sparktxlog.protocol.words.view import Ballot, Phase, Seat, View
 from sparktxlog.runtime.commit.receipts import Receipts
-from sparktxlog.runtime.log.epoch_history import EpochHistory
 from sparktxlog.runtime.membership.epochs import Epochs
 
 SEATS = tuple(Seat(node_id=NodeId(name), witness=name == "W") for name in "ABW")
@@ -44,15 +43,18 @@ def epochs_of(
     )
     promise = BallotState(epoch=view.epoch, promised=Ballot(number=ballot, node=NodeId("B")))
     state = RecoveredState(view=view, ballot=promise if ballot else None)
-    alone: Any = SimpleNamespace(linked=list, found_addresses=tuple)
-    core: Any = SimpleNamespace(halted=None, tell_always=lambda event: None)
-    receipts = Receipts(lambda copies: 0) if receipts is None else receipts
     settings = {"node-id": own, "master-url": "http://127.0.0.1:7001", "data-dir": "unused"}
-    return Epochs(
-        load_config(None, settings, {}), master=Master(config, state, 0), core=core,
-        neighbours=alone, receipts=receipts, now=lambda: 0,
-        history=EpochHistory({}, put=lambda writes, then: None),
+    base: Any = SimpleNamespace(
+        config=load_config(None, settings, {}), master=Master(config, state, 0), links={},
+        state=SimpleNamespace(values={}), clock=SimpleNamespace(now=lambda: 0),
     )  # fmt: skip
+    core: Any = SimpleNamespace(
+        cycle=SimpleNamespace(halted=None, tell_always=lambda event: None),
+        receipts=Receipts(lambda copies: 0) if receipts is None else receipts,
+        executor=SimpleNamespace(write_then=lambda writes, then: None),
+    )  # fmt: skip
+    greeter: Any = None
+    return Epochs(base, core, greeter)
 
 
 @pytest.mark.parametrize(

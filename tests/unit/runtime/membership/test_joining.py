@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from sparktxlog.codec.wire import Hello
@@ -15,8 +17,10 @@ from sparktxlog.protocol.words.messages import QueueEntry, RunHeader
 from sparktxlog.runtime.giving_way.unverified_history import Uncompared
 from sparktxlog.runtime.membership.ancestry import Compared
 from sparktxlog.runtime.membership.founding import core_config, with_lineage
-from sparktxlog.runtime.membership.joining import Joining, JoinOrder, StartAgainError, join_order
+from sparktxlog.runtime.membership.join_orders import JoinOrder, StartAgainError, join_order
+from sparktxlog.runtime.membership.joining import Joining
 from sparktxlog.storage.interfaces import PutValue, QueueSnapshot, ResetJournal, StoredEntry, Write
+from sparktxlog.supervision import Supervisor
 
 HELLO = Hello(
     node_id="A", url="http://a", instance="i", boot="b", lineage="l", config_hash="c", join_as=3
@@ -51,23 +55,23 @@ class Bench:
         self.failure: TxLogError | None = None
         self.greeted = 0
         surroundings: Any = self
-        self.joining = Joining(
-            surroundings, node_id=NodeId("B"), order=order, position=position,
-            executor=surroundings, values=values or {}, ancestry=surroundings,
-            taker=surroundings, keeper=surroundings, is_witness=is_witness,
+        base: Any = SimpleNamespace(
+            config=SimpleNamespace(
+                node_id=NodeId("B"), is_witness=is_witness, data_dir=Path("unused")
+            ),
+            core=SimpleNamespace(incarnation=1, epoch=1), order=order, remains=None, links={},
+            state=SimpleNamespace(
+                values=values or {},
+                core=SimpleNamespace(base=SimpleNamespace(position=position)),
+            ),
+            master=SimpleNamespace(view=SimpleNamespace(epoch=1)), front=None, payloads=None,
+            is_fresh=lambda: self.fresh, fail=self.started.append, supervisor=Supervisor(),
         )  # fmt: skip
-
-    def is_fresh(self) -> bool:
-        return self.fresh
-
-    def unheard(self) -> list[str]:
-        return []
-
-    def start_again(self, error: StartAgainError) -> None:
-        self.started.append(error)
-
-    def raise_alarm(self, alarm: Alarm) -> None:
-        self.alarms.append(alarm)
+        core: Any = SimpleNamespace(
+            executor=self, cycle=SimpleNamespace(raise_alarm=self.alarms.append)
+        )
+        self.joining = Joining(base, core)
+        self.joining.taker = self.joining._ancestry = self.joining._keeper = surroundings
 
     async def compare(self, link: Any, snapshot: QueueSnapshot) -> Compared:
         return self.compared

@@ -23,7 +23,6 @@ from sparktxlog.protocol.words.events import Event, PostReceived
 from sparktxlog.protocol.words.messages import MergeBase, Post, RunHeader
 from sparktxlog.protocol.words.view import View
 from sparktxlog.runtime.commit.receipts import Receipts
-from sparktxlog.runtime.log.epoch_history import EpochHistory
 from sparktxlog.runtime.membership.epochs import Epochs
 from sparktxlog.runtime.membership.unseen_transactions import held_when_forced
 from sparktxlog.runtime.peering import Peering
@@ -44,13 +43,17 @@ class Survivor:
     def start(self) -> None:
         """Start the node (again) from its disk."""
         self.node.start()
-        alone: Any = SimpleNamespace(linked=list, found_addresses=tuple)
-        core: Any = SimpleNamespace(halted=None, tell_always=self.feed)
-        self.epochs = Epochs(
-            CONFIG, master=self.node.master, core=core, neighbours=alone,
-            receipts=Receipts(lambda copies: 0), now=lambda: self.node.now,
-            history=EpochHistory({}, put=lambda writes, then: None),
+        base: Any = SimpleNamespace(
+            config=CONFIG, master=self.node.master, links={}, state=SimpleNamespace(values={}),
+            clock=SimpleNamespace(now=lambda: self.node.now),
         )  # fmt: skip
+        core: Any = SimpleNamespace(
+            cycle=SimpleNamespace(halted=None, tell_always=self.feed),
+            receipts=Receipts(lambda copies: 0),
+            executor=SimpleNamespace(write_then=lambda writes, then: None),
+        )
+        greeter: Any = None
+        self.epochs = Epochs(base, core, greeter)
 
     def feed(self, *events: Event) -> None:
         """Let the core handle events, and tell the epochs how a change ended."""
