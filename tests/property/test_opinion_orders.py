@@ -6,11 +6,12 @@ from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.known_replicas import base_of
 from tests.unit.runtime.fleet.test_replicas import report
 
 from sparktxlog.catchup.donors import Candidate, choose_donors
 from sparktxlog.model.report import ReplicaVerdict, WorkerReport
-from sparktxlog.runtime.fleet.replicas import LogEnds, Replicas
+from sparktxlog.runtime.fleet.replicas import Replicas
 
 END = 60
 GOOD, BAD = 1, 2
@@ -21,10 +22,7 @@ def hash_at(position: int) -> bytes | None:
 
 
 def view(node: str) -> Replicas:
-    return Replicas(
-        node_id=node, lineage="l", dead_after_us=1, hash_at=hash_at, saved={},
-        ends=lambda: LogEnds(position=END, published=END),
-    )  # fmt: skip
+    return Replicas(base_of(node, hash_at, position=END))
 
 
 @st.composite

@@ -211,9 +211,9 @@ def test_the_refusal_names_the_setting(tmp_path: Path) -> None:
             assert "SPARKTXLOG_ADMIN_TOKEN" in document["hint"]
             assert (document["definite"], document["retryable"]) == (True, False)
             assert CLIENT not in str(document) and ADMIN not in str(document)
-            assert not a.base.settings.paused
+            assert not a.base.settings.in_force.paused
             shown = {"authorization": f"Bearer {ADMIN}"}
             assert (await other.send("/v1/settings", b'{"paused":true}', shown, "PATCH"))[0] == 200
-            assert a.base.settings.paused
+            assert a.base.settings.in_force.paused
 
     asyncio.run(main())

@@ -19,7 +19,6 @@ from sparktxlog.errors import FrontLostError, TxLogError
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.words.recovery import MasterConfig
 from sparktxlog.runtime.clock import Clock
-from sparktxlog.runtime.fleet.replicas import LogEnds
 from sparktxlog.runtime.giving_way.leftover_log import find_remains, front_lost
 from sparktxlog.runtime.membership.founding import check_version, core_config, found, with_lineage
 from sparktxlog.runtime.membership.join_orders import JoinOrder, join_order
@@ -88,14 +87,6 @@ class Foundation:
         """Ask for the end of the node; the first error counts."""
         if not self.failed.done():
             self.failed.set_result(error)
-
-    def log_ends(self) -> LogEnds:
-        """Return where the log stands now."""
-        return LogEnds(
-            position=self.ordered.value,
-            published=self.published.value,
-            kept_after=self.kept_after.value,
-        )
 
     def is_fresh(self) -> bool:
         """Return whether this node keeps nothing of the log: no queue, runs or decided view."""

@@ -77,18 +77,7 @@ class Node:
         throttle = CopyThrottle(base.config.replication_donor_share)
         transfers = Transfers(base.state.values)
         self.damage = Damage()
-        self.replicas = Replicas(
-            node_id=base.config.node_id,
-            lineage=base.config.lineage,
-            dead_after_us=int(base.config.worker_dead_after * 1_000_000),
-            ends=base.log_ends,
-            hash_at=base.front.read_hash_at,
-            saved=base.state.values,
-            takes_part=lambda site: site in base.links,
-            hears=lambda site: (
-                site == base.config.node_id or (site in base.links and base.links[site].up)
-            ),
-        )
+        self.replicas = Replicas(base)
         self.core = CoreLoop(base, self.replicas.applied, throttle.busy)
         self.membership = Membership(base, self.core, self.replicas)
         self.log = PublishedLog(base, self.core, self.membership, transfers)
@@ -267,7 +256,7 @@ class Node:
 
     def ready(self) -> list[tuple[str, bool, str]]:
         """Return checks (name, good, text); ready = all are good."""
-        base, halted, paused = self.base, self.core.cycle.halted, self.base.settings.paused
+        base, halted, paused = self.base, self.core.cycle.halted, self.base.settings.in_force.paused
         failure, stopping = self.log.publisher.failure, self.base.ending.is_set()
         damaged = [warning["text"] for warning in self.damage.warnings()]
         full = self.core.executor.disk_full

@@ -7,6 +7,7 @@ it to null returns to what the configuration says.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -41,6 +42,8 @@ class RunTimeSettings:
 
     def __init__(self, config: NodeConfig, saved: Mapping[str, bytes]) -> None:
         self._config = config
+        #: The configuration, with what was set at run time.
+        self.in_force = config
         self._set: dict[str, Any] = {}
         for key, setting in _BY_KEY.items():
             if text := saved.get(_PREFIX + key):
@@ -48,49 +51,15 @@ class RunTimeSettings:
                     self._set[key] = setting.read(msgspec.json.decode(text))
                 except (msgspec.MsgspecError, ValueError) as error:
                     _log.warning("a saved setting is not valid any more", key=key, why=str(error))
+        self._apply()
 
-    # -- values ------------------------------------------------------------------------------------
+    def _apply(self) -> None:
+        changed = {_BY_KEY[key].attribute: value for key, value in self._set.items()}
+        self.in_force = replace(self._config, **changed)
 
     def value(self, key: str) -> Any:
         """Return the value in force of one of `RUN_TIME_KEYS`."""
-        if key in self._set:
-            return self._set[key]
-        return getattr(self._config, _BY_KEY[key].attribute)
-
-    @property
-    def net_speed_bits_per_s(self) -> int:
-        """Speed assumed between sites, bit/s."""
-        return int(self.value("NetSpeedBitsPerSec"))
-
-    @property
-    def full_replication_time_factor(self) -> float:
-        """How many times longer a replay must take before a copy is chosen."""
-        return float(self.value("FullReplicationTimeFactor"))
-
-    @property
-    def min_time_to_consider_s(self) -> float:
-        """Replays estimated up to so many seconds are never replaced by a copy."""
-        return float(self.value("MinTimeToConsiderFullReplicationS"))
-
-    @property
-    def tx_log_max_size(self) -> int:
-        """Transactions kept once every worker applied them."""
-        return int(self.value("tx-log-max-size"))
-
-    @property
-    def tx_log_max_depth_h(self) -> float:
-        """Hours that transactions are kept at most."""
-        return float(self.value("tx-log-max-depth"))
-
-    @property
-    def tx_log_max_bytes(self) -> int:
-        """Bytes of log beyond which a laggard is not waited for."""
-        return int(self.value("tx-log-max-bytes"))
-
-    @property
-    def paused(self) -> bool:
-        """Whether the node takes no transactions."""
-        return bool(self.value("paused"))
+        return getattr(self.in_force, _BY_KEY[key].attribute)
 
     def show(self) -> dict[str, SettingValue]:
         """Return name → value and origin: default, where it was configured, or set at run time."""
@@ -132,6 +101,7 @@ class RunTimeSettings:
                 self._set.pop(key, None)
             else:
                 self._set[key] = value
+            self._apply()
             _log.info("setting changed", key=key, value=self.value(key), before=before)
         return self.show()
 

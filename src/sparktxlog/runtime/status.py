@@ -23,7 +23,7 @@ def status_of(node: Node, *, tables: bool) -> StatusAnswer:
         halted = alarm.text
     shown = {
         "node_id": status.node_id,
-        "paused": base.settings.paused,
+        "paused": base.settings.in_force.paused,
         "warnings": [*epochs.warnings(), *node.replicas.warnings(now), *node.damage.warnings()],
         "undelivered": node.damage.runs(),
         "damaged_files": node.damage.files(),

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.known_replicas import base_of
 from tests.spark.worker.test_apply import ORDERS, Row, apply, order, rows_in
 from tests.worker_log import LogBuilder, MemoryLog, expected, table
 
 from sparktxlog.api.snapshot import Snapshot
 from sparktxlog.errors import ApplyError
-from sparktxlog.runtime.fleet.replicas import LogEnds, Replicas
+from sparktxlog.runtime.fleet.replicas import Replicas
 from sparktxlog.worker.apply.steps import TableSteps
 
 pytestmark = pytest.mark.spark
@@ -29,11 +30,9 @@ class Node:
         self.log = log
         self.lake = lake
         self.url = "http://a"
-        ends = LogEnds(position=1_000, published=1_000)
         self.replicas = Replicas(
-            node_id="a", lineage=log.lineage, dead_after_us=1, ends=lambda: ends,
-            hash_at=self._hash_at, saved={},
-        )  # fmt: skip
+            base_of("a", self._hash_at, position=1_000, lineage=log.lineage, dead_after_us=1)
+        )
 
     def _hash_at(self, position: int) -> bytes | None:
         return next(

@@ -42,11 +42,11 @@ def test_values_are_set_shown_with_their_origin_and_survive_a_restart() -> None:
     shown = asyncio.run(settings.change({SPEED: "1e9", "tx-log-max-size": 7}, kept.write))
     assert shown[SPEED] == {"value": 1_000_000_000, "origin": "set at run time"}
     again = RunTimeSettings(config(), kept.values)
-    assert (again.net_speed_bits_per_s, again.tx_log_max_size) == (1_000_000_000, 7)
-    assert again.full_replication_time_factor == 1.3
+    assert (again.value(SPEED), again.value("tx-log-max-size")) == (1_000_000_000, 7)
+    assert again.in_force.full_replication_time_factor == 1.3
     # Null takes a value back, and that survives as well.
     asyncio.run(again.change({SPEED: None}, kept.write))
-    assert RunTimeSettings(config(), kept.values).net_speed_bits_per_s == 104_857_600
+    assert RunTimeSettings(config(), kept.values).value(SPEED) == 104_857_600
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_one_wrong_value_and_nothing_changes(key: str, value: Any, part: str) ->
     assert caught.value.fields["field"] == key
     assert caught.value.fields["value"] == str(value)
     assert caught.value.hint
-    assert settings.tx_log_max_depth_h == 168
+    assert settings.in_force.tx_log_max_depth == 168
     assert kept.values == {}
 
 
@@ -83,11 +83,11 @@ def test_what_could_not_be_made_durable_is_not_in_force() -> None:
     settings = RunTimeSettings(config(), {})
     with pytest.raises(DiskFullError):
         asyncio.run(settings.change({SPEED: 5}, fails))
-    assert settings.net_speed_bits_per_s == 104_857_600
+    assert settings.value(SPEED) == 104_857_600
 
 
 def test_a_saved_value_that_is_not_valid_any_more_is_left_out() -> None:
     saved = {f"setting:{SPEED}": b"-1", "setting:tx-log-max-size": b"{"}
     settings = RunTimeSettings(config(), saved)
-    assert settings.net_speed_bits_per_s == 104_857_600
-    assert settings.tx_log_max_size == 100_000
+    assert settings.value(SPEED) == 104_857_600
+    assert settings.in_force.tx_log_max_size == 100_000

@@ -211,7 +211,7 @@ class Submits:
                 hint="Submit at another site; see `sparktxlog status`.",
                 reason=self._cycle.halted.code,
             )
-        if self._base.settings.paused:
+        if self._base.settings.in_force.paused:
             raise PausedError(
                 f"node {self._base.config.node_id!r} is paused: it takes no transactions",
                 hint="Submit at another site, or end it with `sparktxlog peer continue`.",

@@ -220,6 +220,7 @@ class Planning:
         self, state: ReplicaState, forced: bool, donor: str = ""
     ) -> tuple[Decision, list[str]]:
         report, comparison = state.report, state.comparison
+        settings = self._settings.in_force
         donors = self._donors(report, comparison, forced=forced, named=donor)
         others = [s for s in self._replicas.states() if s.report.node_id != self._node_id]
         known = PlanInput(
@@ -229,9 +230,9 @@ class Planning:
             donors=tuple(donors),
             contested=self._contested(),
             replay_pace=self.replay_pace,
-            transfer_pace=self.transfer_pace.configured(self._settings.net_speed_bits_per_s),
-            full_replication_time_factor=self._settings.full_replication_time_factor,
-            min_time_to_consider_full_replication_s=self._settings.min_time_to_consider_s,
+            transfer_pace=self.transfer_pace.configured(settings.net_speed_bits_per_sec),
+            full_replication_time_factor=settings.full_replication_time_factor,
+            min_time_to_consider_full_replication_s=settings.min_time_to_consider_full_replication_s,
             others_not_empty=any(
                 s.comparison.verdict is ReplicaVerdict.KNOWN and s.report.position > 0
                 for s in others

@@ -13,7 +13,7 @@ own replica last is kept with it, so that a restart clears nobody.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
@@ -26,6 +26,7 @@ from sparktxlog.catchup.opinions import Dissent, Opinion, Opinions
 from sparktxlog.errors import DivergedError, ExpiredError
 from sparktxlog.model.report import Recount, ReplicaVerdict, WorkerReport
 from sparktxlog.runtime.fleet.recounts import Recounts
+from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.storage.interfaces import PutValue, Write
 
 _log = structlog.get_logger("sparktxlog.replicas")
@@ -76,54 +77,21 @@ class Turned:
     writes: list[Write] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogEnds:
-    """Where this node's log stands at the moment of a comparison."""
-
-    position: int
-    published: int
-    kept_after: int = 0
-
-
 class Replicas:
-    """All replicas known here.
+    """All replicas known here."""
 
-    Args:
-        dead_after_us: Silence after which a worker counts as dead.
-        ends: Returns where the log stands.
-        hash_at: Returns the chain hash at a run end, None if there is none; ExpiredError = not
-            known any more.
-        takes_part: Tells whether a site still belongs to the cluster.
-        hears: Tells whether this node hears another site now: of one that it does not, it cannot
-            say that its worker is silent.
-    """
-
-    def __init__(
-        self,
-        *,
-        node_id: str,
-        lineage: str,
-        dead_after_us: int,
-        ends: Callable[[], LogEnds],
-        hash_at: Callable[[int], bytes | None],
-        saved: Mapping[str, bytes],
-        takes_part: Callable[[str], bool] = lambda _: True,
-        hears: Callable[[str], bool] = lambda _: True,
-    ) -> None:
-        self._node_id = node_id
-        self._lineage = lineage
-        self._dead_after_us = dead_after_us
-        self._ends = ends
-        self._hash_at = hash_at
+    def __init__(self, base: Foundation) -> None:
+        self._base = base
+        self._node_id = base.config.node_id
+        #: Silence after which a worker counts as dead.
+        self._dead_after_us = int(base.config.worker_dead_after * 1_000_000)
         self._states: dict[str, ReplicaState] = {}
-        self._takes_part = takes_part
-        self._hears = hears
         #: Log time of the first look for silent workers; what was heard before counts from there.
         self._watched_since = 0
         #: Own workers that were told of as silent.
         self._silent: set[str] = set()
         self._opinions = Opinions(HISTORY, self._pinned)
-        self._recounts = Recounts(saved)
+        self._recounts = Recounts(base.state.values)
         self._turned = Turned()
         #: What the own replica was convicted by last, as it is kept.
         self._evidence: list[Opinion] = []
@@ -132,7 +100,7 @@ class Replicas:
         #: Position → the own replica's report there, ascending.
         self._batches: OrderedDict[int, WorkerReport] = OrderedDict()
         self._slot = 0
-        self._restore(saved)
+        self._restore(base.state.values)
 
     def _restore(self, saved: Mapping[str, bytes]) -> None:
         if evidence := saved.get(_EVIDENCE):
@@ -268,7 +236,8 @@ class Replicas:
         return [PutValue(name=_EVIDENCE, value=msgspec.msgpack.encode(evidence))]
 
     def _belongs(self, site: str) -> bool:
-        return site == self._node_id or self._takes_part(site)
+        """Whether a site still belongs to the cluster."""
+        return site == self._node_id or site in self._base.links
 
     def _pinned(self) -> set[int]:
         """Return positions that verdicts rest on: without their opinions they would turn."""
@@ -311,20 +280,20 @@ class Replicas:
             )  # fmt: skip
 
     def _compare(self, report: WorkerReport) -> Comparison:
-        ends = self._ends()
+        base = self._base
         chain_hash, known = None, True
-        if report.position <= ends.position:
+        if report.position <= base.ordered.value:
             try:
-                chain_hash = self._hash_at(report.position)
+                chain_hash = base.front.read_hash_at(report.position)
             except ExpiredError:
                 known = False
         return compare(
             report,
             LogView(
-                lineage=self._lineage,
-                position=ends.position,
-                published=ends.published,
-                kept_after=ends.kept_after,
+                lineage=base.config.lineage,
+                position=base.ordered.value,
+                published=base.published.value,
+                kept_after=base.kept_after.value,
                 chain_hash=None if chain_hash is None else chain_hash.hex(),
                 hash_known=known,
                 recounted=self._recounts.wrong(report),
@@ -344,7 +313,7 @@ class Replicas:
 
     def overtaken(self) -> list[tuple[WorkerReport, int]]:
         """Return reports, and when they came, that were AHEAD and the queue has reached since."""
-        position = self._ends().position
+        position = self._base.ordered.value
         return [
             (state.told, state.heard_at)
             for state in self._states.values()
@@ -466,8 +435,13 @@ class Replicas:
         return found
 
     def _is_silent(self, state: ReplicaState, now: int) -> bool:
-        """Return whether a worker that goes on reporting does not."""
-        if not state.report.follows or not self._hears(state.report.node_id):
+        """Return whether a worker that goes on reporting does not.
+
+        Of a site that this node does not hear now it cannot say so.
+        """
+        site = state.report.node_id
+        heard = site == self._node_id or (self._belongs(site) and self._base.links[site].up)
+        if not state.report.follows or not heard:
             return False
         return self._silence_us(state, now) > self._dead_after_us
 

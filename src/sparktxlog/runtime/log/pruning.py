@@ -17,23 +17,21 @@ Each call of `step` is bounded, so publishing goes on in between.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum
-from pathlib import Path
 from time import monotonic
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import structlog
 
 from sparktxlog.errors import StorageError, TxLogError
+from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.runtime.log.retention import RetentionView, Shortening, decide
 from sparktxlog.storage.durability import storage_error
-from sparktxlog.storage.interfaces import DropExpired, ExpireLog, SegmentCut, ShrinkJournal, Write
-from sparktxlog.storage.journal.journal import Journal
-from sparktxlog.storage.payloads.local_store import LocalPayloadStore
+from sparktxlog.storage.interfaces import DropExpired, ExpireLog, SegmentCut, ShrinkJournal
 from sparktxlog.storage.payloads.payload_expiry import (
     PayloadExpiry,
     inline_files,
@@ -41,7 +39,11 @@ from sparktxlog.storage.payloads.payload_expiry import (
     size_of,
     staged_files,
 )
-from sparktxlog.supervision import Supervisor, foreseen
+from sparktxlog.supervision import foreseen
+
+if TYPE_CHECKING:
+    from sparktxlog.runtime.log.published_log import PublishedLog
+    from sparktxlog.runtime.log.publisher import Publisher
 
 _SHORTENING = "shortening the log"
 _log = structlog.get_logger("sparktxlog.retention")
@@ -57,26 +59,6 @@ _FREE_BYTES_ASKED = 64 << 10
 _UNNAMED_S = 3_600.0
 #: Counting the bytes of all files takes at most this part of the time: one in so many.
 _COUNT_PAUSE = 200
-
-
-class LogTables(Protocol):
-    """The part of the publisher that owns the tables of `log/`."""
-
-    def expire_tables(self, position: int, before: datetime) -> None:
-        """Remove rows up to a position, and reports of before a time, by whole files."""
-
-
-class ShorteningNode(Protocol):
-    """The node whose log is shortened; called in the publisher's thread."""
-
-    def retention_view(self) -> RetentionView:
-        """Return what decides how much of the log is kept."""
-
-    def write(self, writes: Sequence[Write]) -> None:
-        """Make writes durable and return when they are."""
-
-    def on_kept(self, position: int) -> None:
-        """Note that the log is expired up to a position."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,21 +89,13 @@ class _Phase(Enum):
 class Pruning:
     """Rounds of shortening; `step` belongs to one thread, all else to any."""
 
-    def __init__(
-        self,
-        node: ShorteningNode,
-        *,
-        front: Journal,
-        payloads: LocalPayloadStore,
-        log_root: Path,
-        supervisor: Supervisor | None = None,
-    ) -> None:
-        self._node = node
-        self._supervisor = supervisor or Supervisor()
-        self._front = front
-        self._store = payloads
-        self._payloads = PayloadExpiry(payloads)
-        self._log_root = log_root
+    def __init__(self, base: Foundation, log: PublishedLog) -> None:
+        self._log = log
+        self._supervisor = base.supervisor
+        self._front = base.front
+        self._store = base.payloads
+        self._payloads = PayloadExpiry(base.payloads)
+        self._log_root = base.config.data_dir / "log"
         self._phase = _Phase.IDLE
         self._next_s = monotonic()
         self._unnamed_s = monotonic() + INTERVAL_S
@@ -170,7 +144,7 @@ class Pruning:
 
     # -- the publisher's thread ------------------------------------------------------------------
 
-    def step(self, published: int, tables: LogTables) -> bool:
+    def step(self, published: int, tables: Publisher) -> bool:
         """Do a bounded piece of work; return whether there is more to do at once.
 
         Args:
@@ -209,7 +183,7 @@ class Pruning:
         self._named = None
         if self._answering or (published != self._counted_at and monotonic() >= self._count_s):
             self._count(published)
-        view = self._node.retention_view()
+        view = self._log.retention_view()
         extent = self._front.read_extent()
         other = extent.live_bytes + self._tables_bytes
         found = decide(view, self._cuts(view.kept_after), extent.files_bytes + other, other)
@@ -217,8 +191,8 @@ class Pruning:
         kept_after = view.kept_after
         if found.cut is not None:
             kept_after = found.cut.last
-            self._node.write([ExpireLog(position=kept_after, chain_hash=found.cut.chain_hash)])
-            self._node.on_kept(kept_after)
+            self._log.write([ExpireLog(position=kept_after, chain_hash=found.cut.chain_hash)])
+            self._log.on_kept(kept_after)
             _log.info(
                 "log shortened", kept_after=kept_after, removed=kept_after - view.kept_after,
                 limits=[limit.value for limit in found.limits],
@@ -247,9 +221,9 @@ class Pruning:
                 self._named = named_files(self._front, self._begun.kept_after)
             staged -= self._named
         self._begun.files += self._payloads.remove(sorted(files | staged))
-        self._node.write([DropExpired(position=expired[-1].last)])
+        self._log.write([DropExpired(position=expired[-1].last)])
 
-    def _finish(self, published: int, tables: LogTables) -> None:
+    def _finish(self, published: int, tables: Publisher) -> None:
         begun = self._begun
         before = datetime.fromtimestamp(max(begun.now_us - begun.age_us, 0) / 1e6, UTC)
         tables.expire_tables(begun.kept_after, before)
@@ -260,7 +234,7 @@ class Pruning:
                 self._front, begun.kept_after, max(begun.age_us / 1e6, _UNNAMED_S)
             )
         least = _FREE_BYTES_ASKED if self._answering else _FREE_BYTES
-        self._node.write([ShrinkJournal(least_free_bytes=least)])
+        self._log.write([ShrinkJournal(least_free_bytes=least)])
         if self._answering or begun.kept_after > begun.kept_before:
             self._count(published)
         self._supervisor.clear(_SHORTENING)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from sparktxlog.model.answers import ListedRun
 from sparktxlog.model.ids import transaction_id_to_text
@@ -19,8 +19,10 @@ from sparktxlog.runtime.log.pruning import Maintenance, Pruning
 from sparktxlog.runtime.log.publisher import Publisher
 from sparktxlog.runtime.log.retention import Holders, Limits, RetentionView
 from sparktxlog.runtime.membership.membership import Membership
-from sparktxlog.runtime.membership.standings import INSTANCE
 from sparktxlog.storage.interfaces import ForgetPayloads, Segment, Write
+
+if TYPE_CHECKING:
+    from sparktxlog.runtime.fleet.fleet import Fleet
 
 _HOUR_US = 3_600_000_000
 #: A copy that has not ended by then keeps the log no more: its worker gave up silently.
@@ -28,13 +30,6 @@ _LONGEST_COPY_US = 24 * _HOUR_US
 #: Longest wait of any request, seconds.
 _MAX_WAIT_S = 300.0
 _MAX_PAGE = 1_000
-
-
-class PublishedFollower(Protocol):
-    """Follows what is published."""
-
-    def judge_again(self) -> None:
-        """Judge reports anew that this node's queue has caught up with."""
 
 
 class PublishedLog:
@@ -52,7 +47,7 @@ class PublishedLog:
         self._core = core
         self._membership = membership
         self._transfers = transfers
-        self._follower: PublishedFollower | None = None
+        self._follower: Fleet | None = None
         #: Which payloads the front was told to forget last.
         self._forgotten: ForgetPayloads | None = None
         replicas = {str(seat.node_id) for seat in view.roster if not seat.witness}
@@ -60,28 +55,8 @@ class PublishedLog:
             replicas.discard(config.node_id)
         #: Who keeps the log: the last report of each member's replica.
         self.holders = Holders(replicas, base.state.values)
-        self.pruning = Pruning(
-            self,
-            front=base.front,
-            payloads=base.payloads,
-            log_root=config.data_dir / "log",
-            supervisor=base.supervisor,
-        )
-        self.publisher = Publisher(
-            self,
-            front=base.front,
-            payloads=base.payloads,
-            log_root=config.data_dir / "log",
-            lineage=config.lineage,
-            interval_s=config.publish_interval,
-            signature_interval=config.signature_interval,
-            published=(base.state.published, base.state.published_version),
-            epochs=membership.epochs.history,
-            instance=base.state.values[INSTANCE].decode(),
-            pruning=self.pruning,
-            joins=base.order is not None,
-            supervisor=base.supervisor,
-        )
+        self.pruning = Pruning(base, self)
+        self.publisher = Publisher(base, self, membership.epochs.history, self.pruning)
 
     async def open(self) -> None:
         """Open the queue table before anything is told to anybody.
@@ -92,7 +67,7 @@ class PublishedLog:
         """
         await asyncio.to_thread(self.publisher.open)
 
-    def start(self, follower: PublishedFollower) -> None:
+    def start(self, follower: Fleet) -> None:
         """Start publishing."""
         self._follower = follower
         self.publisher.start(self._base.ordered.value)
@@ -139,7 +114,8 @@ class PublishedLog:
         self._base.loop.call_soon_threadsafe(work, *args)
 
     def _retention_view(self) -> RetentionView:
-        base, settings, view = self._base, self._base.settings, self._base.master.view
+        base, view = self._base, self._base.master.view
+        limits = base.settings.in_force
         peers = base.master.status().peers
         return RetentionView(
             published=base.published.value,
@@ -147,9 +123,9 @@ class PublishedLog:
             peers={peer.peer: peer.position for peer in peers if peer.peer in view.members},
             holders=self.holders.all(),
             limits=Limits(
-                transactions=settings.tx_log_max_size,
-                age_us=int(settings.tx_log_max_depth_h * _HOUR_US),
-                size_bytes=settings.tx_log_max_bytes,
+                transactions=limits.tx_log_max_size,
+                age_us=int(limits.tx_log_max_depth * _HOUR_US),
+                size_bytes=limits.tx_log_max_bytes,
             ),
             now_us=wall_us(),
             copies=self._transfers.positions(base.clock.now() - _LONGEST_COPY_US),

@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from datetime import datetime
 from functools import cached_property
-from pathlib import Path
 from time import monotonic
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -32,17 +31,18 @@ from sparktxlog.errors import (
 )
 from sparktxlog.model.copying import Transfer
 from sparktxlog.model.report import WorkerReport
-from sparktxlog.model.table import TableDefinition
+from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.runtime.log.epoch_history import EpochHistory
 from sparktxlog.runtime.log.pruning import Maintenance, Pruning
+from sparktxlog.runtime.membership.standings import INSTANCE
 from sparktxlog.runtime.process import trim_memory
-from sparktxlog.storage.interfaces import StoredEntry, Write
-from sparktxlog.storage.journal.journal import Journal
+from sparktxlog.storage.interfaces import StoredEntry
 from sparktxlog.storage.log_tables.history_tables import EpochTable, ReportTables, TransferTable
 from sparktxlog.storage.log_tables.queue_table import QUEUE_NAME, QueueTable, set_aside
-from sparktxlog.storage.payloads.payload_store import PayloadStore
 from sparktxlog.storage.segments.publishing import publish, restored_rows
-from sparktxlog.supervision import Supervisor
+
+if TYPE_CHECKING:
+    from sparktxlog.runtime.log.published_log import PublishedLog
 
 _log = structlog.get_logger("sparktxlog.publisher")
 
@@ -63,63 +63,29 @@ _PUBLISHING, _REST = "publishing", "the publisher's rest"
 JudgedReport = tuple[WorkerReport, str, str, str]
 
 
-class PublishingNode(Protocol):
-    """The node that publishes; called in the publisher's thread."""
-
-    def tables(self) -> Mapping[str, TableDefinition]:
-        """Return the catalog at or after the last ordered entry."""
-
-    def write(self, writes: Sequence[Write]) -> None:
-        """Make writes durable in the front's writer thread and return when they are."""
-
-    def on_published(self, position: int, seconds: float) -> None:
-        """Note that the queue is published up to a position; seconds it took."""
-
-    def on_rest(self) -> None:
-        """Note that the work that there was is done."""
-
-
 class Publisher:
-    """Publishes in its own thread.
-
-    Args:
-        log_root: Directory of the log's Delta tables, and the name of the log in them.
-        interval_s: Least time between the starts of two publishes.
-        signature_interval: Where segments end, positions.
-        published: Position and Delta version where a former start stopped.
-        pruning: Shortens the log in this thread; None = nothing does.
-        joins: Whether this node joins a log: a table of before is another one's.
-    """
+    """Publishes in its own thread, and shortens the log there."""
 
     def __init__(
-        self,
-        node: PublishingNode,
-        *,
-        front: Journal,
-        payloads: PayloadStore,
-        log_root: Path,
-        lineage: str,
-        interval_s: float,
-        signature_interval: int,
-        published: tuple[int, int],
-        epochs: EpochHistory,
-        instance: str,
-        pruning: Pruning | None = None,
-        joins: bool = False,
-        supervisor: Supervisor | None = None,
+        self, base: Foundation, log: PublishedLog, epochs: EpochHistory, pruning: Pruning
     ) -> None:
-        self._node = node
-        self._supervisor = supervisor or Supervisor()
-        self._front = front
-        self._payloads = payloads
-        self._log_root = log_root
-        self._lineage = lineage
-        self._interval_s = interval_s
-        self._signature_interval = signature_interval
-        self._published, self._version = published
+        config, state = base.config, base.state
+        self._log = log
+        self._supervisor = base.supervisor
+        self._front = base.front
+        self._payloads = base.payloads
+        self._log_root = config.data_dir / "log"
+        self._lineage = config.lineage
+        #: Least time between the starts of two publishes, seconds.
+        self._interval_s = config.publish_interval
+        #: Where segments end, positions.
+        self._signature_interval = config.signature_interval
+        #: Position and Delta version up to which it published.
+        self._published, self._version = state.published, state.published_version
         self._epochs = epochs
-        self._instance = instance
-        self._joins = joins
+        self._instance = state.values[INSTANCE].decode()
+        #: Whether this node joins a log: a table of before is another one's.
+        self._joins = base.order is not None
         self._queue: QueueTable | None = None
         self._reports: deque[JudgedReport] = deque(maxlen=_MAX_REPORTS)
         self._transfers: deque[Transfer] = deque(maxlen=_MAX_REPORTS)
@@ -185,9 +151,9 @@ class Publisher:
         """Ask for a round of shortening the log now; from any thread.
 
         Raises:
-            StorageError: The node is stopping, or has nothing that shortens the log (definite).
+            BusyError: The node is stopping (definite).
         """
-        if self._pruning is None or self._stopping:
+        if self._stopping:
             raise BusyError("the node is stopping", hint="Ask again when it is back.")
         asked = self._pruning.ask()
         with self._changed:
@@ -201,8 +167,7 @@ class Publisher:
             self._changed.notify()
         if self._thread.is_alive():
             self._thread.join(timeout=30)
-        if self._pruning is not None:
-            self._pruning.close()
+        self._pruning.close()
 
     # -- the thread --------------------------------------------------------------------------------
 
@@ -217,7 +182,7 @@ class Publisher:
                 self._pause(pause_s)
             attempt(_REST, self._shorten)
             self.working = False
-            attempt(_REST, self._node.on_rest)
+            attempt(_REST, self._log.on_rest)
             working = self._wait(started)
 
     def _work_off(self) -> None:
@@ -231,7 +196,7 @@ class Publisher:
         """Wait until there is something to publish and the interval is over."""
         with self._changed:
             self._changed.wait_for(
-                lambda: self._stopping or self._ordered > self._published or self._is_shortening(),
+                lambda: self._stopping or self._ordered > self._published or self._pruning.asked,
                 timeout=_REPORTS_INTERVAL_S,
             )
             rest = started + self._interval_s - monotonic()
@@ -249,12 +214,9 @@ class Publisher:
     def _shorten(self) -> None:
         """Shorten the log for as long as publishing can wait."""
         until = monotonic() + self._interval_s
-        while self._pruning is not None and self._pruning.step(self._published, self):
+        while self._pruning.step(self._published, self):
             if self._stopping or monotonic() > until:
                 return
-
-    def _is_shortening(self) -> bool:
-        return self._pruning is not None and self._pruning.asked
 
     def expire_tables(self, position: int, before: datetime) -> None:
         """Remove rows up to a position, and reports of before a time; in this thread.
@@ -302,14 +264,14 @@ class Publisher:
             marks = publish(
                 entries,
                 signature_interval=self._signature_interval,
-                tables=self._node.tables(),
+                tables=self._log.tables(),
                 payloads=self._payloads,
                 queue=queue,
                 creations=self._front.read_created,
             )
-            self._node.write(marks)
+            self._log.write(marks)
             self._published, self._version = marks[-1].position, marks[-1].version
-            self._node.on_published(self._published, monotonic() - began)
+            self._log.on_published(self._published, monotonic() - began)
 
     def _opened(self) -> QueueTable:
         """Return the queue table, repaired from the front if a crash took rows of it."""

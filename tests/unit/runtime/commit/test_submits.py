@@ -71,7 +71,7 @@ def test_a_repeat_of_an_old_transaction_is_answered_at_its_level_or_late(applied
                 older_ids=lambda ids: OlderIdsFound(found={0: (5, False)}),
                 read_entry_at=lambda position: None,
             ),
-            settings=SimpleNamespace(paused=False),
+            settings=SimpleNamespace(in_force=SimpleNamespace(paused=False)),
             links={},
             run_blocking=run_blocking,
             ending=asyncio.Event(),

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
+from tests.known_replicas import base_of
 from tests.replica_lakes import (
     DEFINITION,
     SIGNATURE,
@@ -40,7 +41,7 @@ from sparktxlog.model.report import WorkerReport
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.runtime.donors.copy_throttle import CopyThrottle
 from sparktxlog.runtime.donors.donor import MAX_LEASES, Donor, _step_back
-from sparktxlog.runtime.fleet.replicas import LogEnds, Replicas
+from sparktxlog.runtime.fleet.replicas import Replicas
 from sparktxlog.runtime.metrics import Metrics
 from sparktxlog.storage.copies.pinned_chunks import Chunk, ChunkReader
 from sparktxlog.storage.copies.pins import PinnedFile
@@ -62,9 +63,10 @@ class World:
         self.tables: dict[str, TableDefinition] = {"t": DEFINITION}
         self.metrics = Metrics()
         self.replicas = Replicas(
-            node_id="A", lineage=self.config.lineage, dead_after_us=1,
-            ends=lambda: LogEnds(position=100, published=100),
-            hash_at=lambda position: bytes([position] * 32), saved={},
+            base_of(
+                "A", lambda position: bytes([position] * 32), position=100, dead_after_us=1,
+                lineage=self.config.lineage,
+            )
         )  # fmt: skip
         base: Any = SimpleNamespace(
             config=self.config, metrics=self.metrics, master=SimpleNamespace(catalog=self.tables)

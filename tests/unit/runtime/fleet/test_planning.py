@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
+from tests.known_replicas import base_of
 from tests.unit.runtime.fleet.test_backlog import Segments, effect, segment
 
 from sparktxlog.config import load_config
@@ -21,7 +22,7 @@ from sparktxlog.model.signature import TableSignature
 from sparktxlog.runtime.commit.executor import AsideWrite
 from sparktxlog.runtime.donors.donor_sizes import SIZES_S, DonorSizes, missing_bytes
 from sparktxlog.runtime.fleet.planning import DECISION_S, Planning
-from sparktxlog.runtime.fleet.replicas import LogEnds, Replicas
+from sparktxlog.runtime.fleet.replicas import Replicas
 from sparktxlog.runtime.settings import RunTimeSettings
 from sparktxlog.storage.interfaces import PutValue, Write
 
@@ -92,10 +93,7 @@ class Site:
         ]
         values = {"node-id": "A", "master-url": "http://127.0.0.1:1", "data-dir": str(self.lake)}
         self.settings = RunTimeSettings(load_config(None, values | self.config, {}), self.saved)
-        self.replicas = Replicas(
-            node_id="A", lineage="l", dead_after_us=DEAD_US, ends=self.ends, hash_at=hash_at,
-            saved={},
-        )  # fmt: skip
+        self.replicas = Replicas(base_of("A", hash_at, position=END, dead_after_us=DEAD_US))
         base: Any = SimpleNamespace(
             config=SimpleNamespace(
                 node_id="A", replication_max_donors=3, worker_dead_after=DEAD_US / 1e6,
@@ -107,9 +105,6 @@ class Site:
         )  # fmt: skip
         self.sizes = DonorSizes(base, clock=lambda: self.steady, ask_s=self.ask_s)
         self.planning = Planning(base, self.replicas, self, self.sizes, clock=lambda: self.steady)
-
-    def ends(self) -> LogEnds:
-        return LogEnds(position=END, published=END)
 
     def put(self, items: Iterable[Any]) -> None:
         for write in (write for item in items for write in item.writes):

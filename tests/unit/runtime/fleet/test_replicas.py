@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+
+from tests.known_replicas import base_of
 
 from sparktxlog.model.report import ReplicaVerdict, TableState, WorkerReport
 from sparktxlog.model.signature import TableSignature
-from sparktxlog.runtime.fleet.replicas import HISTORY, LogEnds, Replicas
+from sparktxlog.runtime.fleet.replicas import HISTORY, Replicas
 from sparktxlog.storage.interfaces import PutValue
 
 
@@ -15,11 +18,7 @@ def hash_at(position: int) -> bytes | None:
 
 
 def replicas(saved: dict[str, bytes] | None = None, position: int = 100_000) -> Replicas:
-    return Replicas(
-        node_id="A", lineage="l", dead_after_us=10_000_000,
-        ends=lambda: LogEnds(position=position, published=position), hash_at=hash_at,
-        saved=saved or {},
-    )  # fmt: skip
+    return Replicas(base_of("A", hash_at, position=position, saved=saved))
 
 
 def report(position: int, node: str = "A", rows: int = 1, diverged: str = "") -> WorkerReport:
@@ -99,16 +98,13 @@ def test_a_worker_that_follows_owes_reports_until_it_ends() -> None:
 
 
 def test_nobody_says_of_a_site_that_is_not_heard_that_its_worker_is_silent() -> None:
-    linked = [True]
-    known = Replicas(
-        node_id="A", lineage="l", dead_after_us=10, ends=lambda: LogEnds(position=10, published=10),
-        hash_at=hash_at, saved={}, hears=lambda _: linked[0],
-    )  # fmt: skip
+    link = SimpleNamespace(up=True)
+    known = Replicas(base_of("A", hash_at, position=10, dead_after_us=10, links={"B": link}))
     known.accept(replace(report(10, "B"), follows=True), 1_000)
     assert known.status(2_000)[0]["silent"]
     # The other site's node tells of its own worker; this one only shows it.
     assert known.newly_silent(2_000) == []
-    linked[0] = False
+    link.up = False
     assert not known.status(2_000)[0]["silent"]
 
 
@@ -135,14 +131,11 @@ def test_batches_are_kept_bounded_and_survive_a_restart() -> None:
 
 
 def test_a_peer_ahead_of_this_node_becomes_known_when_the_queue_has_grown() -> None:
-    end = [5]
-    known = Replicas(
-        node_id="A", lineage="l", dead_after_us=1, saved={}, hash_at=hash_at,
-        ends=lambda: LogEnds(position=end[0], published=end[0]),
-    )  # fmt: skip
+    base = base_of("A", hash_at, position=5)
+    known = Replicas(base)
     assert known.accept(report(10, "B"), 7)[0].verdict is ReplicaVerdict.AHEAD
     assert known.overtaken() == []
-    end[0] = 10
+    base.ordered.value = base.published.value = 10
     assert known.overtaken() == [(report(10, "B"), 7)]
     comparison, changed, _ = known.accept(report(10, "B"), 7)
     assert (comparison.verdict, changed) == (ReplicaVerdict.KNOWN, True)

@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,6 +28,7 @@ from sparktxlog.storage.interfaces import (
     Write,
 )
 from sparktxlog.storage.payloads.local_store import LocalPayloadStore
+from sparktxlog.supervision import Supervisor
 
 CONTENT = bytes(1_000_000)
 
@@ -59,9 +61,12 @@ class Bench:
             )  # fmt: skip
             writes.append(MarkPublished(position=i, version=1, segment=segment))
         self.front.write(writes)
-        self.pruning = Pruning(
-            self, front=self.front, payloads=self.store, log_root=directory / "log"
-        )
+        base: Any = SimpleNamespace(
+            config=SimpleNamespace(data_dir=directory), front=self.front, payloads=self.store,
+            supervisor=Supervisor(),
+        )  # fmt: skip
+        log: Any = self
+        self.pruning = Pruning(base, log)
 
     def on_kept(self, position: int) -> None:
         """Nobody waits for it."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 from types import SimpleNamespace
@@ -25,10 +26,12 @@ from sparktxlog.protocol.words.view import Phase, Seat, View
 from sparktxlog.runtime.log import publisher as publisher_module
 from sparktxlog.runtime.log.epoch_history import EpochHistory
 from sparktxlog.runtime.log.publisher import Publisher
+from sparktxlog.runtime.membership.standings import INSTANCE
 from sparktxlog.storage.interfaces import AppendQueue, PutRun, ResetJournal, Write
 from sparktxlog.storage.journal.journal import Journal
 from sparktxlog.storage.log_tables import log_table
 from sparktxlog.storage.payloads.local_store import LocalPayloadStore
+from sparktxlog.supervision import Supervisor
 
 HERE = NodeId("z")
 
@@ -61,22 +64,24 @@ class Site:
     def publisher(
         self, on_published: Callable[[int, float], None], epochs: EpochHistory | None = None
     ) -> Publisher:
-        state = self.front.load(1_000)
         node: Any = SimpleNamespace(
             tables=dict, write=self.front.write, on_published=on_published, on_rest=lambda: None
         )
-        return Publisher(
-            node,
-            front=self.front,
-            payloads=LocalPayloadStore(self.directory / "payloads"),
-            log_root=self.log,
-            lineage="l",
-            interval_s=0.01,
-            signature_interval=1_000,
-            published=(state.published, state.published_version),
-            epochs=EpochHistory({}, put=self.put) if epochs is None else epochs,
-            instance="i",
-        )
+        return self.publisher_of(node, epochs)
+
+    def publisher_of(self, node: Any, epochs: EpochHistory | None = None) -> Publisher:
+        base: Any = SimpleNamespace(
+            config=SimpleNamespace(
+                data_dir=self.directory, lineage="l", publish_interval=0.01,
+                signature_interval=1_000,
+            ),
+            front=self.front, payloads=LocalPayloadStore(self.directory / "payloads"),
+            state=replace(self.front.load(1_000), values={INSTANCE: b"i"}), order=None,
+            supervisor=Supervisor(),
+        )  # fmt: skip
+        idle: Any = SimpleNamespace(asked=False, step=lambda *_: False, close=lambda: None)
+        history = EpochHistory({}, put=self.put) if epochs is None else epochs
+        return Publisher(base, node, history, idle)
 
     def reset(self, giver: Journal, incarnation: int | None = None) -> None:
         """Take over a peer's snapshot and start anew."""
@@ -195,7 +200,6 @@ def test_a_kill_between_commit_and_mark_repeats_nothing(tmp_path: Path, giver: S
     site.publish()
     site.reset(giver.front)
     site.order(RUNS[6:8], ENTRIES[6:8])
-    state = site.front.load(1_000)
     committed = Event()
 
     def die(writes: Sequence[object]) -> None:
@@ -203,18 +207,7 @@ def test_a_kill_between_commit_and_mark_repeats_nothing(tmp_path: Path, giver: S
         raise StorageError("killed")
 
     node: Any = SimpleNamespace(tables=dict, write=die, on_rest=lambda: None)
-    publisher = Publisher(
-        node,
-        front=site.front,
-        payloads=LocalPayloadStore(site.directory / "payloads"),
-        log_root=site.log,
-        lineage="l",
-        interval_s=0.01,
-        signature_interval=1_000,
-        published=(state.published, state.published_version),
-        epochs=EpochHistory({}, put=site.put),
-        instance="i",
-    )
+    publisher = site.publisher_of(node)
     publisher.start(16)
     assert committed.wait(10)
     publisher.stop()

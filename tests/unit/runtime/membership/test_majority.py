@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
+from tests.known_replicas import base_of
 from tests.unit.runtime.fleet.test_replicas import hash_at, report
 
 from sparktxlog.catchup.comparison import Cause
 from sparktxlog.catchup.donors import Candidate, choose_donors
 from sparktxlog.model.report import Recount, RecountedTable, ReplicaVerdict, WorkerReport
-from sparktxlog.runtime.fleet.replicas import HISTORY, RECOUNT_AFTER_US, LogEnds, Replicas
+from sparktxlog.runtime.fleet.replicas import HISTORY, RECOUNT_AFTER_US, Replicas
 from sparktxlog.storage.interfaces import PutValue, Write
 
 KNOWN, DIVERGED = ReplicaVerdict.KNOWN, ReplicaVerdict.DIVERGED
@@ -31,11 +33,9 @@ class Node:
         self.restart()
 
     def restart(self) -> None:
-        values: dict[str, Any] = {"ends": lambda: LogEnds(position=100_000, published=100_000)}
-        self.replicas = Replicas(
-            node_id=self.name, lineage="l", dead_after_us=10_000_000, hash_at=hash_at,
-            saved=self.saved, **values | self.settings,
-        )  # fmt: skip
+        settings = {"position": 100_000} | self.settings
+        self.base = base_of(self.name, hash_at, saved=self.saved, **settings)
+        self.replicas = Replicas(self.base)
 
     def keep(self, writes: Iterable[Write]) -> None:
         for write in writes:
@@ -225,11 +225,11 @@ def test_a_verdict_stays_when_its_position_is_long_past() -> None:
 
 
 def test_who_left_the_cluster_contests_nobody() -> None:
-    members = {"B", "C"}
-    a = Node("A", takes_part=members.__contains__)
+    members = dict.fromkeys("BC", SimpleNamespace(up=True))
+    a = Node("A", links=members)
     a.hear(*of_all(10, "AB"))
     assert a.verdicts() == "AB known?"
-    members.remove("B")
+    del members["B"]
     a.hear(at(10, "A", reported_at=1))
     assert a.verdicts() == "AB known"
     assert a.replicas.applied(1) == 10
@@ -245,11 +245,10 @@ def test_another_lineage_or_history_has_no_opinion() -> None:
 
 
 def test_what_comes_before_the_own_queue_counts_once_the_queue_is_there() -> None:
-    end = [5]
-    a = Node("A", ends=lambda: LogEnds(position=end[0], published=end[0]))
+    a = Node("A", position=5)
     a.hear(*of_all(10, "BC"))
     assert a.verdicts() == "BC ahead"
-    end[0] = 10
+    a.base.ordered.value = a.base.published.value = 10
     for told, heard_at in a.replicas.overtaken():
         a.hear(told, now=heard_at)
     a.hear(at(10, "A"))

@@ -1,0 +1,41 @@
+"""What `Replicas` needs of a node: any site is linked, and the queue is as long as told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+
+class _AllSites(dict[str, Any]):
+    """A link, which is up, to whichever site is asked for."""
+
+    def __contains__(self, site: object) -> bool:
+        return True
+
+    def __missing__(self, site: str) -> Any:
+        return SimpleNamespace(up=True)
+
+
+def base_of(
+    node_id: str,
+    hash_at: Callable[[int], bytes | None],
+    *,
+    position: int,
+    lineage: str = "l",
+    dead_after_us: int = 10_000_000,
+    saved: Mapping[str, bytes] | None = None,
+    links: Mapping[str, Any] | None = None,
+) -> Any:
+    """Return a foundation; `ordered` and `published` may grow, `links` come and go."""
+    return SimpleNamespace(
+        config=SimpleNamespace(
+            node_id=node_id, lineage=lineage, worker_dead_after=dead_after_us / 1e6
+        ),
+        ordered=SimpleNamespace(value=position),
+        published=SimpleNamespace(value=position),
+        kept_after=SimpleNamespace(value=0),
+        front=SimpleNamespace(read_hash_at=hash_at),
+        state=SimpleNamespace(values=saved or {}),
+        links=_AllSites() if links is None else links,
+    )
