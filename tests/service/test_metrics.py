@@ -94,7 +94,7 @@ class Story:
         link._message("/peer/v1/later", b"")
         link._message("/peer/v1/epochs", msgspec.msgpack.encode(("Later", {"sender": "B"})))
         await until(lambda: samples(self.a)["unknown_messages"] != self.unknown)
-        await until(lambda: link._telling.is_done)
+        await until(lambda: link._outbox.is_done)
         assert (link.up, link.ups) == (True, ups)
 
     async def fail(self) -> None:

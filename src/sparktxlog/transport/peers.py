@@ -15,9 +15,10 @@ address and not at the one in use.
 from __future__ import annotations
 
 import asyncio
+import http.client
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from urllib.parse import quote
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from urllib.parse import quote, urlsplit
 
 import aiohttp
 import structlog
@@ -40,10 +41,8 @@ from sparktxlog.supervision import Supervisor
 from sparktxlog.transport.exchange import SILENCE_S, ask, patience, talking_to
 from sparktxlog.transport.greeting import Greeter
 from sparktxlog.transport.link_outbox import LinkOutbox, Traffic
-from sparktxlog.transport.peer_files import stream_file
 from sparktxlog.transport.run_requests import SMALL_BYTES, RunRequests
 from sparktxlog.transport.signing import Signer, StaleSessionError
-from sparktxlog.transport.telling import Telling
 
 _log = structlog.get_logger("sparktxlog.transport")
 
@@ -64,8 +63,9 @@ _SLOWER = 4.0
 _SLOWER_S = 0.1
 #: Weight of the latest post in the smoothed round trip.
 _ROUND_TRIP_WEIGHT = 0.2
-#: Longest silence while a file is fetched.
+#: Longest silence while a file is fetched, and bytes of it read at once.
 _FILE_TIMEOUT_S = 15.0
+_BLOCK_BYTES = 1 << 20
 
 
 class PeerLink:
@@ -119,7 +119,6 @@ class PeerLink:
         self._to = ""
         #: Newest wire version that the peer speaks, 0 = not known yet.
         self.newest = 0
-        self._outbox = LinkOutbox()
         self._reports = ReportSender()
         self._post_ready = asyncio.Event()
         self._broken = asyncio.Event()
@@ -127,7 +126,7 @@ class PeerLink:
         self._greeted = asyncio.Event()
         #: Set once the first greeting has ended, well or not.
         self.tried = asyncio.Event()
-        self._telling = Telling(self._outbox, self._greeted, self._tell)
+        self._outbox = LinkOutbox(self._greeted, self._tell)
         self._session: aiohttp.ClientSession | None = None
         self._small_runs = RunRequests(self._ask_runs)
         self._tasks: list[asyncio.Task[None]] = []
@@ -156,7 +155,7 @@ class PeerLink:
 
     def push(self, header: RunHeader, payload: bytes) -> None:
         """Send a run's header and payload (P3a); dropped if the link is down or congested."""
-        if not (self.up and self._telling.push(header, payload)):
+        if not (self.up and self._outbox.push(header, payload)):
             self.traffic.pushes_dropped += 1
 
     def announce(self, announcement: Announcement) -> None:
@@ -184,7 +183,7 @@ class PeerLink:
 
     def _message(self, target: str, body: bytes) -> None:
         if self.up:
-            self._telling.message(target, body)
+            self._outbox.message(target, body)
 
     # -- addresses ---------------------------------------------------------------------------------
 
@@ -255,9 +254,9 @@ class PeerLink:
     def start(self, session: aiohttp.ClientSession) -> None:
         """Start the link's tasks on the running event loop."""
         self._session = session
-        telling = self._telling
+        box = self._outbox
         for work in (
-            self._greeting, self._watching, self._posting, telling.pushing, telling.messaging,
+            self._greeting, self._watching, self._posting, box.pushing, box.messaging,
         ):  # fmt: skip
             name = f"{work.__name__.strip('_')} {self.node_id}"
             task = asyncio.create_task(self._supervisor.keep(name, work), name=name)
@@ -274,10 +273,10 @@ class PeerLink:
     async def retire(self) -> None:
         """Send what waits, for a short while, and close: the peer has lost its place."""
         began = time.monotonic()
-        while self.up and not self._telling.is_done and time.monotonic() < began + _LAST_WORDS_S:
+        while self.up and not self._outbox.is_done and time.monotonic() < began + _LAST_WORDS_S:
             try:
                 async with asyncio.timeout(_LAST_WORDS_S):
-                    await self._telling.progress()
+                    await self._outbox.progress()
             except TimeoutError:
                 break
         await self.close()
@@ -658,3 +657,48 @@ async def _wait(event: asyncio.Event, most_s: float) -> None:
 
 def _left(url: str) -> PeerTimeoutError:
     return PeerTimeoutError(f"{url} does not answer, another address of the node does")
+
+
+def stream_file(
+    url: str, target: str, headers: Mapping[str, str], offset: int, timeout_s: float
+) -> Iterator[bytes]:
+    """Yield the bytes of a peer's file from `offset` on, by a blocking socket, in a thread.
+
+    Args:
+        url: The peer's URL, without path.
+        target: Path of the request.
+        headers: Signature headers.
+        offset: Bytes that are here already.
+        timeout_s: Longest silence of the socket.
+
+    Raises:
+        TransportError: The transfer broke off; what was yielded may be kept and resumed.
+        StaleSessionError: The peer must be greeted first.
+    """
+    parts = urlsplit(url)
+    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+    connection = kind(parts.hostname or "", parts.port, timeout=timeout_s)
+    try:
+        sent = dict(headers)
+        if offset:
+            sent["Range"] = f"bytes={offset}-"
+        connection.request("GET", target, headers=sent)
+        response = connection.getresponse()
+        _check_status(response.status, url, target, offset)
+        while block := response.read(_BLOCK_BYTES):
+            yield block
+    except TimeoutError as error:
+        raise PeerTimeoutError(f"{url} was silent for {timeout_s:g} s") from error
+    except (OSError, http.client.HTTPException) as error:
+        raise TransportError(f"fetching a file from {url} broke off: {error!r}") from error
+    finally:
+        connection.close()
+
+
+def _check_status(status: int, url: str, target: str, offset: int) -> None:
+    if status == 409:
+        raise StaleSessionError(f"{url} wants to be greeted first")
+    if status in (401, 403):
+        raise UnauthorizedError(f"{url} refused {target}", status=status)
+    if status != (206 if offset else 200):
+        raise TransportError(f"{url} answered {status} to {target}", status=status)

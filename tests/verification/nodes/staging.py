@@ -25,7 +25,6 @@ from sparktxlog.errors import PeerTimeoutError, TransportError
 from sparktxlog.model.ids import transaction_id_to_text
 from sparktxlog.model.operation import StagedFile
 from sparktxlog.storage.payloads.payload_store import PayloadStore
-from sparktxlog.transport import peer_files as files
 from sparktxlog.transport import peers
 
 if TYPE_CHECKING:
@@ -134,7 +133,7 @@ def install(network: Network) -> None:
             raise PeerTimeoutError(f"{url} was silent for {timeout_s:g} s") from error
         except aiohttp.ClientError as error:
             raise TransportError(f"fetching a file from {url} broke off: {error!r}") from error
-        files._check_status(answer.status, url, target, offset)
+        peers._check_status(answer.status, url, target, offset)
         network.watch.happened("staged file fetched")
         yield answer._body
 

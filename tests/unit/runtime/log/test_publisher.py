@@ -236,7 +236,7 @@ def test_it_tells_when_it_rests(tmp_path: Path) -> None:
     site.order(RUNS[:1], ENTRIES[:1])
     rested = Event()
     publisher = site.publisher(lambda position, seconds: None)
-    publisher._node.on_rest = lambda: None if publisher.working else rested.set()
+    publisher._log.on_rest = lambda: None if publisher.working else rested.set()
     publisher.start(2)
     assert rested.wait(10)
     publisher.stop()

@@ -9,7 +9,6 @@ from sparktxlog.codec import wire
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.words.messages import RunHeader
 from sparktxlog.transport.link_outbox import LinkOutbox
-from sparktxlog.transport.telling import Telling
 
 PUSHES = "/peer/v1/pushes"
 
@@ -43,13 +42,13 @@ async def settled() -> None:
         await asyncio.sleep(0)
 
 
-def told(scenario: Callable[[Telling, Peer, asyncio.Event], Awaitable[None]]) -> None:
+def told(scenario: Callable[[LinkOutbox, Peer, asyncio.Event], Awaitable[None]]) -> None:
     async def main() -> None:
         peer, greeted = Peer(), asyncio.Event()
-        telling = Telling(LinkOutbox(), greeted, peer.send)
-        tasks = [asyncio.create_task(telling.pushing()), asyncio.create_task(telling.messaging())]
+        outbox = LinkOutbox(greeted, peer.send)
+        tasks = [asyncio.create_task(outbox.pushing()), asyncio.create_task(outbox.messaging())]
         try:
-            await asyncio.wait_for(scenario(telling, peer, greeted), 10)
+            await asyncio.wait_for(scenario(outbox, peer, greeted), 10)
         finally:
             for task in tasks:
                 task.cancel()
@@ -59,15 +58,15 @@ def told(scenario: Callable[[Telling, Peer, asyncio.Event], Awaitable[None]]) ->
 
 
 def test_a_message_waits_for_no_answer() -> None:
-    async def scenario(telling: Telling, peer: Peer, greeted: asyncio.Event) -> None:
+    async def scenario(outbox: LinkOutbox, peer: Peer, greeted: asyncio.Event) -> None:
         greeted.set()
-        telling.push(header(1), b"x")
+        outbox.push(header(1), b"x")
         await settled()
         for name in ("one", "two"):
-            telling.message("/", name.encode())
+            outbox.message("/", name.encode())
         await settled()
         assert peer.taken == [PUSHES, "one", "two"]
-        assert not telling.is_done
+        assert not outbox.is_done
 
     told(scenario)
 
@@ -75,13 +74,13 @@ def test_a_message_waits_for_no_answer() -> None:
 def test_a_message_goes_behind_the_pushes_that_stood_before_it() -> None:
     """Who is asked for a promise holds what was pushed to it by then (P14)."""
 
-    async def scenario(telling: Telling, peer: Peer, greeted: asyncio.Event) -> None:
+    async def scenario(outbox: LinkOutbox, peer: Peer, greeted: asyncio.Event) -> None:
         greeted.set()
-        telling.push(header(1), b"x")
+        outbox.push(header(1), b"x")
         await settled()
-        telling.push(header(2), b"x")
-        telling.message("/", b"prepare")
-        telling.push(header(3), b"x")
+        outbox.push(header(2), b"x")
+        outbox.message("/", b"prepare")
+        outbox.push(header(3), b"x")
         await settled()
         assert peer.taken == [PUSHES], "its push waits for the request under way"
         peer.answers[PUSHES].set()
@@ -93,12 +92,12 @@ def test_a_message_goes_behind_the_pushes_that_stood_before_it() -> None:
 
 
 def test_a_message_overtakes_many_bytes_of_pushes() -> None:
-    async def scenario(telling: Telling, peer: Peer, greeted: asyncio.Event) -> None:
+    async def scenario(outbox: LinkOutbox, peer: Peer, greeted: asyncio.Event) -> None:
         greeted.set()
-        telling.push(header(1), b"x")
+        outbox.push(header(1), b"x")
         await settled()
-        telling.push(header(2), bytes(65 << 10))
-        telling.message("/", b"prepare")
+        outbox.push(header(2), bytes(65 << 10))
+        outbox.message("/", b"prepare")
         await settled()
         assert peer.taken == [PUSHES, "prepare"]
 
@@ -106,10 +105,10 @@ def test_a_message_overtakes_many_bytes_of_pushes() -> None:
 
 
 def test_few_messages_are_under_way_at_once() -> None:
-    async def scenario(telling: Telling, peer: Peer, greeted: asyncio.Event) -> None:
+    async def scenario(outbox: LinkOutbox, peer: Peer, greeted: asyncio.Event) -> None:
         greeted.set()
         for name in "abcdef":
-            telling.message("/", name.encode())
+            outbox.message("/", name.encode())
         await settled()
         assert peer.taken == list("abcd")
         peer.answers["c"].set()
@@ -122,19 +121,19 @@ def test_few_messages_are_under_way_at_once() -> None:
 def test_a_large_message_holds_up_no_small_one_and_is_not_repeated_meanwhile() -> None:
     """A slow link: heartbeats and promises go on beside a long final queue."""
 
-    async def scenario(telling: Telling, peer: Peer, greeted: asyncio.Event) -> None:
+    async def scenario(outbox: LinkOutbox, peer: Peer, greeted: asyncio.Event) -> None:
         greeted.set()
         large = [letter * ((64 << 10) + 1) for letter in "xyz"]
         for body in (*large, *large, large[0]):
-            telling.message("/", body.encode())
+            outbox.message("/", body.encode())
         for name in "abc":
-            telling.message("/", name.encode())
+            outbox.message("/", name.encode())
         await settled()
         assert sorted(peer.taken) == ["a", "b", "c", large[0]]
         peer.answers[large[0]].set()
         await settled()
         assert peer.taken[4:] == [large[1]]
-        telling.message("/", large[0].encode())  # it was answered: this is another one
+        outbox.message("/", large[0].encode())  # it was answered: this is another one
         peer.answers[large[1]].set()
         peer.answers[large[2]] = asyncio.Event()
         peer.answers[large[2]].set()
@@ -145,9 +144,9 @@ def test_a_large_message_holds_up_no_small_one_and_is_not_repeated_meanwhile() -
 
 
 def test_what_waits_goes_when_the_link_is_up_and_is_done_when_answered() -> None:
-    async def scenario(telling: Telling, peer: Peer, greeted: asyncio.Event) -> None:
-        telling.message("/", b"a")
-        telling.push(header(1), b"x")
+    async def scenario(outbox: LinkOutbox, peer: Peer, greeted: asyncio.Event) -> None:
+        outbox.message("/", b"a")
+        outbox.push(header(1), b"x")
         await settled()
         assert peer.taken == []
         greeted.set()
@@ -155,7 +154,7 @@ def test_what_waits_goes_when_the_link_is_up_and_is_done_when_answered() -> None
         assert peer.taken == [PUSHES, "a"]
         peer.answers["a"].set()
         peer.answers[PUSHES].set()
-        while not telling.is_done:
-            await telling.progress()
+        while not outbox.is_done:
+            await outbox.progress()
 
     told(scenario)
