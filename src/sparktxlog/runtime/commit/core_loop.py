@@ -28,22 +28,11 @@ class CoreLoop:
     def __init__(
         self, base: Foundation, applied: Callable[[int], int], on_busy: Callable[[bool], None]
     ) -> None:
-        config = base.config
         self.holdings = Holdings(foreign_limit_bytes=_FOREIGN_BYTES, cache_limit_bytes=_CACHE_BYTES)
         self.receipts = Receipts(applied, on_busy)
-        self.executor = Executor(base.front, self.holdings, node_id=config.node_id)
-        waiting = base.state.core.announcements
-        self.cycle = Cycle(
-            master=base.master,
-            executor=self.executor,
-            holdings=self.holdings,
-            receipts=self.receipts,
-            clock=base.clock,
-            run_limit=(config.run_limit_transactions, config.run_limit_bytes),
-            id_window=config.id_window,
-            first_ticket=max((run.ticket for run in waiting), default=0),
-        )
-        for run in waiting:
+        self.executor = Executor(base.front, self.holdings, node_id=base.config.node_id)
+        self.cycle = Cycle(base, self.executor, self.holdings, self.receipts)
+        for run in base.state.core.announcements:
             own = OwnRun(digest=run.digest, payload=None, session=run.session)
             self.holdings.put_own(run.ticket, own)
             self.receipts.open(run.ticket, run.facts.ids, singles=run.facts.n == 1)

@@ -20,14 +20,14 @@ from sparktxlog.codec.payload import digest_of, encode_payload, split_payload
 from sparktxlog.codec.transactions import PreparedTransaction
 from sparktxlog.errors import BusyError, TxLogError
 from sparktxlog.model.operation import Acceptance, RunFacts, RunManifest
-from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.words.actions import Action, Alarm, PersistForeignRun
 from sparktxlog.protocol.words.events import Event, PayloadArrived, Rested, RunSubmitted, Tick
 from sparktxlog.protocol.words.view import View
-from sparktxlog.runtime.clock import Clock, wall_us
+from sparktxlog.runtime.clock import wall_us
 from sparktxlog.runtime.commit.executor import Executor
 from sparktxlog.runtime.commit.holdings import Holdings, OwnRun
 from sparktxlog.runtime.commit.receipts import Receipts, Submission
+from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.storage.interfaces import OlderIdsFound
 
 _log = structlog.get_logger("sparktxlog.cycle")
@@ -62,33 +62,22 @@ class Follower(Protocol):
 
 
 class Cycle:
-    """Feeds the core, which nobody else does, and passes on what it wants done.
-
-    Args:
-        run_limit: Most transactions, and bytes, of a run assembled here.
-        first_ticket: Greater than every ticket of recovered announcements.
-    """
+    """Feeds the core, which nobody else does, and passes on what it wants done."""
 
     def __init__(
-        self,
-        *,
-        master: Master,
-        executor: Executor,
-        holdings: Holdings,
-        receipts: Receipts,
-        clock: Clock,
-        run_limit: tuple[int, int],
-        id_window: int,
-        first_ticket: int,
+        self, base: Foundation, executor: Executor, holdings: Holdings, receipts: Receipts
     ) -> None:
+        config, master = base.config, base.master
         self._master = master
         self._executor = executor
         self._holdings = holdings
         self._receipts = receipts
-        self._clock = clock
-        self._run_limit = run_limit
-        self._id_window = id_window
-        self._ticket = first_ticket
+        self._clock = base.clock
+        #: Most transactions, and bytes, of a run assembled here.
+        self._run_limit = (config.run_limit_transactions, config.run_limit_bytes)
+        self._id_window = config.id_window
+        #: Of the last run; greater than every ticket of recovered announcements.
+        self._ticket = max((run.ticket for run in base.state.core.announcements), default=0)
         self._follower: Follower | None = None
         self._view = master.view
         self._events: deque[Event] = deque()

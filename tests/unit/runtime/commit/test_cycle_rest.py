@@ -32,12 +32,13 @@ class WaitingCore:
 
 
 def cycle_of(core: WaitingCore, executor: object) -> Cycle:
-    parts = {name: cast(Any, None) for name in ("holdings", "receipts")}
-    return Cycle(
-        master=cast(Any, core), executor=cast(Any, executor), **parts,
-        clock=cast(Any, SimpleNamespace(now=lambda: 0, wall=lambda: 0)), run_limit=(1, 1),
-        id_window=1, first_ticket=1,
+    base: Any = SimpleNamespace(
+        master=core, clock=SimpleNamespace(now=lambda: 0, wall=lambda: 0),
+        config=SimpleNamespace(run_limit_transactions=1, run_limit_bytes=1, id_window=1),
+        state=SimpleNamespace(core=SimpleNamespace(announcements=())),
     )  # fmt: skip
+    unused: Any = None
+    return Cycle(base, cast(Any, executor), unused, unused)
 
 
 @pytest.mark.parametrize("hindrance", ["writing", "depth", "publisher"])
