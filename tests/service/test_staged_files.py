@@ -26,7 +26,6 @@ from sparktxlog.errors import (
 from sparktxlog.model.operation import OperationKind, StagedFile
 from sparktxlog.model.receipt import Level
 from sparktxlog.model.table import Column, TableDefinition
-from sparktxlog.protocol.words.messages import RunHeader
 from sparktxlog.runtime.node import Node
 
 DEFINITION = TableDefinition(name="t", columns=(Column(name="id", type="bigint"),))
@@ -343,9 +342,9 @@ def test_a_run_that_nobody_can_deliver_is_voided(tmp_path: Path) -> None:
                 (a, "0" * 16, "no runs '0000000000000000' wait"),
             ):
                 with pytest.raises((LocalProtocolError, NotFoundError), match=error) as caught:
-                    await node.voiding().void(name, (), 30)
+                    await node.voiding.void(name, (), 30)
                 assert caught.value.definite
-            found = await a.voiding().void(run["digest"][:16], (), 60)
+            found = await a.voiding.void(run["digest"][:16], (), 60)
             assert (found["epoch"], found["voided"]["digest"]) == (2, run["digest"])
             assert (await waits).outcome == "committed"
             for node in (a, b):
@@ -388,16 +387,15 @@ def test_a_run_that_a_member_holds_is_not_voided(
             transaction, path, good = await _submit_damaged(a)
             await until(lambda: bool(b.status()["undelivered"]))
             (run,) = b.status()["undelivered"]
-            voiding = a.voiding()
-            verify = voiding._verify
+            verify = a.files._verify
 
-            def mended(header: RunHeader) -> None:
+            async def mended(file: StagedFile) -> None:
                 path.write_bytes(good)
-                verify(header)
+                await verify(file)
 
-            monkeypatch.setattr(voiding, "_verify", mended)
+            monkeypatch.setattr(a.files, "_verify", mended)
             with pytest.raises(LocalProtocolError, match="A holds the run") as caught:
-                await a.voiding().void(run["digest"], (), 60)
+                await a.voiding.void(run["digest"], (), 60)
             assert caught.value.definite
             await until(lambda: a.base.ordered.value == b.base.ordered.value == 2, 60)
             assert (await b.find(transaction.transaction_id)).outcome == "committed"

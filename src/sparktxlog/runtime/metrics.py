@@ -74,36 +74,28 @@ class Metrics:
         self.publish_seconds = Histogram(
             "sparktxlog_publish_seconds", "Publishing one segment.", registry=self.registry
         )
-        self.refused_peers = Counter(
-            "sparktxlog_refused_peer_requests", "Requests of peers that were refused.", ("code",),
-            registry=self.registry,
-        )  # fmt: skip
-        self.unknown_messages = Counter(
-            "sparktxlog_unknown_messages", "Messages of kinds that this release does not know.",
-            registry=self.registry,
-        )  # fmt: skip
-        self.ordered = Counter(
-            "sparktxlog_ordered_transactions", "Transactions ordered since the start.",
-            registry=self.registry,
-        )  # fmt: skip
+        count = self._counter
+        self.refused_peers = count(
+            "refused_peer_requests", "Requests of peers that were refused.", "code"
+        )
+        self.unknown_messages = count(
+            "unknown_messages", "Messages of kinds that this release does not know."
+        )
+        self.ordered = count("ordered_transactions", "Transactions ordered since the start.")
         self.donor_leases = Gauge(
             "sparktxlog_donor_leases", "Leases on this node's replica.", registry=self.registry
         )
-        self.donor_chunks = Counter(
-            "sparktxlog_donor_chunks", "Chunks served to copies.", registry=self.registry
+        self.donor_chunks = count("donor_chunks", "Chunks served to copies.")
+        self.donor_plain_bytes = count("donor_plain_bytes", "Bytes of files served to copies.")
+        self.donor_sent_bytes = count(
+            "donor_sent_bytes", "The same as they travelled, after compression."
         )
-        self.donor_plain_bytes = Counter(
-            "sparktxlog_donor_plain_bytes", "Bytes of files served to copies.",
-            registry=self.registry,
-        )  # fmt: skip
-        self.donor_sent_bytes = Counter(
-            "sparktxlog_donor_sent_bytes", "The same as they travelled, after compression.",
-            registry=self.registry,
-        )  # fmt: skip
-        self.worker_silences = Counter(
-            "sparktxlog_worker_silences", "Times that a worker of this site went silent.",
-            registry=self.registry,
-        )  # fmt: skip
+        self.worker_silences = count(
+            "worker_silences", "Times that a worker of this site went silent."
+        )
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(f"sparktxlog_{name}", text, labels, registry=self.registry)
 
     def text(self) -> bytes:
         """Return the metrics in the exposition format."""

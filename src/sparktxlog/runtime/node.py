@@ -31,7 +31,7 @@ from sparktxlog.runtime.fleet.replicas import Replicas
 from sparktxlog.runtime.fleet.transfers import Transfers
 from sparktxlog.runtime.foundation import Foundation, lay_foundation
 from sparktxlog.runtime.log.published_log import PublishedLog
-from sparktxlog.runtime.membership.epochs import Epochs, duty_master
+from sparktxlog.runtime.membership.epochs import duty_master
 from sparktxlog.runtime.membership.membership import Membership
 from sparktxlog.runtime.metrics import StatusMetrics
 from sparktxlog.runtime.peering import Peering
@@ -80,16 +80,18 @@ class Node:
         self.replicas = Replicas(base)
         self.core = CoreLoop(base, self.replicas.applied, throttle.busy)
         self.membership = Membership(base, self.core, self.replicas)
+        #: What operators can see and ask of epochs.
+        self.epochs = self.membership.epochs
         self.log = PublishedLog(base, self.core, self.membership, transfers)
         self.fleet = Fleet(base, self.core, self.log, self.replicas, transfers)
         self.donor = Donor(base, self.replicas, throttle)
         self.fetcher = Fetcher(base, self.core.holdings, self.membership, self.damage)
         self.files = FileRepair(base, self.core, self.fetcher, self.damage)
-        self._voiding = Voiding(base, self.core.cycle, self.membership.epochs, self.damage)
+        self.voiding = Voiding(base, self.membership.epochs, self.files)
         self._submits = Submits(base, self.core, self.membership, self.replicas)
         self.peering = Peering(base, self.core, self.membership, self.fleet)
         self._delivery = Delivery(
-            base, self.core, self.membership, self.log, self.fetcher, self._voiding, self.files
+            base, self.core, self.membership, self.log, self.fetcher, self.files
         )
         base.metrics.registry.register(StatusMetrics(self.status))
 
@@ -175,7 +177,6 @@ class Node:
             self.membership,
             self.fetcher,
             self.files,
-            self._voiding,
             self.fleet,
             self.donor,
         ):
@@ -197,14 +198,6 @@ class Node:
     def tables(self) -> Mapping[str, Any]:
         """Return the catalog at this node's position."""
         return self.base.master.catalog
-
-    def epochs(self) -> Epochs:
-        """Return what operators can see and ask of epochs."""
-        return self.membership.epochs
-
-    def voiding(self) -> Voiding:
-        """Return what operators can ask about runs that nobody can deliver."""
-        return self._voiding
 
     async def change_settings(self, changes: Mapping[str, Any]) -> dict[str, SettingValue]:
         """Change settings durably, all or none; return as `settings`.

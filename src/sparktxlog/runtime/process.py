@@ -26,12 +26,19 @@ _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 def set_up_logs(node_id: str, level: str, form: str) -> None:
     """Configure logging of the process; call it once, before the node is built."""
     least = _LEVELS[level]
+
+    def name_node(
+        logger: object, method: str, record: structlog.types.EventDict
+    ) -> structlog.types.EventDict:
+        record.setdefault("node", node_id)
+        return record
+
     shared: list[structlog.types.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.format_exc_info,
-        _NodeName(node_id),
+        name_node,
     ]
     renderer: structlog.types.Processor
     if form == "json":
@@ -52,20 +59,6 @@ def set_up_logs(node_id: str, level: str, form: str) -> None:
         )
     )
     logging.basicConfig(level=max(least, logging.INFO), handlers=[handler], force=True)
-
-
-class _NodeName:
-    """Adds the node's id to each record."""
-
-    def __init__(self, node_id: str) -> None:
-        self._node_id = node_id
-
-    def __call__(
-        self, logger: object, method: str, record: structlog.types.EventDict
-    ) -> structlog.types.EventDict:
-        """Return the record with the node's id."""
-        record.setdefault("node", self._node_id)
-        return record
 
 
 def bound_memory() -> None:

@@ -38,7 +38,7 @@ class MemberRoutes:
 
     def epochs(self) -> EpochsAnswer:
         """Return the view in force, who is linked to whom, and the terms of `force`."""
-        epochs = self._node.epochs()
+        epochs = self._node.epochs
         return {
             **epochs.view(),
             "reachability": epochs.reachability(),
@@ -51,7 +51,7 @@ class MemberRoutes:
 
     async def epoch_history(self, limit: int) -> list[EpochRecord]:
         """Return epochs that this node has taken up, newest first."""
-        history = self._node.epochs().history
+        history = self._node.epochs.history
         await history.settle()
         return history.latest(limit)
 
@@ -138,7 +138,7 @@ class MemberRoutes:
                 field="rule",
                 value=rule[:40],
             )
-        return await self._node.epochs().set_quorum(rule, timeout)
+        return await self._node.epochs.set_quorum(rule, timeout)
 
     async def void(self, timeout: float, body: VoidRun) -> VoidAnswer:
         """Let a run that nobody can deliver take no effect."""
@@ -149,16 +149,16 @@ class MemberRoutes:
                 field="run",
             )
         without = [_node_id(name) for name in body.without]
-        return await self._node.voiding().void(body.run, without, timeout)
+        return await self._node.voiding.void(body.run, without, timeout)
 
     async def force(self, timeout: float, body: ForceEpoch) -> ForceAnswer:
         """Go on alone."""
-        return await self._node.epochs().force(
+        return await self._node.epochs.force(
             body.confirm, timeout, though_linked=body.though_linked
         )
 
     async def _change(self, edit: Callable[[Roster], Roster], timeout: float) -> EpochView:
-        return await self._node.epochs().change(edit, timeout)
+        return await self._node.epochs.change(edit, timeout)
 
 
 def _take_out(roster: Roster, name: str) -> tuple[Seat, Roster, int]:

@@ -71,14 +71,9 @@ class Signer:
         }
 
     def answer_signature(self, request_signature: str, body: bytes) -> str:
-        """Return the signature of an answer, bound to its request."""
-        return answer_signature(self._secret, request_signature, body)
-
-
-def answer_signature(secret: bytes, request_signature: str, body: bytes) -> str:
-    """Return the signature of an answer to the request that carried `request_signature`."""
-    text = b"answer\n" + request_signature.encode() + b"\n" + hashlib.sha256(body).digest()
-    return hmac.new(secret, text, hashlib.sha256).hexdigest()
+        """Return the signature of an answer, bound to the request with that signature."""
+        text = b"answer\n" + request_signature.encode() + b"\n" + hashlib.sha256(body).digest()
+        return hmac.new(self._secret, text, hashlib.sha256).hexdigest()
 
 
 def _signed_text(

@@ -54,7 +54,7 @@ class Operator:
 
         patience = self._world.random.uniform(*_PATIENCE_S)
         epoch = await self._answer(
-            node, "places", lambda asked: asked.epochs().change(edit, patience)
+            node, "places", lambda asked: asked.epochs.change(edit, patience)
         )
         if epoch:
             self._world.checks.places_changed(node, epoch, wanted[-1])
@@ -63,7 +63,7 @@ class Operator:
         rule = self._world.random.choice(_RULES)
         patience = self._world.random.uniform(*_PATIENCE_S)
         epoch = await self._answer(
-            node, "quorum", lambda asked: asked.epochs().set_quorum(rule, patience)
+            node, "quorum", lambda asked: asked.epochs.set_quorum(rule, patience)
         )
         if epoch:
             self._world.checks.quorum_changed(node, epoch, rule)

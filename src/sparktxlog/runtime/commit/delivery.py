@@ -32,7 +32,6 @@ from sparktxlog.runtime.commit.core_loop import CoreLoop
 from sparktxlog.runtime.commit.fetching import Fetcher
 from sparktxlog.runtime.commit.file_repair import FileRepair
 from sparktxlog.runtime.commit.queue_tails import QueueTails
-from sparktxlog.runtime.commit.voiding import Voiding
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.runtime.log.published_log import PublishedLog
 from sparktxlog.runtime.membership.joining import QuietMoment
@@ -53,7 +52,6 @@ class Delivery:
         membership: Membership,
         log: PublishedLog,
         fetcher: Fetcher,
-        voiding: Voiding,
         files: FileRepair,
     ) -> None:
         self._base = base
@@ -61,7 +59,6 @@ class Delivery:
         self._membership = membership
         self._log = log
         self._fetcher = fetcher
-        self._voiding = voiding
         self._files = files
         self._tails = QueueTails(base, core.cycle)
         self._quiet = QuietMoment(self.is_busy, base.loop.time)
@@ -110,7 +107,7 @@ class Delivery:
             case PrefetchFiles():
                 self._fetcher.prefetch(action.announcement)
             case CheckFiles():
-                self._voiding.check(action.header)
+                self._files.check_run(action.header)
             case CheckUnstamped():
                 self._files.check_unstamped(action.digest)
 
@@ -170,7 +167,7 @@ class Delivery:
         self._membership.enter(view)
         self._log.holders.set_members(seat.node_id for seat in view.roster if not seat.witness)
         self._core.receipts.forget(self._was_dropped)
-        self._voiding.on_view(view)
+        self._files.on_view(view)
 
     def _was_dropped(self, first_id: bytes) -> bool:
         """Whether a run is kept no more and did not get a position either."""

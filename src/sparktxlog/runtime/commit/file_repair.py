@@ -12,12 +12,19 @@ from typing import Any
 
 import structlog
 
-from sparktxlog.codec.payload import read_manifest
-from sparktxlog.errors import InvalidNameError, NotFoundError, TxLogError
+from sparktxlog.codec.payload import read_manifest, verify_payload
+from sparktxlog.errors import (
+    InvalidNameError,
+    ManifestMismatchError,
+    NotFoundError,
+    TxLogError,
+)
 from sparktxlog.model.answers import LostFile, RepairedFiles
 from sparktxlog.model.ids import transaction_id_from_text
 from sparktxlog.model.operation import StagedFile
 from sparktxlog.protocol.words.events import FilesHeld, FilesLost
+from sparktxlog.protocol.words.messages import RunHeader
+from sparktxlog.protocol.words.view import View
 from sparktxlog.runtime.commit.core_loop import CoreLoop
 from sparktxlog.runtime.commit.damage import Damage
 from sparktxlog.runtime.commit.fetching import NO_DATA, Fetcher, staged_files
@@ -40,6 +47,8 @@ class FileRepair:
         self._damage = damage
         #: What is looked at: the transaction of a wanted file, or the digest of a run.
         self._tasks: dict[bytes, asyncio.Task[None]] = {}
+        #: Digest of a run that may become void → its staged files.
+        self._looked_at: dict[bytes, list[StagedFile]] = {}
 
     # -- what peers want -------------------------------------------------------------------------
 
@@ -133,6 +142,45 @@ class FileRepair:
         if payload is None:
             raise NotFoundError(f"no announced run {digest.hex()[:12]} is held here")
         return payload
+
+    # -- runs that may become void -----------------------------------------------------------------
+
+    def check_run(self, header: RunHeader) -> None:
+        """Look whether a stamped run is whole here, and tell the core (P32)."""
+        self._start(b"run " + header.digest, self._check_run(header))
+
+    async def _check_run(self, header: RunHeader) -> None:
+        digest, lost = header.digest, ""
+        try:
+            manifest = verify_payload(await self.run_payload(header), digest)
+            files = self._looked_at[digest] = staged_files(manifest)
+            for file in files:
+                await self._verify(file)
+        except TxLogError as error:
+            lost = str(error)
+            _log.warning("a run is lost here", run=digest.hex()[:12], reason=lost)
+        event = FilesLost(digest=digest, text=lost) if lost else FilesHeld(digest=digest)
+        self._core.cycle.tell_always(event)
+
+    async def run_payload(self, header: RunHeader) -> bytes:
+        """Return the container of a stamped run.
+
+        Raises:
+            ManifestMismatchError: It is not held here (definite).
+        """
+        run = (header.origin, header.incarnation, header.seq)
+        payload: bytes | None = await self._base.run_blocking(self._base.front.read_payload, *run)
+        if payload is None:
+            raise ManifestMismatchError(f"run {header.origin}/{header.seq} is not held here")
+        return payload
+
+    def on_view(self, view: View) -> None:
+        """Alarm nobody any more because of a run that is void."""
+        for voided in view.voided:
+            self._damage.arrived(voided.digest)
+            for file in self._looked_at.get(voided.digest, ()):
+                self._damage.readable(file.path)
+        self._looked_at.clear()
 
     # -- what a worker could not read --------------------------------------------------------------
 
