@@ -28,7 +28,7 @@ from sparktxlog.errors import InvalidRequestError, TransportError
 from sparktxlog.http.tokens import TOKEN_VARIABLE
 
 if TYPE_CHECKING:
-    from sparktxlog.runtime.giving_way.quarantine import GaveWay
+    from sparktxlog.runtime.giving_way.node_quarantine import GaveWay
 
 peer_app = typer.Typer(
     help="Show and change which nodes belong to the cluster; the members decide upon it.",
@@ -359,7 +359,7 @@ def quarantine(
     They go to the Delta table log/quarantine, with their rows and ids; nothing is deleted.
     """
     from sparktxlog.config import load_config
-    from sparktxlog.runtime.giving_way.quarantine import quarantine_node
+    from sparktxlog.runtime.giving_way.node_quarantine import quarantine_node
 
     checked = load_config(config)
     api = NodeApi(follow, token=os.environ.get(TOKEN_VARIABLE) or checked.client_token)

@@ -9,12 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 
 import structlog
 
 from sparktxlog.codec import wire
-from sparktxlog.codec.wire import Envelope, Hello, PostAnswer, SnapshotOffer, decode_pushes
+from sparktxlog.codec.wire import Envelope, Hello, PostAnswer, decode_pushes
 from sparktxlog.errors import (
     QUARANTINE_HINT,
     BusyError,
@@ -82,6 +81,8 @@ class Peering:
         self._membership = membership
         self._fleet = fleet
         self._greeter = membership.greeter
+        #: What nodes that join fetch.
+        self.snapshots = SnapshotGiver(base)
         self._verifier = membership.verifier
         self._refusals: dict[tuple[str, str], int] = {}
         #: Messages of kinds that this release does not know.
@@ -308,20 +309,6 @@ class Peering:
             raise ForbiddenPeerError(
                 f"node {sender!r} is not admitted under its new incarnation yet", node=sender
             )
-
-    @cached_property
-    def snapshots(self) -> SnapshotGiver:
-        """What nodes that join fetch."""
-        base = self._base
-        return SnapshotGiver(base.config.data_dir / "snapshots", base.front, base.run_blocking)
-
-    async def snapshot_offer(self, has: str) -> SnapshotOffer:
-        """Offer the queue at the end of what is published to a node that joins (P21).
-
-        Args:
-            has: Name of the snapshot of which it has a part.
-        """
-        return await self.snapshots.offer(has, self._base.published.value)
 
     async def run_behind(self, position: int) -> Tail:
         """Return the run of the queue that holds the position behind one; no entry = none does.

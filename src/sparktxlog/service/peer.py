@@ -167,7 +167,7 @@ class PeerRoutes:
 
     async def snapshot_offer(self, name: str) -> wire.SnapshotOffer:
         """Offer a snapshot to a node that has a part of the one it names."""
-        return await self._peering.snapshot_offer(name)
+        return await self._peering.snapshots.offer(name)
 
     async def snapshot_part(self, name: str, offset: int) -> bytes:
         """Return a part of a snapshot."""

@@ -13,8 +13,8 @@ import pytest
 from sparktxlog.cli.app import run
 from sparktxlog.config import NodeConfig
 from sparktxlog.errors import TransportError, UnauthorizedError
-from sparktxlog.runtime.giving_way import quarantine as acting
-from sparktxlog.runtime.giving_way.quarantine import GaveWay
+from sparktxlog.runtime.giving_way import node_quarantine as acting
+from sparktxlog.runtime.giving_way.node_quarantine import GaveWay
 
 DONE = GaveWay(
     quarantine_id="0a1b", node_id="C", followed="A", lineage="forced", incarnation=2, common=1_234,

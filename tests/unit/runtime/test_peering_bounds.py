@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -42,7 +43,11 @@ def peering(told: list[Event]) -> Peering:
         holdings=SimpleNamespace(put_foreign=lambda header, payload: True),
     )
     unused: Any = None
-    return Peering(unused, core, membership, unused)
+    base: Any = SimpleNamespace(
+        config=SimpleNamespace(data_dir=Path("unused")), front=None, published=None,
+        run_blocking=None,
+    )  # fmt: skip
+    return Peering(base, core, membership, unused)
 
 
 @pytest.mark.parametrize("field", ["counter", "last_seq", "header"])

@@ -9,7 +9,8 @@ from typing import Any
 
 from sparktxlog.model.answers import EpochView
 from sparktxlog.runtime.commit import core_loop
-from sparktxlog.runtime.commit.executor import AsideWrite, Deliverer, Executor
+from sparktxlog.runtime.commit.delivery import Delivery
+from sparktxlog.runtime.commit.executor import AsideWrite, Executor
 from sparktxlog.runtime.membership.epochs import Edit, Epochs
 from sparktxlog.storage.journal import journal as front
 from sparktxlog.storage.journal.sqlite_schema import open_journal
@@ -18,11 +19,11 @@ from sparktxlog.storage.journal.sqlite_schema import open_journal
 class HastyExecutor(Executor):
     """Tells before it writes: what it told a kill can make it forget."""
 
-    async def _work_batch(self, deliverer: Deliverer) -> None:
+    async def _work_batch(self, delivery: Delivery) -> None:
         for item in self._stream:
             if not isinstance(item, AsideWrite) and not self._stream.must_be_durable(item):
-                deliverer.deliver(item, 0)
-        await super()._work_batch(deliverer)
+                delivery.deliver(item, 0)
+        await super()._work_batch(delivery)
 
 
 def _hasty() -> None:

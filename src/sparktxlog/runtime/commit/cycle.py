@@ -11,7 +11,7 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -29,6 +29,9 @@ from sparktxlog.runtime.commit.holdings import Holdings, OwnRun
 from sparktxlog.runtime.commit.receipts import Receipts, Submission
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.storage.interfaces import OlderIdsFound
+
+if TYPE_CHECKING:
+    from sparktxlog.runtime.commit.delivery import Delivery
 
 _log = structlog.get_logger("sparktxlog.cycle")
 
@@ -48,19 +51,6 @@ class _Single:
     opened: asyncio.Future[tuple[Submission, int]]
 
 
-class Follower(Protocol):
-    """What of the node follows the core."""
-
-    def is_busy(self) -> bool:
-        """Return whether something beside the cycle and the executor delays answers."""
-
-    def enter(self, view: View) -> None:
-        """Follow a decided view, which is durable and whose consequences were sent."""
-
-    def halted(self, alarm: Alarm) -> None:
-        """Note that the core takes no more part."""
-
-
 class Cycle:
     """Feeds the core, which nobody else does, and passes on what it wants done."""
 
@@ -78,7 +68,7 @@ class Cycle:
         self._id_window = config.id_window
         #: Of the last run; greater than every ticket of recovered announcements.
         self._ticket = max((run.ticket for run in base.state.core.announcements), default=0)
-        self._follower: Follower | None = None
+        self._delivery: Delivery | None = None
         self._view = master.view
         self._events: deque[Event] = deque()
         self._singles: deque[_Single] = deque()
@@ -200,18 +190,18 @@ class Cycle:
 
     def _is_at_rest(self) -> bool:
         executor = self._executor
-        busy = self._follower is not None and self._follower.is_busy()
+        busy = self._delivery is not None and self._delivery.is_busy()
         return not (self._singles or executor.writing or executor.depth or busy)
 
     # -- the task ----------------------------------------------------------------------------------
 
-    async def run(self, follower: Follower) -> None:
+    async def run(self, delivery: Delivery) -> None:
         """Work until cancelled.
 
         Raises:
             InvariantViolation: A bug or a damaged disk; the node must stop.
         """
-        self._follower = follower
+        self._delivery = delivery
         self._wake.set()
         while True:
             await self._wake.wait()
@@ -247,9 +237,9 @@ class Cycle:
     def _enter(self, view: View) -> None:
         """Let the shell follow a new view, behind the actions that came with it."""
         self._view = view
-        follower = self._follower
-        assert follower is not None, "only `run` enters views"
-        self._executor.write_then((), lambda: follower.enter(view))
+        delivery = self._delivery
+        assert delivery is not None, "only `run` enters views"
+        self._executor.write_then((), lambda: delivery.enter(view))
 
     def _set_timer(self) -> None:
         if self._alarm is not None:
@@ -275,8 +265,8 @@ class Cycle:
         if alarm.fatal and self.halted is None:
             self.halted = alarm
             _log.critical("this node has halted", code=alarm.code, reason=alarm.text)
-            if self._follower is not None:
-                self._follower.halted(alarm)
+            if self._delivery is not None:
+                self._delivery.halted(alarm)
 
     # -- group commit ------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -54,6 +54,9 @@ from sparktxlog.storage.interfaces import (
 from sparktxlog.storage.journal.journal import Journal
 from sparktxlog.supervision import foreseen
 
+if TYPE_CHECKING:
+    from sparktxlog.runtime.commit.delivery import Delivery
+
 _log = structlog.get_logger("sparktxlog.executor")
 
 _RETRY_S = 1.0
@@ -66,19 +69,6 @@ class AsideWrite:
     writes: Sequence[Write]
     #: Set when durable; None = nobody waits.
     done: asyncio.Future[None] | None = None
-
-
-class Deliverer(Protocol):
-    """Carries out what need not be durable; nothing of it blocks."""
-
-    def deliver(self, action: Action, at: int) -> None:
-        """Carry out one action that is no `Persist…`; `at`: wall clock of its batch."""
-
-    def wrote(self, seconds: float) -> None:
-        """Note that a batch is durable: the writer is free again."""
-
-    def rested(self) -> None:
-        """Note that nothing waits any more."""
 
 
 class Executor:
@@ -133,7 +123,7 @@ class Executor:
         """Number of items that wait."""
         return len(self._stream)
 
-    async def run(self, deliverer: Deliverer) -> None:
+    async def run(self, delivery: Delivery) -> None:
         """Work until cancelled.
 
         Raises:
@@ -146,9 +136,9 @@ class Executor:
                 await self._ready.wait()
                 self._ready.clear()
                 while self._stream:
-                    self._carry_out_leading(deliverer)
-                    await self._work_batch(deliverer)
-                deliverer.rested()
+                    self._carry_out_leading(delivery)
+                    await self._work_batch(delivery)
+                delivery.rested()
         except Exception as error:
             known = foreseen(error)
             self._fail(known)
@@ -166,13 +156,13 @@ class Executor:
         """Wait for the write in flight and stop the thread."""
         self._thread.shutdown(wait=True)
 
-    def _carry_out_leading(self, deliverer: Deliverer) -> None:
+    def _carry_out_leading(self, delivery: Delivery) -> None:
         at = wall_us()
         for item in self._stream.leading():
             assert not isinstance(item, AsideWrite), "those must be durable"
-            deliverer.deliver(item, at)
+            delivery.deliver(item, at)
 
-    async def _work_batch(self, deliverer: Deliverer) -> None:
+    async def _work_batch(self, delivery: Delivery) -> None:
         batch = self._batch = self._stream.take()
         if not batch:
             return
@@ -190,8 +180,8 @@ class Executor:
         finally:
             self.writing = False
         for item in batch:
-            self._finish(item, at, deliverer)
-        deliverer.wrote(perf_counter() - started)
+            self._finish(item, at, delivery)
+        delivery.wrote(perf_counter() - started)
 
     async def _write(self, writes: Sequence[Write]) -> None:
         loop = asyncio.get_running_loop()
@@ -209,7 +199,7 @@ class Executor:
                 self.disk_full = False
                 return
 
-    def _finish(self, item: Action | AsideWrite, at: int, deliverer: Deliverer) -> None:
+    def _finish(self, item: Action | AsideWrite, at: int, delivery: Delivery) -> None:
         match item:
             case AsideWrite():
                 if item.done is not None and not item.done.done():
@@ -221,7 +211,7 @@ class Executor:
             case PersistAnnouncement():
                 self._holdings.announced(item.ticket)
             case _ if not self._stream.must_be_durable(item):
-                deliverer.deliver(item, at)
+                delivery.deliver(item, at)
 
     def _to_write(self, action: Action, at: int) -> Write:
         match action:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,8 +18,8 @@ import structlog
 from sparktxlog.codec.wire import SnapshotOffer
 from sparktxlog.errors import NotFoundError, RemoteProtocolError, StorageError
 from sparktxlog.protocol.words.versions import PARTS
+from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.storage.interfaces import QueueSnapshot
-from sparktxlog.storage.journal.journal import Journal
 from sparktxlog.storage.journal.snapshot_files import (
     decode_whole,
     encode_whole,
@@ -49,39 +48,35 @@ class _Given:
 
 
 class SnapshotGiver:
-    """Snapshots that others fetch.
+    """Snapshots that others fetch; what an earlier process left is removed with the first one."""
 
-    Args:
-        directory: Made when the first is; what an earlier process left there is removed then.
-    """
-
-    def __init__(
-        self, directory: Path, front: Journal, run_blocking: Callable[..., asyncio.Future[object]]
-    ) -> None:
-        self._directory = directory
-        self._front = front
-        self._run_blocking = run_blocking
+    def __init__(self, base: Foundation) -> None:
+        self._directory = base.config.data_dir / "snapshots"
+        self._front = base.front
+        self._published = base.published
+        self._run_blocking = base.run_blocking
         self._given: dict[str, _Given] = {}
         self._making = asyncio.Lock()
 
-    async def offer(self, has: str, position: int) -> SnapshotOffer:
+    async def offer(self, has: str) -> SnapshotOffer:
         """Return what may be fetched: the snapshot of which a node has a part, if it is here still.
+
+        Else it is one at the end of what is published (P21).
 
         Args:
             has: Name of that snapshot; any other text = none.
-            position: Published position; a snapshot there need not be made again.
 
         Raises:
             ExpiredError: There is none at the moment (definite).
             StorageError: The disk failed.
         """
+        position = self._published.value
         async with self._making:
             known = self._given.get(has) or next(
                 (given for given in self._given.values() if given.offer.position == position), None
             )
             if known is None:
-                made = await self._run_blocking(self._make)
-                assert isinstance(made, _Given)
+                made: _Given = await self._run_blocking(self._make)
                 known = self._given[made.offer.name] = made
             known.asked_at = time.monotonic()
             await self._run_blocking(self._remove_old)
@@ -98,14 +93,13 @@ class SnapshotGiver:
         if given is None:
             raise NotFoundError("no such snapshot is held here any more")
         given.asked_at = time.monotonic()
-        part = await self._run_blocking(_read, given.path, offset)
-        assert isinstance(part, bytes)
+        part: bytes = await self._run_blocking(_read, given.path, offset)
         return part
 
     async def whole(self) -> bytes:
         """Return the present snapshot as one message, for nodes that know no parts."""
-        data = await self._run_blocking(lambda: encode_whole(self._front.read_snapshot()))
-        assert isinstance(data, bytes)
+        read = self._front.read_snapshot
+        data: bytes = await self._run_blocking(lambda: encode_whole(read()))
         return data
 
     def _make(self) -> _Given:

@@ -24,7 +24,7 @@ from sparktxlog.errors import (
 )
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.words.view import Seat, View
-from sparktxlog.runtime.giving_way.quarantine import GaveWay, quarantine_node
+from sparktxlog.runtime.giving_way.node_quarantine import GaveWay, quarantine_node
 from sparktxlog.storage.interfaces import (
     ForgetPayloads,
     PutView,

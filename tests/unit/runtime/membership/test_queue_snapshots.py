@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -46,6 +47,8 @@ class Way:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
+        (directory / "giver").mkdir()
+        self.published = SimpleNamespace(value=0)
         self.snapshot = snapshot_at(9)
         self.asked: list[int] = []
         #: The link breaks at this offset; 0 = never.
@@ -53,11 +56,12 @@ class Way:
         self.restart()
 
     def restart(self) -> None:
-        front: Any = self
-        self.giver = SnapshotGiver(
-            self.directory / "giver", front,
-            lambda work, *args: asyncio.ensure_future(asyncio.to_thread(work, *args)),
+        base: Any = SimpleNamespace(
+            config=SimpleNamespace(data_dir=self.directory / "giver"), front=self,
+            published=self.published,
+            run_blocking=lambda work, *args: asyncio.ensure_future(asyncio.to_thread(work, *args)),
         )  # fmt: skip
+        self.giver = SnapshotGiver(base)
 
     def read_snapshot(self) -> QueueSnapshot:
         return self.snapshot
@@ -66,7 +70,8 @@ class Way:
         return await self.giver.whole()
 
     async def snapshot_offer(self, has: str) -> SnapshotOffer:
-        return await self.giver.offer(has, self.snapshot.position)
+        self.published.value = self.snapshot.position
+        return await self.giver.offer(has)
 
     async def snapshot_part(self, name: str, offset: int) -> bytes:
         if self.breaks_at and offset >= self.breaks_at:
@@ -119,7 +124,9 @@ def test_a_snapshot_that_is_another_one_begins_again(way: Way) -> None:
         way.asked.clear()
         assert same(await way.take(), snapshot_at(99))
         assert way.asked[0] == 0
-        assert len(list((way.directory / "giver").iterdir())) == 1, "what was left went"
+        assert len(list((way.directory / "giver" / "snapshots").iterdir())) == 1, (
+            "what was left went"
+        )
         assert len(list((way.directory / "taker").iterdir())) == 1
 
     told(scenario)
@@ -153,14 +160,14 @@ def test_an_older_giver_sends_one_message(way: Way) -> None:
 
 def test_a_giver_keeps_few_and_makes_none_twice(way: Way) -> None:
     async def scenario() -> None:
-        first = await way.giver.offer("any", 9)
-        assert await way.giver.offer("any", 9) == first
+        first = await way.snapshot_offer("any")
+        assert await way.snapshot_offer("any") == first
         for position in range(20, 24):
             way.snapshot = snapshot_at(position)
-            await way.giver.offer("any", position)
+            await way.snapshot_offer("any")
         with pytest.raises(NotFoundError):
             await way.giver.part(first.name, 0)
-        assert len(list((way.directory / "giver").iterdir())) == 4
+        assert len(list((way.directory / "giver" / "snapshots").iterdir())) == 4
 
     told(scenario)
 

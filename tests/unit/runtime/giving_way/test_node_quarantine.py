@@ -28,8 +28,8 @@ from sparktxlog.errors import (
 from sparktxlog.model.operation import Block, OperationKind
 from sparktxlog.protocol.words.messages import Rejection
 from sparktxlog.runtime.giving_way import giving_up
-from sparktxlog.runtime.giving_way import quarantine as acting
-from sparktxlog.runtime.giving_way.quarantine import quarantine_node
+from sparktxlog.runtime.giving_way import node_quarantine as acting
+from sparktxlog.runtime.giving_way.node_quarantine import quarantine_node
 from sparktxlog.runtime.membership.join_orders import JoinOrder, join_order
 from sparktxlog.storage.interfaces import (
     ExpireLog,
