@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakKeyDictionary
 
 import pyarrow as pa
-import pyarrow.parquet as pq
+from pyarrow.dataset import dataset
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSource,
@@ -176,16 +176,9 @@ class _QueueReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not partition.value:
             return
-        with pq.ParquetFile(partition.value.removeprefix("file://")) as source:
-            for batch in source.iter_batches():
-                table = pa.Table.from_batches([batch])
-                columns = [
-                    table[field.name].cast(field.type)
-                    if field.name in table.column_names
-                    else pa.chunked_array([pa.nulls(table.num_rows, field.type)])
-                    for field in self._schema
-                ]
-                yield from pa.Table.from_arrays(columns, schema=self._schema).to_batches()
+        path = partition.value.removeprefix("file://")
+        # Columns that an older file lacks are NULL.
+        yield from dataset(path, schema=self._schema, format="parquet").to_batches()
 
 
 def _open_queue(link: Nodes) -> Any:
