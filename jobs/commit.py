@@ -7,7 +7,7 @@ The same as `sparktxlog commit`.
 
 from __future__ import annotations
 
-from sparktxlog.api import job
+from sparktxlog.api.jobs import job
 
 main = job.main_of("commit")
 

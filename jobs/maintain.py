@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from typing import Any
 
-from sparktxlog.api import job, upkeep
+from sparktxlog.api.jobs import job, upkeep
 from sparktxlog.worker.replica.maintenance import MANY_FILES, WAIT_S, Upkeep, maintain_replica
 from sparktxlog.worker.verify.single_flight import single_flight
 

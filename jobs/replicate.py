@@ -6,7 +6,7 @@ All executors must see the lake under the driver's path.  The same as `sparktxlo
 
 from __future__ import annotations
 
-from sparktxlog.api import job
+from sparktxlog.api.jobs import job
 
 main = job.main_of("replicate")
 

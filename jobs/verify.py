@@ -13,8 +13,8 @@ from contextlib import closing
 from dataclasses import asdict
 from typing import Any
 
-from sparktxlog.api import job
-from sparktxlog.api.progress_lines import say
+from sparktxlog.api.jobs import job
+from sparktxlog.api.jobs.progress_lines import say
 from sparktxlog.worker.verify.comparing import compare_sites, comparison_lines, conclusions
 from sparktxlog.worker.verify.histories import read_peer_urls
 from sparktxlog.worker.verify.single_flight import VERIFICATION, single_flight

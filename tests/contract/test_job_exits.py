@@ -13,8 +13,9 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
-from sparktxlog.api import job, session
-from sparktxlog.api.job_options import JOBS
+from sparktxlog.api import session
+from sparktxlog.api.jobs import job
+from sparktxlog.api.jobs.job_options import JOBS
 from sparktxlog.cli.app import app
 from sparktxlog.errors import (
     ApplyError,

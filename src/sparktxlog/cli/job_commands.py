@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from sparktxlog.api.job_options import JOBS, JobCommand, JobOption
+from sparktxlog.api.jobs.job_options import JOBS, JobCommand, JobOption
 from sparktxlog.cli.root import (
     DEFAULT_URL,
     AsJson,
@@ -77,7 +77,7 @@ def _parameter(option: JobOption) -> Parameter:
 def _run(found: JobCommand, arguments: Namespace, as_json: bool) -> None:
     """Do a job in a Spark session of its own; print its result, end with its exit code."""
     require_spark()
-    from sparktxlog.api import job
+    from sparktxlog.api.jobs import job
 
     code, result = job.perform(arguments, job.work_of(found))
     if as_json:

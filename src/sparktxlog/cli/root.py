@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from sparktxlog.api.job_options import ExitCode as ExitCode
+from sparktxlog.api.jobs.job_options import ExitCode as ExitCode
 from sparktxlog.errors import (
     ConfigError,
     DivergedError,
@@ -113,7 +113,7 @@ def require_spark(way_out: str = "") -> None:
 def local_spark(command: str) -> Iterator[SparkSession]:
     """Give a command a Spark session of its own on this machine; raises as `require_spark`."""
     require_spark()
-    from sparktxlog.api.progress_lines import start_logging
+    from sparktxlog.api.jobs.progress_lines import start_logging
     from sparktxlog.api.session import build_session
 
     start_logging()

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from tests.spark.api.nodes import RunningNode
 
 from sparktxlog.api.connect import TxLog
-from sparktxlog.api.ingest import Ingest, ingest
+from sparktxlog.api.jobs.ingest import Ingest, ingest
 from sparktxlog.errors import InvalidRequestError, SchemaMismatchError, UnknownTableError
 from sparktxlog.model.operation import OperationKind
 

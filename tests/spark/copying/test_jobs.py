@@ -24,8 +24,9 @@ from tests.node_processes import TABLE, Cluster, append, call, wait_until
 from tests.steady_load import SteadyLoad
 from tests.unit.cli.test_app import invoke
 
-from sparktxlog.api import job, session
+from sparktxlog.api import session
 from sparktxlog.api.connect import connect
+from sparktxlog.api.jobs import job
 from sparktxlog.worker.backup.image_store import ImageStore
 from sparktxlog.worker.backup.imaging import back_up_replica
 from sparktxlog.worker.copy.copy_terms import Fetched

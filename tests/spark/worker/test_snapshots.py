@@ -11,7 +11,7 @@ from tests.known_replicas import base_of
 from tests.spark.worker.test_apply import ORDERS, Row, apply, order, rows_in
 from tests.worker_log import LogBuilder, MemoryLog, expected, table
 
-from sparktxlog.api.snapshot import Snapshot
+from sparktxlog.api.connect import Snapshot
 from sparktxlog.errors import ApplyError
 from sparktxlog.runtime.fleet.replicas import Replicas
 from sparktxlog.worker.apply.steps import TableSteps

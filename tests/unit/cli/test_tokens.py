@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from sparktxlog.api.job import open_source
+from sparktxlog.api.jobs.job import open_source
 from sparktxlog.cli.root import NodeApi
 from sparktxlog.errors import ForbiddenError
 from sparktxlog.http.tokens import client_token

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sparktxlog.api.job_options import JOBS
+from sparktxlog.api.jobs.job_options import JOBS
 from sparktxlog.cli.root import ExitCode
 
 ROOT = Path(__file__).parents[3]

@@ -14,8 +14,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from sparktxlog.api import job
-from sparktxlog.api.progress_lines import say
+from sparktxlog.api.jobs import job
+from sparktxlog.api.jobs.progress_lines import say
 from sparktxlog.errors import InvalidRequestError, NotAppliedError
 from sparktxlog.worker.apply.cutting import Cut, find_cut
 from sparktxlog.worker.apply.merging import applier_session

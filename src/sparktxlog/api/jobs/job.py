@@ -16,8 +16,8 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from sparktxlog.api.job_options import JOBS, LAKE, MASTER, ExitCode, JobCommand, JobOption
-from sparktxlog.api.progress_lines import say, start_logging
+from sparktxlog.api.jobs.job_options import JOBS, LAKE, MASTER, ExitCode, JobCommand, JobOption
+from sparktxlog.api.jobs.progress_lines import say, start_logging
 from sparktxlog.api.session import build_session
 from sparktxlog.errors import (
     ApplyError,
@@ -85,7 +85,7 @@ def parser(
 def work_of(found: JobCommand) -> Work:
     """Return what does a job."""
     module, _, function = found.work.partition(":")
-    work: Work = getattr(import_module(f"sparktxlog.api.{module}"), function)
+    work: Work = getattr(import_module(f"sparktxlog.api.jobs.{module}"), function)
     return work
 
 

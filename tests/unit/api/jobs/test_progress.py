@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from sparktxlog.api import progress_lines, replica_jobs
-from sparktxlog.api.progress_lines import LINES_S, ProgressHandler
-from sparktxlog.api.replica_jobs import JobSource, refuse_beyond
+from sparktxlog.api.jobs import progress_lines, replica_jobs
+from sparktxlog.api.jobs.progress_lines import LINES_S, ProgressHandler
+from sparktxlog.api.jobs.replica_jobs import JobSource, refuse_beyond
 from sparktxlog.errors import InvalidRequestError
 from sparktxlog.worker.apply.cutting import Cut
 from sparktxlog.worker.replica.source import HttpLogSource, Tail

@@ -10,7 +10,7 @@ from pathlib import Path
 from time import time_ns
 from typing import Any
 
-from sparktxlog.api import job
+from sparktxlog.api.jobs import job
 from sparktxlog.worker.backup.removal import (
     KEEP_IMAGES,
     Removal,

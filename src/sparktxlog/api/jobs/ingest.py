@@ -12,9 +12,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
 from sparktxlog.api.connect import TxLog, connect
-from sparktxlog.api.job import LAGGING, OK, JobContext
-from sparktxlog.api.job_options import FORMATS
-from sparktxlog.api.progress_lines import say
+from sparktxlog.api.jobs.job import LAGGING, OK, JobContext
+from sparktxlog.api.jobs.job_options import FORMATS
+from sparktxlog.api.jobs.progress_lines import say
 from sparktxlog.api.schema import struct_of
 from sparktxlog.errors import InvalidRequestError, UnknownTableError
 from sparktxlog.model.operation import ROW_KINDS, OperationKind

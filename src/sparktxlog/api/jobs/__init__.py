@@ -1,0 +1,1 @@
+"""What `jobs/*.py` and the commands of the same names do: options, exit codes, work."""
