@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -11,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 
 from sparktxlog.api.grouped import EncodedRun, RowGroup, TransactionRuns, new_ids
-from sparktxlog.api.nodes import Nodes
 from sparktxlog.codec.validation import IndexArray, align_rows, row_schema
 from sparktxlog.errors import SchemaMismatchError, TxLogError
 from sparktxlog.model.ids import transaction_id_to_text
@@ -62,37 +60,25 @@ class BatchReceipt:
         return tuple(found)
 
 
-def submit_batch(
-    link: Nodes,
-    definition: TableDefinition,
-    kind: OperationKind,
-    rows: pa.Table,
-    *,
-    transaction_column: str | None,
-    session: str | None,
-    level: str,
-    timeout_s: float | None,
-    run_transactions: int,
-    run_bytes: int,
-    connections: int,
-) -> BatchReceipt:
-    """Check, cut and send a batch; see `Client.submit_many`."""
-    rows, txs = _grouped(definition, rows, transaction_column)
+def transactions_of(
+    definition: TableDefinition, kind: OperationKind, rows: pa.Table, column: str | None
+) -> TransactionRuns:
+    """Check rows and make transactions of them: of each row, or of equal values of a column."""
+    rows, txs = _grouped(definition, rows, column)
     row_schema(definition, kind)
     rows = align_rows(definition, kind, rows)
     if not rows.num_rows:
-        return BatchReceipt(receipts=(), ids=b"")
+        return TransactionRuns((), b"", ())
     group = RowGroup(definition=definition, kind=kind, rows=rows, txs=txs, ops=np.zeros_like(txs))
     n = int(txs[-1]) + 1
-    made = TransactionRuns([group], new_ids(n), range(n))
-    runs = made.runs(run_transactions, run_bytes, time.time_ns() // 1000, session)
+    return TransactionRuns([group], new_ids(n), range(n))
+
+
+def send_runs(
+    send: Callable[[EncodedRun], Receipt], runs: Iterator[EncodedRun], connections: int
+) -> tuple[Receipt, ...]:
+    """Send runs; with more than one connection several at a time."""
     receipts: list[Receipt] = []
-
-    def send(run: EncodedRun) -> Receipt:
-        return link.submit(
-            run.payload, run.transaction_id, is_run=True, level=level, timeout_s=timeout_s
-        )
-
     try:
         if connections <= 1:
             receipts.extend(map(send, runs))
@@ -102,7 +88,7 @@ def submit_batch(
     except TxLogError as error:
         error.fields.setdefault("accepted", sum(receipt.n for receipt in receipts))
         raise
-    return BatchReceipt(receipts=tuple(receipts), ids=made.ids)
+    return tuple(receipts)
 
 
 def _in_order(

@@ -15,6 +15,7 @@ transaction.  An error says whether certainly nothing happened (`error.definite`
 from __future__ import annotations
 
 import re
+import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -22,7 +23,8 @@ from typing import Any, Self, TypeAlias
 
 import pyarrow as pa
 
-from sparktxlog.api.arrow_batches import BatchReceipt, submit_batch
+from sparktxlog.api.arrow_batches import BatchReceipt, send_runs, transactions_of
+from sparktxlog.api.grouped import EncodedRun
 from sparktxlog.api.nodes import Nodes
 from sparktxlog.api.operations import Commits, TransactionDraft
 from sparktxlog.codec.arrow import columns_of
@@ -267,19 +269,21 @@ class Client(Commits[Rows, Columns]):
             raise InvalidRequestError(f"{kind!r} is no kind of operation") from error
         if self._info is None:
             self._info = self.info()
-        return submit_batch(
-            self._link,
-            self.table(table, fresh=False),
-            wanted,
-            arrow_table(rows),
-            transaction_column=transaction_column,
-            session=session,
-            level=level or self._level,
-            timeout_s=timeout_s,
-            run_transactions=min(run_transactions, self._info["run_limit_transactions"]),
-            run_bytes=self._info["run_limit_bytes"],
-            connections=connections if wanted is OperationKind.APPEND else 1,
+        made = transactions_of(
+            self.table(table, fresh=False), wanted, arrow_table(rows), transaction_column
         )
+        most = min(run_transactions, self._info["run_limit_transactions"])
+        runs = made.runs(most, self._info["run_limit_bytes"], time.time_ns() // 1000, session)
+        level = level or self._level
+
+        def send(run: EncodedRun) -> Receipt:
+            return self._link.submit(
+                run.payload, run.transaction_id, is_run=True, level=level, timeout_s=timeout_s
+            )
+
+        one = wanted is not OperationKind.APPEND
+        receipts = send_runs(send, runs, 1 if one else connections)
+        return BatchReceipt(receipts=receipts, ids=made.ids)
 
     def after(self, position: int) -> None:
         """Let all that is submitted or asked for from now on come after a position.
