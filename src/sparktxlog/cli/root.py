@@ -79,9 +79,11 @@ class NodeApi(Http):
         super().__init__(url, token=token or client_token(), timeout_s=timeout_s)
         self._admin_token = token or admin_token() or self.token
 
-    def send(self, method: str, path: str, value: Any, *, token: str | None = None) -> Any:
-        """Send a value as JSON, as an operator; see `Http.send`."""
-        return super().send(method, path, value, token=token or self._admin_token)
+    def send(self, method: str, path: str, value: Any) -> Any:
+        """Send a value as JSON; return the decoded answer, None for an empty one; as `get`."""
+        body = json.dumps(value).encode()
+        answer = self.request(method, path, body=body, token=self._admin_token)
+        return self._decoded(answer or b"null")
 
     def _failed(
         self, method: str, path: str, error: Exception, timeout_s: float, *, sent: bool

@@ -126,11 +126,6 @@ class Http:
             query["timeout"] = min(wanted, node_patience(total))
         return self._decoded(self.request("GET", path, query=query, timeout_s=total))
 
-    def send(self, method: str, path: str, value: Any, *, token: str | None = None) -> Any:
-        """Send a value as JSON; return the decoded answer, None for an empty one; as `get`."""
-        answer = self.request(method, path, body=msgspec.json.encode(value), token=token)
-        return self._decoded(answer) if answer else None
-
     def _decoded(self, answer: bytes, kind: Any = object) -> Any:
         try:
             return _decoder(kind).decode(answer)
