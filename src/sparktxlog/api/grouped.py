@@ -118,7 +118,8 @@ class TransactionRuns:
             sizes += np.bincount(group.txs, minlength=len(self)) * width
         if sizes.max() > limit_bytes:
             raise self._oversize(int(sizes.argmax()), int(sizes.max()), limit_bytes)
-        ends = np.concatenate(([0.0], np.cumsum(sizes)))
+        ends = np.zeros(len(self) + 1)
+        np.cumsum(sizes, out=ends[1:])
         bounds = [0]
         while bounds[-1] < len(self):
             first = bounds[-1]
@@ -132,20 +133,22 @@ class TransactionRuns:
         blocks: list[Block] = []
         sections: list[bytes] = []
         for group in self.groups:
-            low, high = np.searchsorted(group.txs, (first, end)).tolist()
+            # Bounds of the array's own type: else all of it is converted, for each run.
+            bounds = np.array((first, end), dtype=group.txs.dtype)
+            low, high = np.searchsorted(group.txs, bounds).tolist()
             if low == high:
                 continue
             txs = group.txs[low:high] - first
             section = write_section(
                 mark_rows(group.rows.slice(low, high - low), txs, group.ops[low:high])
             )
-            concerned = txs[np.concatenate(([True], txs[1:] != txs[:-1]))]
+            is_whole = np.count_nonzero(txs[1:] != txs[:-1]) + 1 == end - first
             blocks.append(
                 Block(
                     table=group.definition.name,
                     kind=group.kind,
                     schema_version=group.definition.schema_version,
-                    txs=None if len(concerned) == end - first else tuple(concerned.tolist()),
+                    txs=None if is_whole else tuple(np.unique(txs).tolist()),
                     inline=inline_section(len(sections), section, high - low),
                     claim=lane_signature(*(lane[low:high] for lane in group.lanes))
                     if group.lanes
