@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -24,6 +25,8 @@ from sparktxlog.model.table import TableDefinition
 _GROUP_ROWS = 128 << 10
 #: Files that one task may hold open; more partition values than that need log.append.
 _MAX_OPEN = 500
+
+_ROW = "__txlog_row"
 
 Values = tuple[str | None, ...]
 
@@ -144,19 +147,12 @@ def _parts(table: pa.Table, partition_by: tuple[str, ...]) -> Iterator[tuple[Val
             table = table.set_column(
                 table.schema.get_field_index(name), table.schema.field(name), emptied
             )
-    distinct = table.select(list(partition_by)).group_by(list(partition_by)).aggregate([])
-    for row in distinct.to_pylist():
-        mask = None
-        for name in partition_by:
-            column = table[name]
-            same = (
-                column.is_null()
-                if row[name] is None
-                else pc.equal(column, pa.scalar(row[name], column.type))
-            )
-            same = pc.fill_null(same, False)
-            mask = same if mask is None else pc.and_(mask, same)
-        yield tuple(_text(row[name]) for name in partition_by), table.filter(mask)
+    names = list(partition_by)
+    numbered = table.select(names).append_column(_ROW, pa.array(np.arange(table.num_rows)))
+    groups = numbered.group_by(names, use_threads=False).aggregate([(_ROW, "list")])
+    for index, values in enumerate(groups.select(names).to_pylist()):
+        rows = groups[f"{_ROW}_list"][index].values
+        yield tuple(_text(values[name]) for name in names), table.take(rows)
 
 
 def _text(value: Any) -> str | None:

@@ -78,7 +78,7 @@ def test_partition_values_are_written_as_delta_does(
     stage = _stage(tmp_path, _definition(ddl))
     stage.write(_batch(kind, [value]))
     (file,) = stage.close()
-    assert file.partition == {"p": text}
+    assert (file.rows, file.partition) == (1, {"p": text})
 
 
 def test_what_does_not_fit_is_refused_and_discarded(tmp_path: Path) -> None:
