@@ -38,9 +38,6 @@ def example_config(*, node_id: str, port: int, token_file: Path | None = None) -
         "",
         "# Peers of the other sites; all members need the same secret.",
         '# cluster-secret-file = "conf/cluster-secret"',
-        "# [peer.1]",
-        '# id = "B"',
-        '# url = "http://10.0.0.2:7070"',
         "",
     ]
     if token_file is not None:
@@ -55,11 +52,9 @@ def example_config(*, node_id: str, port: int, token_file: Path | None = None) -
         lines.append(f"# {setting.description}")
         lines.append(f"# {setting.key} = {_toml(setting.default)}".rstrip())
         lines.append("")
-    # Keys after a [table] would belong to it: the commented peers stand last.
-    peers = lines.index("# [peer.1]")
-    block = lines[peers : peers + 3]
-    del lines[peers : peers + 3]
-    return "\n".join([*lines, *block]) + "\n"
+    # Keys after a [table] would belong to it: peers stand last.
+    lines += ["# [peer.1]", '# id = "B"', '# url = "http://10.0.0.2:7070"']
+    return "\n".join(lines) + "\n"
 
 
 def _toml(value: Any) -> str:
