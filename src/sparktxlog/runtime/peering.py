@@ -108,17 +108,12 @@ class Peering:
                 node=node[:80],
             )
 
-    def claimed_digest(self, headers: Mapping[str, str], *, greeting: bool) -> str:
-        """Return what a request says of its body; as `signing.Verifier.claimed_digest`."""
-        return self._checker().claimed_digest(headers, greeting=greeting)
+    def verifier(self) -> signing.Verifier:
+        """Return what checks the signatures of requests.
 
-    def check_signed(
-        self, headers: Mapping[str, str], method: str, target: str, digest: str, *, greeting: bool
-    ) -> str:
-        """Return the sender of a genuine, new request; errors as `signing.Verifier.check`."""
-        return self._checker().check(headers, method, target, digest, greeting=greeting)
-
-    def _checker(self) -> signing.Verifier:
+        Raises:
+            ForbiddenPeerError: This node has no peers (definite).
+        """
         if self._verifier is None:
             raise ForbiddenPeerError("this node has no peers")
         return self._verifier
@@ -169,9 +164,8 @@ class Peering:
         join_as = self._greeter.judge(hello, sender)
         if not join_as:
             await self._check_history(sender, hello)
-        assert self._verifier is not None
         if not join_as:  # else it comes back with a new boot
-            self._verifier.admit(headers)
+            self.verifier().admit(headers)
             if hello.standing is not None:
                 event = Greeted(peer=NodeId(sender), standing=hello.standing)
                 self._core.cycle.tell_always(event)

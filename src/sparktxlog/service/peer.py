@@ -50,10 +50,11 @@ class PeerDoor:
         """Return sender and body of a request; nothing is read of what no peer has signed."""
         peering, headers, greeting = self._peering, request.headers, route.name == "hello"
         peering.check_known(headers)
-        claimed = peering.claimed_digest(headers, greeting=greeting)
+        verifier = peering.verifier()
+        claimed = verifier.claimed_digest(headers, greeting=greeting)
 
         def check(digest: str) -> str:
-            return peering.check_signed(
+            return verifier.check(
                 headers, request.method, _target(request), digest, greeting=greeting
             )
 

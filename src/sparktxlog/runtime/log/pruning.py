@@ -19,9 +19,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from enum import Enum
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -80,12 +79,6 @@ class Maintenance:
     held_by: tuple[str, ...]
 
 
-class _Phase(Enum):
-    IDLE = "idle"
-    FILES = "files"
-    TABLES = "tables"
-
-
 class Pruning:
     """Rounds of shortening; `step` belongs to one thread, all else to any."""
 
@@ -96,11 +89,13 @@ class Pruning:
         self._store = base.payloads
         self._payloads = PayloadExpiry(base.payloads)
         self._log_root = base.config.data_dir / "log"
-        self._phase = _Phase.IDLE
+        #: The round under way.
+        self._round: Iterator[None] | None = None
         self._next_s = monotonic()
         self._unnamed_s = monotonic() + INTERVAL_S
         self._lock = threading.Lock()
         self._asked: list[Future[Maintenance]] = []
+        self._published = 0
         #: Who asked before the round under way began.
         self._answering: list[Future[Maintenance]] = []
         #: Bytes of the log's tables and of the payload store when they were last counted.
@@ -109,9 +104,6 @@ class Pruning:
         self._counted_at = -1
         #: Not counted of its own accord before, monotonic seconds.
         self._count_s = 0.0
-        #: Staged files that unexpired transactions name, as of this round; None = not asked yet.
-        self._named: set[str] | None = None
-        self._begun = _Round()
         #: Who was told about already: endangered and overrun workers.
         self._warned: set[str] = set()
 
@@ -127,7 +119,7 @@ class Pruning:
     @property
     def asked(self) -> bool:
         """Return whether somebody waits for a round, or one is under way."""
-        return bool(self._asked) or self._phase is not _Phase.IDLE
+        return bool(self._asked) or self._round is not None
 
     def log_bytes(self) -> int:
         """Return the bytes on disk: front now, tables and payload store as last counted."""
@@ -150,21 +142,20 @@ class Pruning:
         Args:
             tables: The log's tables, in the same thread.
         """
+        if self._round is None:
+            if not self._asked and monotonic() < self._next_s:
+                return False
+            self._round = self._shorten(tables)
+        self._published = published
         try:
-            match self._phase:
-                case _Phase.IDLE:
-                    if not self._asked and monotonic() < self._next_s:
-                        return False
-                    self._begin(published)
-                case _Phase.FILES:
-                    self._remove_files()
-                case _Phase.TABLES:
-                    self._finish(published, tables)
+            next(self._round)
+        except StopIteration:
+            return False
         except OSError as error:
             return self._fail(storage_error(error, self._store.root))
         except Exception as error:  # noqa: BLE001 - who asked must not wait for ever
             return self._fail(foreseen(error))
-        return self._phase is not _Phase.IDLE
+        return True
 
     @property
     def failure(self) -> TxLogError | None:
@@ -176,13 +167,15 @@ class Pruning:
         self._end(error)
         return False
 
-    def _begin(self, published: int) -> None:
+    def _shorten(self, tables: Publisher) -> Iterator[None]:
+        """Do one round, with a pause after each bounded piece of work."""
         with self._lock:
             asked, self._asked = self._asked, []
             self._answering = [one for one in asked if one.set_running_or_notify_cancel()]
-        self._named = None
-        if self._answering or (published != self._counted_at and monotonic() >= self._count_s):
-            self._count(published)
+        if self._answering or (
+            self._published != self._counted_at and monotonic() >= self._count_s
+        ):
+            self._count()
         view = self._log.retention_view()
         extent = self._front.read_extent()
         other = extent.live_bytes + self._tables_bytes
@@ -197,65 +190,72 @@ class Pruning:
                 "log shortened", kept_after=kept_after, removed=kept_after - view.kept_after,
                 limits=[limit.value for limit in found.limits],
             )  # fmt: skip
-        self._begun = _Round(
-            bytes_before=self.log_bytes(), kept_before=view.kept_after, kept_after=kept_after,
-            found=found, age_us=view.limits.age_us, now_us=view.now_us,
-        )  # fmt: skip
-        self._phase = _Phase.FILES
+        bytes_before = self.log_bytes()
+        yield
+        files, named = 0, None
+        while expired := self._front.read_expired(_FILES_SEGMENTS):
+            staged = {path for segment in expired for path in staged_files(segment)}
+            if staged:
+                # The same file may have been submitted once more.
+                named = named_files(self._front, kept_after) if named is None else named
+                staged -= named
+            inline = {path for segment in expired for path in inline_files(segment)}
+            files += self._payloads.remove(sorted(inline | staged))
+            self._log.write([DropExpired(position=expired[-1].last)])
+            yield
+        files += self._finish(tables, view, kept_after)
+        self._supervisor.clear(_SHORTENING)
+        self._end(
+            Maintenance(
+                pruned_to=kept_after,
+                log_bytes_before=bytes_before,
+                log_bytes=self.log_bytes(),
+                transactions=kept_after - view.kept_after,
+                files=files,
+                limits=tuple(limit.value for limit in found.limits),
+                overrun=tuple(holder.node_id for holder in found.overrun),
+                held_by=found.held_by,
+            )
+        )
+
+    def _finish(self, tables: Publisher, view: RetentionView, kept_after: int) -> int:
+        """Shorten the tables and the front; return how many files no transaction named."""
+        age_us, files = view.limits.age_us, 0
+        before = datetime.fromtimestamp(max(view.now_us - age_us, 0) / 1e6, UTC)
+        tables.expire_tables(kept_after, before)
+        if self._answering or monotonic() >= self._unnamed_s:
+            self._unnamed_s = monotonic() + _UNNAMED_S
+            self._payloads.remove_inline(kept_after)
+            files = self._payloads.remove_unnamed(
+                self._front, kept_after, max(age_us / 1e6, _UNNAMED_S)
+            )
+        least = _FREE_BYTES_ASKED if self._answering else _FREE_BYTES
+        self._log.write([ShrinkJournal(least_free_bytes=least)])
+        if self._answering or kept_after > view.kept_after:
+            self._count()
+        return files
 
     def _cuts(self, after: int) -> Iterator[SegmentCut]:
         while page := self._front.read_cuts(after, _PAGE):
             yield from page
             after = page[-1].last
 
-    def _remove_files(self) -> None:
-        expired = self._front.read_expired(_FILES_SEGMENTS)
-        if not expired:
-            self._phase = _Phase.TABLES
-            return
-        files = {path for segment in expired for path in inline_files(segment)}
-        staged = {path for segment in expired for path in staged_files(segment)}
-        if staged:
-            # The same file may have been submitted once more.
-            if self._named is None:
-                self._named = named_files(self._front, self._begun.kept_after)
-            staged -= self._named
-        self._begun.files += self._payloads.remove(sorted(files | staged))
-        self._log.write([DropExpired(position=expired[-1].last)])
-
-    def _finish(self, published: int, tables: Publisher) -> None:
-        begun = self._begun
-        before = datetime.fromtimestamp(max(begun.now_us - begun.age_us, 0) / 1e6, UTC)
-        tables.expire_tables(begun.kept_after, before)
-        if self._answering or monotonic() >= self._unnamed_s:
-            self._unnamed_s = monotonic() + _UNNAMED_S
-            self._payloads.remove_inline(begun.kept_after)
-            begun.files += self._payloads.remove_unnamed(
-                self._front, begun.kept_after, max(begun.age_us / 1e6, _UNNAMED_S)
-            )
-        least = _FREE_BYTES_ASKED if self._answering else _FREE_BYTES
-        self._log.write([ShrinkJournal(least_free_bytes=least)])
-        if self._answering or begun.kept_after > begun.kept_before:
-            self._count(published)
-        self._supervisor.clear(_SHORTENING)
-        self._end(None)
-
-    def _end(self, error: TxLogError | None) -> None:
-        self._phase = _Phase.IDLE
+    def _end(self, outcome: Maintenance | TxLogError) -> None:
+        self._round = None
         self._next_s = monotonic() + INTERVAL_S
         with self._lock:
             waiting, self._answering = self._answering, []
         for asked in waiting:
-            if error is not None:
-                asked.set_exception(error)
+            if isinstance(outcome, TxLogError):
+                asked.set_exception(outcome)
             else:
-                asked.set_result(self._begun.result(self.log_bytes()))
+                asked.set_result(outcome)
 
-    def _count(self, published: int) -> None:
+    def _count(self) -> None:
         began = monotonic()
         self._tables_bytes = size_of(self._log_root)
         self._counted = self._tables_bytes + size_of(self._store.root)
-        self._counted_at = published
+        self._counted_at = self._published
         # Publishing waits meanwhile: a large store is counted more seldom.
         self._count_s = monotonic() + _COUNT_PAUSE * (monotonic() - began)
 
@@ -278,29 +278,3 @@ class Pruning:
             f"overrun {h.node_id}" for h in view.holders if h.position < view.kept_after
         }
         self._warned = set(new) | (self._warned & overrun_before)
-
-
-@dataclass(slots=True, kw_only=True)
-class _Round:
-    """The round under way."""
-
-    bytes_before: int = 0
-    kept_before: int = 0
-    kept_after: int = 0
-    found: Shortening = field(default_factory=lambda: Shortening(cut=None))
-    age_us: int = 0
-    now_us: int = 0
-    files: int = 0
-
-    def result(self, log_bytes: int) -> Maintenance:
-        """Return what is told of it."""
-        return Maintenance(
-            pruned_to=self.kept_after,
-            log_bytes_before=self.bytes_before,
-            log_bytes=log_bytes,
-            transactions=self.kept_after - self.kept_before,
-            files=self.files,
-            limits=tuple(limit.value for limit in self.found.limits),
-            overrun=tuple(holder.node_id for holder in self.found.overrun),
-            held_by=self.found.held_by,
-        )
