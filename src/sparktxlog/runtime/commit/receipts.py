@@ -11,7 +11,6 @@ import heapq
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from sparktxlog import errors
 from sparktxlog.errors import (
@@ -35,7 +34,6 @@ class _Waiter:
 
     index: int | None
     level: Level
-    copies: int
     future: asyncio.Future[Receipt]
 
 
@@ -100,8 +98,8 @@ def make_receipt(
     )  # fmt: skip
 
 
-#: Position, tiebreak, future, and the receipt then; None = a reader, who waits for nothing more.
-_ReplicaWait = tuple[int, int, asyncio.Future[Any], Receipt | None]
+#: Position, tiebreak, whether replicas got there, and whether a submit waits: no reader.
+_ReplicaWait = tuple[int, int, asyncio.Future[bool], bool]
 
 
 def _unknown(ids: bytes, receipt: Receipt, level: Level, when: str) -> CommitStateUnknownError:
@@ -185,43 +183,50 @@ class Receipts:
         """
         if submission.failure is not None:
             raise submission.failure
-        future: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
-        waiter = _Waiter(index=index, level=level, copies=copies, future=future)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        future: asyncio.Future[Receipt] = loop.create_future()
+        waiter = _Waiter(index=index, level=level, future=future)
         submission.waiters.append(waiter)
         self._settle(submission)
-        if future.done():
-            return future.result()
-        timer = asyncio.get_running_loop().call_later(timeout_s, self._expire, submission, waiter)
+        timer = loop.call_later(timeout_s, self._expire, submission, waiter)
         try:
-            return await future
+            receipt = await future
         finally:
             timer.cancel()
+        if level is not Level.APPLIED or receipt.position is None:
+            return receipt
+        end, left_s = receipt.position + receipt.n - 1, deadline - loop.time()
+        if await self.wait_applied(end, copies, left_s, of_submit=True):
+            return replace(receipt, level=Level.APPLIED)
+        return replace(receipt, late=True)
 
-    def _expire(self, submission: Submission, waiter: _Waiter) -> None:
-        if waiter in submission.waiters:
+    @staticmethod
+    def _expire(submission: Submission, waiter: _Waiter) -> None:
+        if not waiter.future.done():
             submission.waiters.remove(waiter)
-        if waiter.future.done():
-            return
-        self._purge(waiter.copies)
-        receipt = submission.receipt(waiter.index)
-        if submission.entry is not None:
-            waiter.future.set_result(replace(receipt, late=True))
-            return
-        waiter.future.set_exception(_unknown(submission.ids, receipt, waiter.level, "in time"))
+            receipt = submission.receipt(waiter.index)
+            waiter.future.set_exception(_unknown(submission.ids, receipt, waiter.level, "in time"))
 
-    async def wait_applied(self, position: int, copies: int, timeout_s: float) -> bool:
-        """Wait until `copies` replicas applied a position; return whether they did in time."""
+    async def wait_applied(
+        self, position: int, copies: int, timeout_s: float, *, of_submit: bool = False
+    ) -> bool:
+        """Wait until `copies` replicas applied a position; return whether they did in time.
+
+        Args:
+            of_submit: What is ordered is told as late, where the node cannot wait any more.
+        """
         if position <= self._applied(copies):
             return True
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._push(copies, position, future, None)
+        future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        heap = self._replicas.setdefault(copies, [])
+        heapq.heappush(heap, (position, next(self._tiebreak), future, of_submit))
         try:
             async with asyncio.timeout(max(timeout_s, 0)):
-                await future
+                return await future
         except TimeoutError:
             self._purge(copies)
             return False
-        return True
 
     # -- what the core tells -----------------------------------------------------------------------
 
@@ -277,9 +282,9 @@ class Receipts:
         for copies, heap in self._replicas.items():
             applied = self._applied(copies)
             while heap and heap[0][0] <= applied:
-                _, _, future, receipt = heapq.heappop(heap)
+                _, _, future, _ = heapq.heappop(heap)
                 if not future.done():
-                    future.set_result(receipt)
+                    future.set_result(True)
 
     def close(self, error: TxLogError) -> None:
         """Fail all who still wait: the node stops."""
@@ -309,9 +314,9 @@ class Receipts:
     def _end_replica_waits(self) -> None:
         """Tell all whose transactions are ordered that their replicas are late."""
         for heap in self._replicas.values():
-            for _, _, future, receipt in heap:
-                if receipt is not None and not future.done():
-                    future.set_result(replace(receipt, level=Level.ORDERED, late=True))
+            for _, _, future, of_submit in heap:
+                if of_submit and not future.done():
+                    future.set_result(False)
 
     def forget(self, is_dropped: Callable[[bytes], bool]) -> None:
         """End the waits for durable runs that a new view left out, and forget those runs (P20).
@@ -360,35 +365,16 @@ class Receipts:
         reached = submission.reached
         if reached is None or not submission.waiters:
             return
-        rank = LEVEL_RANK[reached]
         waiting = []
         for waiter in submission.waiters:
             if waiter.future.done():
                 continue
-            if LEVEL_RANK[waiter.level] <= rank:
+            # For replicas who waits does so by itself, once it is ordered.
+            if reached is Level.ORDERED or LEVEL_RANK[waiter.level] <= LEVEL_RANK[reached]:
                 waiter.future.set_result(submission.receipt(waiter.index))
-            elif reached is Level.ORDERED:
-                self._wait_for_replicas(submission, waiter)
             else:
                 waiting.append(waiter)
         submission.waiters = waiting
-
-    def _wait_for_replicas(self, submission: Submission, waiter: _Waiter) -> None:
-        assert submission.entry is not None
-        entry = submission.entry
-        position = entry.end if waiter.index is None else entry.position + waiter.index
-        receipt = make_receipt(
-            submission.ids, waiter.index, Level.APPLIED, submission.header, entry,
-            submission.ordered_at,
-        )  # fmt: skip
-        if position <= self._applied(waiter.copies):
-            waiter.future.set_result(receipt)
-        else:
-            self._push(waiter.copies, position, waiter.future, receipt)
-
-    def _push(self, copies: int, position: int, future: Any, receipt: Receipt | None) -> None:
-        heap = self._replicas.setdefault(copies, [])
-        heapq.heappush(heap, (position, next(self._tiebreak), future, receipt))
 
     def _fail(self, submission: Submission, error: TxLogError) -> None:
         submission.failure = error
