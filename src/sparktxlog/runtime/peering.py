@@ -49,6 +49,7 @@ from sparktxlog.protocol.words.events import (
 from sparktxlog.protocol.words.messages import Announcement, Tail
 from sparktxlog.runtime.commit.core_loop import CoreLoop
 from sparktxlog.runtime.commit.fetching import check_run
+from sparktxlog.runtime.commit.queue_tails import tail_of
 from sparktxlog.runtime.fleet.fleet import Fleet
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.runtime.membership.membership import Membership
@@ -313,21 +314,15 @@ class Peering:
         Raises:
             ExpiredError: The run is not kept any more (definite).
         """
-        stored = None
-        if position < self._base.ordered.value:
-            stored = await self._base.run_blocking(self._base.front.read_entry_at, position + 1)
-            if stored is None:
-                raise ExpiredError(
-                    f"the run behind position {position} is not kept any more", after=position
-                )
-        view = self._base.master.view
-        return Tail(
-            lineage=view.lineage,
-            epoch=view.epoch,
-            sender=self._base.config.node_id,
-            previous_hash=b"" if stored is None else stored.entry.previous_hash,
-            entries=() if stored is None else (stored.entry,),
-        )
+        base = self._base
+        if position >= base.ordered.value:
+            return tail_of(base, ())
+        stored = await base.run_blocking(base.front.read_entry_at, position + 1)
+        if stored is None:
+            raise ExpiredError(
+                f"the run behind position {position} is not kept any more", after=position
+            )
+        return tail_of(base, (stored,))
 
     async def on_push(self, sender: str, body: bytes) -> None:
         """Take in pushed runs; what does not fit is dropped and fetched later (P3a)."""

@@ -97,7 +97,7 @@ class QueueTails:
             # Where its tail ends as the queue here did, so did all before it.
             stored = self._read_behind(ahead)
             if stored and stored[0].entry.previous_hash == ahead.chain_hash:
-                return self._tail(stored)
+                return tail_of(self._base, stored)
         try:
             stored = self._base.front.read_queue(action.position, _TAIL_RUNS, payloads=False)
         except ExpiredError:
@@ -118,8 +118,9 @@ class QueueTails:
                 f"{QUARANTINE_HINT}",
                 fatal=True,
             )
-            return _OtherHistory(alarm=alarm, proof=self._tail(() if behind is None else (behind,)))
-        return self._tail(stored)
+            proof = tail_of(self._base, () if behind is None else (behind,))
+            return _OtherHistory(alarm=alarm, proof=proof)
+        return tail_of(self._base, stored)
 
     def _read_behind(self, ahead: Ahead) -> Sequence[StoredEntry]:
         """Return what follows a tail, as much as there is room for; nothing if it is expired."""
@@ -129,19 +130,21 @@ class QueueTails:
         except ExpiredError:
             return ()
 
-    def _tail(self, stored: Sequence[StoredEntry]) -> Tail:
-        view = self._base.master.view
-        return Tail(
-            lineage=view.lineage,
-            epoch=view.epoch,
-            sender=self._base.config.node_id,
-            previous_hash=stored[0].entry.previous_hash if stored else b"",
-            entries=tuple(item.entry for item in stored),
-        )
-
     async def close(self) -> None:
         """Stop reading tails."""
         tasks = tuple(self._tails.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def tail_of(base: Foundation, stored: Sequence[StoredEntry]) -> Tail:
+    """Return a part of the queue as a message of this node."""
+    view = base.master.view
+    return Tail(
+        lineage=view.lineage,
+        epoch=view.epoch,
+        sender=base.config.node_id,
+        previous_hash=stored[0].entry.previous_hash if stored else b"",
+        entries=tuple(item.entry for item in stored),
+    )

@@ -279,7 +279,9 @@ class Submits:
         """Return the receipt of what is ordered once it is at the level, or says `late`."""
         if receipt.position is None or LEVEL_RANK[level] <= LEVEL_RANK[Level.ORDERED]:
             return receipt
-        return await self._applied(receipt, receipt.position + receipt.n - 1, copies, timeout)
+        end = receipt.position + receipt.n - 1
+        reached = await self._receipts.wait_applied(end, copies, timeout)
+        return replace(receipt, level=Level.APPLIED) if reached else replace(receipt, late=True)
 
     def _ordered_receipt(
         self, transaction_id: bytes, position: int | None, manifest: RunManifest | None = None
@@ -336,12 +338,6 @@ class Submits:
         if first is None or first.position == receipt.position:
             return receipt
         return replace(first, level=receipt.level, late=receipt.late)
-
-    async def _applied(
-        self, receipt: Receipt, position: int, copies: int, timeout: float
-    ) -> Receipt:
-        reached = await self._receipts.wait_applied(position, copies, timeout)
-        return replace(receipt, level=Level.APPLIED) if reached else replace(receipt, late=True)
 
     async def find(self, transaction_id: bytes) -> Receipt | None:
         """Return what is known of a transaction, None if it was never seen here."""

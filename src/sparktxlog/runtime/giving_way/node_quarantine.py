@@ -21,6 +21,7 @@ Nothing is deleted.  The front that is kept holds every payload as it was.
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,7 +53,7 @@ from sparktxlog.storage.durability import free_name, storage_error, sync_directo
 from sparktxlog.storage.interfaces import JournalState, StoredEntry
 from sparktxlog.storage.journal.journal import JOURNAL_NAME, Journal
 from sparktxlog.storage.journal.waiting_ids import run_key
-from sparktxlog.storage.log_tables.quarantine_table import QUARANTINE_NAME, GivenUp, Quarantine
+from sparktxlog.storage.log_tables.quarantine_table import QUARANTINE_NAME
 from sparktxlog.storage.log_tables.queue_table import ASIDE, QUEUE_NAME
 from sparktxlog.storage.payloads.local_store import LocalPayloadStore
 
@@ -178,12 +179,17 @@ class _Act:
         )  # fmt: skip
         quarantine_id = act_id(state, waiting)
         directory = config.data_dir / QUARANTINE_NAME / quarantine_id
-        quarantine = self._export(quarantine_id, runs)
+        quarantine = Export(
+            self._front, LocalPayloadStore(config.payload_dir), config.data_dir,
+            state.core.tables, self._tell,
+        ).write(quarantine_id, runs)  # fmt: skip
         incomplete = quarantine.incomplete()
         order = self._order(followed)
         self._tell("setting the front aside")
         self._set_aside(directory, order)
-        counts = {why: _transactions(runs, why) for why in ("ordered", "accepted", "acquired")}
+        counts: Counter[str] = Counter()
+        for run in runs:
+            counts[run.why] += run.stored.entry.header.n
         return GaveWay(
             quarantine_id=quarantine_id,
             node_id=config.node_id,
@@ -246,16 +252,6 @@ class _Act:
                     common=fork.common,
                 )
 
-    # -- keeping it --------------------------------------------------------------------------------
-
-    def _export(self, quarantine_id: str, runs: Sequence[GivenUp]) -> Quarantine:
-        config = self._config
-        export = Export(
-            self._front, LocalPayloadStore(config.payload_dir), config.data_dir,
-            self._state.core.tables, self._tell,
-        )  # fmt: skip
-        return export.write(quarantine_id, runs)
-
     # -- giving way --------------------------------------------------------------------------------
 
     def _order(self, followed: Followed) -> JoinOrder:
@@ -287,7 +283,3 @@ class _Act:
             fresh.close()
         self._front.replace_by(prepared / JOURNAL_NAME, directory / JOURNAL_NAME)
         shutil.rmtree(prepared, ignore_errors=True)
-
-
-def _transactions(runs: Sequence[GivenUp], why: str) -> int:
-    return sum(run.stored.entry.header.n for run in runs if run.why == why)
