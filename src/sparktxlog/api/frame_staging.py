@@ -27,9 +27,9 @@ from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from sparktxlog.api.grouped import lane_signature
-from sparktxlog.api.schema import conform, required, struct_of
+from sparktxlog.api.schema import conform, struct_of
 from sparktxlog.codec.transactions import PreparedOperation
-from sparktxlog.codec.validation import align_rows, check_rows, row_schema
+from sparktxlog.codec.validation import align_rows, check_rows, required_columns, row_schema
 from sparktxlog.errors import InvalidRowsError, PayloadStoreError
 from sparktxlog.model.ids import transaction_id_to_text
 from sparktxlog.model.operation import OperationKind, StagedFile
@@ -158,7 +158,7 @@ class FrameStager:
         if len(partitions) == len(rows.columns):
             partitions = []  # Parquet files need a column; the node takes unpartitioned keys
         observation = Observation()
-        takes_no_null = required(definition, kind)
+        takes_no_null = required_columns(definition, kind)
         nulls = [
             F.count_if(F.col(quoted(name)).isNull()).alias(f"__txlog_null{index}")
             for index, name in enumerate(takes_no_null)

@@ -186,14 +186,6 @@ def _cast(
     return column.alias(field.name)
 
 
-def required(definition: TableDefinition, kind: OperationKind) -> list[str]:
-    """Return the columns of an operation's rows that take no NULL."""
-    names = [field.name for field in struct_of(definition, kind).fields]
-    keyed = kind in (OperationKind.UPSERT, OperationKind.DELETE_KEYS)
-    nullable = {column.name: column.nullable for column in definition.columns}
-    return [name for name in names if not nullable[name] or (keyed and name in definition.keys)]
-
-
 def widens(source: T.DataType, target: T.DataType) -> bool:
     """Return whether every value of one type is unchanged in the other."""
     match source, target:

@@ -352,7 +352,7 @@ def check_rows(
             hint="Leave the operation out; to empty a table use delete_where with TRUE.",
             table=definition.name,
         )
-    for name in _required(definition, kind):
+    for name in required_columns(definition, kind):
         column = rows[name]
         if column.null_count:
             row = pc.index(column.is_null(), True).as_py()
@@ -368,7 +368,8 @@ def check_rows(
 
 
 @lru_cache(maxsize=1024)
-def _required(definition: TableDefinition, kind: OperationKind) -> tuple[str, ...]:
+def required_columns(definition: TableDefinition, kind: OperationKind) -> tuple[str, ...]:
+    """Return the columns of an operation's rows that take no NULL."""
     if kind is OperationKind.DELETE_KEYS:
         return definition.keys
     return tuple(c.name for c in definition.columns if not c.nullable or c.name in definition.keys)
