@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from sparktxlog.api.frame_staging import describe_file
+from sparktxlog.codec.partitions import split_by_partition
 from sparktxlog.codec.validation import align_rows, check_rows
 from sparktxlog.errors import InvalidRowsError, PayloadStoreError
 from sparktxlog.model.operation import OperationKind, StagedFile
@@ -25,8 +21,6 @@ from sparktxlog.model.table import TableDefinition
 _GROUP_ROWS = 128 << 10
 #: Files that one task may hold open; more partition values than that need log.append.
 _MAX_OPEN = 500
-
-_ROW = "__txlog_row"
 
 Values = tuple[str | None, ...]
 
@@ -70,9 +64,11 @@ class FileStage:
             return
         table = _in_order(pa.Table.from_batches([batch]), self._definition)
         table = align_rows(self._definition, OperationKind.APPEND, table)
-        for values, part in _parts(table, self._definition.partition_by):
-            check_rows(self._definition, OperationKind.APPEND, part)
-            self._add(values, part.drop_columns(list(self._definition.partition_by)))
+        check_rows(self._definition, OperationKind.APPEND, table)
+        names = self._definition.partition_by
+        parts = split_by_partition(table, names) if names else [({}, table)]
+        for values, part in parts:
+            self._add(tuple(values.values()), part)
 
     def _add(self, values: Values, part: pa.Table) -> None:
         file = self._open.get(values)
@@ -133,41 +129,6 @@ def _in_order(table: pa.Table, definition: TableDefinition) -> pa.Table:
     """Return the columns under the table's own spelling: the session may ignore case."""
     spelling = {column.name.lower(): column.name for column in definition.columns}
     return table.rename_columns([spelling.get(name.lower(), name) for name in table.column_names])
-
-
-def _parts(table: pa.Table, partition_by: tuple[str, ...]) -> Iterator[tuple[Values, pa.Table]]:
-    """Split rows by partition value; an empty string is NULL, as in every Delta table."""
-    if not partition_by:
-        yield (), table
-        return
-    for name in partition_by:
-        column = table[name]
-        if pa.types.is_string(column.type):
-            emptied = pc.if_else(pc.equal(column, ""), pa.scalar(None, column.type), column)
-            table = table.set_column(
-                table.schema.get_field_index(name), table.schema.field(name), emptied
-            )
-    names = list(partition_by)
-    numbered = table.select(names).append_column(_ROW, pa.array(np.arange(table.num_rows)))
-    groups = numbered.group_by(names, use_threads=False).aggregate([(_ROW, "list")])
-    for index, values in enumerate(groups.select(names).to_pylist()):
-        rows = groups[f"{_ROW}_list"][index].values
-        yield tuple(_text(values[name]) for name in names), table.take(rows)
-
-
-def _text(value: Any) -> str | None:
-    """Return a partition value as Delta writes it."""
-    if value is None:
-        return None
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, datetime):
-        return value.replace(tzinfo=None).isoformat(sep=" ")
-    if isinstance(value, bytes):
-        raise InvalidRowsError(
-            "the data source cannot write binary partition values", hint="Use log.append."
-        )
-    return format(value, "f") if hasattr(value, "as_tuple") else str(value)
 
 
 def _quoted(value: str) -> str:

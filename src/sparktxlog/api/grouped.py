@@ -299,15 +299,3 @@ def lane_signature(lane0: np.ndarray[Any, Any], lane1: np.ndarray[Any, Any]) -> 
     """Return the signature of rows from their int64 hashes."""
     sums = [int(lane.view(np.uint64).sum(dtype=np.uint64)) for lane in (lane0, lane1)]
     return TableSignature(rows=len(lane0), lane0=sums[0], lane1=sums[1])
-
-
-def id_texts(ids: bytes) -> pa.Array:
-    """Return 16-byte ids as an Arrow array of UUID texts."""
-    n = len(ids) // 16
-    digits = np.frombuffer(ids.hex().encode("ascii"), dtype=np.uint8).reshape(n, 32)
-    dash = np.full((n, 1), ord("-"), dtype=np.uint8)
-    cuts = [digits[:, low:high] for low, high in ((0, 8), (8, 12), (12, 16), (16, 20), (20, 32))]
-    joined = [part for cut in cuts for part in (cut, dash)][:-1]
-    text = np.ascontiguousarray(np.concatenate(joined, axis=1))
-    offsets = np.arange(0, 36 * (n + 1), 36, dtype=np.int32)
-    return pa.StringArray.from_buffers(n, pa.py_buffer(offsets), pa.py_buffer(text))

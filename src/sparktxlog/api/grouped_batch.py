@@ -22,11 +22,11 @@ from sparktxlog.api.grouped import (
     EncodedRun,
     GroupedRows,
     GroupedTransactions,
-    id_texts,
 )
 from sparktxlog.api.nodes import Nodes
 from sparktxlog.api.operations import Draft
 from sparktxlog.api.schema import conform
+from sparktxlog.codec.assembly import uuid_texts
 from sparktxlog.codec.requests import parse_level
 from sparktxlog.codec.validation import align_rows
 from sparktxlog.errors import (
@@ -105,7 +105,7 @@ class GroupedReceipt:
         mapping = pa.table(
             {
                 "transaction": grouped.values,
-                "transaction_id": id_texts(grouped.ids),
+                "transaction_id": uuid_texts(grouped.ids),
                 "position": pa.array(positions, pa.int64(), mask=positions == 0),
             }
         )

@@ -31,6 +31,8 @@ from sparktxlog.model.signature import TableSignature
 
 _TX_FIELD = pa.field(TX_COLUMN, pa.int32(), nullable=False)
 _OP_FIELD = pa.field(OP_COLUMN, pa.int32(), nullable=False)
+#: Groups of a UUID text: place in the text, first and last of the 32 digits.
+_UUID_GROUPS = ((0, 0, 8), (9, 8, 12), (14, 12, 16), (19, 16, 20), (24, 20, 32))
 
 
 @dataclass(slots=True)
@@ -155,6 +157,16 @@ def as_ids(random: bytes) -> bytes:
     ids[:, 6] = (ids[:, 6] & 0x0F) | 0x40
     ids[:, 8] = (ids[:, 8] & 0x3F) | 0x80
     return ids.tobytes()
+
+
+def uuid_texts(ids: bytes) -> pa.StringArray:
+    """Return the UUID texts of ids of 16 bytes each."""
+    digits = np.frombuffer(ids.hex().encode(), np.uint8).reshape(-1, 32)
+    text = np.full((len(digits), 36), ord("-"), np.uint8)
+    for start, first, last in _UUID_GROUPS:
+        text[:, start : start + last - first] = digits[:, first:last]
+    offsets = np.arange(0, 36 * (len(digits) + 1), 36, dtype=np.int32)
+    return pa.StringArray.from_buffers(len(digits), pa.py_buffer(offsets), pa.py_buffer(text))
 
 
 def mark_rows(rows: pa.Table, txs: np.ndarray, ops: np.ndarray) -> pa.Table:

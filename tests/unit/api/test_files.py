@@ -68,7 +68,7 @@ def test_rows_are_split_by_partition_and_described(tmp_path: Path) -> None:
             "timestamp",
             pa.timestamp("us", tz="UTC"),
             datetime(2024, 1, 2, 3, 4, 5, 600, tzinfo=UTC),
-            "2024-01-02 03:04:05.000600",
+            "2024-01-02T03:04:05.000600Z",
         ),
     ],
 )

@@ -10,8 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from sparktxlog.api.grouped import GroupedRows, GroupedTransactions, id_texts
+from sparktxlog.api.grouped import GroupedRows, GroupedTransactions
 from sparktxlog.api.grouped_batch import GroupedReceipt
+from sparktxlog.codec.assembly import uuid_texts
 from sparktxlog.codec.runs import RunLimits, validate_run
 from sparktxlog.errors import (
     DuplicateTransactionError,
@@ -150,7 +151,7 @@ def test_given_ids_are_kept_in_the_order_of_the_transactions() -> None:
             )
         ]
     )
-    assert id_texts(grouped.ids).to_pylist() == [one, two]
+    assert uuid_texts(grouped.ids).to_pylist() == [one, two]
 
 
 @pytest.mark.parametrize(
@@ -185,6 +186,6 @@ def test_transaction_columns_of_two_types_are_refused() -> None:
 
 def test_random_ids_are_uuids_and_shown_as_such() -> None:
     grouped = GroupedTransactions([_rows(FLIGHTS, OperationKind.APPEND, 0, [3, 1, 2])])
-    texts = id_texts(grouped.ids).to_pylist()
+    texts = uuid_texts(grouped.ids).to_pylist()
     assert [uuid.UUID(text).version for text in texts] == [4, 4, 4]
     assert b"".join(uuid.UUID(text).bytes for text in texts) == grouped.ids

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sparktxlog.codec.assembly import uuid_texts
 from sparktxlog.model.operation import Block, OperationKind
 from sparktxlog.storage.interfaces import StoredEntry
 from sparktxlog.storage.log_tables.log_schemas import OPERATION, SYNCHRONIZED_QUEUE
@@ -17,18 +18,6 @@ from sparktxlog.storage.segments.inline_files import InlineFile, InlineOperation
 
 _KINDS = tuple(kind.value for kind in OperationKind)
 _KIND_CODE = {kind: code for code, kind in enumerate(OperationKind)}
-#: Groups of a UUID text: place in the text, first and last of the 32 digits.
-_UUID_GROUPS = ((0, 0, 8), (9, 8, 12), (14, 12, 16), (19, 16, 20), (24, 20, 32))
-
-
-def uuid_texts(ids: bytes) -> pa.StringArray:
-    """Return the UUID texts of ids of 16 bytes each."""
-    digits = np.frombuffer(ids.hex().encode(), np.uint8).reshape(-1, 32)
-    text = np.full((len(digits), 36), ord("-"), np.uint8)
-    for start, first, last in _UUID_GROUPS:
-        text[:, start : start + last - first] = digits[:, first:last]
-    offsets = np.arange(0, 36 * (len(digits) + 1), 36, dtype=np.int32)
-    return pa.StringArray.from_buffers(len(digits), pa.py_buffer(offsets), pa.py_buffer(text))
 
 
 @dataclass(slots=True)

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from sparktxlog.codec.arrow import arrow_schema
-from sparktxlog.errors import CorruptLogError, SchemaMismatchError
+from sparktxlog.codec.partitions import split_by_partition
+from sparktxlog.errors import CorruptLogError
 from sparktxlog.model.operation import (
     OP_COLUMN,
     POSITION_COLUMN,
@@ -218,67 +218,6 @@ class InlineGroup:
         positions = rows.column(POSITION_COLUMN).to_numpy()
         changes = np.concatenate(([True], np.diff(positions) != 0))
         return InlineFile(file=file, positions=positions[changes])
-
-
-def split_by_partition(
-    rows: pa.Table, names: tuple[str, ...]
-) -> list[tuple[dict[str, str | None], pa.Table]]:
-    """Return (partition values as Delta writes them, rows without these columns) per partition.
-
-    The order of rows inside a partition stays; partitions come in order of their first row.
-    """
-    code = np.zeros(rows.num_rows, np.int64)
-    texts = {name: partition_texts(rows.column(name)) for name in names}
-    for column in texts.values():
-        encoded = column.combine_chunks().dictionary_encode(null_encoding="encode")
-        code = code * len(encoded.dictionary) + encoded.indices.to_numpy()
-        # Renumbered each time, so that many partition columns cannot overflow.
-        _, code = np.unique(code, return_inverse=True)
-    order = np.argsort(code, kind="stable")
-    starts = np.flatnonzero(np.concatenate(([True], np.diff(code[order]) != 0)))
-    ends = np.append(starts[1:], len(code))
-    sorted_rows = rows.drop_columns(list(names)).take(pa.array(order))
-    pieces = []
-    for start, end in sorted(zip(starts, ends, strict=True), key=lambda item: order[item[0]]):
-        row = int(order[start])
-        values = {name: texts[name][row].as_py() for name in names}
-        pieces.append((values, sorted_rows.slice(int(start), int(end - start))))
-    return pieces
-
-
-def partition_texts(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return partition values in Delta's text form; timestamps with `Z`, so no zone is guessed.
-
-    An empty string becomes NULL: Delta reads it so.
-
-    Raises:
-        SchemaMismatchError: Delta has no text form for the type (definite).
-    """
-    kind = column.type
-    types = pa.types
-    if types.is_string(kind):
-        return pc.if_else(pc.equal(column, ""), pa.scalar(None, pa.string()), column)
-    if types.is_timestamp(kind):
-        plain = column.cast(pa.timestamp("us"))
-        form = "%Y-%m-%dT%H:%M:%SZ" if kind.tz else "%Y-%m-%d %H:%M:%S"
-        return pc.strftime(plain, format=form)
-    if types.is_floating(kind):
-        texts = [None if value is None else _float_text(value) for value in column.to_pylist()]
-        return pa.chunked_array([pa.array(texts, pa.string())])
-    if types.is_integer(kind) or types.is_boolean(kind) or types.is_date(kind):
-        return column.cast(pa.string())
-    if types.is_decimal(kind):
-        texts = [None if value is None else f"{value:f}" for value in column.to_pylist()]
-        return pa.chunked_array([pa.array(texts, pa.string())])
-    raise SchemaMismatchError(f"a column of type {kind} cannot partition a table")
-
-
-def _float_text(value: float) -> str:
-    if value != value:
-        return "NaN"
-    if value in (float("inf"), float("-inf")):
-        return "Infinity" if value > 0 else "-Infinity"
-    return repr(value)
 
 
 def _int32s(rows: pa.Table, name: str) -> Int32s:

@@ -25,6 +25,8 @@ from tests.storage_samples import (
     stored_of,
 )
 
+from sparktxlog.codec.assembly import uuid_texts
+from sparktxlog.codec.partitions import partition_texts
 from sparktxlog.errors import CorruptLogError, InvariantViolation, SchemaMismatchError
 from sparktxlog.model.operation import (
     OP_COLUMN,
@@ -38,10 +40,8 @@ from sparktxlog.protocol.words.messages import Rejection
 from sparktxlog.storage.interfaces import AppendQueue, PutRun, StoredEntry
 from sparktxlog.storage.journal.journal import Journal
 from sparktxlog.storage.log_tables.log_schemas import SYNCHRONIZED_QUEUE
-from sparktxlog.storage.log_tables.queue_rows import uuid_texts
 from sparktxlog.storage.log_tables.queue_table import QueueTable
 from sparktxlog.storage.payloads.local_store import LocalPayloadStore
-from sparktxlog.storage.segments.inline_files import partition_texts
 from sparktxlog.storage.segments.publishing import (
     build_segment,
     plan_segments,
