@@ -43,11 +43,16 @@ def _refused(kind: type[TxLogError], frame: DataFrame, table: str, **options: st
 def test_an_append_is_one_transaction_with_partitions(
     spark: SparkSession, log: TxLog, node: RunningNode
 ) -> None:
-    log.create_table("clicks", "id bigint, day date, kind string", partition_by=["day", "kind"])
+    log.create_table(
+        "clicks",
+        "id bigint, day date, kind string, at timestamp",
+        partition_by=["day", "kind", "at"],
+    )
     frame = spark.range(5000).select(
         F.expr("case id % 3 when 0 then 'a b' when 1 then '' else 'x/y' end").alias("kind"),
         "id",
         F.expr("date_add(date'2024-02-28', cast(id % 3 as int))").alias("DAY"),
+        F.expr("timestamp'2024-03-31 01:30:00.25' + make_interval(0, 0, 0, 0, id % 2)").alias("at"),
     )
     position = log.position()
     given = str(uuid.uuid4())
@@ -59,7 +64,9 @@ def test_an_append_is_one_transaction_with_partitions(
     log.apply()
     found = log.table("clicks", at_least=position + 1)
     assert found.count() == 5000
-    wanted = frame.select("id", F.col("DAY").alias("day"), F.expr("nullif(kind, '')").alias("kind"))
+    wanted = frame.select(
+        "id", F.col("DAY").alias("day"), F.expr("nullif(kind, '')").alias("kind"), "at"
+    )
     assert found.exceptAll(wanted).count() == 0
 
 
