@@ -13,7 +13,6 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 from tests.worker_log import LogBuilder, MemoryLog, expected, rows_table, table
 
-from sparktxlog.catchup.bisection import HISTORY
 from sparktxlog.catchup.comparison import LogView, compare
 from sparktxlog.model.report import ReplicaVerdict, WorkerReport
 from sparktxlog.worker.apply.placing import placed_name
@@ -23,7 +22,7 @@ from sparktxlog.worker.backup.restoring import restore_replica
 from sparktxlog.worker.replica.applier import Applier
 from sparktxlog.worker.replica.state import ReplicaDirectory
 from sparktxlog.worker.verify.comparing import PairFinding, compare_histories
-from sparktxlog.worker.verify.histories import SiteHistory
+from sparktxlog.worker.verify.histories import HISTORY, SiteHistory
 from sparktxlog.worker.verify.verify import recount_tables, verify_replica
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]

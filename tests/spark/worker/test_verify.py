@@ -21,8 +21,7 @@ from sparktxlog.worker.apply.signatures import signature_of
 from sparktxlog.worker.replica.applier import Applier
 from sparktxlog.worker.replica.source import SiteReplica
 from sparktxlog.worker.replica.state import ReplicaDirectory, read_state
-from sparktxlog.worker.verify.recounting import recount
-from sparktxlog.worker.verify.verify import TableFinding, verify_replica
+from sparktxlog.worker.verify.verify import TableFinding, recount, verify_replica
 
 pytestmark = pytest.mark.spark
 

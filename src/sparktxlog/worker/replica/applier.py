@@ -42,7 +42,7 @@ from sparktxlog.worker.replica.reports import Heartbeat, Reporter
 from sparktxlog.worker.replica.source import HttpLogSource, Tail
 from sparktxlog.worker.replica.state import ReplicaDirectory, ReplicaState
 from sparktxlog.worker.verify.recount_schedule import ScheduledRecounts
-from sparktxlog.worker.verify.recounting import recount
+from sparktxlog.worker.verify.verify import recount
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

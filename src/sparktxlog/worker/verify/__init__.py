@@ -1,11 +1,9 @@
 """Recounts of tables, comparison of sites, and what is wrong, named.
 
-verify            a full scan of a replica's tables
-recounting        recounts that the node asks for
+verify            a full scan of a replica's tables, for people or for the node
 recount_schedule  recounts every `verify-interval`
 histories         what sites reported, by position
 comparing         where sites began to differ
-findings          lines for people
 single_flight     one verification, one maintenance of a lake at a time
-watching          progress of work that says nothing until its end
+watching          progress of work that reports nothing until it ends
 """

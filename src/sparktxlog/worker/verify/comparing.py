@@ -17,17 +17,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.compute as pc
 from deltalake.exceptions import DeltaError
 
-from sparktxlog.catchup.bisection import (
-    HISTORY,
-    Difference,
-    common_positions,
-    disagreeing,
-    standing_differences,
-)
+from sparktxlog.catchup.opinions import majority
 from sparktxlog.errors import ExpiredError
 from sparktxlog.worker.apply.cutting import runs_behind
 from sparktxlog.worker.replica.source import HttpLogSource
-from sparktxlog.worker.verify.histories import SiteHistory, local_dataset, read_histories
+from sparktxlog.worker.verify.histories import HISTORY, SiteHistory, local_dataset, read_histories
 
 if TYPE_CHECKING:
     from sparktxlog.worker.verify.verify import Verification
@@ -178,38 +172,75 @@ def compare_histories(histories: Mapping[str, SiteHistory], *, since: int = 0) -
 
 
 def _pair(histories: Mapping[str, SiteHistory], left: str, right: str, since: int) -> PairFinding:
-    one, other = histories[left], histories[right]
-    positions = common_positions(one.positions, other.positions)
-    found = standing_differences(
-        left,
-        right,
-        positions,
-        lambda site, position: histories[site].states[position],
-        known_equal=since,
-    )
-    newest = positions[-1] if positions else 0
+    one, other = histories[left].states, histories[right].states
+    common = sorted(one.keys() & other.keys())
+    newest = common[-1] if common else 0
+    positions = [position for position in common if position > since]
+    tables = sorted({*one[newest], *other[newest]}) if positions else []
+    found = [
+        _described(histories, table, *interval)
+        for table in tables
+        if (interval := _first_difference(one, other, table, positions, since))
+    ]
     return PairFinding(
         left=left,
         right=right,
         compared=newest,
         equal_to=min((difference.last_equal for difference in found), default=newest),
-        differences=tuple(_judged(histories, difference) for difference in found),
+        differences=tuple(found),
     )
 
 
-def _judged(histories: Mapping[str, SiteHistory], found: Difference) -> SiteDifference:
+def _first_difference(
+    one: Mapping[int, Mapping[str, str]],
+    other: Mapping[int, Mapping[str, str]],
+    table: str,
+    positions: list[int],
+    since: int,
+) -> tuple[int, int] | None:
+    """Return the last position at which a table was equal and the next one; None = equal now.
+
+    Signatures are sums: a wrong row stays in all later ones until the table is repaired.  So the
+    search begins at the newest position, and a difference that was repaired is not found.
+
+    Args:
+        positions: Reported by both sites, ascending, all after `since`.
+    """
+    first_differing = None
+    for position in reversed(positions):
+        if one[position].get(table, "") == other[position].get(table, ""):
+            return None if first_differing is None else (position, first_differing)
+        first_differing = position
+    return None if first_differing is None else (since, first_differing)
+
+
+def _described(
+    histories: Mapping[str, SiteHistory], table: str, last_equal: int, first_differing: int
+) -> SiteDifference:
     signatures = {
-        site: history.states[found.first_differing].get(found.table, "")
+        site: history.states[first_differing].get(table, "")
         for site, history in sorted(histories.items())
-        if found.first_differing in history.states
+        if first_differing in history.states
     }
     return SiteDifference(
-        table=found.table,
-        last_equal=found.last_equal,
-        first_differing=found.first_differing,
+        table=table,
+        last_equal=last_equal,
+        first_differing=first_differing,
         signatures=signatures,
         disagreeing=disagreeing(signatures),
     )
+
+
+def disagreeing(signatures: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the sites that disagree with the majority; empty if there is no majority.
+
+    Args:
+        signatures: Site → what it reported at one position.
+    """
+    opinion = majority(signatures)
+    if opinion is None:
+        return ()
+    return tuple(sorted(site for site, found in signatures.items() if found != opinion))
 
 
 def conclusions(comparison: SiteComparison, recount: Verification | None) -> list[str]:

@@ -22,12 +22,13 @@ from deltalake.exceptions import DeltaError
 from pyarrow.dataset import Dataset
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
-from sparktxlog.catchup.bisection import HISTORY
 from sparktxlog.errors import InvalidRequestError, TransportError, TxLogError
 from sparktxlog.worker.replica.source import HttpLogSource
 
 _logger = logging.getLogger(__name__)
 
+#: Stands for the chain hash among a state's tables: sites whose orders differ, differ in it.
+HISTORY = ""
 #: Signatures asked for at once.
 _PAGE = 1_000
 #: Stands behind the signature of a table that stands still: it is no state of the log.
@@ -50,11 +51,6 @@ class SiteHistory:
         """Take what was reported at a position; what is there wins unless `replace`."""
         if position > 0 and (replace or position not in self.states):
             self.states[position] = {HISTORY: chain_hash, **tables}
-
-    @property
-    def positions(self) -> list[int]:
-        """Positions reported, ascending."""
-        return sorted(self.states)
 
 
 def read_peer_urls(pairs: Sequence[str]) -> dict[str, str]:

@@ -25,6 +25,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
@@ -167,6 +168,48 @@ def recount_of(found: Verification, state: ReplicaState) -> Recount:
         if table.counted or table.damaged
     }
     return state.recount(found.node_id, tables)
+
+
+def recount(
+    session: SparkSession, lake: Path, state: ReplicaState, node_id: str, tables: Iterable[str]
+) -> Recount:
+    """Recount tables of a replica at their recorded versions.
+
+    A table that cannot be scanned although all its files can be read proves nothing, and is left
+    out: the scan itself failed.
+
+    Args:
+        session: The worker's own.
+        tables: Names; those that the replica does not have are left out.
+    """
+    found = {}
+    for name in sorted({*tables} & state.tables.keys()):
+        counted = _recount_table(session, lake / name, state.tables[name])
+        if counted is not None:
+            found[name] = counted
+    return state.recount(node_id, found)
+
+
+def _recount_table(session: SparkSession, path: Path, table: ReplicaTable) -> RecountedTable | None:
+    name, causes = table.definition.name, list[str]()
+    try:
+        files = data_files(path, table.version)
+    except DeltaError as error:
+        counted, failure = "", str(error)
+    else:
+        counted, causes, failure = count_table(session, path, table, files)
+    if failure and not causes:
+        _logger.warning("table %s is not recounted: %s", name, failure)
+        return None
+    recorded = table.signature.to_text()
+    if counted != recorded:
+        _logger.error(
+            "table %s counts %s, recorded is %s; %s",
+            name, counted or "nothing", recorded, "; ".join(causes) or "all its files are whole",
+        )  # fmt: skip
+    return RecountedTable(
+        version=table.version, recorded=recorded, counted=counted, cause="; ".join(causes[:3])
+    )
 
 
 def recount_tables(spark: SparkSession, lake: str | Path) -> dict[str, tuple[str, str]]:

@@ -17,7 +17,7 @@ from tests.worker_log import table
 from sparktxlog.model.signature import TableSignature
 from sparktxlog.worker.replica.state import ReplicaState, ReplicaTable
 from sparktxlog.worker.verify import verify
-from sparktxlog.worker.verify.recounting import recount
+from sparktxlog.worker.verify.verify import recount
 
 SIGNATURE = TableSignature(rows=1_000)
 
