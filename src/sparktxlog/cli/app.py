@@ -171,19 +171,15 @@ def demo(
 
     With --kill also kill a node in the middle: the others go on, it comes back by itself.
     """
-    from sparktxlog.cli.demo.story import DemoSettings, run_demo
+    from sparktxlog.cli.demo.flight_files import AIRPORTS
+    from sparktxlog.cli.demo.story import run_demo
 
-    settings = DemoSettings(
-        scale=scale,
-        keep=keep,
-        directory=directory,
-        as_json=as_json,
-        kill=kill,
-        witness=witness,
-    )
-    if kill and kill not in settings.sites:
+    sites = tuple(AIRPORTS)[:2] if witness else tuple(AIRPORTS)
+    if kill and kill not in sites:
         raise typer.BadParameter(
-            f"{kill!r} is no site; there are {', '.join(settings.sites)}", param_hint="--kill"
+            f"{kill!r} is no site; there are {', '.join(sites)}", param_hint="--kill"
         )
-    if not run_demo(settings):
+    if not run_demo(
+        sites=sites, scale=scale, keep=keep, directory=directory, as_json=as_json, kill=kill
+    ):
         raise typer.Exit(int(ExitCode.DIVERGED))

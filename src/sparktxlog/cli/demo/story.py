@@ -7,7 +7,6 @@ import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -31,47 +30,34 @@ _GO_ON_TIMEOUT_S = 120.0
 _RETURN_TIMEOUT_S = 180.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DemoSettings:
-    """Arguments of `sparktxlog demo`."""
-
-    #: Part of the year 2013, 0 … 1.
-    scale: float
-    keep: bool
-    #: Parent of the sites' directories; None = a new temporary one.
-    directory: Path | None
-    as_json: bool
-    #: Site whose node is killed and started again.
-    kill: str | None
-    #: Two sites and a node that only votes, instead of three sites.
-    witness: bool
-
-    @property
-    def sites(self) -> tuple[str, ...]:
-        """The sites that write."""
-        return tuple(AIRPORTS)[:2] if self.witness else tuple(AIRPORTS)
-
-
 class Story:
     """One run of the demo."""
 
-    def __init__(self, settings: DemoSettings, directory: Path, console: Console) -> None:
-        self.settings = settings
+    def __init__(
+        self,
+        directory: Path,
+        console: Console,
+        *,
+        sites: tuple[str, ...],
+        scale: float,
+        kill: str | None,
+    ) -> None:
         self.directory = directory
         self.console = console
-        witness = WITNESS if settings.witness else ""
-        self.cluster = Cluster(directory, settings.sites, witness)
-        self.sites = Sites(self.cluster, settings.scale)
+        witness = WITNESS if len(sites) == 2 else ""
+        self.cluster = Cluster(directory, sites, witness)
+        self.sites = Sites(self.cluster, scale)
+        self.victim = kill
         #: In how many parts the change stream is committed: together, while a site is cut off,
         #: while a node is dead, and the rest.
-        self.parts = 4 if settings.kill else 3
+        self.parts = 4 if kill else 3
         #: Site → transactions of its change stream.
         self.totals: dict[str, int] = {}
         self.result = DemoResult(
-            sites=self.cluster.sites,
-            cut_site=settings.sites[-1],
+            sites=sites,
+            cut_site=sites[-1],
             witness=witness or None,
-            scale=settings.scale,
+            scale=scale,
             directory=str(directory),
         )
 
@@ -81,8 +67,8 @@ class Story:
         self.commit_together()
         self.commit_while_cut()
         self.heal()
-        if self.settings.kill:
-            self.kill(self.settings.kill)
+        if self.victim:
+            self.kill(self.victim)
         self.commit_the_rest()
         self.apply()
         self.compare()
@@ -339,36 +325,52 @@ def _by_site(numbers: dict[str, int]) -> str:
     return ", ".join(f"{site} {number:,}" for site, number in sorted(numbers.items()))
 
 
-def run_demo(settings: DemoSettings) -> bool:
+def run_demo(
+    *,
+    sites: tuple[str, ...],
+    scale: float,
+    keep: bool,
+    directory: Path | None,
+    as_json: bool,
+    kill: str | None,
+) -> bool:
     """Run the demo; return whether all sites are equal and no row differs from the source.
+
+    Args:
+        sites: Those that write; two have a third node that only votes.
+        scale: Part of the year 2013, 0 … 1.
+        keep: Leave the nodes running.
+        directory: Parent of the sites' directories; None = a new temporary one.
+        as_json: Print a line of JSON at the end, and all else to stderr.
+        kill: Site whose node is killed and started again.
 
     Raises:
         DemoError: A process did not do its part; the hint names its log.
     """
     started = monotonic()
-    directory = settings.directory or Path(tempfile.mkdtemp(prefix="sparktxlog-demo-"))
-    directory = directory.absolute()
+    is_new = directory is None
+    directory = (directory or Path(tempfile.mkdtemp(prefix="sparktxlog-demo-"))).absolute()
     if directory.exists() and any(directory.iterdir()):
         raise DemoError(f"{directory} is not empty", hint="Name a new directory with --dir.")
     directory.mkdir(parents=True, exist_ok=True)
     # With --json stdout holds the line of JSON alone.
-    file = sys.stderr if settings.as_json else sys.stdout
+    file = sys.stderr if as_json else sys.stdout
     console = Console(
         file=file, highlight=False, width=None if file.isatty() else 110, soft_wrap=True
     )
     with ExitStack() as stack:
-        story = Story(settings, directory, console)
+        story = Story(directory, console, sites=sites, scale=scale, kill=kill)
         stack.callback(story.cluster.stop)
         stack.callback(story.sites.stop)
         story.run()
         result = story.result
         result.seconds = monotonic() - started
         print_result(console, result)
-        if settings.keep:
+        if keep:
             story.keep()
             stack.pop_all()
-    if not settings.keep and settings.directory is None and result.passed:
+    if not keep and is_new and result.passed:
         shutil.rmtree(directory)
-    if settings.as_json:
+    if as_json:
         print_json(result.to_json())
     return result.passed
