@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import fcntl
 import resource
+import socket
 import struct
 import termios
 from collections.abc import Iterator
@@ -60,7 +61,7 @@ class Server(uvicorn.Server):
     """
 
     def __init__(self, app: ASGIApp, *, places: int, grace_s: int = _GRACE_S) -> None:
-        doors = Doors(places)
+        doors = self._doors = Doors(places)
 
         def connection(**arguments: Any) -> asyncio.Protocol:
             return Connection(doors=doors, **arguments)
@@ -81,6 +82,15 @@ class Server(uvicorn.Server):
                 timeout_notify=1,
             )
         )
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop; no connection outlives the server, also none that was being taken meanwhile.
+
+        A node that starts again in its process would still answer there as the one before.
+        """
+        self._doors.shut = True
+        await super().shutdown(sockets)
+        self._doors.close()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -121,10 +131,15 @@ class Doors:
         self._new: dict[Connection, None] = {}
         self._clients: set[Connection] = set()
         self._peers: set[Connection] = set()
+        #: True: the server stops, nobody enters any more.
+        self.shut = False
 
     def enter(self, connection: Connection) -> None:
         """Take in a connection; if there are too many, who came first and said nothing must go."""
         self._new[connection] = None
+        if self.shut:
+            connection.abort()
+            return
         total = len(self._new) + len(self._clients) + len(self._peers)
         if total > self._places + PEER_PLACES + _NEW_PLACES:
             next(iter(self._new)).abort()
@@ -151,6 +166,11 @@ class Doors:
         self.leave(connection)
         mine.add(connection)
         return True
+
+    def close(self) -> None:
+        """Close all connections that are left."""
+        for connection in (*self._new, *self._clients, *self._peers):
+            connection.abort()
 
     async def sweep(self) -> None:
         """Close the connections that keep the node waiting; called once a second."""
