@@ -23,7 +23,7 @@ from sparktxlog.model.operation import OperationKind
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.storage.interfaces import Segment, TableEffect
 
-#: Upper bound of steps of one table in one batch; see `txn_version`.
+#: Upper bound of steps of one table in one batch; see `OwnCommit.txn_version`.
 STEPS = 1 << 16
 #: Adjacent predicates that one DELETE takes.
 PREDICATES_PER_STAGE = 32
@@ -159,10 +159,6 @@ class Batch:
     rejected: int
     #: Sorted by table name.
     tables: dict[str, TablePlan] = field(default_factory=dict)
-
-    def txn_version(self, step: int) -> int:
-        """Return the `txn` version of a step's commit."""
-        return self.last * STEPS + step
 
 
 #: Reads the places of the first and last row of an inline effect's files.

@@ -20,7 +20,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from sparktxlog.errors import CopyConflictError
-from sparktxlog.worker.apply.merging import CommitMark, marked
+from sparktxlog.worker.apply.merging import marked
+from sparktxlog.worker.apply.tables import OwnCommit
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -93,7 +94,7 @@ class LogTransaction:
         #: What the commit builds on.
         self.base = _values(session, self._begun.snapshot())
 
-    def commit(self, actions: Iterable[Action], mark: CommitMark, user_metadata: str) -> int:
+    def commit(self, actions: Iterable[Action], own: OwnCommit) -> int:
         """Commit actions atomically; return the table's new version.
 
         Raises:
@@ -107,7 +108,7 @@ class LogTransaction:
         sequence = jvm.org.apache.spark.api.python.PythonUtils.toSeq(listed)
         operation = getattr(getattr(delta, "DeltaOperations$ManualUpdate$"), "MODULE$")
         try:
-            with marked(self._session, mark, user_metadata):
+            with marked(self._session, own):
                 return int(self._begun.commit(sequence, operation))
         except (PySparkException, Py4JError) as error:
             if not any(cause in str(error) for cause in _CONFLICTS):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -35,6 +35,7 @@ from sparktxlog.worker.apply.fold import (
     survivors,
 )
 from sparktxlog.worker.apply.signatures import quoted
+from sparktxlog.worker.apply.tables import OwnCommit
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -62,14 +63,6 @@ SESSION_SETTINGS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommitMark:
-    """What makes a commit of Spark own and exactly once."""
-
-    app_id: str
-    txn_version: int
-
-
 def applier_session(spark: SparkSession) -> SparkSession:
     """Return a session of the worker's own: `txn` settings are shared by all users of one."""
     session = spark.newSession()
@@ -79,11 +72,11 @@ def applier_session(spark: SparkSession) -> SparkSession:
 
 
 @contextmanager
-def marked(session: SparkSession, mark: CommitMark, user_metadata: str) -> Iterator[None]:
+def marked(session: SparkSession, own: OwnCommit) -> Iterator[None]:
     """Put `txn` and metadata into whatever the session commits inside the block."""
-    session.conf.set(_APP_ID, mark.app_id)
-    session.conf.set(_TXN_VERSION, str(mark.txn_version))
-    session.conf.set(_USER_METADATA, user_metadata)
+    session.conf.set(_APP_ID, own.app_id)
+    session.conf.set(_TXN_VERSION, str(own.txn_version))
+    session.conf.set(_USER_METADATA, own.to_text())
     try:
         yield
     finally:
@@ -162,11 +155,11 @@ class StageRows:
         lost = found.get("removed", EMPTY_SIGNATURE) + found.get("dropped", EMPTY_SIGNATURE)
         return gained - lost
 
-    def commit(self, mark: CommitMark, user_metadata: str) -> None:
+    def commit(self, own: OwnCommit) -> None:
         """MERGE the stage's keyed rows and the appended rows of touched files."""
         last = self._last_operations()
         inserted = self._inserted(last)
-        with marked(self._session, mark, user_metadata):
+        with marked(self._session, own):
             if last is None:
                 inserted.write.format("delta").mode("append").save(self._table)
                 return
@@ -277,23 +270,6 @@ def count_unclaimed(
             frames.append((f"{definition.name}/{stage.index}", rows, definition))
     found = signatures_of(frames)
     return {(tag.split("/")[0], int(tag.split("/")[1])): found[tag] for tag in found}
-
-
-def matching_rows(session: SparkSession, table: Path, predicate: str) -> DataFrame:
-    """Return the rows of a table that a predicate holds for."""
-    return read_newest(session, str(table)).where(predicate)
-
-
-def delete_rows(
-    session: SparkSession,
-    table: Path,
-    predicate: str | None,
-    mark: CommitMark,
-    user_metadata: str,
-) -> None:
-    """Remove rows, all of them without a predicate."""
-    with marked(session, mark, user_metadata):
-        DeltaTable.forPath(session, str(table)).delete(predicate)
 
 
 def read_newest(session: SparkSession, table: str) -> DataFrame:

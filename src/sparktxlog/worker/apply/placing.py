@@ -25,6 +25,7 @@ from sparktxlog.errors import ApplyError
 from sparktxlog.model.operation import StagedFile
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.storage.durability import link_or_copy
+from sparktxlog.worker.apply.tables import OwnCommit
 
 #: Files whose digests are computed at once.
 _PARALLEL_FILES = 4
@@ -48,10 +49,7 @@ class Placer:
         self,
         definition: TableDefinition,
         files: Sequence[StagedFile],
-        *,
-        app_id: str,
-        txn_version: int,
-        user_metadata: str,
+        own: OwnCommit,
     ) -> int:
         """Link files into their table and add them in one commit; return the table's version.
 
@@ -71,8 +69,8 @@ class Placer:
             schema=handle.schema(),
             partition_by=list(definition.partition_by) or None,
             commit_properties=CommitProperties(
-                custom_metadata={"userMetadata": user_metadata},
-                app_transactions=[Transaction(app_id, txn_version)],
+                custom_metadata={"userMetadata": own.to_text()},
+                app_transactions=[Transaction(own.app_id, own.txn_version)],
             ),
         )
         handle.update_incremental()

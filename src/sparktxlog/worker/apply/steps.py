@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from delta.tables import DeltaTable
 from deltalake.exceptions import DeltaError
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
@@ -26,11 +27,10 @@ from sparktxlog.model.table import TableDefinition
 from sparktxlog.worker.apply.batches import Batch, Clear, Stage, Step, StepKind, TablePlan
 from sparktxlog.worker.apply.deltalog import forget_log
 from sparktxlog.worker.apply.merging import (
-    CommitMark,
     StageRows,
     count_unclaimed,
-    delete_rows,
-    matching_rows,
+    marked,
+    read_newest,
     tagged,
 )
 from sparktxlog.worker.apply.placing import Placer, check_payload
@@ -38,7 +38,6 @@ from sparktxlog.worker.apply.settling import settle, undo_torn
 from sparktxlog.worker.apply.signatures import signature_of
 from sparktxlog.worker.apply.tables import (
     OwnCommit,
-    app_id,
     check_recorded,
     commit_path,
     create_table,
@@ -219,42 +218,34 @@ class TableSteps:
         """
         table = self._lake / progress.name
         version, before = progress.version, progress.signature + appended
-        mark = CommitMark(
-            app_id=app_id(self._lineage, progress.name), txn_version=batch.txn_version(step.number)
-        )
 
-        def describe(signature: TableSignature) -> str:
-            own = OwnCommit.of(batch, self._lineage, progress.name, step, signature)
-            return own.to_text()
+        def own(after: TableSignature) -> OwnCommit:
+            return OwnCommit.of(batch, self._lineage, progress.name, step, after)
 
         with tagged(self._session, step.kind.value, progress.name):
             if step.kind is StepKind.CREATE:
                 after = EMPTY_SIGNATURE
-                txn = {"appId": mark.app_id, "version": mark.txn_version}
-                create_table(table, progress.definition, describe(after), txn)
+                created = own(after)
+                txn = {"appId": created.app_id, "version": created.txn_version}
+                create_table(table, progress.definition, created.to_text(), txn)
             elif step.kind is StepKind.CLEAR:
                 assert step.stage is not None
                 after, predicate = EMPTY_SIGNATURE, None
                 if step.stage.clear is Clear.MATCHING:
                     schema = arrow_schema(progress.definition)
                     predicate = evaluable(step.stage.predicate, schema)
-                    gone = matching_rows(self._session, table, predicate)
+                    gone = read_newest(self._session, str(table)).where(predicate)
                     after = before - signature_of(gone, progress.definition)
-                delete_rows(self._session, table, predicate, mark, describe(after))
+                with marked(self._session, own(after)):
+                    DeltaTable.forPath(self._session, str(table)).delete(predicate)
             elif step.kind is StepKind.MERGE:
                 assert rows is not None
                 after = before + rows.delta()
-                rows.commit(mark, describe(after))
+                rows.commit(own(after))
             else:
                 assert rows is not None
                 after = before
-                self._placer.place(
-                    progress.definition,
-                    rows.untouched_files(),
-                    app_id=mark.app_id,
-                    txn_version=mark.txn_version,
-                    user_metadata=describe(after),
-                )
+                self._placer.place(progress.definition, rows.untouched_files(), own(after))
         progress.version = newest_version(table, version)
         # The next step must not outlive this one.
         settle(table, version + 1, progress.version)

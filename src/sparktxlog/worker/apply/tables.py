@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 from urllib.parse import unquote
 
+import msgspec
 from deltalake import Schema
 
 from sparktxlog.codec.arrow import arrow_schema
@@ -28,7 +29,7 @@ from sparktxlog.errors import ApplyError, DivergedError
 from sparktxlog.model.signature import TableSignature
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.storage.durability import sync_directory
-from sparktxlog.worker.apply.batches import Batch, Step
+from sparktxlog.worker.apply.batches import STEPS, Batch, Step
 
 _METADATA_KEY = "sparktxlog"
 _DIGITS_AND_LETTERS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -44,8 +45,13 @@ CHECKPOINT = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OwnCommit:
+class OwnCommit(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    omit_defaults=True,
+    rename={"first": "from", "last_position": "to"},
+):
     """What a worker writes into each of its commits, and reads back after a crash."""
 
     lineage: str
@@ -53,11 +59,11 @@ class OwnCommit:
     table: str
     first: int
     last_position: int
-    from_hash: str
-    to_hash: str
     step: int
     #: Whether the batch's last step for the table.
     last: bool
+    from_hash: str
+    to_hash: str
     #: Signature of the table after the commit.
     signature: str
     #: For the commit of a copy: which, and from which node; empty for a batch's.
@@ -82,23 +88,19 @@ class OwnCommit:
             signature=signature.to_text(),
         )
 
+    @property
+    def app_id(self) -> str:
+        """Application id of the commit's `txn`: one for each table of a log."""
+        return f"sparktxlog:{self.lineage}:{self.table}"
+
+    @property
+    def txn_version(self) -> int:
+        """Version of the commit's `txn`: it rises with every commit of the table."""
+        return self.last_position * STEPS + self.step
+
     def to_text(self) -> str:
         """Return the commit's `userMetadata`."""
-        content = {
-            "lineage": self.lineage,
-            "epoch": self.epoch,
-            "table": self.table,
-            "from": self.first,
-            "to": self.last_position,
-            "step": self.step,
-            "last": self.last,
-            "from_hash": self.from_hash,
-            "to_hash": self.to_hash,
-            "signature": self.signature,
-        }
-        if self.copy_id:
-            content |= {"copy_id": self.copy_id, "donor": self.donor}
-        return json.dumps({_METADATA_KEY: content}, separators=(",", ":"))
+        return msgspec.json.encode({_METADATA_KEY: self}).decode()
 
     @classmethod
     def from_text(cls, text: object) -> OwnCommit | None:
@@ -106,22 +108,8 @@ class OwnCommit:
         if not isinstance(text, str) or _METADATA_KEY not in text:
             return None
         try:
-            content = json.loads(text)[_METADATA_KEY]
-            return cls(
-                lineage=content["lineage"],
-                epoch=content["epoch"],
-                table=content["table"],
-                first=content["from"],
-                last_position=content["to"],
-                from_hash=content["from_hash"],
-                to_hash=content["to_hash"],
-                step=content["step"],
-                last=content["last"],
-                signature=content["signature"],
-                copy_id=content.get("copy_id", ""),
-                donor=content.get("donor", ""),
-            )
-        except (ValueError, KeyError, TypeError):
+            return msgspec.json.decode(text, type=dict[str, OwnCommit])[_METADATA_KEY]
+        except (msgspec.MsgspecError, ValueError, KeyError):
             return None
 
 
@@ -138,11 +126,6 @@ class TableCommit:
     added: tuple[str, ...]
     #: Rows, schema or properties may differ from the version before.
     changes: bool
-
-
-def app_id(lineage: str, table: str) -> str:
-    """Return the `txn` application id of a lineage's table."""
-    return f"sparktxlog:{lineage}:{table}"
 
 
 def commit_path(table: Path, version: int) -> Path:

@@ -27,9 +27,9 @@ from sparktxlog.model.copying import Grant, OfferedTable
 from sparktxlog.storage.durability import link_or_copy, sync_directory, sync_file
 from sparktxlog.worker.apply.batches import STEPS
 from sparktxlog.worker.apply.deltalog import Action, LogTransaction, LogVersion, forget_log
-from sparktxlog.worker.apply.merging import CommitMark, tagged
+from sparktxlog.worker.apply.merging import tagged
 from sparktxlog.worker.apply.settling import settle
-from sparktxlog.worker.apply.tables import OwnCommit, app_id, commit_path, read_commit
+from sparktxlog.worker.apply.tables import OwnCommit, commit_path, read_commit
 from sparktxlog.worker.copy.layout import LOG, Way, live_paths
 from sparktxlog.worker.repair.examining import newest_commit
 from sparktxlog.worker.repair.quarantine import Quarantine
@@ -250,17 +250,11 @@ def commit_files(
     if keep_protocol:
         files = replace(files, protocol=transaction.base.protocol)
     # The session's own txn setting would skip nothing here, and is the same.
-    mark = CommitMark(
-        app_id=app_id(own.lineage, own.table),
-        txn_version=own.last_position * STEPS + own.step,
-    )
-    actions = swap_actions(transaction.base, files, mark, now_ms=time_ns() // 1_000_000)
-    return transaction.commit(actions, mark, own.to_text())
+    actions = swap_actions(transaction.base, files, own, now_ms=time_ns() // 1_000_000)
+    return transaction.commit(actions, own)
 
 
-def swap_actions(
-    old: LogVersion, new: LogVersion, mark: CommitMark, *, now_ms: int
-) -> list[Action]:
+def swap_actions(old: LogVersion, new: LogVersion, own: OwnCommit, *, now_ms: int) -> list[Action]:
     """Return what turns a table's live files into the donor's; equal ones are left alone.
 
     Metadata and protocol come along where they differ; the table keeps its id.
@@ -268,7 +262,7 @@ def swap_actions(
     before = {_file_key(add): add for add in old.adds}
     after = {_file_key(add): add for add in new.adds}
     actions: list[Action] = [
-        {"txn": {"appId": mark.app_id, "version": mark.txn_version, "lastUpdated": now_ms}}
+        {"txn": {"appId": own.app_id, "version": own.txn_version, "lastUpdated": now_ms}}
     ]
     if _versioned(old.protocol) != _versioned(new.protocol):
         actions.append({"protocol": new.protocol})

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from sparktxlog.errors import DivergedError
+from sparktxlog.model.signature import EMPTY_SIGNATURE
 from sparktxlog.model.table import Column, TableDefinition
 from sparktxlog.storage.interfaces import Segment, TableEffect
 from sparktxlog.worker.apply.batches import (
@@ -19,6 +21,7 @@ from sparktxlog.worker.apply.batches import (
     check_chain,
     plan_batch,
 )
+from sparktxlog.worker.apply.tables import OwnCommit
 
 
 def segment(first: int, last: int, *effects: TableEffect) -> Segment:
@@ -232,4 +235,6 @@ def test_steps_are_numbered_alike_and_rise() -> None:
     assert [step.last for step in steps] == [False] * 4 + [True]
     batch = plan_batch([segment(1, 5, *effects)], never)
     following = plan_batch([segment(6, 6)], never)
-    assert batch.txn_version(numbers[-1]) < following.txn_version(0)
+    last = OwnCommit.of(batch, "l", "t", steps[-1], EMPTY_SIGNATURE)
+    first = OwnCommit.of(following, "l", "t", replace(steps[0], number=0), EMPTY_SIGNATURE)
+    assert last.txn_version < first.txn_version

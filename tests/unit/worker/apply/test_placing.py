@@ -14,8 +14,9 @@ from tests.worker_log import LogBuilder, table
 
 from sparktxlog.errors import ApplyError
 from sparktxlog.model.operation import StagedFile
+from sparktxlog.worker.apply.batches import STEPS
 from sparktxlog.worker.apply.placing import Placer, placed_name
-from sparktxlog.worker.apply.tables import create_table
+from sparktxlog.worker.apply.tables import OwnCommit, create_table
 
 
 def test_names_are_plain_and_tell_files_apart() -> None:
@@ -55,7 +56,11 @@ def staged(tmp_path: Path) -> tuple[LogBuilder, Placer, StagedFile]:
 
 def place(log: LogBuilder, to: Placer, version: int = 1) -> int:
     files = [file for effect in log.segments[-1].effects for file in effect.files]
-    return to.place(log.tables["t"], files, app_id="a", txn_version=version, user_metadata="m")
+    own = OwnCommit(
+        lineage="l", epoch=1, table="t", first=version, last_position=version, step=0, last=True,
+        from_hash="", to_hash="", signature="",
+    )  # fmt: skip
+    return to.place(log.tables["t"], files, own)
 
 
 def read(lake: Path) -> list[dict[str, object]]:
@@ -76,7 +81,7 @@ def test_placed_files_are_links_with_statistics(tmp_path: Path, partitioned: boo
     assert {file.stat().st_nlink for file in files} == {2}
     counted = pa.table(DeltaTable(lake / "t").get_add_actions()).column("num_records")
     assert sum(counted.to_pylist()) == 3
-    assert DeltaTable(lake / "t").transaction_version("a") == 1
+    assert DeltaTable(lake / "t").transaction_version("sparktxlog:l:t") == STEPS
 
 
 def test_another_file_system_gets_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

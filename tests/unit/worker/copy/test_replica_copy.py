@@ -88,11 +88,11 @@ class Site:
         self._at("begin")
         base = newest_commit(table)
 
-        def commit(actions: Any, mark: Any, user_metadata: str) -> int:
+        def commit(actions: Any, own: OwnCommit) -> int:
             self._at("commit")
             if newest_commit(table) != base:
                 raise CopyConflictError("written by somebody else during the swap")
-            write(table, base + 1, ADD, userMetadata=user_metadata)
+            write(table, base + 1, ADD, userMetadata=own.to_text())
             self._at("committed")
             return base + 1
 
