@@ -60,15 +60,6 @@ class Workload:
             merged_bytes=cost.merged_bytes,
         )
 
-    def __add__(self, other: Workload) -> Workload:
-        return Workload(
-            batches=self.batches + other.batches,
-            merges=self.merges + other.merges,
-            transactions=self.transactions + other.transactions,
-            appended_bytes=self.appended_bytes + other.appended_bytes,
-            merged_bytes=self.merged_bytes + other.merged_bytes,
-        )
-
     def keyed_s(self) -> float:
         """Return the first guess for what goes through MERGE."""
         return self.merges * MERGE_S + self.merged_bytes * MERGED_BYTE_S

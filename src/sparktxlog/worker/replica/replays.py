@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from dataclasses import dataclass
+from dataclasses import replace
 from time import monotonic, time_ns
 
 from sparktxlog.catchup.planner import Plan
@@ -25,23 +25,6 @@ BEHIND_S = 60.0
 _MAX_OUTCOME = 500
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Replay:
-    """A catch-up under way."""
-
-    #: Position at its begin, and the one at which it is over.
-    first: int
-    target: int
-    #: Microseconds since 1970 UTC, and the steady clock, s.
-    started_at: int
-    started: float
-    #: What the node expected, None without an answer; and its reason.
-    estimated_s: float | None
-    reason: str
-    #: Transactions that the worker had applied before.
-    before: int
-
-
 class ReplayRecords:
     """Notes the catch-ups by replay of one worker.
 
@@ -53,8 +36,11 @@ class ReplayRecords:
     def __init__(self, source: HttpLogSource, node_id: str) -> None:
         self._source = source
         self._node_id = node_id
-        self._open: _Replay | None = None
-        self._worker_id = ""
+        #: The record under way: `to_position` is where it is over, `transactions` counts what the
+        #: worker had applied before it.
+        self._open: Transfer | None = None
+        #: When it began, steady clock, seconds.
+        self._began = 0.0
         #: Up to here the node would have copied: whoever replays nevertheless leaves no record.
         self._copied_to = 0
 
@@ -83,15 +69,25 @@ class ReplayRecords:
                 return
             estimated_s = None if decision.replay is None else decision.replay.seconds
             reason = decision.reason
-        self._worker_id = worker_id
-        self._open = _Replay(
-            first=position, target=tail.position, started_at=now, started=monotonic(),
-            estimated_s=estimated_s, reason=reason, before=transactions,
-        )  # fmt: skip
+        self._began = monotonic()
+        self._open = Transfer(
+            transfer_id=uuid.uuid4().hex,
+            worker_id=worker_id,
+            node_id=self._node_id,
+            kind=CatchUpKind.REPLAY,
+            from_position=position,
+            to_position=tail.position,
+            started_at=now,
+            finished_at=0,
+            estimated_s=estimated_s,
+            actual_s=0.0,
+            transactions=transactions,
+            reason=reason,
+        )
 
     def applied(self, position: int, transactions: int) -> None:
         """Tell the node if the replica is where the published log ended at the begin."""
-        if self._open is not None and position >= self._open.target:
+        if self._open is not None and position >= self._open.to_position:
             self.end("done", position, transactions)
 
     def end(self, outcome: str, position: int, transactions: int) -> None:
@@ -99,20 +95,13 @@ class ReplayRecords:
         replay, self._open = self._open, None
         if replay is None:
             return
-        transfer = Transfer(
-            transfer_id=uuid.uuid4().hex,
-            worker_id=self._worker_id,
-            node_id=self._node_id,
-            kind=CatchUpKind.REPLAY,
-            from_position=replay.first,
+        transfer = replace(
+            replay,
             to_position=position,
-            started_at=replay.started_at,
             finished_at=time_ns() // 1000,
-            estimated_s=replay.estimated_s,
-            actual_s=round(monotonic() - replay.started, 3),
-            transactions=transactions - replay.before,
+            actual_s=round(monotonic() - self._began, 3),
+            transactions=transactions - replay.transactions,
             outcome=outcome[:_MAX_OUTCOME],
-            reason=replay.reason,
         )
         try:
             self._source.record_transfer(transfer)
