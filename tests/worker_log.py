@@ -26,7 +26,7 @@ from sparktxlog.model.operation import OP_COLUMN, POSITION_COLUMN, StagedFile
 from sparktxlog.model.report import Recount, WorkerReport
 from sparktxlog.model.table import Column, TableDefinition
 from sparktxlog.storage.interfaces import Segment, TableEffect
-from sparktxlog.worker.replica.source import Answer, NodeInfo, SiteReplica, Tail
+from sparktxlog.worker.replica.source import Answer, LogTail, NodeInfo, SiteReplica
 
 Row = tuple[Any, ...]
 
@@ -327,10 +327,10 @@ class MemoryLog:
         self.repairs.append((first, last))
         return self.repaired()
 
-    def segments(self, after: int, *, wait_s: float, limit: int = 500) -> Tail:
+    def segments(self, after: int, *, wait_s: float, limit: int = 500) -> LogTail:
         self._check()
         found = [segment for segment in self.log.segments if segment.last > after]
-        return Tail(
+        return LogTail(
             position=self._published(),
             lineage=self.log.lineage,
             epoch=1,

@@ -20,7 +20,7 @@ from sparktxlog.errors import (
     TxLogError,
     UnauthorizedError,
 )
-from sparktxlog.worker.replica.recovery import Fault, fault_of
+from sparktxlog.worker.replica.replica_driver import Fault, fault_of
 
 __all__ = ["node"]
 

@@ -17,7 +17,7 @@ from sparktxlog.errors import (
     UnauthorizedError,
 )
 from sparktxlog.worker.copy.copy_terms import CopyOutcome
-from sparktxlog.worker.replica.recovery import COPIES, RETRIES, Phase, ReplicaDriver
+from sparktxlog.worker.replica.replica_driver import COPIES, RETRIES, ReplicaDriver, ReplicaPhase
 
 END = 40
 ERRORS = (
@@ -156,10 +156,10 @@ def test_it_is_never_stuck_and_ends_in_sync_or_idle(
         except TxLogError:
             event(driven.phase.value)
             # A batch that fails of anything but the batch itself is the worker's to judge.
-            assert bool(driven.reason) is (driven.phase is Phase.IDLE)
+            assert bool(driven.reason) is (driven.phase is ReplicaPhase.IDLE)
             driven = ReplicaDriver(cast(Any, replica), lambda seconds: False)
         else:
-            assert driven.phase is Phase.BASIC and not driven.reason
+            assert driven.phase is ReplicaPhase.BASIC and not driven.reason
             assert replica.position >= heard
         assert replica.open == 0
     # When the faults are gone, it comes back.

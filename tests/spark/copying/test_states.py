@@ -40,7 +40,7 @@ from sparktxlog.worker.apply.placing import Placer
 from sparktxlog.worker.apply.steps import TableSteps
 from sparktxlog.worker.copy import swap
 from sparktxlog.worker.copy.copy_terms import CopyOptions
-from sparktxlog.worker.repair.quarantine import Quarantine
+from sparktxlog.worker.repair.table_quarantine import TableQuarantine
 from sparktxlog.worker.replica.applier import Applier, ApplyOutcome
 from sparktxlog.worker.replica.reports import report_of
 from sparktxlog.worker.replica.source import HttpLogSource
@@ -258,7 +258,7 @@ def test_lost_commit_races_are_noticed_and_nothing_foreign_is_lost(
     sites.commit()
     sites.apply_at_a()
     lake, handle, actions = sites.b.lake, Placer._handle, swap.swap_actions
-    save_rows = Quarantine.save_rows
+    save_rows = TableQuarantine.save_rows
 
     def lose_the_batch(self: Placer, name: str) -> DeltaTable:
         """Let somebody commit between the worker's look at the table and its own commit."""
@@ -270,12 +270,12 @@ def test_lost_commit_races_are_noticed_and_nothing_foreign_is_lost(
     def lose_the_swap(*arguments: Any, **named: Any) -> Any:
         monkeypatch.setattr(swap, "swap_actions", actions)
         write_foreign(lake, 667)
-        monkeypatch.setattr(Quarantine, "save_rows", killed)
+        monkeypatch.setattr(TableQuarantine, "save_rows", killed)
         return actions(*arguments, **named)
 
     def killed(*arguments: Any) -> Any:
         """End between the conflict and the second export."""
-        monkeypatch.setattr(Quarantine, "save_rows", save_rows)
+        monkeypatch.setattr(TableQuarantine, "save_rows", save_rows)
         raise Killed
 
     monkeypatch.setattr(Placer, "_handle", lose_the_batch)

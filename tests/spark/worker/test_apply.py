@@ -33,9 +33,9 @@ from sparktxlog.worker.apply import steps
 from sparktxlog.worker.apply.placing import Placer
 from sparktxlog.worker.apply.signatures import signature_of
 from sparktxlog.worker.apply.tables import commit_path, newest_version, read_commit
-from sparktxlog.worker.replica import following
+from sparktxlog.worker.replica import follower
 from sparktxlog.worker.replica.applier import Applier, ApplyOutcome
-from sparktxlog.worker.replica.source import Answer, NodeInfo, Tail
+from sparktxlog.worker.replica.source import Answer, LogTail, NodeInfo
 from sparktxlog.worker.replica.state import (
     PendingBatch,
     ReplicaDirectory,
@@ -441,7 +441,7 @@ class StoppingLog(MemoryLog):
         self.stop = stop
         self.calls = 0
 
-    def segments(self, after: int, *, wait_s: float, limit: int = 500) -> Tail:
+    def segments(self, after: int, *, wait_s: float, limit: int = 500) -> LogTail:
         self.calls += 1
         if self.calls == 2:
             raise TransportError("away")
@@ -454,7 +454,7 @@ class StoppingLog(MemoryLog):
 def test_a_following_worker_outlives_an_absent_node(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(following, "RETRY_S", 0.01)
+    monkeypatch.setattr(follower, "RETRY_S", 0.01)
     log = LogBuilder(tmp_path, interval=1)
     log.transaction().create(ORDERS)
     log.publish()

@@ -26,7 +26,7 @@ from sparktxlog.worker.apply.merging import StageRows
 from sparktxlog.worker.apply.signatures import signature_of
 from sparktxlog.worker.repair.repairing import RepairOutcome, RepairWay
 from sparktxlog.worker.replica.applier import Applier
-from sparktxlog.worker.replica.source import Tail
+from sparktxlog.worker.replica.source import LogTail
 from sparktxlog.worker.replica.state import ReplicaDirectory, ReplicaState, read_state
 
 pytestmark = pytest.mark.spark
@@ -42,7 +42,7 @@ class Site(MemoryLog):
         plan = "copy" if self.copy else "stop"
         return Decision(worker_id=worker_id, plan=plan, reason=self.copy or "no healthy donor")
 
-    def segments(self, after: int, *, wait_s: float, limit: int = 500) -> Tail:
+    def segments(self, after: int, *, wait_s: float, limit: int = 500) -> LogTail:
         if after < self.kept_after:
             raise ExpiredError(f"kept after {self.kept_after}")
         return super().segments(after, wait_s=wait_s, limit=limit)

@@ -20,7 +20,7 @@ from sparktxlog.errors import ApplyError
 from sparktxlog.worker.apply.cutting import Cut
 from sparktxlog.worker.apply.placing import placed_name
 from sparktxlog.worker.replica.applier import Applier, ApplyOutcome
-from sparktxlog.worker.replica.source import Tail
+from sparktxlog.worker.replica.source import LogTail
 from sparktxlog.worker.replica.state import ReplicaDirectory, read_state
 from sparktxlog.worker.verify.verify import recount_tables
 
@@ -37,7 +37,7 @@ class CutLog(MemoryLog):
         super().__init__(log, lake)
         self.cut = Cut(position=position, chain_hash=f"cut at {position}", epoch=1)
 
-    def segments(self, after: int, *, wait_s: float, limit: int = 500) -> Tail:
+    def segments(self, after: int, *, wait_s: float, limit: int = 500) -> LogTail:
         return super().segments(after, wait_s=wait_s, limit=limit).cut_at(self.cut)
 
 

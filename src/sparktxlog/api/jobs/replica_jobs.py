@@ -23,7 +23,7 @@ from sparktxlog.worker.copy.copy_terms import CopyOptions, FetcherOf
 from sparktxlog.worker.copy.donor_fetcher import DonorFetcher, executor_fetcher
 from sparktxlog.worker.repair.repairing import RepairOutcome, RepairWay, TableRepair
 from sparktxlog.worker.replica.applier import Applier, ApplyOutcome
-from sparktxlog.worker.replica.source import HttpLogSource, NodeInfo, Tail
+from sparktxlog.worker.replica.source import HttpLogSource, LogTail, NodeInfo
 from sparktxlog.worker.replica.state import ReplicaDirectory, read_state
 
 _logger = logging.getLogger(__name__)
@@ -162,7 +162,7 @@ class JobSource(HttpLogSource):
         end = self._cut.position
         return replace(info, position=min(info.position, end), published=min(info.published, end))
 
-    def segments(self, after: int, *, wait_s: float, limit: int = 500) -> Tail:
+    def segments(self, after: int, *, wait_s: float, limit: int = 500) -> LogTail:
         """Return segments after a position, up to the cut; the worker has applied up to there."""
         if self._cut is None:
             tail = super().segments(after, wait_s=wait_s, limit=limit)

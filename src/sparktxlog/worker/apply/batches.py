@@ -33,7 +33,7 @@ _APPENDING = (OperationKind.APPEND, OperationKind.OVERWRITE)
 _KEYED = (OperationKind.UPSERT, OperationKind.DELETE_KEYS)
 
 
-class Place(NamedTuple):
+class LogPlace(NamedTuple):
     """Where an operation stands in the log: its transaction's position, its place in it."""
 
     position: int
@@ -41,7 +41,7 @@ class Place(NamedTuple):
 
 
 #: Before everything.
-START = Place(0, 0)
+START = LogPlace(0, 0)
 _LAST_OP = 1 << 31
 
 
@@ -77,7 +77,7 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
+class TableStage:
     """One clearing at most, then rows whose order among each other is folded."""
 
     index: int
@@ -85,9 +85,9 @@ class Stage:
     #: For MATCHING: Spark SQL.
     predicate: str = ""
     #: Rows at or after this place …
-    lower: Place = START
+    lower: LogPlace = START
     #: … and before this one, None = to the end of the batch.
-    upper: Place | None = None
+    upper: LogPlace | None = None
     appends: tuple[Piece, ...] = ()
     keyed: tuple[Piece, ...] = ()
 
@@ -109,7 +109,7 @@ class Step:
     number: int
     kind: StepKind
     #: None for CREATE.
-    stage: Stage | None
+    stage: TableStage | None
     #: No other step of the batch follows for the table.
     last: bool
 
@@ -120,11 +120,11 @@ class TablePlan:
 
     table: str
     create: TableDefinition | None = None
-    stages: tuple[Stage, ...] = ()
+    stages: tuple[TableStage, ...] = ()
 
     def steps(self) -> list[Step]:
         """Return the commits in order; a step may turn out to have nothing to commit."""
-        found: list[tuple[int, StepKind, Stage | None]] = []
+        found: list[tuple[int, StepKind, TableStage | None]] = []
         if self.create is not None:
             found.append((0, StepKind.CREATE, None))
         for stage in self.stages:
@@ -162,7 +162,7 @@ class Batch:
 
 
 #: Reads the places of the first and last row of an inline effect's files.
-Extent = Callable[[TableEffect], tuple[Place, Place]]
+Extent = Callable[[TableEffect], tuple[LogPlace, LogPlace]]
 
 
 def batch_segments(
@@ -247,9 +247,9 @@ def plan_batch(
             without effect (protocol P25b); segments that older nodes published name it.
     """
     done = max(0, position - segments[0].first + 1)
-    begin = Place(position + 1, 0) if done else START
+    begin = LogPlace(position + 1, 0) if done else START
     # Effects of a segment that was cut may go on behind its end.
-    end = Place(segments[-1].last + 1, 0)
+    end = LogPlace(segments[-1].last + 1, 0)
     effects: dict[str, list[TableEffect]] = {}
     for segment in segments:
         for effect in segment.effects:
@@ -271,17 +271,17 @@ def plan_batch(
 
 
 def _plan_table(
-    table: str, effects: Iterable[TableEffect], extent: Extent, begin: Place, end: Place
+    table: str, effects: Iterable[TableEffect], extent: Extent, begin: LogPlace, end: LogPlace
 ) -> TablePlan:
     create = None
-    wheres: list[tuple[Place, str]] = []
+    wheres: list[tuple[LogPlace, str]] = []
     rows: list[TableEffect] = []
     for effect in effects:
         kind = OperationKind(effect.kind)
         if kind is OperationKind.CREATE_TABLE:
             create = effect.definition
         elif kind is OperationKind.DELETE_WHERE:
-            wheres.append((Place(effect.first, effect.op), effect.predicate or "false"))
+            wheres.append((LogPlace(effect.first, effect.op), effect.predicate or "false"))
         else:
             rows.append(effect)
     overwritten = max(
@@ -306,19 +306,19 @@ def _plan_table(
 
 
 def _stages(
-    begin: Place,
-    end: Place | None,
-    overwritten: Place | None,
-    wheres: list[tuple[Place, str]],
-    spans: list[tuple[TableEffect, Place, Place]],
-) -> tuple[Stage, ...]:
+    begin: LogPlace,
+    end: LogPlace | None,
+    overwritten: LogPlace | None,
+    wheres: list[tuple[LogPlace, str]],
+    spans: list[tuple[TableEffect, LogPlace, LogPlace]],
+) -> tuple[TableStage, ...]:
     """Cut rows at the clearing operations; predicates with no row between them become one.
 
     Args:
         end: Rows from here on are left out; None = there are none.
     """
     start = Clear.EVERYTHING if overwritten is not None else Clear.NOTHING
-    open_stages: list[tuple[Clear, list[str], Place]] = [(start, [], overwritten or begin)]
+    open_stages: list[tuple[Clear, list[str], LogPlace]] = [(start, [], overwritten or begin)]
     for place, predicate in wheres:
         clear, predicates, lower = open_stages[-1]
         between = _pieces(spans, lower, place)
@@ -326,14 +326,14 @@ def _stages(
             open_stages[-1] = (clear, [*predicates, predicate], place)
         else:
             open_stages.append((Clear.MATCHING, [predicate], place))
-    stages: list[Stage] = []
+    stages: list[TableStage] = []
     for index, (clear, predicates, lower) in enumerate(open_stages):
         upper = open_stages[index + 1][2] if index + 1 < len(open_stages) else end
         if clear is Clear.NOTHING and not _pieces(spans, lower, upper):
             continue
         pieces = _pieces(spans, lower, upper)
         stages.append(
-            Stage(
+            TableStage(
                 index=len(stages),
                 clear=clear,
                 predicate=" OR ".join(f"({predicate})" for predicate in predicates),
@@ -347,7 +347,7 @@ def _stages(
 
 
 def _pieces(
-    spans: list[tuple[TableEffect, Place, Place]], lower: Place, upper: Place | None
+    spans: list[tuple[TableEffect, LogPlace, LogPlace]], lower: LogPlace, upper: LogPlace | None
 ) -> list[Piece]:
     return [
         Piece(effect=effect, whole=start >= lower and (upper is None or end < upper))
@@ -356,18 +356,18 @@ def _pieces(
     ]
 
 
-def _staged_extent(effect: TableEffect) -> tuple[Place, Place]:
-    place = Place(effect.first, effect.op)
+def _staged_extent(effect: TableEffect) -> tuple[LogPlace, LogPlace]:
+    place = LogPlace(effect.first, effect.op)
     return place, place
 
 
 def _extent_of(
-    effect: TableEffect, cuts: list[Place], extent: Extent, limit: Place
-) -> tuple[Place, Place]:
+    effect: TableEffect, cuts: list[LogPlace], extent: Extent, limit: LogPlace
+) -> tuple[LogPlace, LogPlace]:
     """Return the places of an effect's first and last row, as exactly as the cuts need."""
     if not effect.inline:
         return _staged_extent(effect)
-    start, end = Place(effect.first, 0), Place(effect.last, _LAST_OP)
+    start, end = LogPlace(effect.first, 0), LogPlace(effect.last, _LAST_OP)
     if any(start <= cut <= end for cut in cuts):
         found = extent(effect)
         # Of an effect that goes across the limit no more is known than that it does.

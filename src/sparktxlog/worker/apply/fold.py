@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from sparktxlog.errors import ApplyError
 from sparktxlog.model.operation import OP_COLUMN, POSITION_COLUMN, OperationKind, StagedFile
 from sparktxlog.model.signature import TableSignature
-from sparktxlog.worker.apply.batches import Piece, Stage
+from sparktxlog.worker.apply.batches import Piece, TableStage
 from sparktxlog.worker.apply.signatures import quoted, row_hash, signature_columns, signature_from
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def rows_of(
     root: str,
     columns: Sequence[TableColumn],
     pieces: Sequence[Piece],
-    stage: Stage | None = None,
+    stage: TableStage | None = None,
 ) -> DataFrame:
     """Read the rows of pieces, each with its place in the log.
 
@@ -121,7 +121,7 @@ def _placed(
     )
 
 
-def _within(stage: Stage) -> Column:
+def _within(stage: TableStage) -> Column:
     place = F.struct(F.col(POSITION_COLUMN), F.col(OP_COLUMN))
     bound = place >= _place_literal(stage.lower)
     return bound if stage.upper is None else bound & (place < _place_literal(stage.upper))
@@ -136,7 +136,7 @@ def _place_literal(place: tuple[int, int]) -> Column:
 
 
 def last_operations(
-    session: SparkSession, root: str, definition: TableDefinition, stage: Stage
+    session: SparkSession, root: str, definition: TableDefinition, stage: TableStage
 ) -> DataFrame:
     """Keep the last upsert or delete of each key of a stage.
 

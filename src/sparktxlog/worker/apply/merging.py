@@ -21,7 +21,7 @@ from pyspark.storagelevel import StorageLevel
 
 from sparktxlog.errors import InvariantViolation
 from sparktxlog.model.signature import EMPTY_SIGNATURE, TableSignature
-from sparktxlog.worker.apply.batches import Piece, Stage
+from sparktxlog.worker.apply.batches import Piece, TableStage
 from sparktxlog.worker.apply.fold import (
     DELETED_COLUMN,
     concerned_files,
@@ -104,7 +104,7 @@ class StageRows:
         payload_root: Path,
         table: Path,
         definition: TableDefinition,
-        stage: Stage,
+        stage: TableStage,
     ) -> None:
         self._session = session
         self._root = str(payload_root)
@@ -256,7 +256,7 @@ def _release(checkpointed: DataFrame) -> None:
 def count_unclaimed(
     session: SparkSession,
     payload_root: Path,
-    stages: Iterable[tuple[TableDefinition, Stage]],
+    stages: Iterable[tuple[TableDefinition, TableStage]],
 ) -> dict[tuple[str, int], TableSignature]:
     """Count appended rows for which no submitter gave a claim, by table and stage: one Spark job.
 

@@ -24,7 +24,7 @@ from sparktxlog.codec.predicate import evaluable
 from sparktxlog.errors import ApplyError, DiskFullError
 from sparktxlog.model.signature import EMPTY_SIGNATURE, TableSignature
 from sparktxlog.model.table import TableDefinition
-from sparktxlog.worker.apply.batches import Batch, Clear, Stage, Step, StepKind, TablePlan
+from sparktxlog.worker.apply.batches import Batch, Clear, Step, StepKind, TablePlan, TableStage
 from sparktxlog.worker.apply.deltalog import forget_log
 from sparktxlog.worker.apply.merging import (
     StageRows,
@@ -177,7 +177,7 @@ class TableSteps:
         self,
         batch: Batch,
         remaining: list[Step],
-        stage: Stage,
+        stage: TableStage,
         progress: TableProgress,
         appended: TableSignature,
     ) -> None:
@@ -293,7 +293,7 @@ def _is_full(error: Exception) -> bool:
     return any(os.strerror(number) in str(error) for number in _FULL)
 
 
-def _appended(stage: Stage, counted: TableSignature | None) -> TableSignature:
+def _appended(stage: TableStage, counted: TableSignature | None) -> TableSignature:
     """Add up what a stage's whole appended pieces bring: as claimed, or as counted here."""
     total = counted or EMPTY_SIGNATURE
     for piece in stage.whole:

@@ -31,7 +31,7 @@ from sparktxlog.worker.copy.layout import Way
 from sparktxlog.worker.copy.staging import CopyStager
 from sparktxlog.worker.copy.swap import SWAP_ATTEMPTS, StagedTable, swap_table
 from sparktxlog.worker.repair.examining import Examined, examine, foreign_commits, placed_log
-from sparktxlog.worker.repair.quarantine import Quarantine
+from sparktxlog.worker.repair.table_quarantine import TableQuarantine
 from sparktxlog.worker.replica.source import Answer, HttpLogSource, NodeInfo
 from sparktxlog.worker.replica.state import (
     PendingCopy,
@@ -90,7 +90,7 @@ class ReplicaCopy:
         assert self.state.copying is not None
         self._copy_id = self.state.copying.copy_id
         self._fetcher = open_fetcher(self._lake, self._copy_id)
-        self._quarantine = Quarantine(session, self._lake, self._copy_id)
+        self._quarantine = TableQuarantine(session, self._lake, self._copy_id)
         self.ticket: CopyTicket | None = None
         self._from_position = state.position
         #: Of the attempt under way, None before its ticket.

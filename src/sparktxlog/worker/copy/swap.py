@@ -32,7 +32,7 @@ from sparktxlog.worker.apply.settling import settle
 from sparktxlog.worker.apply.tables import OwnCommit, commit_path, read_commit
 from sparktxlog.worker.copy.layout import LOG, Way, live_paths
 from sparktxlog.worker.repair.examining import newest_commit
-from sparktxlog.worker.repair.quarantine import Quarantine
+from sparktxlog.worker.repair.table_quarantine import TableQuarantine
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -64,7 +64,7 @@ def swap_table(
     lake: Path,
     staged: StagedTable,
     grant: Grant,
-    quarantine: Quarantine,
+    quarantine: TableQuarantine,
     copy_id: str,
     examined: int,
 ) -> int:
@@ -155,7 +155,9 @@ def _check_examined(table: Path, newest: int, examined: int) -> None:
 # --- by directory -----------------------------------------------------------------------------
 
 
-def _rename(session: SparkSession, lake: Path, staged: StagedTable, quarantine: Quarantine) -> None:
+def _rename(
+    session: SparkSession, lake: Path, staged: StagedTable, quarantine: TableQuarantine
+) -> None:
     table = lake / staged.name
     if os.path.lexists(table):
         reason = f"replaced by a copy of version {staged.offered.version} with its own log"

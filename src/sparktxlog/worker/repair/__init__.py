@@ -1,6 +1,6 @@
-"""Rows of others, kept in quarantine; a table given back what the log says.
+"""Rows of others are kept in quarantine; a repaired table holds what the log says.
 
-examining   whose versions stand in a table before it is replaced
-quarantine  what a copy or a repair would make disappear
-repairing   one table brought back from this site's own files and the log
+examining         whose versions stand in a table before it is replaced
+table_quarantine  rows that a copy or a repair would make disappear
+repairing         one table restored from this site's own files and the log
 """

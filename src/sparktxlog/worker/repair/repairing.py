@@ -55,8 +55,8 @@ from sparktxlog.worker.apply.steps import TableProgress, TableSteps, failures_na
 from sparktxlog.worker.apply.tables import OwnCommit, is_own, read_commit
 from sparktxlog.worker.copy.swap import COPY_STEP, SWAP_ATTEMPTS, commit_files
 from sparktxlog.worker.repair.examining import Examined, ForeignCommit, examine
-from sparktxlog.worker.repair.quarantine import Quarantine
-from sparktxlog.worker.replica.replica import inline_extent
+from sparktxlog.worker.repair.table_quarantine import TableQuarantine
+from sparktxlog.worker.replica.local_replica import inline_extent
 from sparktxlog.worker.replica.source import HttpLogSource, NodeInfo
 from sparktxlog.worker.replica.state import (
     ReplicaDirectory,
@@ -339,7 +339,7 @@ class TableRepair:
     def _put_aside(self, found: Diagnosis) -> None:
         """Move the table's directory into quarantine; it is made anew by the log."""
         table = self.state.tables[found.table]
-        quarantine = Quarantine(self.session, self.lake, _repair_id(table))
+        quarantine = TableQuarantine(self.session, self.lake, _repair_id(table))
         # First: what a crash leaves is a table that is not there yet.
         self._save(replace(table, version=-1, position=found.position, signature=EMPTY_SIGNATURE))
         if (self.lake / found.table).exists():
@@ -371,7 +371,7 @@ class TableRepair:
             return
 
     def _export(self, table: ReplicaTable, examined: Examined, reason: str) -> None:
-        quarantine = Quarantine(self.session, self.lake, _repair_id(table))
+        quarantine = TableQuarantine(self.session, self.lake, _repair_id(table))
         own = self.lake / table.definition.name
         saved = quarantine.save_rows(table.definition, own, table.version, examined, reason)
         self._kept = _Kept(rows=saved.rows, path=saved.path)

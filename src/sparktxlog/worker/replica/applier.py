@@ -1,10 +1,10 @@
-"""The worker: takes what its node publishes, once or for ever, and heeds what the node answers.
+"""The worker: takes what its node publishes, once or for ever, and does what the node answers.
 
-    report → plan → segments → machine → batch, range or copy → report
+    report → plan → segments → driver → batch, range or copy → report
 
-Batches are `replica`'s work, copies are `copy`'s; the machine behind `recovery` says which comes
-next, and `following` how a worker that goes on for ever comes back from what failed.  Before
-anything is applied the node has seen the worker, and may have it copy or stop.
+`local_replica` applies batches and `copy` copies.  `replica_driver` decides which comes next, and
+`follower` retries after failures.  Nothing is applied before the node has seen the worker: it may
+want the worker to copy or to stop.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from sparktxlog.worker.copy.fetch.workspace import remove_others
 from sparktxlog.worker.copy.replica_copy import ReplicaCopy
 from sparktxlog.worker.repair.repairing import RepairOutcome, RepairWay, TableRepair
 from sparktxlog.worker.replica.driver_lock import lock_by_driver
-from sparktxlog.worker.replica.following import POLL_S, Follower
-from sparktxlog.worker.replica.recovery import Phase, ReplicaDriver
+from sparktxlog.worker.replica.follower import POLL_S, ReplicaFollower
+from sparktxlog.worker.replica.local_replica import Replica, cost_of
 from sparktxlog.worker.replica.replays import ReplayRecords
-from sparktxlog.worker.replica.replica import Replica, cost_of
+from sparktxlog.worker.replica.replica_driver import ReplicaDriver, ReplicaPhase
 from sparktxlog.worker.replica.reports import Heartbeat, Reporter
-from sparktxlog.worker.replica.source import HttpLogSource, Tail
+from sparktxlog.worker.replica.source import HttpLogSource, LogTail
 from sparktxlog.worker.replica.state import ReplicaDirectory, ReplicaState
 from sparktxlog.worker.verify.recount_schedule import ScheduledRecounts
 from sparktxlog.worker.verify.verify import recount
@@ -124,7 +124,7 @@ class Applier:
         self._replays = ReplayRecords(source, self.info.node_id)
         self._driver: ReplicaDriver
         #: What the node sent last, and what the last batch cost.
-        self._at_hand = Tail(position=0, lineage="", epoch=0)
+        self._at_hand = LogTail(position=0, lineage="", epoch=0)
         self._pace: ReplayCost | None = None
         # A copy that somebody asked for may replace a replica of another log.
         replaces = copies is not None and copies.forced and bool(self.state.lineage)
@@ -195,7 +195,7 @@ class Applier:
         return self._ended()
 
     def follow(self, stop: threading.Event) -> ApplyOutcome:
-        """Apply whatever comes until `stop` is set; what heals is waited for (`following`).
+        """Apply whatever comes until `stop` is set; retry transient failures (`follower`).
 
         Raises:
             DivergedError: The replica is of another log or history (definite).
@@ -205,7 +205,7 @@ class Applier:
         """
         self._reporter.follow()
         with self._heartbeat():
-            Follower(self, self._reporter.changed, stop).run()
+            ReplicaFollower(self, self._reporter.changed, stop).run()
         return self._ended()
 
     @contextmanager
@@ -241,13 +241,13 @@ class Applier:
             copies=tuple(self._copied),
         )
 
-    def _tail(self, *, wait_s: float) -> Tail:
+    def _tail(self, *, wait_s: float) -> LogTail:
         tail = self.source.segments(self.state.position, wait_s=wait_s, limit=SEGMENTS_LIMIT)
         self._replica.check_lineage(tail.lineage)
         self.published = tail.position
         return tail
 
-    def _apply_tail(self, tail: Tail) -> None:
+    def _apply_tail(self, tail: LogTail) -> None:
         if self.state.copying is not None and not self.state.copying.swapped:
             # Nothing was replaced yet, and the node prefers a replay by now.
             self._replica.state = replace(self.state, copying=None)
@@ -306,7 +306,7 @@ class Applier:
     @property
     def stands_idle(self) -> bool:
         """Whether the driver has judged its last failure, and stands still."""
-        return self._driver.phase is Phase.IDLE
+        return self._driver.phase is ReplicaPhase.IDLE
 
     @property
     def position(self) -> int:
@@ -330,7 +330,7 @@ class Applier:
             self._transactions += batch.transactions
             self._pace = cost_of(batch, monotonic() - began)
 
-    def _apply_batch(self, tail: Tail) -> Batch:
+    def _apply_batch(self, tail: LogTail) -> Batch:
         """Apply the next batch; if it fails, once more after damaged files were fetched again."""
         try:
             return self._replica.apply_batch(tail)
@@ -341,7 +341,7 @@ class Applier:
                 raise
         return self._replica.apply_batch(tail)
 
-    def _repair_files(self, tail: Tail, error: ApplyError) -> bool:
+    def _repair_files(self, tail: LogTail, error: ApplyError) -> bool:
         """Have the node look at the batch's files; return whether it fetched some again.
 
         Raises:
@@ -518,5 +518,5 @@ class Applier:
             self.report(self._pace)
 
 
-def _continues(tail: Tail, position: int) -> bool:
+def _continues(tail: LogTail, position: int) -> bool:
     return tail.segments[0].first <= position + 1 <= tail.segments[-1].last

@@ -15,7 +15,7 @@ from time import monotonic, time_ns
 from sparktxlog.catchup.planner import Plan
 from sparktxlog.errors import TxLogError
 from sparktxlog.model.copying import CatchUpKind, Transfer
-from sparktxlog.worker.replica.source import HttpLogSource, Tail
+from sparktxlog.worker.replica.source import HttpLogSource, LogTail
 
 _logger = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class ReplayRecords:
         #: Up to here the node would have copied: whoever replays nevertheless leaves no record.
         self._copied_to = 0
 
-    def begin(self, tail: Tail, worker_id: str, position: int, transactions: int) -> None:
+    def begin(self, tail: LogTail, worker_id: str, position: int, transactions: int) -> None:
         """Begin a record if what is to be applied next is a catch-up, and none is open.
 
         Args:

@@ -75,7 +75,7 @@ class NodeInfo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tail:
+class LogTail:
     """Published segments after a position, ascending and without gap."""
 
     #: Last published position.
@@ -86,7 +86,7 @@ class Tail:
     #: Where the worker cut them for itself; no node does.
     cut: Cut | None = None
 
-    def cut_at(self, cut: Cut) -> Tail:
+    def cut_at(self, cut: Cut) -> LogTail:
         """Return this as if the node's log ended at a cut."""
         end = min(self.position, cut.position)
         return replace(self, position=end, segments=cut_segments(self.segments, cut), cut=cut)
@@ -147,14 +147,14 @@ class HttpLogSource(Http):
         """Return where the node keeps what the worker shares with it."""
         return self._call(NodeInfo, "GET", "/v1/info")
 
-    def segments(self, after: int, *, wait_s: float, limit: int = 500) -> Tail:
+    def segments(self, after: int, *, wait_s: float, limit: int = 500) -> LogTail:
         """Return segments after a position, waiting up to `wait_s` seconds for the first.
 
         Raises:
             ExpiredError: The log no longer holds what follows that position (definite).
         """
         query = {"after": after, "wait": wait_s, "limit": limit}
-        return self._call(Tail, "GET", "/v1/worker/segments", query=query, wait_s=wait_s)
+        return self._call(LogTail, "GET", "/v1/worker/segments", query=query, wait_s=wait_s)
 
     def tables(self) -> dict[str, TableDefinition]:
         """Return the catalog."""

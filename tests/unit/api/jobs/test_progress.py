@@ -15,7 +15,7 @@ from sparktxlog.api.jobs.progress_lines import LINES_S, ProgressHandler
 from sparktxlog.api.jobs.replica_jobs import JobSource, refuse_beyond
 from sparktxlog.errors import InvalidRequestError
 from sparktxlog.worker.apply.cutting import Cut
-from sparktxlog.worker.replica.source import HttpLogSource, Tail
+from sparktxlog.worker.replica.source import HttpLogSource, LogTail
 from sparktxlog.worker.replica.state import PendingBatch, ReplicaDirectory, ReplicaState
 
 
@@ -74,8 +74,8 @@ def test_a_replay_is_told_where_it_begins_and_where_it_is(
 ) -> None:
     ends = [100, 100, 120, 120, 120]
 
-    def segments(*_: Any, **__: Any) -> Tail:
-        return Tail(position=ends.pop(0), lineage="l", epoch=1)
+    def segments(*_: Any, **__: Any) -> LogTail:
+        return LogTail(position=ends.pop(0), lineage="l", epoch=1)
 
     monkeypatch.setattr(HttpLogSource, "segments", segments)
     source = JobSource("http://a:1", None)

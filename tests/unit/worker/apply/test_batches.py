@@ -14,7 +14,7 @@ from sparktxlog.storage.interfaces import Segment, TableEffect
 from sparktxlog.worker.apply.batches import (
     STEPS,
     Clear,
-    Place,
+    LogPlace,
     StepKind,
     TablePlan,
     batch_segments,
@@ -43,7 +43,7 @@ def effect(kind: str, first: int, last: int | None = None, **fields: Any) -> Tab
     )
 
 
-def never(found: TableEffect) -> tuple[Place, Place]:
+def never(found: TableEffect) -> tuple[LogPlace, LogPlace]:
     raise AssertionError(f"the rows of {found} were looked at")
 
 
@@ -115,7 +115,7 @@ def test_a_copied_replica_goes_on_inside_a_segment() -> None:
     )
     batch = plan_batch(
         [segment(1, 9, *effects), segments[1]],
-        lambda found: (Place(1, 0), Place(9, 0)),
+        lambda found: (LogPlace(1, 0), LogPlace(9, 0)),
         position=4,
         chain_hash="h4",
     )
@@ -123,7 +123,7 @@ def test_a_copied_replica_goes_on_inside_a_segment() -> None:
     plan_of_t = batch.tables["t"]
     assert plan_of_t.create is None
     first, second = plan_of_t.stages
-    assert (first.lower, first.clear) == (Place(5, 0), Clear.NOTHING)
+    assert (first.lower, first.clear) == (LogPlace(5, 0), Clear.NOTHING)
     # What came before is left out; of the inline rows only the later ones count.
     assert [(piece.effect.first, piece.whole) for piece in first.appends] == [(1, False), (5, True)]
     assert not first.keyed and second.predicate == "(new)"
@@ -160,14 +160,14 @@ def test_a_clearing_between_inline_rows_takes_them_apart() -> None:
     found = plan(
         rows,
         effect("delete_where", 3, op=1, predicate="id > 1"),
-        extent=lambda _: (Place(1, 0), Place(5, 0)),
+        extent=lambda _: (LogPlace(1, 0), LogPlace(5, 0)),
     )
     before, after = found.stages
-    assert (before.clear, before.upper) == (Clear.NOTHING, Place(3, 1))
+    assert (before.clear, before.upper) == (Clear.NOTHING, LogPlace(3, 1))
     assert (after.clear, after.predicate, after.lower) == (
         Clear.MATCHING,
         "(id > 1)",
-        Place(3, 1),
+        LogPlace(3, 1),
     )
     # A part of a file's rows cannot be placed, and the claim is for all of them.
     assert not before.partial[0].claimed and not after.partial[0].claimed
@@ -179,7 +179,7 @@ def test_a_clearing_beside_inline_rows_leaves_them_whole() -> None:
     found = plan(
         effect("append", 1, 5, inline=True),
         effect("delete_where", 3, op=1, predicate="x"),
-        extent=lambda _: (Place(4, 0), Place(5, 0)),
+        extent=lambda _: (LogPlace(4, 0), LogPlace(5, 0)),
     )
     assert [stage.clear for stage in found.stages] == [Clear.MATCHING]
     assert found.stages[0].whole
@@ -206,17 +206,17 @@ def test_what_stands_before_the_last_overwrite_is_not_done() -> None:
         effect("upsert", 5, op=0),
     )
     (stage,) = found.stages
-    assert stage.clear is Clear.EVERYTHING and stage.lower == Place(5, 1)
+    assert stage.clear is Clear.EVERYTHING and stage.lower == LogPlace(5, 1)
     assert [(p.effect.kind, p.effect.op) for p in stage.whole] == [("overwrite", 1), ("append", 2)]
     assert stage.keyed == ()
 
 
 def test_of_inline_overwrites_only_the_last_counts() -> None:
     found = plan(
-        effect("overwrite", 1, 4, inline=True), extent=lambda _: (Place(1, 0), Place(4, 0))
+        effect("overwrite", 1, 4, inline=True), extent=lambda _: (LogPlace(1, 0), LogPlace(4, 0))
     )
     (stage,) = found.stages
-    assert stage.lower == Place(4, 0) and stage.partial and not stage.whole
+    assert stage.lower == LogPlace(4, 0) and stage.partial and not stage.whole
 
 
 def test_steps_are_numbered_alike_and_rise() -> None:

@@ -9,15 +9,15 @@ from tests.unit.worker.apply.test_batches import effect, segment
 
 from sparktxlog.errors import ExpiredError, InvalidRequestError, TxLogError
 from sparktxlog.storage.interfaces import TableEffect
-from sparktxlog.worker.apply.batches import Clear, Place, plan_batch
+from sparktxlog.worker.apply.batches import Clear, LogPlace, plan_batch
 from sparktxlog.worker.apply.cutting import Cut, cut_segments, find_cut
-from sparktxlog.worker.replica.source import Tail
+from sparktxlog.worker.replica.source import LogTail
 
 CUT = Cut(position=5, chain_hash="c5", epoch=1)
 
 
-def places(effect: TableEffect) -> tuple[Place, Place]:
-    return Place(effect.first, 0), Place(min(effect.last, CUT.position), 0)
+def places(effect: TableEffect) -> tuple[LogPlace, LogPlace]:
+    return LogPlace(effect.first, 0), LogPlace(min(effect.last, CUT.position), 0)
 
 
 def test_segments_behind_a_cut_go_and_the_one_across_it_ends_there() -> None:
@@ -28,7 +28,7 @@ def test_segments_behind_a_cut_go_and_the_one_across_it_ends_there() -> None:
     assert second.transactions == 2 and [e.first for e in second.effects] == [4]
     assert cut_segments([segment(1, 5), segment(6, 9)], CUT) == (segment(1, 5),)
     assert cut_segments([segment(6, 9)], CUT) == ()
-    tail = Tail(position=12, lineage="l", epoch=2, segments=tuple(segments)).cut_at(CUT)
+    tail = LogTail(position=12, lineage="l", epoch=2, segments=tuple(segments)).cut_at(CUT)
     assert (tail.position, tail.cut, tail.segments[-1].last) == (5, CUT, 5)
 
 
@@ -42,7 +42,11 @@ def test_of_an_effect_across_the_cut_only_the_rows_before_it_count() -> None:
     )
     (cut,) = cut_segments([segment(1, 9, *effects)], CUT)
     first, second = plan_batch([cut], places).tables["t"].stages
-    assert (second.clear, second.predicate, second.upper) == (Clear.MATCHING, "(old)", Place(6, 0))
+    assert (second.clear, second.predicate, second.upper) == (
+        Clear.MATCHING,
+        "(old)",
+        LogPlace(6, 0),
+    )
     assert [(p.effect.first, p.whole) for p in first.appends] == [(1, False), (2, True)]
     # What is not whole is filtered by the stage's bounds, and its claim is not believed.
     assert not any(piece.whole for piece in (*second.appends, *second.keyed))
@@ -52,7 +56,11 @@ def test_an_overwrite_across_the_cut_ends_at_its_last_row_before_it() -> None:
     effects = (effect("append", 1), effect("overwrite", 3, 8, inline=True), effect("append", 7))
     (cut,) = cut_segments([segment(1, 9, *effects)], CUT)
     (stage,) = plan_batch([cut], places).tables["t"].stages
-    assert (stage.clear, stage.lower, stage.upper) == (Clear.EVERYTHING, Place(5, 0), Place(6, 0))
+    assert (stage.clear, stage.lower, stage.upper) == (
+        Clear.EVERYTHING,
+        LogPlace(5, 0),
+        LogPlace(6, 0),
+    )
     assert [(p.effect.kind, p.whole) for p in stage.appends] == [("overwrite", False)]
 
 

@@ -22,7 +22,7 @@ from sparktxlog.worker.copy.fetch.selection import Wanted
 from sparktxlog.worker.copy.fetch.tasks import FileTask
 from sparktxlog.worker.copy.layout import Way
 from sparktxlog.worker.copy.staging import CopyStager
-from sparktxlog.worker.replica.recovery import Fault, fault_of
+from sparktxlog.worker.replica.replica_driver import Fault, fault_of
 from sparktxlog.worker.replica.state import (
     PendingCopy,
     ReplicaDirectory,

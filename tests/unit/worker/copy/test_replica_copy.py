@@ -31,7 +31,7 @@ from sparktxlog.worker.copy.layout import Way
 from sparktxlog.worker.copy.replica_copy import ReplicaCopy
 from sparktxlog.worker.copy.swap import StagedTable
 from sparktxlog.worker.repair.examining import newest_commit
-from sparktxlog.worker.repair.quarantine import Quarantine
+from sparktxlog.worker.repair.table_quarantine import TableQuarantine
 from sparktxlog.worker.replica.source import Answer
 from sparktxlog.worker.replica.state import ReplicaDirectory, ReplicaState, ReplicaTable
 
@@ -59,14 +59,14 @@ class Site:
             directory.save(
                 ReplicaState(worker_id="w", lineage="l", position=2, tables={"t": known})
             )
-        patch.setattr(Quarantine, "_export", self._export)
+        patch.setattr(TableQuarantine, "_export", self._export)
         patch.setattr(swap, "_place_files", lambda *rest: None)
         patch.setattr(swap, "forget_log", lambda *rest: None)
         patch.setattr(swap, "tagged", _nothing)
         patch.setattr(swap, "settle", lambda *rest: None)
         patch.setattr(swap, "LogTransaction", self._begin)
         patch.setattr(swap, "swap_actions", lambda *rest, **named: [])
-        patch.setattr("sparktxlog.worker.repair.quarantine.forget_log", lambda *rest: None)
+        patch.setattr("sparktxlog.worker.repair.table_quarantine.forget_log", lambda *rest: None)
 
     def report(self) -> Answer:
         self._at("report")

@@ -13,7 +13,7 @@ from sparktxlog.model.copying import CatchUpKind, Decision, Estimate, Transfer
 from sparktxlog.runtime.fleet.transfers import check_transfer
 from sparktxlog.storage.interfaces import Segment
 from sparktxlog.worker.replica.replays import BEHIND_S, ReplayRecords
-from sparktxlog.worker.replica.source import Tail
+from sparktxlog.worker.replica.source import LogTail
 
 
 class Node(MemoryLog):
@@ -36,14 +36,14 @@ class Node(MemoryLog):
         self.told.append(transfer)
 
 
-def tail(age_s: float | None, position: int = 40) -> Tail:
+def tail(age_s: float | None, position: int = 40) -> LogTail:
     """Return a tail whose first segment was ordered so long ago; None = nobody knows."""
     ordered_at = 0 if age_s is None else time_ns() // 1000 - int(age_s * 1e6)
     segment = Segment(
         first=11, last=20, from_hash="", to_hash="", epoch=1, transactions=10, rejected=0,
         ordered_at=ordered_at,
     )  # fmt: skip
-    return Tail(position=position, lineage="test", epoch=1, segments=(segment,))
+    return LogTail(position=position, lineage="test", epoch=1, segments=(segment,))
 
 
 @pytest.fixture

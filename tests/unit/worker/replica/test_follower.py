@@ -21,8 +21,8 @@ from sparktxlog.errors import (
     TxLogError,
     UnauthorizedError,
 )
-from sparktxlog.worker.replica import following
-from sparktxlog.worker.replica.following import Follower
+from sparktxlog.worker.replica import follower
+from sparktxlog.worker.replica.follower import ReplicaFollower
 
 
 class Replica:
@@ -82,14 +82,14 @@ class Replica:
         self.done.append(found)
 
     def follow(self) -> list[str]:
-        Follower(self, self.changed, self.stop).run()
+        ReplicaFollower(self, self.changed, self.stop).run()
         return self.done
 
 
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("IDLE_S", "RETRY_S", "POLL_S"):
-        monkeypatch.setattr(following, name, 0.01)
+        monkeypatch.setattr(follower, name, 0.01)
 
 
 def test_a_stop_is_waited_out_and_said_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -204,7 +204,7 @@ def test_a_foreign_replica_is_the_end() -> None:
 
 @pytest.mark.parametrize("wake", ["changed", "stop"])
 def test_news_and_an_end_cut_the_waiting_short(wake: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(following, "IDLE_S", 600.0)
+    monkeypatch.setattr(follower, "IDLE_S", 600.0)
     replica = Replica("stop: no donor", "work")
     asked: Callable[[], str] = replica.obstacle
 

@@ -18,7 +18,7 @@ from sparktxlog.errors import (
 )
 from sparktxlog.worker.copy.copy_terms import CopyOutcome
 from sparktxlog.worker.copy.replica_copy import ReplicaCopy
-from sparktxlog.worker.replica.recovery import TRANSITIONS, Phase, ReplicaDriver
+from sparktxlog.worker.replica.replica_driver import TRANSITIONS, ReplicaDriver, ReplicaPhase
 
 
 class Copy:
@@ -129,7 +129,7 @@ def test_a_gap_that_the_log_no_longer_holds_needs_a_copy() -> None:
     driven = driver(replica)
     driven.take(30, 35)
     assert replica.done == ["ask 1-35", "back up", "request", "fetch 0", "fetch 1"]
-    assert replica.position == 40 and driven.phase is Phase.BASIC
+    assert replica.position == 40 and driven.phase is ReplicaPhase.BASIC
     (outcome,) = replica.outcomes
     assert outcome is not None and outcome.donor == "B"
 
@@ -141,7 +141,7 @@ def test_a_range_that_does_not_come_is_asked_for_again_then_the_replica_is_idle(
     with pytest.raises(TransportError):
         driven.take(7, 9)
     assert replica.done == ["ask 1-9"] * 4
-    assert driven.phase is Phase.IDLE
+    assert driven.phase is ReplicaPhase.IDLE
 
 
 def test_a_batch_that_fails_once_is_tried_again() -> None:
@@ -190,13 +190,13 @@ def test_a_refused_copy_leaves_the_replica_idle_and_another_driver_goes_on() -> 
     driven = driver(replica)
     with pytest.raises(ApplyError, match="no donor"):
         driven.copy("told")
-    assert driven.phase is Phase.IDLE and replica.outcomes == [None]
+    assert driven.phase is ReplicaPhase.IDLE and replica.outcomes == [None]
     assert driven.reason == "nothing to copy from: no donor"
     with pytest.raises(ApplyError, match="stands still: nothing to copy from: no donor"):
         driven.take(1, 5)
     again = driver(replica)
     again.copy("told again")
-    assert replica.position == 40 and again.phase is Phase.BASIC
+    assert replica.position == 40 and again.phase is ReplicaPhase.BASIC
 
 
 def test_errors_of_the_link_are_tried_again_with_growing_pauses() -> None:
@@ -218,7 +218,7 @@ def test_a_worker_that_is_to_end_does_not_wait() -> None:
     driven = ReplicaDriver(cast(Any, replica), lambda seconds: True)
     with pytest.raises(TransportError, match="link down"):
         driven.take(7, 9)
-    assert replica.done == ["ask 1-9"] and driven.phase is Phase.REQUEST
+    assert replica.done == ["ask 1-9"] and driven.phase is ReplicaPhase.REQUEST
 
 
 def test_success_in_between_makes_all_attempts_good_again() -> None:
@@ -228,7 +228,7 @@ def test_success_in_between_makes_all_attempts_good_again() -> None:
         replica.missing = (replica.position + 1, end)
         replica.failures["ask"] = [TransportError("link down") for _ in range(3)]
         driven.take(end, end)
-    assert (driven.phase, replica.position) == (Phase.BASIC, 27)
+    assert (driven.phase, replica.position) == (ReplicaPhase.BASIC, 27)
 
 
 def test_a_snapshot_behind_what_was_heard_of_requests_the_rest() -> None:
@@ -292,7 +292,7 @@ def test_what_neither_replay_nor_copy_would_change_makes_it_idle_at_once(
     driven = driver(replica)
     with pytest.raises(type(error)):
         driven.take(7, 9) if failing == "ask" else driven.copy("told")
-    assert (driven.phase, driven.reason, replica.pauses) == (Phase.IDLE, error.message, [])
+    assert (driven.phase, driven.reason, replica.pauses) == (ReplicaPhase.IDLE, error.message, [])
 
 
 def test_what_a_donor_refuses_another_one_may_give() -> None:
@@ -312,5 +312,5 @@ def test_a_copy_that_is_in_place_is_not_begun_again_when_the_node_is_away() -> N
 
 
 def test_every_phase_can_be_reached_and_all_but_the_last_left() -> None:
-    assert set(TRANSITIONS.values()) == set(Phase)
-    assert {start for start, _ in TRANSITIONS} == set(Phase) - {Phase.IDLE}
+    assert set(TRANSITIONS.values()) == set(ReplicaPhase)
+    assert {start for start, _ in TRANSITIONS} == set(ReplicaPhase) - {ReplicaPhase.IDLE}

@@ -71,7 +71,7 @@ class Quarantined:
     committed_at: int = 0
 
 
-class Quarantine:
+class TableQuarantine:
     """Keeps what copies replace in one lake.
 
     Args:

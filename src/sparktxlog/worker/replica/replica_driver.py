@@ -1,13 +1,13 @@
-"""One replica's way to the present: batches, missing ranges, a copy; one thing at a time.
+"""Brings one replica to the end of the log: batches, missing ranges, a copy; one at a time.
 
-    BASIC    applies what continues its position
-    REQUEST  asks its node for what is missing
-    LOAD     keeps the old files, asks for a grant, fetches table by table, restarts from the copy
-    IDLE     stands still, with a reason: whoever goes on begins with a new `ReplicaDriver`
+    BASIC    applies batches that continue its position
+    REQUEST  asks its node for missing positions
+    LOAD     backs up the old files, gets a grant, fetches each table, restarts from the copy
+    IDLE     stands still, with a reason; a new `ReplicaDriver` goes on
 
-What fails on the way is tried again with growing pauses, then the replica is idle.  What the log
-no longer holds, and what would fail again, needs a copy.  What neither would change, a refused
-token, an answer that cannot be read or a full disk, makes it idle at once.
+A failed attempt is repeated with growing pauses; when all attempts are spent the replica is idle.
+If the log no longer holds a position, or an error would repeat, the replica is copied.  If neither
+helps (a refused token, an unreadable answer, a full disk), the replica is idle at once.
 
 A batch that cannot be applied is tried once more; if it fails again, the worker tells its node that
 it cannot repair itself, and the replica is copied.
@@ -45,7 +45,7 @@ PAUSE_S = 1.0
 COPIES = 3
 
 
-class Phase(str, Enum):
+class ReplicaPhase(str, Enum):
     """What a replica is about."""
 
     BASIC = "BASIC"
@@ -73,19 +73,19 @@ class Move(str, Enum):
 
 
 #: All transitions there are.
-TRANSITIONS: dict[tuple[Phase, Move], Phase] = {
-    (Phase.BASIC, Move.GAP): Phase.REQUEST,
-    (Phase.BASIC, Move.BEYOND_REPLAY): Phase.LOAD,
-    (Phase.BASIC, Move.COPY_TOLD): Phase.LOAD,
-    (Phase.BASIC, Move.REFUSED): Phase.IDLE,
-    (Phase.BASIC, Move.SPENT): Phase.IDLE,
-    (Phase.REQUEST, Move.FILLED): Phase.BASIC,
-    (Phase.REQUEST, Move.BEYOND_REPLAY): Phase.LOAD,
-    (Phase.REQUEST, Move.REFUSED): Phase.IDLE,
-    (Phase.REQUEST, Move.SPENT): Phase.IDLE,
-    (Phase.LOAD, Move.LOADED): Phase.BASIC,
-    (Phase.LOAD, Move.REFUSED): Phase.IDLE,
-    (Phase.LOAD, Move.SPENT): Phase.IDLE,
+TRANSITIONS: dict[tuple[ReplicaPhase, Move], ReplicaPhase] = {
+    (ReplicaPhase.BASIC, Move.GAP): ReplicaPhase.REQUEST,
+    (ReplicaPhase.BASIC, Move.BEYOND_REPLAY): ReplicaPhase.LOAD,
+    (ReplicaPhase.BASIC, Move.COPY_TOLD): ReplicaPhase.LOAD,
+    (ReplicaPhase.BASIC, Move.REFUSED): ReplicaPhase.IDLE,
+    (ReplicaPhase.BASIC, Move.SPENT): ReplicaPhase.IDLE,
+    (ReplicaPhase.REQUEST, Move.FILLED): ReplicaPhase.BASIC,
+    (ReplicaPhase.REQUEST, Move.BEYOND_REPLAY): ReplicaPhase.LOAD,
+    (ReplicaPhase.REQUEST, Move.REFUSED): ReplicaPhase.IDLE,
+    (ReplicaPhase.REQUEST, Move.SPENT): ReplicaPhase.IDLE,
+    (ReplicaPhase.LOAD, Move.LOADED): ReplicaPhase.BASIC,
+    (ReplicaPhase.LOAD, Move.REFUSED): ReplicaPhase.IDLE,
+    (ReplicaPhase.LOAD, Move.SPENT): ReplicaPhase.IDLE,
 }
 
 
@@ -112,35 +112,18 @@ class _Task(str, Enum):
     COPY = "copying"
 
 
-class DrivenReplica(Protocol):
-    """What is driven: the worker."""
+class _DrivenReplica(Protocol):
+    """The replica that is driven; `Applier` says what each member does."""
 
     @property
-    def position(self) -> int:
-        """Applied position; after a copy that of the snapshot."""
-
+    def position(self) -> int: ...
     @property
-    def may_copy(self) -> bool:
-        """Whether this worker may replace its replica by a copy."""
-
-    def apply_to(self, last: int) -> None:
-        """Apply up to a position, durably; `ApplyError`: the tables keep their last state."""
-
-    def request(self, first: int, last: int) -> tuple[int, int]:
-        """Ask the node for a range; return what is at hand now, which begins at `first` or before.
-
-        Raises:
-            ExpiredError: The log no longer holds it (definite).
-        """
-
-    def give_up(self, reason: str) -> None:
-        """Tell the node that the worker cannot repair the replica by itself."""
-
-    def open_copy(self) -> ReplicaCopy:
-        """Begin a copy, or go on with the one begun."""
-
-    def close_copy(self, copy: ReplicaCopy, outcome: CopyOutcome | None) -> None:
-        """Take over the state that a copy ended in; outcome None = it failed."""
+    def may_copy(self) -> bool: ...
+    def apply_to(self, last: int) -> None: ...
+    def request(self, first: int, last: int) -> tuple[int, int]: ...
+    def give_up(self, reason: str) -> None: ...
+    def open_copy(self) -> ReplicaCopy: ...
+    def close_copy(self, copy: ReplicaCopy, outcome: CopyOutcome | None) -> None: ...
 
 
 class ReplicaDriver:
@@ -151,10 +134,10 @@ class ReplicaDriver:
         wait: Waits so many seconds; returns True if the worker is to end.
     """
 
-    def __init__(self, replica: DrivenReplica, wait: Callable[[float], bool]) -> None:
+    def __init__(self, replica: _DrivenReplica, wait: Callable[[float], bool]) -> None:
         self._replica = replica
         self._wait = wait
-        self.phase = Phase.BASIC
+        self.phase = ReplicaPhase.BASIC
         #: Why it stands still; empty unless IDLE.
         self.reason = ""
         #: Last position that is at hand without a gap, and furthest one ever received.
@@ -209,23 +192,23 @@ class ReplicaDriver:
                     self._judge(error)
         finally:
             self._end_copy(None)
-        if self.phase is Phase.IDLE:
+        if self.phase is ReplicaPhase.IDLE:
             raise self._error or ApplyError(f"the replica stands still: {self.reason}")
 
     def _has_work(self) -> bool:
-        if self.phase is Phase.BASIC:
+        if self.phase is ReplicaPhase.BASIC:
             return self._heard > self._replica.position
-        return self.phase is not Phase.IDLE
+        return self.phase is not ReplicaPhase.IDLE
 
     def _step(self) -> None:
         match self.phase:
-            case Phase.BASIC if self._at_hand <= self._replica.position:
+            case ReplicaPhase.BASIC if self._at_hand <= self._replica.position:
                 self._go(Move.GAP)
-            case Phase.BASIC:
+            case ReplicaPhase.BASIC:
                 self._task = _Task.APPLY
                 self._replica.apply_to(self._at_hand)
                 self._failures = self._barren_copies = 0
-            case Phase.REQUEST:
+            case ReplicaPhase.REQUEST:
                 self._task = _Task.REQUEST
                 self._receive(*self._replica.request(self._replica.position + 1, self._heard))
                 self._go(Move.FILLED)
@@ -320,7 +303,7 @@ class ReplicaDriver:
     def _go(self, move: Move, reason: str = "") -> None:
         self.phase = TRANSITIONS[self.phase, move]
         self._failures = self._failed_copies = 0
-        if self.phase is Phase.IDLE:
+        if self.phase is ReplicaPhase.IDLE:
             self.reason = reason
             # Whoever drives it is told by the error, and says it to people.
             _logger.info("the replica is idle: %s", reason)

@@ -1,22 +1,22 @@
-"""A following worker comes back by itself: what heals is waited for, all else ends it.
+"""A worker that follows: it retries transient failures; any other error ends the worker.
 
     report ──► replay or copy ──► go on ──► report …
        ▲  └──► stop               failed
        └── stand still ◄──────────────┘
 
-Standing still means: say why, once; wait `IDLE_S` seconds, or until the node's plan becomes another
-one; then report and do what the node answers, with a machine that begins anew.  A donor whose link
-was down, a disk that was full, a queue that was behind its replica: all of that goes by.
+A worker that stands still says why, once.  It waits `IDLE_S` seconds, or until the node's plan
+changes.  Then it reports and does what the node answers, with a new driver.  So it survives a donor
+whose link is down, a full disk, or a queue that is behind its replica.
 
-What no waiting heals ends the worker, with the exit code of the error:
+These errors end the worker, with the exit code of the error:
 
-    the replica is of another log or another history, or a copy of it is     4
+    the replica, or a copy of it, belongs to another log or history          4
     the node refuses the token                                               5
     node and worker do not understand each other: mixed releases             1
     an invariant does not hold                                               1
-    Spark runs no more                                                       1
+    Spark does not run any more                                              1
 
-A worker that must not copy ends as well where only a copy would help: 4, or 1 if a batch failed.
+A worker that must not copy also ends where only a copy would help: 4, or 1 if a batch failed.
 """
 
 from __future__ import annotations
@@ -50,48 +50,23 @@ RETRY_S = 1.0
 IDLE_S = 30.0
 
 
-class FollowedReplica(Protocol):
-    """What a follower keeps going."""
+class _FollowedReplica(Protocol):
+    """The replica that a follower keeps going; `Applier` says what each member does."""
 
     @property
-    def may_copy(self) -> bool:
-        """Whether this worker may replace its replica by a copy."""
-
+    def may_copy(self) -> bool: ...
     @property
-    def stands_idle(self) -> bool:
-        """Whether the machine has judged its last failure, and stands still."""
-
-    def begin(self, stop: threading.Event) -> None:
-        """Go on with a new machine."""
-
-    def report(self) -> None:
-        """Report, and take the node's answer.
-
-        Raises:
-            TxLogError: The node did not take it.
-        """
-
-    def lives(self) -> bool:
-        """Return whether Spark still runs: without it nothing can be applied."""
-
-    def obstacle(self) -> str:
-        """Return why the node wants this worker to stand still, empty if it does not."""
-
-    def is_foreign(self) -> bool:
-        """Return whether the node takes the replica for one of another log."""
-
-    def note_error(self, text: str) -> None:
-        """Have reports say why the worker stands still; empty = it does not any more."""
-
-    def go_on(self) -> None:
-        """Copy if the node says so, else wait for segments and apply what comes.
-
-        Raises:
-            TxLogError: As `Applier.run_once`, and the last failure of a copy.
-        """
+    def stands_idle(self) -> bool: ...
+    def begin(self, stop: threading.Event) -> None: ...
+    def report(self) -> None: ...
+    def lives(self) -> bool: ...
+    def obstacle(self) -> str: ...
+    def is_foreign(self) -> bool: ...
+    def note_error(self, text: str) -> None: ...
+    def go_on(self) -> None: ...
 
 
-class Follower:
+class ReplicaFollower:
     """Keeps one replica going until it is told to end, or nothing can.
 
     Args:
@@ -101,7 +76,7 @@ class Follower:
     """
 
     def __init__(
-        self, replica: FollowedReplica, changed: threading.Event, stop: threading.Event
+        self, replica: _FollowedReplica, changed: threading.Event, stop: threading.Event
     ) -> None:
         self._replica = replica
         self._changed = changed
@@ -113,7 +88,7 @@ class Follower:
         """Follow until `stop` is set or the node wants a worker to stop that cannot come back.
 
         Raises:
-            TxLogError: What no waiting heals.
+            TxLogError: An error that a retry does not cure.
         """
         self._replica.begin(self._stop)
         reported = False
@@ -175,10 +150,10 @@ class Follower:
 
 
 def _is_final(error: TxLogError, *, idle: bool, may_copy: bool) -> bool:
-    """Tell whether no waiting heals an error.
+    """Return whether an error ends the worker: a retry would not cure it.
 
     Args:
-        idle: The machine has tried all it can: what a donor refused is no word of the own node.
+        idle: The driver has tried everything.  A refusal may then come from a donor, not the node.
     """
     if isinstance(error, (DivergedError, InvariantViolation)):
         return True

@@ -28,8 +28,8 @@ from sparktxlog.storage.interfaces import Segment, TableEffect
 from sparktxlog.worker.apply.batches import (
     Batch,
     Extent,
+    LogPlace,
     Piece,
-    Place,
     TablePlan,
     batch_segments,
     check_chain,
@@ -37,7 +37,7 @@ from sparktxlog.worker.apply.batches import (
 )
 from sparktxlog.worker.apply.cutting import cut_segments
 from sparktxlog.worker.apply.steps import TableProgress, TableSteps
-from sparktxlog.worker.replica.source import NodeInfo, Tail
+from sparktxlog.worker.replica.source import LogTail, NodeInfo
 from sparktxlog.worker.replica.state import (
     PendingBatch,
     ReplicaDirectory,
@@ -84,12 +84,12 @@ class Replica:
                 hint="Give the worker an empty lake, or its own cluster's node.",
             )
 
-    def range_of(self, tail: Tail) -> tuple[int, int]:
+    def range_of(self, tail: LogTail) -> tuple[int, int]:
         """Return first and last position of the next batch of a tail."""
         segments = self._next_segments(tail)
         return segments[0].first, segments[-1].last
 
-    def _next_segments(self, tail: Tail) -> Sequence[Segment]:
+    def _next_segments(self, tail: LogTail) -> Sequence[Segment]:
         pending, segments = self.state.pending, tail.segments
         if pending is not None and pending.cut is not None:
             # It was begun for a worker that was to stop there, and ends there again.
@@ -104,7 +104,7 @@ class Replica:
 
     # --- one batch ----------------------------------------------------------------------------
 
-    def apply_batch(self, tail: Tail) -> Batch:
+    def apply_batch(self, tail: LogTail) -> Batch:
         """Apply the next batch of a tail durably; the state is behind it afterwards.
 
         Raises:
@@ -248,8 +248,8 @@ def _recorded(progress: TableProgress) -> ReplicaTable:
 def inline_extent(payload_root: Path, last: int) -> Extent:
     """Return a reader of the places of an inline effect's first and last row up to a position."""
 
-    def read(effect: TableEffect) -> tuple[Place, Place]:
-        places: list[Place] = []
+    def read(effect: TableEffect) -> tuple[LogPlace, LogPlace]:
+        places: list[LogPlace] = []
         for file in effect.files:
             try:
                 rows = pq.read_table(payload_root / file.path, columns=[POSITION_COLUMN, OP_COLUMN])
@@ -263,7 +263,7 @@ def inline_extent(payload_root: Path, last: int) -> Extent:
                 rows.column(OP_COLUMN).to_pylist(),
                 strict=True,
             )
-            places += [Place(position, op) for position, op in pairs if position <= last]
+            places += [LogPlace(position, op) for position, op in pairs if position <= last]
         if not places:
             raise ApplyError(f"inline files of table {effect.table!r} hold no rows")
         return min(places), max(places)
