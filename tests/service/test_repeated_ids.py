@@ -72,7 +72,7 @@ def test_a_repeat_that_is_ordered_hides_no_first_one(tmp_path: Path) -> None:
             _, run = assemble_rows(
                 "t", OperationKind.APPEND, 1, rows, [0, 1], other.bytes + one.bytes, 1
             )
-            client._link.submit("/v1/runs", run, "application/octet-stream", other.bytes)
+            client._link.submit(run, other.bytes, is_run=True)
             near = client.receipt(str(one))
             # Now the first one has left the window, the repeat has not.
             _order_many(client, 200)

@@ -377,10 +377,10 @@ def who_gives_no_payload_is_of_no_use(core: type[Master]) -> None:
     for complains in (False, True):
         node = Lone(core, suspect_us=SECOND_US)
         _busy(node, 1, SECOND_US)
-        header = node.run_of("c", 1, node.now)
-        post = replace(node.post_of("c", node.now, header, last_seq=1), wall=node.now)
+        ts = node.now + 2 * SECOND_US  # after all that it has promised
+        post = replace(node.post_of("c", ts, node.run_of("c", 1, ts)), wall=node.now)
         node.feed(PostReceived(post=post))
-        assert _busy(node, 6, SECOND_US, complains=complains, last_seq=1)[1] == complains
+        assert _busy(node, 6, 3 * SECOND_US, complains=complains, last_seq=1)[1] == complains
 
 
 def who_is_back_is_waited_for(core: type[Master]) -> None:
