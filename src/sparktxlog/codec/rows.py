@@ -425,21 +425,11 @@ def _map(kind: pa.DataType, depth: int) -> _Convert:
     return convert_map
 
 
-def arrow_to_rows(table: pa.Table) -> list[dict[str, Any]]:
-    """Return a table's rows as JSON values that `rows_to_arrow` reads back exactly."""
-    columns = [
-        (name, [to_json(value, kind) for value in table[name].to_pylist()])
-        for name, kind in zip(table.schema.names, table.schema.types, strict=True)
-    ]
-    return [{name: values[index] for name, values in columns} for index in range(table.num_rows)]
-
-
-def to_json(value: Any, kind: pa.DataType | None = None) -> Any:
+def to_json(value: Any) -> Any:
     """Return a Python value as the JSON value of the table above.
 
     Args:
         value: What `to_pylist` yields or a user's row holds; nested values too.
-        kind: Its Arrow type; needed for maps, whose Python form is a list of pairs.
 
     Raises:
         SchemaMismatchError: The value has no JSON form (definite).
@@ -457,29 +447,21 @@ def to_json(value: Any, kind: pa.DataType | None = None) -> Any:
     if isinstance(value, Decimal):
         return format(value, "f")
     if isinstance(value, datetime):
-        return value.isoformat() if value.tzinfo is None else _utc_text(value)
+        return (value if value.tzinfo is None else value.astimezone(UTC)).isoformat()
     if isinstance(value, date):
         return value.isoformat()
     if isinstance(value, (bytes, bytearray, memoryview)):
         return base64.b64encode(value).decode("ascii")
-    return _nested_to_json(value, kind)
+    return _nested_to_json(value)
 
 
-def _utc_text(value: datetime) -> str:
-    return value.astimezone(UTC).isoformat()
-
-
-def _nested_to_json(value: Any, kind: pa.DataType | None) -> Any:
+def _nested_to_json(value: Any) -> Any:
     if isinstance(value, Mapping):
         if not all(isinstance(name, str) for name in value):  # a map
             return [[to_json(name), to_json(item)] for name, item in value.items()]
-        fields = {f.name: f.type for f in kind} if kind and pa.types.is_struct(kind) else {}
-        return {str(name): to_json(item, fields.get(name)) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        if kind is not None and pa.types.is_map(kind):
-            return [[to_json(k, kind.key_type), to_json(v, kind.item_type)] for k, v in value]
-        inner = kind.value_type if kind is not None and pa.types.is_list(kind) else None
-        return [to_json(item, inner) for item in value]
+        return {str(name): to_json(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):  # Arrow's maps too: pairs of key and value
+        return [to_json(item) for item in value]
     if hasattr(value, "item"):  # numpy scalars
         return to_json(value.item())
     raise SchemaMismatchError(

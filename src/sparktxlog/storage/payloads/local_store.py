@@ -32,7 +32,6 @@ from sparktxlog.storage.durability import (
     replace_file,
     storage_error,
     storing,
-    sync_directory,
     sync_file,
     sync_parents,
 )
@@ -167,13 +166,6 @@ class LocalPayloadStore(PayloadStore):
             for path in paths:
                 sync_file(path)
             sync_parents(paths, self.root)
-
-    def discard_transfers(self) -> None:
-        """Remove what broken-off transfers left; not while one is under way."""
-        directory = self.root / INCOMING
-        for path in directory.iterdir():
-            path.unlink()
-        sync_directory(directory)
 
     def _fill(
         self, file: StagedFile, descriptor: int, chunks: Iterable[bytes], offset: int
