@@ -118,6 +118,7 @@ from tests.verification.mutation.version_traces import (
     all_must_speak_a_version,
     it_is_raised_once_all_are_there,
     no_version_goes_back,
+    who_proposes_speaks_the_version,
 )
 from tests.verification.mutation.voiding_traces import TRACES as VOIDING
 
@@ -223,6 +224,7 @@ TRACES: tuple[Trace, ...] = (
     all_must_speak_a_version,
     no_version_goes_back,
     a_witness_is_waited_for,
+    who_proposes_speaks_the_version,
     it_is_raised_once_all_are_there,
     *VOIDING,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.verification.mutation.lone import SECOND_US, Lone, proposing, sent, views
+from tests.verification.mutation.lone import SECOND_US, Lone, changing, proposing, sent, views
 
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.master import Master
@@ -52,6 +52,16 @@ def all_must_speak_a_version(core: type[Master]) -> None:
     assert _decided(node, proposing(node), ("b", NEWEST), ("c", OLDEST)) == OLDEST
     node = _upgraded(core)
     assert _decided(node, proposing(node), ("b", NEWEST), ("c", NEWEST)) == NEWEST
+
+
+def who_proposes_speaks_the_version(core: type[Master]) -> None:
+    """P31: a member without a vote proposes a roster without itself, and is of an older release."""
+    for newest in (OLDEST, NEWEST):
+        node = _upgraded(core, votes={"a": 0, "b": 1, "c": 1})
+        node.config = replace(node.config, newest=newest)
+        node.start()
+        ballot = changing(node, node.view.roster[1:])
+        assert _decided(node, ballot, ("b", NEWEST), ("c", NEWEST)) == newest
 
 
 def a_witness_is_waited_for(core: type[Master]) -> None:

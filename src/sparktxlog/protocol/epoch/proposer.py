@@ -252,7 +252,8 @@ class Proposer:
             voided=tuple(self.voids),
         )
         spoken = {node: promise.newest for node, promise in self._promises.items()}
-        return replace(chosen, version=raised(view, chosen, spoken))
+        version = raised(view, chosen, spoken, NodeId(self.ballot.node))
+        return replace(chosen, version=version)
 
     def is_to_be(self, message: Promise | Flushed) -> bool:
         """Return whether a node speaks as what the candidate admits it as.

@@ -78,15 +78,16 @@ class Raising:
         return now >= self.at and self.wanted and self._deciders <= responders
 
 
-def raised(before: View, candidate: View, spoken: Mapping[NodeId, int]) -> int:
-    """Return the version in force behind a decision.
+def raised(before: View, candidate: View, spoken: Mapping[NodeId, int], proposer: NodeId) -> int:
+    """Return the version in force after a decision.
 
     Args:
         before: View of the epoch that ends.
         candidate: The next one.
         spoken: Newest version of each node that promised.  A vote of a node that does not know
             the field would lose it, so who did not promise keeps the version as it is.
+        proposer: Who writes the candidate; it may have no vote, and lose its place by it.
     """
     voters = {seat.node_id for seat in before.roster if seat.weight > 0}
-    wanted = voters | deciders(candidate)
+    wanted = voters | deciders(candidate) | {proposer}
     return max(before.version, min(spoken.get(node, 0) for node in wanted))
