@@ -369,7 +369,10 @@ class World:
     def doubt(self, node: SimulatedNode, peer: str) -> None:
         """A node believes another one no more: that has to greet it anew."""
         self.marks.hit("contradiction seen")
-        self._greeted.pop((node.name, peer), None)
+        other = self.nodes[peer]
+        if self._greeted.pop((node.name, peer), None) == (node.life, other.life):
+            # It may have greeted as a joiner: its disk is known since it was admitted.
+            node.disk.instances.setdefault(peer, other.disk.instance)
 
     def _is_greeted(self, sender: str, reader: str) -> bool:
         """Return whether a node hears another one, as both are, after a greeting if need be."""
