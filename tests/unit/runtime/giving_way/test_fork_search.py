@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.parted_queues import LOG, Node, OtherNode, append_run, parted
+from tests.parted_queues import LOG, Node, OtherNode, append_run
 from tests.storage_samples import (
     entries_of,
 )
@@ -31,25 +31,6 @@ from sparktxlog.storage.interfaces import (
 )
 from sparktxlog.storage.journal import journal as journal_module
 from sparktxlog.storage.journal.journal import Journal
-
-
-@pytest.fixture
-def pair(tmp_path: Path) -> tuple[Node, OtherNode]:
-    """B, and A, which went on without it."""
-    return parted(tmp_path)
-
-
-@pytest.fixture
-def node(pair: tuple[Node, OtherNode]) -> Node:
-    """B."""
-    return pair[0]
-
-
-@pytest.fixture
-def other(pair: tuple[Node, OtherNode]) -> OtherNode:
-    """A."""
-    return pair[1]
-
 
 # -- where the queues part -------------------------------------------------------------------------
 

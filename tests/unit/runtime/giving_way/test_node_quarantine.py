@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.parted_queues import LOG, Node, OtherNode, append_run, parted, rows_of
+from tests.parted_queues import LOG, Node, OtherNode, append_run, rows_of
 from tests.storage_samples import (
     ORDERS,
     ids_in,
@@ -42,24 +42,6 @@ from sparktxlog.storage.journal import journal as journal_module
 from sparktxlog.storage.journal.journal import Journal
 from sparktxlog.storage.log_tables.quarantine_table import Quarantine
 from sparktxlog.storage.log_tables.queue_table import QueueTable
-
-
-@pytest.fixture
-def pair(tmp_path: Path) -> tuple[Node, OtherNode]:
-    """B, and A, which went on without it."""
-    return parted(tmp_path)
-
-
-@pytest.fixture
-def node(pair: tuple[Node, OtherNode]) -> Node:
-    """B."""
-    return pair[0]
-
-
-@pytest.fixture
-def other(pair: tuple[Node, OtherNode]) -> OtherNode:
-    """A."""
-    return pair[1]
 
 
 def test_everything_behind_the_last_common_position_is_kept(node: Node, other: OtherNode) -> None:
