@@ -7,7 +7,6 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import fields
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -19,6 +18,7 @@ from sparktxlog.model.ids import NodeId
 from sparktxlog.model.values import (
     MAX_WEIGHT,
     counted,
+    is_loopback,
     read_node_id,
     read_roles,
     read_text,
@@ -233,7 +233,7 @@ def _resolve_secrets(read: dict[str, Any], where: str) -> None:
             )  # fmt: skip
     if read["peers"] and read["cluster_secret"] is None:
         raise _missing(where, "cluster-secret", "is required with peers")
-    if read["client_token"] is None and not _is_loopback(read["listen"][0]):
+    if read["client_token"] is None and not is_loopback(read["listen"][0]):
         raise _missing(
             where, "client-token", f"is required when listening on {read['listen'][0]!r}"
         )
@@ -256,13 +256,6 @@ def _read_secret(key: str, file: Path, where: str) -> str:
         return read_text(file.read_text())
     except (OSError, ValueError) as error:
         raise _wrong(where, key, str(file), str(error)) from error
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _resolve_quorum(

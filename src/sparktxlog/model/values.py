@@ -6,6 +6,7 @@ Each reader raises ValueError that says what was expected; the caller names key 
 from __future__ import annotations
 
 from collections.abc import Callable
+from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -20,6 +21,14 @@ MAX_WEIGHT = 1_000
 def split_urls(text: str) -> tuple[str, ...]:
     """Return the addresses of a comma separated list."""
     return tuple(part for part in text.split(",") if part)
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host, an address or a name, is this machine's own loopback."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def read_text(value: Any) -> str:

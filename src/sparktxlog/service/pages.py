@@ -15,7 +15,7 @@ from starlette.requests import Request
 
 from sparktxlog.config import NodeConfig
 from sparktxlog.errors import ForeignPageError, UnsupportedTypeError
-from sparktxlog.model.values import split_urls
+from sparktxlog.model.values import is_loopback, split_urls
 
 #: What a page may send without asking, and no type at all.
 _SIMPLE = frozenset({"", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data"})
@@ -32,7 +32,7 @@ class PageGuard:
 
     def __init__(self, config: NodeConfig) -> None:
         self._names: frozenset[str] | None = None
-        if _is_loopback(config.listen[0]):
+        if is_loopback(config.listen[0]):
             names = (urlsplit(url).hostname or "" for url in split_urls(config.master_url))
             self._names = frozenset({"localhost", *names})
 
@@ -83,13 +83,6 @@ class PageGuard:
         name = match[1] or match[2]
         assert self._names is not None
         return name in self._names or name.endswith(".localhost") or _is_address(name)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _is_address(host: str) -> bool:
