@@ -3,6 +3,8 @@
 If a task or thread ends by an unforeseen error (no file descriptor is left, a library panics), the
 process goes on without it.  So each of them runs under a `Supervisor`.  A task whose state is
 unknown after a failure, such as the core's, is not restarted: its process ends instead.
+
+Short tasks, of which a key has one at a time, belong to `KeyedTasks`.
 """
 
 from __future__ import annotations
@@ -10,12 +12,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine, Hashable
 from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 from sparktxlog.errors import InternalError, TxLogError
 
 _logger = logging.getLogger(__name__)
+_Key = TypeVar("_Key", bound=Hashable)
 
 #: Pause after a failure, seconds; it doubles with each further one in a row.
 _PAUSE_MIN_S = 0.1
@@ -117,6 +121,32 @@ class Supervisor:
             name=name, error=known, times=times, pause_s=pause_s, at=now, lasting=lasting
         )
         return pause_s
+
+
+class KeyedTasks(Generic[_Key]):
+    """Short tasks, at most one at a time for each key; belongs to the event loop."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[_Key, asyncio.Task[None]] = {}
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._tasks
+
+    def start(self, key: _Key, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Start the work unless that of this key is under way; it handles its own errors."""
+        if key not in self._tasks:
+            task = self._tasks[key] = asyncio.create_task(work())
+            task.add_done_callback(lambda _: self._tasks.pop(key, None))
+
+    async def close(self) -> None:
+        """Cancel what is under way, and wait until it has ended."""
+        tasks = tuple(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def foreseen(error: BaseException) -> TxLogError:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+from functools import partial
 from typing import NoReturn
 
 import pytest
 
 from sparktxlog import supervision
 from sparktxlog.errors import DiskFullError, InternalError
-from sparktxlog.supervision import SETTLED_S, Supervisor
+from sparktxlog.supervision import SETTLED_S, KeyedTasks, Supervisor
 
 
 class PanicError(BaseException):
@@ -94,3 +95,29 @@ def test_a_task_is_begun_anew_until_it_ends_or_is_cancelled() -> None:
         await supervisor.keep("task", ends)
 
     asyncio.run(main())
+
+
+def test_a_key_has_one_task_at_a_time_until_all_are_closed() -> None:
+    begun: list[str] = []
+
+    async def work(name: str, gate: asyncio.Event) -> None:
+        begun.append(name)
+        await gate.wait()
+
+    async def main() -> None:
+        tasks, gate = KeyedTasks[str](), asyncio.Event()
+        tasks.start("a", partial(work, "first", gate))
+        tasks.start("a", partial(work, "second", gate))
+        tasks.start("b", partial(work, "other", gate))
+        await asyncio.sleep(0)
+        assert begun == ["first", "other"]
+        gate.set()
+        while "a" in tasks:
+            await asyncio.sleep(0)
+        tasks.start("a", partial(work, "third", asyncio.Event()))
+        assert len(tasks) == 1
+        await tasks.close()
+        assert len(tasks) == 0
+
+    asyncio.run(main())
+    assert begun == ["first", "other"], "what was closed before its begin never began"

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, nullcontext
+from functools import partial
 from typing import Any, TypeVar
 
 import structlog
@@ -30,6 +31,7 @@ from sparktxlog.runtime.commit.damage import Damage
 from sparktxlog.runtime.commit.holdings import Holdings
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.runtime.membership.membership import Membership
+from sparktxlog.supervision import KeyedTasks
 from sparktxlog.transport.peers import PeerLink
 from sparktxlog.transport.run_requests import SMALL_BYTES
 from sparktxlog.transport.signing import StaleSessionError
@@ -50,6 +52,7 @@ NO_DATA = frozenset(
 _Wanted = RunHeader | Announcement
 _T = TypeVar("_T")
 _Turns = AbstractAsyncContextManager[None]
+_Work = Callable[[], Coroutine[Any, Any, None]]
 #: Small runs need no turn: they travel together.
 _AT_ONCE: _Turns = nullcontext()
 
@@ -98,47 +101,34 @@ class Fetcher:
         )
         self._turns: _Turns = asyncio.Semaphore(_PARALLEL_RUNS)
         #: By what is done and the digest: a prefetched run may be fetched meanwhile.
-        self._tasks: dict[tuple[str, bytes], asyncio.Task[None]] = {}
+        self._tasks = KeyedTasks[tuple[str, bytes]]()
 
     def fetch(self, header: RunHeader, sources: Iterable[str]) -> None:
         """Get a run's payload and files; `PayloadArrived` or `FetchFailed` follows."""
         turns = _AT_ONCE
         if header.size_bytes > SMALL_BYTES or header.staged_bytes:
             turns = self._turns
-        self._start("fetch", header, self._fetch(header, tuple(sources)), turns)
+        self._start("fetch", header, partial(self._fetch, header, tuple(sources)), turns)
 
     def prefetch(self, announcement: Announcement) -> None:
         """Get manifest and files of an unstamped run; `FilesHeld` or `FetchFailed` follows."""
-        self._start("prefetch", announcement, self._prefetch(announcement), self._turns)
+        self._start("prefetch", announcement, partial(self._prefetch, announcement), self._turns)
 
     async def close(self) -> None:
         """Stop all transfers; what came is kept for resumption."""
-        tasks = list(self._tasks.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def __len__(self) -> int:
         return len(self._tasks)
 
-    def _start(
-        self, kind: str, run: _Wanted, work: Coroutine[Any, Any, None], turns: _Turns
-    ) -> None:
-        key = (kind, run.digest)
-        if key in self._tasks:
-            work.close()
-            return
-        task = asyncio.create_task(self._guarded(run, work, turns))
-        self._tasks[key] = task
-        task.add_done_callback(lambda _: self._tasks.pop(key, None))
-        # One that is cancelled before its turn never began.
-        task.add_done_callback(lambda _: work.close())
+    def _start(self, kind: str, run: _Wanted, work: _Work, turns: _Turns) -> None:
+        self._tasks.start((kind, run.digest), partial(self._guarded, run, work, turns))
 
-    async def _guarded(self, run: _Wanted, work: Coroutine[Any, Any, None], turns: _Turns) -> None:
+    async def _guarded(self, run: _Wanted, work: _Work, turns: _Turns) -> None:
         try:
             async with turns:
-                await work
+                await work()
             self._damage.arrived(run.digest)
         except TxLogError as error:
             _log.info("fetch failed", run=run.digest.hex()[:12], reason=str(error))

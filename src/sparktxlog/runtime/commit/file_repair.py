@@ -6,8 +6,8 @@ judged by this node's own manifest or segment, never by what a peer says that it
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
+from functools import partial
 from typing import Any
 
 import structlog
@@ -30,11 +30,13 @@ from sparktxlog.runtime.commit.damage import Damage
 from sparktxlog.runtime.commit.fetching import NO_DATA, Fetcher, staged_files
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.storage.interfaces import TableEffect
+from sparktxlog.supervision import KeyedTasks
 
 _log = structlog.get_logger("sparktxlog.files")
 
 #: Segments of one range: workers take no more at once.
 _MOST_SEGMENTS = 500
+_Work = Callable[[], Coroutine[Any, Any, None]]
 
 
 class FileRepair:
@@ -46,7 +48,7 @@ class FileRepair:
         self._fetcher = fetcher
         self._damage = damage
         #: What is looked at: the transaction of a wanted file, or the digest of a run.
-        self._tasks: dict[bytes, asyncio.Task[None]] = {}
+        self._tasks = KeyedTasks[bytes]()
         #: Digest of a run that may become void → its staged files.
         self._looked_at: dict[bytes, list[StagedFile]] = {}
 
@@ -75,7 +77,10 @@ class FileRepair:
             transaction_id = transaction_id_from_text(wanted.path.partition("/")[0])
         except InvalidNameError:
             return
-        self._start(transaction_id, self._repair_transaction(transaction_id, wanted.path, reason))
+        self._start(
+            transaction_id,
+            partial(self._repair_transaction, transaction_id, wanted.path, reason),
+        )
 
     async def _repair_transaction(self, transaction_id: bytes, path: str, reason: str) -> None:
         """Repair the files of an own run, or reject the run if it has no stamp yet (P1a)."""
@@ -114,7 +119,7 @@ class FileRepair:
 
     def check_unstamped(self, digest: bytes) -> None:
         """Look whether the files of an own run are whole, and tell the core (P1a)."""
-        self._start(digest, self._repair_unstamped(digest))
+        self._start(digest, partial(self._repair_unstamped, digest))
 
     async def _repair_unstamped(self, digest: bytes) -> None:
         try:
@@ -147,7 +152,7 @@ class FileRepair:
 
     def check_run(self, header: RunHeader) -> None:
         """Look whether a stamped run is whole here, and tell the core (P32)."""
-        self._start(b"run " + header.digest, self._check_run(header))
+        self._start(b"run " + header.digest, partial(self._check_run, header))
 
     async def _check_run(self, header: RunHeader) -> None:
         digest, lost = header.digest, ""
@@ -270,26 +275,19 @@ class FileRepair:
     async def _verify(self, file: StagedFile) -> None:
         await self._base.run_blocking(self._base.payloads.verify, file)
 
-    def _start(self, key: bytes, work: Coroutine[Any, Any, None]) -> None:
-        if key in self._tasks:
-            work.close()
-            return
-        task = self._tasks[key] = asyncio.create_task(self._guarded(work))
-        task.add_done_callback(lambda _: self._tasks.pop(key, None))
+    def _start(self, key: bytes, work: _Work) -> None:
+        self._tasks.start(key, partial(self._guarded, work))
 
-    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _guarded(self, work: _Work) -> None:
         try:
-            await work
+            await work()
         except Exception:  # noqa: BLE001
             # Who wants the file asks again, and so does the core.
             _log.exception("looking at files failed unexpectedly")
 
     async def close(self) -> None:
         """Look at nothing more."""
-        tasks = tuple(self._tasks.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.close()
 
 
 def _told(asked: dict[str, str]) -> str:

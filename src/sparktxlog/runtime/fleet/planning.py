@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from time import monotonic
 from typing import Any
 
@@ -45,6 +46,7 @@ from sparktxlog.runtime.fleet.backlog import Backlog
 from sparktxlog.runtime.fleet.replicas import Replicas, ReplicaState
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.storage.interfaces import PutValue
+from sparktxlog.supervision import KeyedTasks
 
 _log = structlog.get_logger("sparktxlog.planning")
 
@@ -101,7 +103,7 @@ class Planning:
         self._held: dict[str, _Held] = {}
         #: Worker → message, plan and verdict that were logged last.
         self._told: dict[str, tuple[str, ...]] = {}
-        self._asking: dict[str, asyncio.Task[None]] = {}
+        self._asking = KeyedTasks[str]()
         #: One decision at a time: they share caches and the donors' patience.
         self._busy = asyncio.Lock()
 
@@ -142,11 +144,7 @@ class Planning:
             pause_s = max(_PAUSE_S, _PAUSE_FACTOR * held.took_s, DECISION_S if weighed else 0.0)
             if self._clock() - held.at < pause_s:
                 return
-        task = asyncio.get_running_loop().create_task(
-            self._decide_aside(worker_id), name=f"plan {worker_id}"
-        )
-        self._asking[worker_id] = task
-        task.add_done_callback(lambda _: self._asking.pop(worker_id, None))
+        self._asking.start(worker_id, partial(self._decide_aside, worker_id))
 
     async def _decide_aside(self, worker_id: str) -> None:
         try:
@@ -156,10 +154,7 @@ class Planning:
 
     async def close(self) -> None:
         """End the questions under way."""
-        tasks = list(self._asking.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._asking.close()
         await self._sizes.close()
 
     # -- decisions ---------------------------------------------------------------------------------

@@ -122,7 +122,7 @@ class Site:
     async def settled(self) -> None:
         """Wait for questions in the background."""
         while self.planning._asking:
-            await asyncio.gather(*self.planning._asking.values())
+            await asyncio.gather(*self.planning._asking._tasks.values())
             await asyncio.sleep(0)
 
 
