@@ -43,6 +43,21 @@ def test_every_setting_is_read() -> None:
     assert unread == []
 
 
+def test_tests_that_documents_name_exist() -> None:
+    """The remedy of an edge is believed for its test; one that moved proves nothing."""
+    pages = [ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
+    files = {path: path.read_text() for path in (ROOT / "tests").rglob("test_*.py")}
+    lost = []
+    for page in pages:
+        for path, name in re.findall(
+            r"`([\w/]*\btest_\w+\.py)(?:::(test_\w+))?`", page.read_text()
+        ):
+            texts = [text for file, text in files.items() if f"/{file}".endswith(f"/{path}")]
+            if not any(f"def {name}(" in text if name else text for text in texts):
+                lost.append(f"{page.name}: {path}::{name}")
+    assert lost == []
+
+
 def _shell_commands(text: str) -> list[str]:
     blocks = re.findall(r"```(?:sh|bash|console)\n(.*?)```", text, re.DOTALL)
     lines = [line.removeprefix("$ ") for block in blocks for line in block.splitlines()]
