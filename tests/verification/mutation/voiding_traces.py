@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tests.verification.mutation.clock_traces import YEAR_US
 from tests.verification.mutation.lone import (
     LINEAGE,
     SECOND_US,
@@ -159,6 +160,24 @@ def who_is_silent_may_hold_it(core: type[Master]) -> None:
             assert not flushed
 
 
+def whose_answer_cannot_be_right_may_hold_it(core: type[Master]) -> None:
+    """C3, P32: a member that stamped too late is not believed; an operator looks at its disk."""
+    for without in ((), ("c",)):
+        node = Lone(core)
+        void = _void(node, _staged(node))
+        ballot, _ = _ask(node, void, *without)
+        late = node.run_of("c", 1, node.now + YEAR_US)
+        actions = node.hear(node.promise("b", ballot), node.promise("c", ballot, late))
+        actions += node.wait(2 * SECOND_US)
+        texts = [told.text for told in _answers(actions)]
+        flushed = {one.header for f in sent(actions, Flush) for one in f.candidate.voided}
+        if without:
+            assert (texts, flushed) == ([], {void.header})
+        else:
+            assert texts == ["c may hold the run, and its answer cannot be right"]
+            assert not flushed
+
+
 def ordered_runs_are_not_voided(core: type[Master]) -> None:
     """P32: what stands in a queue was told as ordered: its outcome stays."""
     node = Lone(core)
@@ -280,6 +299,7 @@ def all_wishes_count(core: type[Master]) -> None:
 
 TRACES = (
     lost_runs_are_voided, whole_runs_are_not_voided, who_is_silent_may_hold_it,
+    whose_answer_cannot_be_right_may_hold_it,
     ordered_runs_are_not_voided, a_void_begins_anew_where_a_flush_hangs,
     a_failed_void_changes_nothing, a_void_survives_a_restart, a_lagging_node_takes_the_void,
     a_decided_void_outlives_an_older_flush, all_wishes_count,

@@ -261,15 +261,24 @@ class Faults:
             assert node.master is not None
             self._tickets += 1
             view = node.master.view
-            # He knows whose disk is lost.
             gone = [
                 seat.node_id
                 for seat in view.roster
-                if world.nodes[seat.node_id].disk.incarnation > seat.incarnation
+                if self._is_given_up(world.nodes[seat.node_id], seat, waits)
             ]
             void = replace(self._voided(waits), without=tuple(gone))
             event = ChangeRequested(ticket=self._tickets, roster=view.roster, void=void)
             node.handle([event])
+
+    def _is_given_up(self, node: SimulatedNode, seat: Seat, header: RunHeader) -> bool:
+        """Whether the operator names a node with `--without`: he knows whose disk is lost.
+
+        If a node holds what cannot be right, nobody believes what it says of a run: he looks
+        himself whether its disk has it.
+        """
+        if node.disk.incarnation > seat.incarnation:
+            return True
+        return self._is_far(node) and not self._world.is_whole(node, header)
 
     def _voided(self, header: RunHeader) -> Voided:
         lost = self._world.facts[header.digest]
@@ -708,7 +717,8 @@ class Faults:
         view = node.master.view
         if world.random.random() < _OF_QUORUM:
             rule = world.random.choice([rule for rule in _RULES if rule != view.quorum_rule])
-            self._ask(node, view.roster, rule)
+            if replace(view, quorum_rule=rule).preserves(set(world.nodes) - world.rot.lied):
+                self._ask(node, view.roster, rule)
             world.after(self._seconds(20, 120), self._usual_quorum)
         else:
             self._ask(node, self._another(view))

@@ -102,6 +102,8 @@ class Rot:
         self._hit = hit
         #: Whether the others can do without a node: who is not believed may have to go.
         self.spares: Callable[[str], bool] = lambda node: False
+        #: Who lied, and has not come back as another since: it may have to, at any time.
+        self.lied: set[str] = set()
         #: Whose message is changed, of which kind, in which field.
         self._armed: tuple[str, type, str, _Change] | None = None
 
@@ -125,6 +127,7 @@ class Rot:
         rotten = change(self._random, message)
         if rotten != message:
             self._armed = None
+            self.lied.add(sender)
             self._hit(f"rotten {kind.__name__.lower()}")
             self._hit(f"rotten {kind.__name__.lower()}: {name}")
         return rotten

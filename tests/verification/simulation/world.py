@@ -358,6 +358,7 @@ class World:
         node.crash()
         node.disk.join_anew(incarnation, self._tickets + 1)
         self._tickets += len(node.disk.announcements)
+        self.rot.lied.discard(node.name)
         self.marks.hit("joined anew")
         self.after(100_000, self._start, node, node.life)
 

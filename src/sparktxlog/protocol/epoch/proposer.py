@@ -161,7 +161,8 @@ class Proposer:
         gone = set(void.without) | self.intent.joiners.keys()
         silent = set(self.view.members) - states.keys() - gone
         if silent:
-            return f"{', '.join(sorted(silent))} may hold the run, and does not answer"
+            what = "its answer cannot be right" if silent <= self._late else "does not answer"
+            return f"{', '.join(sorted(silent))} may hold the run, and {what}"
         if void.digest in self.intent.vetoed:
             return "a member holds the run: it can be delivered"
         if any(map(void.is_of, queue.tail)):
