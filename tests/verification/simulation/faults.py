@@ -573,7 +573,7 @@ class Faults:
         node, random = self._any(), self._world.random
         if random.random() < 0.5:
             # It takes no transactions until somebody has set it (C3).
-            self._set_clock(node, self._far_off())
+            self._set_clock(node, self._far_off(node))
             self._world.after(self._seconds(20, 90), self._set_clock, node, 0)
         else:
             self._set_clock(node, self._seconds(-30, 30))
@@ -581,7 +581,7 @@ class Faults:
     def _set_running_clock(self) -> None:
         """Somebody sets the clock of a node that runs, wrongly, and later right again."""
         node = self._any()
-        node.skew_us = self._far_off()
+        node.skew_us = self._far_off(node)
         self._world.marks.hit("running clock set")
         self._world.after(self._seconds(20, 90), setattr, node, "skew_us", 0)
 
@@ -636,9 +636,17 @@ class Faults:
                 self._ask(other, tuple(seats))
                 return
 
-    def _far_off(self) -> int:
-        """Return by how much a clock is wrong: up to an hour, or up to a year."""
-        if self._world.random.random() < 0.5:
+    def _far_off(self, node: SimulatedNode) -> int:
+        """Return by how much a clock is wrong: up to an hour, or up to a year.
+
+        With a quorum of one a node may alone hold what was acquired.  Then it is not a year: what
+        such a node holds is of no use to the others, and only `force` would help (C3).
+        """
+        needed = any(
+            len(view.members) > 1 and not view.preserves(set(view.members) - {node.name})
+            for view in self._views()
+        )
+        if self._world.random.random() < 0.5 or needed:
             self._world.marks.hit("clock far off")
             return self._seconds(-3_600, 3_600)
         self._world.marks.hit("clock a year off")
@@ -717,11 +725,17 @@ class Faults:
         view = node.master.view
         if world.random.random() < _OF_QUORUM:
             rule = world.random.choice([rule for rule in _RULES if rule != view.quorum_rule])
-            if replace(view, quorum_rule=rule).preserves(set(world.nodes) - world.rot.lied):
+            wrong = {other.name for other in world.nodes.values() if self._is_wrong(other)}
+            if replace(view, quorum_rule=rule).preserves(set(view.members) - wrong):
                 self._ask(node, view.roster, rule)
             world.after(self._seconds(20, 120), self._usual_quorum)
         else:
             self._ask(node, self._another(view))
+
+    def _is_wrong(self, node: SimulatedNode) -> bool:
+        """Whether the others may soon have to do without what a node holds."""
+        far_off = abs(node.skew_us) > node.config.max_counter_lead_us
+        return node.name in self._world.rot.lied or self._is_far(node) or far_off
 
     def _ask(self, node: SimulatedNode, roster: tuple[Seat, ...], rule: str = "") -> None:
         """Ask a node for another roster, or another quorum; it may refuse, or go down over it."""
