@@ -15,7 +15,6 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
 from datetime import datetime
-from functools import cached_property
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -37,7 +36,7 @@ from sparktxlog.runtime.log.pruning import Maintenance, Pruning
 from sparktxlog.runtime.membership.standings import INSTANCE
 from sparktxlog.runtime.process import trim_memory
 from sparktxlog.storage.interfaces import StoredEntry
-from sparktxlog.storage.log_tables.history_tables import EpochTable, ReportTables, TransferTable
+from sparktxlog.storage.log_tables.history_tables import HistoryTables
 from sparktxlog.storage.log_tables.queue_table import QUEUE_NAME, QueueTable, set_aside
 from sparktxlog.storage.segments.publishing import publish, restored_rows
 
@@ -83,7 +82,7 @@ class Publisher:
         #: Position and Delta version up to which it published.
         self._published, self._version = state.published, state.published_version
         self._epochs = epochs
-        self._instance = state.values[INSTANCE].decode()
+        self._histories = HistoryTables(self._log_root, state.values[INSTANCE].decode())
         #: Whether this node joins a log: a table of before is another one's.
         self._joins = base.order is not None
         self._queue: QueueTable | None = None
@@ -225,26 +224,7 @@ class Publisher:
             StorageError: Some of it may be done; do it again.
         """
         self._opened().expire(position)
-        if (self._log_root / "signatures").exists():
-            self._report_tables.expire(before)
-        if (self._log_root / "transfers").exists():
-            self._transfer_table.expire(before)
-        if (self._log_root / "epochs").exists():
-            self._epoch_table.expire(before)
-
-    # Made by the first use: most nodes have no transfers, and opening a table reads it.
-
-    @cached_property
-    def _report_tables(self) -> ReportTables:
-        return ReportTables(self._log_root)
-
-    @cached_property
-    def _transfer_table(self) -> TransferTable:
-        return TransferTable(self._log_root)
-
-    @cached_property
-    def _epoch_table(self) -> EpochTable:
-        return EpochTable(self._log_root, self._instance)
+        self._histories.expire(before)
 
     def _pause(self, seconds: float) -> None:
         with self._changed:
@@ -335,13 +315,13 @@ class Publisher:
             return
         taken = [self._reports.popleft() for _ in range(len(self._reports))]
         self._reported_at = monotonic()
-        self._report_tables.append(taken)
+        self._histories.append_reports(taken)
 
     def _append_transfers(self) -> None:
         if not self._transfers:
             return
         taken = list(self._transfers)
-        self._transfer_table.append(taken)
+        self._histories.append_transfers(taken)
         for _ in taken:
             self._transfers.popleft()
 
@@ -349,8 +329,8 @@ class Publisher:
         """Append the epochs that the table never held, whoever noted them (see `EpochHistory`)."""
         if not self._epochs.behind(0):
             return
-        if new := self._epochs.behind(self._epoch_table.number):
-            self._epoch_table.append(new)
+        if new := self._epochs.behind(self._histories.last_epoch):
+            self._histories.append_epochs(new)
 
 
 def bounded(entries: Sequence[StoredEntry]) -> list[StoredEntry]:

@@ -19,47 +19,31 @@ from sparktxlog.model.report import WorkerReport
 from sparktxlog.storage.log_tables.log_schemas import LOG_TABLES, SIGNATURES, WORKERS
 from sparktxlog.storage.log_tables.log_table import LogTable
 
+#: Table → column of the time by which its rows expire.
+_TIMES = {
+    "workers": "reported_at",
+    "signatures": "reported_at",
+    "transfers": "finished_at",
+    "epochs": "taken_up_at",
+}
 
-class _HistoryTable:
-    """Writer of one table, whose rows expire by a time that they carry.
+
+class HistoryTables:
+    """Writer of the histories; opening a table reads it, so its first use opens it.
+
+    Every method raises CorruptLogError if its table is damaged.
 
     Args:
         log_root: Directory of the log tables.
-        name: Of the table.
-        time: Column of that time.
-        app_id: Names who numbers its rows, "" = nobody does.
-
-    Raises:
-        CorruptLogError: The table is damaged.
+        instance: Names the journal that numbers the epochs: another one begins anew.
     """
 
-    def __init__(self, log_root: Path, name: str, time: str, app_id: str = "") -> None:
-        self._time = time
-        self._schema = LOG_TABLES[name]
-        self._table = LogTable(log_root / name, self._schema, app_id=app_id)
+    def __init__(self, log_root: Path, instance: str) -> None:
+        self._log_root = log_root
+        self._app_ids = {"epochs": f"sparktxlog:{instance}:epochs"}
+        self._opened: dict[str, LogTable] = {}
 
-    def append_rows(self, rows: list[dict[str, Any]], transaction: int | None = None) -> None:
-        """Append rows with one commit, if there are any."""
-        if rows:
-            self._table.append(pa.Table.from_pylist(rows, self._schema), transaction=transaction)
-
-    def expire(self, before: datetime) -> None:
-        """Remove rows of that time and earlier, by whole files.
-
-        Raises:
-            StorageError: Do it again.
-        """
-        self._table.expire(self._time, before)
-
-
-class ReportTables:
-    """Writer of `log/workers` and `log/signatures`; errors as of the other tables."""
-
-    def __init__(self, log_root: Path) -> None:
-        self._workers = _HistoryTable(log_root, "workers", "reported_at")
-        self._signatures = _HistoryTable(log_root, "signatures", "reported_at")
-
-    def append(self, reports: Sequence[tuple[WorkerReport, str, str, str]]) -> None:
+    def append_reports(self, reports: Sequence[tuple[WorkerReport, str, str, str]]) -> None:
         """Append (report, verdict, plan, reason); at most two commits, whatever their number.
 
         Raises:
@@ -71,78 +55,67 @@ class ReportTables:
         ]
         signatures = [
             _shared(report, SIGNATURES)
+            | _shared(state, SIGNATURES)
             | {
                 "table": table,
-                "version": state.version,
                 "rows": state.signature.rows,
                 "signature": state.signature.to_text(),
-                "schema": state.schema,
-                "diverged": state.diverged,
             }
             for report, _, _, _ in reports
             for table, state in sorted(report.tables.items())
         ]
-        self._workers.append_rows(workers)
-        self._signatures.append_rows(signatures)
+        self._append("workers", workers)
+        self._append("signatures", signatures)
 
-    def expire(self, before: datetime) -> None:
-        """Remove reports of that time and earlier, by whole files.
-
-        Raises:
-            StorageError: Do it again.
-        """
-        self._workers.expire(before)
-        self._signatures.expire(before)
-
-
-class TransferTable(_HistoryTable):
-    """Writer of `log/transfers`."""
-
-    def __init__(self, log_root: Path) -> None:
-        super().__init__(log_root, "transfers", "finished_at")
-
-    def append(self, transfers: Sequence[Transfer]) -> None:
+    def append_transfers(self, transfers: Sequence[Transfer]) -> None:
         """Append transfers with one commit.
 
         Raises:
             StorageError: They may be missing.
         """
-        self.append_rows(
-            [
-                _shared(transfer, self._schema)
-                | {"kind": transfer.kind.value, "donors": list(transfer.donors)}
-                for transfer in transfers
-            ]
-        )
+        self._append("transfers", [msgspec.to_builtins(transfer) for transfer in transfers])
 
+    def append_epochs(self, epochs: Sequence[tuple[int, EpochRecord]]) -> None:
+        """Append numbered epochs, ascending and above `last_epoch`, with one commit.
 
-class EpochTable(_HistoryTable):
-    """Writer of `log/epochs`: each commit records the number of its last row.
-
-    Args:
-        log_root: Directory of the log tables.
-        instance: Names the journal that gives the numbers: another one begins anew.
-    """
-
-    def __init__(self, log_root: Path, instance: str) -> None:
-        super().__init__(log_root, "epochs", "taken_up_at", f"sparktxlog:{instance}:epochs")
+        Raises:
+            StorageError: They may be there: ask for `last_epoch` before trying again.
+        """
+        rows = [msgspec.to_builtins(record) for _, record in epochs]
+        self._append("epochs", rows, transaction=epochs[-1][0])
 
     @property
-    def number(self) -> int:
+    def last_epoch(self) -> int:
         """Number of the last epoch that was appended of this journal, 0 = none.
 
         Raises:
             StorageError: Ask again.
         """
-        return self._table.transaction_version
+        return self._table("epochs").transaction_version
 
-    def append(self, epochs: Sequence[tuple[int, EpochRecord]]) -> None:
-        """Append numbered epochs, ascending and above `number`, with one commit.
+    def expire(self, before: datetime) -> None:
+        """Remove rows of that time and earlier, by whole files.
 
         Raises:
-            StorageError: They may be there: ask for `number` before trying again.
+            StorageError: Do it again.
         """
-        self.append_rows([msgspec.to_builtins(record) for _, record in epochs], epochs[-1][0])
+        for name, column in _TIMES.items():
+            if (self._log_root / name).exists():
+                self._table(name).expire(column, before)
+
+    def _append(
+        self, name: str, rows: list[dict[str, Any]], transaction: int | None = None
+    ) -> None:
+        if rows:
+            table = pa.Table.from_pylist(rows, LOG_TABLES[name])
+            self._table(name).append(table, transaction=transaction)
+
+    def _table(self, name: str) -> LogTable:
+        if name not in self._opened:
+            self._opened[name] = LogTable(
+                self._log_root / name, LOG_TABLES[name], app_id=self._app_ids.get(name, "")
+            )
+        return self._opened[name]
 
 
 def _shared(value: object, schema: pa.Schema) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 
 from sparktxlog.model.epoch import EpochRecord, QueueEnd, RosterSeat
-from sparktxlog.storage.log_tables.history_tables import EpochTable
+from sparktxlog.storage.log_tables.history_tables import HistoryTables
 from sparktxlog.storage.log_tables.log_schemas import EPOCHS
 
 SEAT = RosterSeat(id="A", url="http://a,http://a2", weight=2, witness=False, incarnation=3)
@@ -41,7 +41,7 @@ def rows_of(root: Path) -> list[dict[str, Any]]:
 
 
 def test_a_row_says_what_is_remembered(tmp_path: Path) -> None:
-    EpochTable(tmp_path, "i").append([epoch_of(1, known=False), epoch_of(2)])
+    HistoryTables(tmp_path, "i").append_epochs([epoch_of(1, known=False), epoch_of(2)])
     first, second = rows_of(tmp_path)
     assert list(first) == EPOCHS.names
     assert (first["joined"], first["left"], first["changed"]) == (None, None, None)
@@ -50,35 +50,35 @@ def test_a_row_says_what_is_remembered(tmp_path: Path) -> None:
 
 
 def test_the_table_knows_which_epochs_of_a_front_it_holds(tmp_path: Path) -> None:
-    table = EpochTable(tmp_path, "i")
-    assert table.number == 0
-    table.append([epoch_of(1), epoch_of(2)])
-    assert table.number == EpochTable(tmp_path, "i").number == 2
+    table = HistoryTables(tmp_path, "i")
+    assert table.last_epoch == 0
+    table.append_epochs([epoch_of(1), epoch_of(2)])
+    assert table.last_epoch == HistoryTables(tmp_path, "i").last_epoch == 2
     # A front that was made anew counts from 1 again; its rows follow those of the former one.
-    other = EpochTable(tmp_path, "j")
-    assert other.number == 0
-    other.append([epoch_of(1)])
-    assert (other.number, EpochTable(tmp_path, "i").number) == (1, 2)
+    other = HistoryTables(tmp_path, "j")
+    assert other.last_epoch == 0
+    other.append_epochs([epoch_of(1)])
+    assert (other.last_epoch, HistoryTables(tmp_path, "i").last_epoch) == (1, 2)
     assert len(rows_of(tmp_path)) == 3
 
 
 def test_what_is_expired_is_known_as_written(tmp_path: Path) -> None:
-    table = EpochTable(tmp_path, "i")
+    table = HistoryTables(tmp_path, "i")
     for number in (1, 2, 3):
-        table.append([epoch_of(number)])
+        table.append_epochs([epoch_of(number)])
     table.expire(datetime.fromtimestamp(2, UTC))
     assert [row["epoch"] for row in rows_of(tmp_path)] == [7]
-    assert table.number == EpochTable(tmp_path, "i").number == 3
+    assert table.last_epoch == HistoryTables(tmp_path, "i").last_epoch == 3
     table.expire(datetime.fromtimestamp(3, UTC))
     assert rows_of(tmp_path) == []
-    assert EpochTable(tmp_path, "i").number == 3
+    assert HistoryTables(tmp_path, "i").last_epoch == 3
 
 
 def test_the_number_outlives_merges_and_checkpoints(tmp_path: Path) -> None:
     commits = 130
-    table = EpochTable(tmp_path, "i")
+    table = HistoryTables(tmp_path, "i")
     for number in range(1, commits + 1):
-        table.append([epoch_of(number)])
-    again = EpochTable(tmp_path, "i")
-    assert again.number == commits
+        table.append_epochs([epoch_of(number)])
+    again = HistoryTables(tmp_path, "i")
+    assert again.last_epoch == commits
     assert [row["epoch"] for row in rows_of(tmp_path)] == list(range(5, commits + 5))

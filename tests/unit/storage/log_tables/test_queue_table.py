@@ -22,7 +22,7 @@ from sparktxlog.errors import (
 from sparktxlog.model.report import TableState, WorkerReport
 from sparktxlog.model.signature import TableSignature
 from sparktxlog.storage.log_tables import log_table as delta_table
-from sparktxlog.storage.log_tables.history_tables import ReportTables
+from sparktxlog.storage.log_tables.history_tables import HistoryTables
 from sparktxlog.storage.log_tables.log_schemas import LOG_TABLES
 from sparktxlog.storage.log_tables.log_table import LogTable, repair
 from sparktxlog.storage.log_tables.queue_table import QueueTable, set_aside
@@ -339,10 +339,10 @@ def test_reports_are_kept_as_tables(tmp_path: Path) -> None:
         tables={"orders": state, "cities": state},
         reported_at=1_700_000_000_000_000,
     )
-    tables = ReportTables(tmp_path)
-    tables.append([(report, "KNOWN", "up-to-date", "")])
-    tables.append([])
-    ReportTables(tmp_path).append([(report, "DIVERGED", "stop", "foreign commit")])
+    tables = HistoryTables(tmp_path, "i")
+    tables.append_reports([(report, "KNOWN", "up-to-date", "")])
+    tables.append_reports([])
+    HistoryTables(tmp_path, "i").append_reports([(report, "DIVERGED", "stop", "foreign commit")])
 
     def read(name: str) -> list[dict[str, Any]]:
         table = DeltaTable(tmp_path / name)
