@@ -14,40 +14,30 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable
 from dataclasses import replace
-from itertools import chain
 
-from sparktxlog.errors import ExpiredError, InvariantViolation
+from sparktxlog.errors import InvariantViolation
 from sparktxlog.protocol.words.messages import RunHeader
 from sparktxlog.protocol.words.view import View
 from sparktxlog.storage.interfaces import (
-    IdPieces,
     PutBallot,
     PutRestamp,
     PutView,
     QueueSnapshot,
     ResetJournal,
 )
-from sparktxlog.storage.journal.id_files import IdFiles
-from sparktxlog.storage.journal.loading import read_recent_ids
 from sparktxlog.storage.journal.row_pruning import Ends
 from sparktxlog.storage.journal.sqlite_schema import (
-    ENTRY_COLUMNS,
     HEADER_COLUMNS,
     RUN_KEY,
-    definition_of,
     encode,
     header_of,
     insert_entry,
     keep_out_older,
     put_meta,
     read_meta,
-    stored_entry,
     view_of,
 )
 from sparktxlog.storage.journal.waiting_ids import run_key
-
-#: Ids of a snapshot come in pieces of so many bytes.
-_PIECE_BYTES = 1 << 20
 
 #: Header and ids of a run.
 _Run = tuple[RunHeader, bytes]
@@ -126,51 +116,6 @@ def _drop_incoming(
 
 
 # -- snapshots -------------------------------------------------------------------------------------
-
-
-def read_snapshot(db: sqlite3.Connection, id_window: int) -> QueueSnapshot:
-    """Return the queue at the end of what is published.
-
-    Raises:
-        ExpiredError: The row of the run that ends there is gone (definite).
-    """
-    meta = read_meta(db)
-    view = view_of(meta.get("view"))
-    position = meta.get("published", 0)
-    if not position:
-        return QueueSnapshot(view=view)
-    row = db.execute(
-        f"SELECT {ENTRY_COLUMNS} FROM queue WHERE position <= ? ORDER BY position DESC LIMIT 1",
-        (position,),
-    ).fetchone()
-    last = None if row is None else stored_entry(row, None)
-    if last is None or last.entry.end != position:
-        raise ExpiredError(f"the run that ends at {position} is gone", kept_after=position)
-    watermarks = db.execute(
-        "SELECT w.origin, coalesce(min(q.seq) - 1, w.seq) AS mark FROM watermarks w LEFT JOIN queue"
-        " q ON q.origin = w.origin AND q.position > ? GROUP BY w.origin HAVING mark > 0",
-        (position,),
-    )
-    tables = db.execute(
-        "SELECT position, definition FROM catalog WHERE position <= ? ORDER BY position, name",
-        (position,),
-    )
-    return QueueSnapshot(
-        last=last,
-        watermarks=dict(watermarks.fetchall()),
-        tables=tuple((at, definition_of(body)) for at, body in tables),
-        recent_ids=tuple(read_recent_ids(db, position - id_window, last.entry.position)),
-        view=view,
-    )
-
-
-def with_older_ids(snapshot: QueueSnapshot, files: IdFiles) -> QueueSnapshot:
-    """Return the snapshot with the ids that stand in files before its window."""
-    window = snapshot.recent_ids
-    if not window:
-        return snapshot
-    older = files.before(window[0][0], _PIECE_BYTES // 16)
-    return replace(snapshot, recent_ids=IdPieces(lambda: chain(older(), window)))
 
 
 def reset(db: sqlite3.Connection, write: ResetJournal) -> tuple[Ends, list[_Run]]:

@@ -14,21 +14,17 @@ so the publisher and the HTTP handlers never wait for the writer (WAL).
 from __future__ import annotations
 
 import sqlite3
-from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from queue import Empty, LifoQueue
 from typing import Any, assert_never
 
 import structlog
 
 from sparktxlog.codec.payload import read_manifest
-from sparktxlog.errors import ExpiredError, InvariantViolation, StorageError, TxLogError
+from sparktxlog.errors import InvariantViolation, StorageError
 from sparktxlog.model.operation import RunFacts
-from sparktxlog.protocol.words.messages import MergeBase, QueueEntry, RunHeader
-from sparktxlog.protocol.words.recovery import RecoveredRun, RecoveredState
+from sparktxlog.protocol.words.messages import QueueEntry, RunHeader
 from sparktxlog.storage.durability import link_or_copy, storage_error, storing, sync_directory
 from sparktxlog.storage.interfaces import (
     AppendQueue,
@@ -36,10 +32,7 @@ from sparktxlog.storage.interfaces import (
     DropExpired,
     ExpireLog,
     ForgetPayloads,
-    JournalState,
-    LogExtent,
     MarkPublished,
-    OlderIdsFound,
     PutAnnouncement,
     PutBallot,
     PutReservation,
@@ -47,42 +40,27 @@ from sparktxlog.storage.interfaces import (
     PutRun,
     PutValue,
     PutView,
-    QueueSnapshot,
     ResetJournal,
-    Segment,
-    SegmentCut,
     ShrinkJournal,
-    StoredEntry,
     Write,
 )
 from sparktxlog.storage.journal import epoch_changes, log_expiry
 from sparktxlog.storage.journal.id_files import IdFiles
-from sparktxlog.storage.journal.loading import (
-    read_announcements,
-    read_recent_ids,
-    read_repeats,
-    read_unfiled,
-)
+from sparktxlog.storage.journal.journal_reader import JournalReader
+from sparktxlog.storage.journal.queue_ids import read_unfiled
 from sparktxlog.storage.journal.row_pruning import Ends, forget, held_bytes_of, read_held_bytes
 from sparktxlog.storage.journal.sqlite_schema import (
-    ENTRY_COLUMNS,
     HEADER_COLUMNS,
     RUN_KEY,
-    ballot_of,
-    definition_of,
     encode,
     encode_facts,
-    facts_of,
     header_of,
     header_row,
     insert_entry,
     open_journal,
-    open_reader,
     put_meta,
     read_meta,
-    stored_entry,
     translate,
-    view_of,
 )
 from sparktxlog.storage.journal.waiting_ids import WaitingIds, run_key
 from sparktxlog.storage.lock import DirectoryLock
@@ -100,7 +78,7 @@ _FILED_IDS = 65_536
 _Change = tuple[bool, RunHeader, bytes]
 
 
-class Journal:
+class Journal(JournalReader):
     """Durable state of the protocol in `<directory>/front.sqlite`; owns the directory by a lock.
 
     `read_*`, `find_*` and `older_ids` may run in any thread, all else in one at a time.
@@ -114,19 +92,13 @@ class Journal:
     def __init__(
         self, directory: Path, *, id_window: int = 1_000_000, id_window_us: int = 24 * _HOUR_US
     ) -> None:
-        self._path = directory / JOURNAL_NAME
-        self._id_window = id_window
+        super().__init__(directory / JOURNAL_NAME, id_window)
         self._id_window_us = id_window_us
         self._lock = DirectoryLock(directory, mode=PRIVATE)
-        self._closed = False
         #: What made the state unknown; from then on every write is refused.
         self._failed: StorageError | None = None
-        self._readers: LifoQueue[sqlite3.Connection] = LifoQueue()
         self._waiting = WaitingIds()
         self._ends = Ends()
-        #: Last position whose row is durable, and the runs that the core appended after it.
-        self._durable = 0
-        self._unwritten: deque[tuple[int, bytes]] = deque()
         try:
             self._db = open_journal(self._path)
             try:
@@ -166,60 +138,6 @@ class Journal:
         )
         for row in waiting:
             self._waiting.add(header_of(row), row[9])
-
-    def load(self, id_window: int) -> JournalState:
-        """Read the state at start: O(tables + incoming + id window), never O(log)."""
-        self._id_window = id_window
-        with self._reading() as db:
-            meta = read_meta(db)
-            base, base_key = self._base(db)
-            incoming = [
-                RecoveredRun(header=header_of(row), facts=facts_of(row[3], row[9], row[10]))
-                for row in db.execute(f"SELECT {HEADER_COLUMNS}, ids, facts FROM incoming")
-            ]
-            tables = [
-                definition_of(body)
-                for (body,) in db.execute("SELECT definition FROM catalog ORDER BY position, name")
-            ]
-            core = RecoveredState(
-                base=base,
-                base_key=base_key,
-                reserved=meta.get("reserved", 0),
-                watermarks=dict(db.execute("SELECT origin, seq FROM watermarks").fetchall()),
-                incoming=incoming,
-                announcements=read_announcements(db),
-                tables=tables,
-                view=view_of(meta.get("view")),
-                ballot=ballot_of(meta.get("ballot")),
-                recent_ids=read_recent_ids(db, base.position - id_window),
-                repeats=read_repeats(db, base.position - id_window),
-                older_ids=self,
-            )
-            return JournalState(
-                core=core,
-                incarnation=meta.get("incarnation", 1),
-                published=meta.get("published", 0),
-                published_version=meta.get("published_version", -1),
-                kept_after=meta.get("kept_after", 0),
-                values=dict(db.execute("SELECT name, value FROM named_values").fetchall()),
-            )
-
-    @staticmethod
-    def _base(db: sqlite3.Connection) -> tuple[MergeBase, tuple[int, int, str, int]]:
-        row = db.execute(
-            f"SELECT {ENTRY_COLUMNS} FROM queue ORDER BY position DESC LIMIT 1"
-        ).fetchone()
-        if row is None:
-            return MergeBase(), (0, 0, "", 0)
-        entry = stored_entry(row, None).entry
-        header = entry.header
-        base = MergeBase(
-            position=entry.end,
-            chain_hash=entry.chain_hash,
-            origin=header.origin,
-            seq=header.last,
-        )
-        return base, header.key
 
     # -- writing -------------------------------------------------------------------------------
 
@@ -447,190 +365,9 @@ class Journal:
         )
         self._ends = replace(ends, published=write.position)
 
-    # -- reading, from any thread --------------------------------------------------------------
-
-    @contextmanager
-    def _reading(self) -> Iterator[sqlite3.Connection]:
-        """Lend a reading connection: one snapshot for all that is read with it."""
-        if self._closed:
-            raise StorageError(f"{self._path} is closed")
-        try:
-            connection = self._readers.get_nowait()
-        except Empty:
-            connection = open_reader(self._path)
-        try:
-            connection.execute("BEGIN")
-            yield connection
-            connection.execute("COMMIT")
-        except sqlite3.Error as error:
-            connection.close()
-            raise translate(error, self._path, reading=True) from error
-        except TxLogError:
-            connection.execute("COMMIT")
-            self._readers.put(connection)
-            raise
-        except BaseException:
-            connection.close()
-            raise
-        self._readers.put(connection)
-
-    def read_payload(self, origin: str, incarnation: int, seq: int) -> bytes | None:
-        """Return the payload container of the run that starts at `seq`, None if not held."""
-        with self._reading() as db:
-            payload: bytes | None = _first_value(
-                db,
-                f"SELECT payload FROM payloads WHERE {RUN_KEY}",
-                (origin, incarnation, seq),
-            )
-        return payload
-
-    def read_announced(self, digest: bytes) -> bytes | None:
-        """Return the payload container of an own unstamped run."""
-        with self._reading() as db:
-            payload: bytes | None = _first_value(
-                db, "SELECT payload FROM announcements WHERE digest = ?", (digest,)
-            )
-        return payload
-
-    def read_queue(self, after: int, limit_runs: int, *, payloads: bool) -> list[StoredEntry]:
-        """Return queue entries that start after position `after`, ascending.
-
-        Raises:
-            ExpiredError: `after` lies before what the journal keeps (definite).
-        """
-        columns = ", ".join(f"q.{name.strip()}" for name in ENTRY_COLUMNS.split(","))
-        join = "LEFT JOIN payloads p USING (origin, incarnation, seq)" if payloads else ""
-        with self._reading() as db:
-            _check_kept(db, after, ("pruned", "kept_after"))
-            rows = db.execute(
-                f"SELECT {columns}, {'p.payload' if payloads else 'NULL'} FROM queue q {join}"
-                " WHERE q.position > ? ORDER BY q.position LIMIT ?",
-                (after, limit_runs),
-            ).fetchall()
-        return [stored_entry(row, row[15]) for row in rows]
-
-    def read_entry_at(self, position: int) -> StoredEntry | None:
-        """Return the entry that holds `position`, without payload."""
-        with self._reading() as db:
-            row = db.execute(
-                f"SELECT {ENTRY_COLUMNS} FROM queue WHERE position <= ?"
-                " ORDER BY position DESC LIMIT 1",
-                (position,),
-            ).fetchone()
-        if row is None or row[9] + row[3] <= position:
-            return None
-        return stored_entry(row, None)
-
-    def read_hash_at(self, position: int) -> bytes | None:
-        """Return the chain hash at a run end, None if no run ends at `position`.
-
-        Before the id window only the ends of published segments are known.
-
-        Raises:
-            ExpiredError: The hash at `position` is not known any more (definite).
-        """
-        if position == 0:
-            return bytes(32)
-        entry = self.read_entry_at(position)
-        if entry is not None:
-            return entry.entry.chain_hash if entry.entry.end == position else None
-        # The run was pruned, but the one behind it may still say its hash.
-        behind = self.read_entry_at(position + 1)
-        if behind is not None:
-            return behind.entry.previous_hash
-        with self._reading() as db:
-            return log_expiry.read_published_hash(db, position)
-
-    def read_segments(self, after: int, limit: int) -> list[Segment]:
-        """Return published segments that end after position `after`, ascending.
-
-        Raises:
-            ExpiredError: `after` lies before what the journal keeps (definite).
-        """
-        with self._reading() as db:
-            _check_kept(db, after, ("kept_after",))
-            return log_expiry.read_segments(db, after, limit)
-
-    def read_extent(self) -> LogExtent:
-        """Return what of the log is kept, and how large it is."""
-        with self._reading() as db:
-            return log_expiry.read_extent(db)
-
-    def read_cuts(self, after: int, limit: int) -> list[SegmentCut]:
-        """Return places behind position `after` where the log may be cut, ascending."""
-        with self._reading() as db:
-            return log_expiry.read_cuts(db, after, limit)
-
-    def read_expired(self, limit: int) -> list[Segment]:
-        """Return expired segments that `DropExpired` has not named yet, ascending."""
-        with self._reading() as db:
-            return log_expiry.read_expired(db, limit)
-
-    def read_snapshot(self) -> QueueSnapshot:
-        """Return the queue at the end of what is published."""
-        with self._reading() as db:
-            snapshot = epoch_changes.read_snapshot(db, self._id_window)
-        return epoch_changes.with_older_ids(snapshot, self._id_files)
-
-    def read_created(self, first: int, last: int) -> set[tuple[int, str]]:
-        """Return position and name of the tables created from position `first` to `last`."""
-        with self._reading() as db:
-            return set(
-                db.execute(
-                    "SELECT position, name FROM catalog WHERE position BETWEEN ? AND ?",
-                    (first, last),
-                )
-            )
-
-    def read_waiting_payloads(self) -> list[bytes]:
-        """Return the payload containers of unpublished runs that may name staged files."""
-        with self._reading() as db:
-            return log_expiry.read_waiting_payloads(db)
-
     def find_transaction(self, transaction_id: bytes) -> tuple[RunHeader, int] | None:
         """Return header and index of a transaction that waits in the incoming queue."""
         return self._waiting.find(transaction_id)
-
-    def find_withdrawn(self, transaction_id: bytes) -> tuple[str, str] | None:
-        """Return code and text of what a transaction was rejected for that never got a stamp."""
-        with self._reading() as db:
-            found: tuple[str, str] | None = db.execute(
-                "SELECT code, text FROM withdrawn WHERE id = ?", (transaction_id,)
-            ).fetchone()
-        return found
-
-    def appended(self, position: int, ids: bytes) -> None:
-        """Keep the ids of a run that the core put into its queue until its row is durable."""
-        self._unwritten.append((position, ids))
-        while self._unwritten and self._unwritten[0][0] <= self._durable:
-            self._unwritten.popleft()
-
-    def find(self, ids: bytes, after: int) -> list[tuple[int, int]]:
-        """Return (index, first position after `after`) of the ids in files, rows and on their way.
-
-        Rows are read whole: this is for runs that were ordered very late.
-        """
-        found = {index: at for index, (at, _) in self._id_files.first_of(ids, after).items()}
-        places = {ids[16 * i : 16 * i + 16]: i for i in range(len(ids) // 16)}
-        with self._reading() as db:
-            rows = read_recent_ids(db, max(self._id_files.end, after))
-        for first, piece in (*rows, *self._unwritten):
-            for offset in range(len(piece) // 16):
-                index = places.get(piece[16 * offset : 16 * offset + 16])
-                if index is not None and first + offset > after:
-                    found.setdefault(index, first + offset)
-        return sorted(found.items())
-
-    @property
-    def filed_ids(self) -> int:
-        """Last position whose id is filed, 0 = none."""
-        return self._id_files.end
-
-    def older_ids(self, ids: bytes) -> OlderIdsFound:
-        """Look ids up among those that are filed."""
-        # Read first: what is filed meanwhile is found, too.
-        end = self._id_files.end
-        return OlderIdsFound(end=end, found=self._id_files.first_of(ids))
 
     # -- end -----------------------------------------------------------------------------------
 
@@ -648,9 +385,7 @@ class Journal:
         """Release lock and files; doing it twice is harmless."""
         if self._closed:
             return
-        self._closed = True
-        while not self._readers.empty():
-            self._readers.get_nowait().close()
+        self._close_readers()
         self._id_files.close()
         self._db.close()
         self._lock.release()
@@ -667,10 +402,8 @@ class Journal:
         Raises:
             StorageError: The old one is in its place still; do it again.
         """
-        self._closed = True
         try:
-            while not self._readers.empty():
-                self._readers.get_nowait().close()
+            self._close_readers()
             self._db.close()
             swap_journal(self._path, other, kept)
         finally:
@@ -701,15 +434,3 @@ def swap_journal(path: Path, other: Path, kept: Path) -> None:
 def _first_value(db: sqlite3.Connection, statement: str, arguments: tuple[Any, ...]) -> Any:
     row = db.execute(statement, arguments).fetchone()
     return None if row is None else row[0]
-
-
-def _check_kept(db: sqlite3.Connection, after: int, names: tuple[str, ...]) -> None:
-    meta = dict(db.execute("SELECT name, value FROM meta WHERE name IN ('pruned', 'kept_after')"))
-    kept_after = max(meta.get(name, 0) for name in names)
-    if after < kept_after:
-        raise ExpiredError(
-            f"what follows position {after} is expired: the log is kept after {kept_after} only",
-            hint="A node or worker so far behind needs a copy.",
-            after=after,
-            kept_after=kept_after,
-        )

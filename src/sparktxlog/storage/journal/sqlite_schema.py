@@ -312,3 +312,21 @@ def stored_entry(row: tuple[Any, ...], payload: bytes | None) -> StoredEntry:
         rejections=rejections_of(row[12]),
     )
     return StoredEntry(entry=entry, ids=row[14], ordered_at=row[13], payload=payload)
+
+
+def read_last_entry(db: sqlite3.Connection, position: int = (1 << 63) - 1) -> StoredEntry | None:
+    """Return the last entry that begins at or before a position, without payload."""
+    row = db.execute(
+        f"SELECT {ENTRY_COLUMNS} FROM queue WHERE position <= ? ORDER BY position DESC LIMIT 1",
+        (position,),
+    ).fetchone()
+    return None if row is None else stored_entry(row, None)
+
+
+def page_counts(db: sqlite3.Connection) -> tuple[int, int, int]:
+    """Return how many pages the file has, how many are free, and the bytes of one."""
+    pages, free, size = (
+        db.execute(f"PRAGMA {name}").fetchone()[0]
+        for name in ("page_count", "freelist_count", "page_size")
+    )
+    return pages, free, size

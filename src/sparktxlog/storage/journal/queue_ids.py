@@ -1,4 +1,4 @@
-"""What the journal reads once, at start: unstamped runs and the ids of the last positions."""
+"""Ids of the last positions: of a snapshot, and of the rows of the queue after it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import NamedTuple
 
-from sparktxlog.codec.payload import read_manifest
-from sparktxlog.model.operation import LONGEST_RUN, RunFacts
-from sparktxlog.protocol.words.recovery import RecoveredAnnouncement
+from sparktxlog.model.operation import LONGEST_RUN
 from sparktxlog.storage.journal.sqlite_schema import rejections_of
 
 
@@ -26,33 +24,13 @@ class UnfiledIds(NamedTuple):
 _PIECE_IDS = 8_192
 
 
-def read_announcements(db: sqlite3.Connection) -> list[RecoveredAnnouncement]:
-    """Return the own unstamped runs, oldest first."""
-    found = []
-    for digest, ticket, session, payload in db.execute(
-        "SELECT digest, ticket, session, payload FROM announcements ORDER BY id"
-    ):
-        manifest = read_manifest(payload)
-        found.append(
-            RecoveredAnnouncement(
-                ticket=ticket,
-                digest=digest,
-                size_bytes=len(payload),
-                staged_bytes=manifest.staged_bytes,
-                facts=RunFacts.of(manifest),
-                session=session,
-            )
-        )
-    return found
-
-
 def read_recent_ids(
     db: sqlite3.Connection, after: int, before: int | None = None
 ) -> list[tuple[int, bytes]]:
     """Return the ids of positions after `after`; neighbours are joined into larger pieces.
 
     Args:
-        before: Leave out the run that starts at this position and all behind it.
+        before: Leave out the run that starts at this position and all after it.
     """
     pieces: list[tuple[int, bytes]] = []
     start = size = 0
@@ -71,7 +49,7 @@ def read_recent_ids(
 
 
 def read_repeats(db: sqlite3.Connection, after: int) -> list[tuple[int, int]]:
-    """Return (position, position where its id stands first) of the repeats behind `after`."""
+    """Return (position, position where its id stands first) of the repeats after `after`."""
     rows = db.execute(
         "SELECT position, rejections FROM queue WHERE position > ? AND rejections IS NOT NULL"
         " ORDER BY position",
@@ -86,9 +64,9 @@ def read_repeats(db: sqlite3.Connection, after: int) -> list[tuple[int, int]]:
 
 
 def read_unfiled(db: sqlite3.Connection, after: int, most: int) -> UnfiledIds | None:
-    """Return the ids of the next `most` positions behind `after`, or more; None if fewer are there.
+    """Return the ids of the next `most` positions after `after`, or more; None if fewer are there.
 
-    A snapshot's ids tell neither time nor outcome: they count as of the first row behind them.
+    A snapshot's ids tell neither time nor outcome: they count as of the first row after them.
     """
     newest = db.execute("SELECT ts FROM queue ORDER BY position LIMIT 1").fetchone()
     rows = chain(

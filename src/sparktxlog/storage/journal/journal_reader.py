@@ -1,0 +1,420 @@
+"""What is read of the journal: from any thread, without waiting for the writer (WAL)."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+from queue import Empty, LifoQueue
+from typing import Any
+
+from sparktxlog.codec.payload import read_manifest
+from sparktxlog.errors import ExpiredError, StorageError, TxLogError
+from sparktxlog.model.operation import RunFacts
+from sparktxlog.protocol.words.messages import MergeBase
+from sparktxlog.protocol.words.recovery import (
+    RecoveredAnnouncement,
+    RecoveredRun,
+    RecoveredState,
+)
+from sparktxlog.storage.interfaces import (
+    IdPieces,
+    JournalState,
+    LogExtent,
+    OlderIdsFound,
+    QueueSnapshot,
+    Segment,
+    SegmentCut,
+    StoredEntry,
+)
+from sparktxlog.storage.journal.id_files import IdFiles
+from sparktxlog.storage.journal.queue_ids import read_recent_ids, read_repeats
+from sparktxlog.storage.journal.sqlite_schema import (
+    ENTRY_COLUMNS,
+    HEADER_COLUMNS,
+    RUN_KEY,
+    ballot_of,
+    definition_of,
+    facts_of,
+    header_of,
+    open_reader,
+    page_counts,
+    read_last_entry,
+    read_meta,
+    segment_of,
+    stored_entry,
+    translate,
+    view_of,
+)
+
+#: Ids of a snapshot come in pieces of so many.
+_PIECE_IDS = 1 << 16
+#: Containers of runs that may name staged files and are not published.
+_WAITING = (
+    "SELECT payload FROM announcements",
+    (
+        "SELECT p.payload FROM incoming JOIN payloads p USING (origin, incarnation, seq)"
+        " WHERE staged_bytes > 0"
+    ),
+    (
+        "SELECT p.payload FROM queue q JOIN payloads p USING (origin, incarnation, seq)"
+        " WHERE q.staged_bytes > 0 AND q.position + q.n - 1 >"
+        " coalesce((SELECT value FROM meta WHERE name = 'published'), 0)"
+    ),
+)
+
+
+class JournalReader:
+    """Reads `front.sqlite` by connections of its own; every method may run in any thread.
+
+    Each raises StorageError if the disk fails; nothing was changed then.
+
+    Args:
+        path: The file.
+        id_window: Positions of which the core keeps the ids in memory.
+    """
+
+    _id_files: IdFiles
+
+    def __init__(self, path: Path, id_window: int) -> None:
+        self._path = path
+        self._id_window = id_window
+        self._closed = False
+        self._readers: LifoQueue[sqlite3.Connection] = LifoQueue()
+        #: Last position whose row is durable, and the runs that the core appended after it.
+        self._durable = 0
+        self._unwritten: deque[tuple[int, bytes]] = deque()
+
+    @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        """Lend a reading connection: one snapshot for all that is read with it."""
+        if self._closed:
+            raise StorageError(f"{self._path} is closed")
+        try:
+            connection = self._readers.get_nowait()
+        except Empty:
+            connection = open_reader(self._path)
+        try:
+            connection.execute("BEGIN")
+            yield connection
+            connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            connection.close()
+            raise translate(error, self._path, reading=True) from error
+        except TxLogError:
+            connection.execute("COMMIT")
+            self._readers.put(connection)
+            raise
+        except BaseException:
+            connection.close()
+            raise
+        self._readers.put(connection)
+
+    def _close_readers(self) -> None:
+        self._closed = True
+        while not self._readers.empty():
+            self._readers.get_nowait().close()
+
+    def _first_row(self, statement: str, *arguments: Any) -> Any:
+        with self._reading() as db:
+            return db.execute(statement, arguments).fetchone()
+
+    # -- at start ------------------------------------------------------------------------------
+
+    def load(self, id_window: int) -> JournalState:
+        """Read the state at start: O(tables + incoming + id window), never O(log)."""
+        self._id_window = id_window
+        with self._reading() as db:
+            meta = read_meta(db)
+            base, base_key = _end_of_queue(db)
+            incoming = [
+                RecoveredRun(header=header_of(row), facts=facts_of(row[3], row[9], row[10]))
+                for row in db.execute(f"SELECT {HEADER_COLUMNS}, ids, facts FROM incoming")
+            ]
+            tables = [
+                definition_of(body)
+                for (body,) in db.execute("SELECT definition FROM catalog ORDER BY position, name")
+            ]
+            core = RecoveredState(
+                base=base,
+                base_key=base_key,
+                reserved=meta.get("reserved", 0),
+                watermarks=dict(db.execute("SELECT origin, seq FROM watermarks").fetchall()),
+                incoming=incoming,
+                announcements=_read_announcements(db),
+                tables=tables,
+                view=view_of(meta.get("view")),
+                ballot=ballot_of(meta.get("ballot")),
+                recent_ids=read_recent_ids(db, base.position - id_window),
+                repeats=read_repeats(db, base.position - id_window),
+                older_ids=self,
+            )
+            return JournalState(
+                core=core,
+                incarnation=meta.get("incarnation", 1),
+                published=meta.get("published", 0),
+                published_version=meta.get("published_version", -1),
+                kept_after=meta.get("kept_after", 0),
+                values=dict(db.execute("SELECT name, value FROM named_values").fetchall()),
+            )
+
+    # -- the queue -----------------------------------------------------------------------------
+
+    def read_payload(self, origin: str, incarnation: int, seq: int) -> bytes | None:
+        """Return the payload container of the run that starts at `seq`, None if not held."""
+        key = (origin, incarnation, seq)
+        row = self._first_row(f"SELECT payload FROM payloads WHERE {RUN_KEY}", *key)
+        return None if row is None else row[0]
+
+    def read_announced(self, digest: bytes) -> bytes | None:
+        """Return the payload container of an own unstamped run."""
+        row = self._first_row("SELECT payload FROM announcements WHERE digest = ?", digest)
+        return None if row is None else row[0]
+
+    def read_queue(self, after: int, limit_runs: int, *, payloads: bool) -> list[StoredEntry]:
+        """Return queue entries that start after position `after`, ascending.
+
+        Raises:
+            ExpiredError: `after` lies before what the journal keeps (definite).
+        """
+        columns = ", ".join(f"q.{name.strip()}" for name in ENTRY_COLUMNS.split(","))
+        join = "LEFT JOIN payloads p USING (origin, incarnation, seq)" if payloads else ""
+        with self._reading() as db:
+            _check_kept(db, after, "pruned", "kept_after")
+            rows = db.execute(
+                f"SELECT {columns}, {'p.payload' if payloads else 'NULL'} FROM queue q {join}"
+                " WHERE q.position > ? ORDER BY q.position LIMIT ?",
+                (after, limit_runs),
+            ).fetchall()
+        return [stored_entry(row, row[15]) for row in rows]
+
+    def read_entry_at(self, position: int) -> StoredEntry | None:
+        """Return the entry that holds `position`, without payload."""
+        with self._reading() as db:
+            found = read_last_entry(db, position)
+        return found if found is not None and found.entry.end >= position else None
+
+    def read_hash_at(self, position: int) -> bytes | None:
+        """Return the chain hash at a run end, None if no run ends at `position`.
+
+        Before the id window only the ends of published segments are known.
+
+        Raises:
+            ExpiredError: The hash at `position` is not known any more (definite).
+        """
+        if position == 0:
+            return bytes(32)
+        if (stored := self.read_entry_at(position)) is not None:
+            return stored.entry.chain_hash if stored.entry.end == position else None
+        # The run was pruned, but the one after it may still say its hash.
+        if (stored := self.read_entry_at(position + 1)) is not None:
+            return stored.entry.previous_hash
+        with self._reading() as db:
+            segment = next(iter(_read_segments(db, position - 1, 1)), None)
+            meta = read_meta(db)
+        if segment is not None and segment.last == position:
+            return bytes.fromhex(segment.to_hash)
+        if segment is not None and segment.first == position + 1:
+            return bytes.fromhex(segment.from_hash)
+        gone = max(meta.get("pruned", 0), meta.get("kept_after", 0))
+        if position > gone:
+            return None
+        raise ExpiredError(
+            f"the chain hash at position {position} is not known any more: rows are kept after"
+            f" {gone}",
+            position=position,
+        )
+
+    def read_created(self, first: int, last: int) -> set[tuple[int, str]]:
+        """Return position and name of the tables created from position `first` to `last`."""
+        statement = "SELECT position, name FROM catalog WHERE position BETWEEN ? AND ?"
+        with self._reading() as db:
+            return set(db.execute(statement, (first, last)))
+
+    def find_withdrawn(self, transaction_id: bytes) -> tuple[str, str] | None:
+        """Return code and text of what a transaction was rejected for that never got a stamp."""
+        found: tuple[str, str] | None = self._first_row(
+            "SELECT code, text FROM withdrawn WHERE id = ?", transaction_id
+        )
+        return found
+
+    # -- ids that the core holds no more -------------------------------------------------------
+
+    def appended(self, position: int, ids: bytes) -> None:
+        """Keep the ids of a run that the core put into its queue until its row is durable."""
+        self._unwritten.append((position, ids))
+        while self._unwritten and self._unwritten[0][0] <= self._durable:
+            self._unwritten.popleft()
+
+    def find(self, ids: bytes, after: int) -> list[tuple[int, int]]:
+        """Return (index, first position after `after`) of the ids in files, rows and on their way.
+
+        Rows are read whole: this is for runs that were ordered very late.
+        """
+        found = {index: at for index, (at, _) in self._id_files.first_of(ids, after).items()}
+        places = {ids[16 * i : 16 * i + 16]: i for i in range(len(ids) // 16)}
+        with self._reading() as db:
+            rows = read_recent_ids(db, max(self._id_files.end, after))
+        for first, piece in (*rows, *self._unwritten):
+            for offset in range(len(piece) // 16):
+                index = places.get(piece[16 * offset : 16 * offset + 16])
+                if index is not None and first + offset > after:
+                    found.setdefault(index, first + offset)
+        return sorted(found.items())
+
+    @property
+    def filed_ids(self) -> int:
+        """Last position whose id is filed, 0 = none."""
+        return self._id_files.end
+
+    def older_ids(self, ids: bytes) -> OlderIdsFound:
+        """Look ids up among those that are filed."""
+        # Read first: what is filed meanwhile is found, too.
+        end = self._id_files.end
+        return OlderIdsFound(end=end, found=self._id_files.first_of(ids))
+
+    # -- the published log ---------------------------------------------------------------------
+
+    def read_segments(self, after: int, limit: int) -> list[Segment]:
+        """Return published segments that end after position `after`, ascending.
+
+        Raises:
+            ExpiredError: `after` lies before what the journal keeps (definite).
+        """
+        with self._reading() as db:
+            _check_kept(db, after, "kept_after")
+            return _read_segments(db, after, limit)
+
+    def read_cuts(self, after: int, limit: int) -> list[SegmentCut]:
+        """Return places after position `after` where the log may be cut, ascending."""
+        with self._reading() as db:
+            return [
+                SegmentCut(
+                    last=segment.last,
+                    chain_hash=bytes.fromhex(segment.to_hash),
+                    ordered_at=segment.ordered_at,
+                    files_bytes=segment.files_bytes,
+                )
+                for segment in _read_segments(db, after, limit)
+            ]
+
+    def read_expired(self, limit: int) -> list[Segment]:
+        """Return expired segments that `DropExpired` has not named yet, ascending."""
+        with self._reading() as db:
+            kept_after = read_meta(db).get("kept_after", 0)
+            return [s for s in _read_segments(db, 0, limit) if s.last <= kept_after]
+
+    def read_extent(self) -> LogExtent:
+        """Return what of the log is kept, and how large it is."""
+        with self._reading() as db:
+            meta = read_meta(db)
+            pages, free, page_bytes = page_counts(db)
+        return LogExtent(
+            kept_after=meta.get("kept_after", 0),
+            files_bytes=meta.get("files_bytes", 0),
+            live_bytes=(pages - free) * page_bytes,
+            resets=meta.get("resets", 0),
+        )
+
+    def read_waiting_payloads(self) -> list[bytes]:
+        """Return the payload containers of unpublished runs that may name staged files."""
+        with self._reading() as db:
+            return [payload for statement in _WAITING for (payload,) in db.execute(statement)]
+
+    def read_snapshot(self) -> QueueSnapshot:
+        """Return the queue at the end of what is published.
+
+        Raises:
+            ExpiredError: The row of the run that ends there is gone (definite).
+        """
+        with self._reading() as db:
+            snapshot = _read_snapshot(db, self._id_window)
+        window = snapshot.recent_ids
+        if not window:
+            return snapshot
+        older = self._id_files.before(window[0][0], _PIECE_IDS)
+        return replace(snapshot, recent_ids=IdPieces(lambda: chain(older(), window)))
+
+
+def _end_of_queue(db: sqlite3.Connection) -> tuple[MergeBase, tuple[int, int, str, int]]:
+    last = read_last_entry(db)
+    if last is None:
+        return MergeBase(), (0, 0, "", 0)
+    header = last.entry.header
+    base = MergeBase(
+        position=last.entry.end,
+        chain_hash=last.entry.chain_hash,
+        origin=header.origin,
+        seq=header.last,
+    )
+    return base, header.key
+
+
+def _read_announcements(db: sqlite3.Connection) -> list[RecoveredAnnouncement]:
+    """Return the own unstamped runs, oldest first."""
+    found = []
+    for digest, ticket, session, payload in db.execute(
+        "SELECT digest, ticket, session, payload FROM announcements ORDER BY id"
+    ):
+        manifest = read_manifest(payload)
+        found.append(
+            RecoveredAnnouncement(
+                ticket=ticket,
+                digest=digest,
+                size_bytes=len(payload),
+                staged_bytes=manifest.staged_bytes,
+                facts=RunFacts.of(manifest),
+                session=session,
+            )
+        )
+    return found
+
+
+def _read_segments(db: sqlite3.Connection, after: int, limit: int) -> list[Segment]:
+    rows = db.execute(
+        "SELECT segment FROM segments WHERE last > ? ORDER BY last LIMIT ?", (after, limit)
+    )
+    return [segment_of(body) for (body,) in rows]
+
+
+def _read_snapshot(db: sqlite3.Connection, id_window: int) -> QueueSnapshot:
+    meta = read_meta(db)
+    view = view_of(meta.get("view"))
+    position = meta.get("published", 0)
+    if not position:
+        return QueueSnapshot(view=view)
+    last = read_last_entry(db, position)
+    if last is None or last.entry.end != position:
+        raise ExpiredError(f"the run that ends at {position} is gone", kept_after=position)
+    watermarks = db.execute(
+        "SELECT w.origin, coalesce(min(q.seq) - 1, w.seq) AS mark FROM watermarks w LEFT JOIN queue"
+        " q ON q.origin = w.origin AND q.position > ? GROUP BY w.origin HAVING mark > 0",
+        (position,),
+    )
+    tables = db.execute(
+        "SELECT position, definition FROM catalog WHERE position <= ? ORDER BY position, name",
+        (position,),
+    )
+    return QueueSnapshot(
+        last=last,
+        watermarks=dict(watermarks.fetchall()),
+        tables=tuple((at, definition_of(body)) for at, body in tables),
+        recent_ids=tuple(read_recent_ids(db, position - id_window, last.entry.position)),
+        view=view,
+    )
+
+
+def _check_kept(db: sqlite3.Connection, after: int, *names: str) -> None:
+    meta = read_meta(db)
+    kept_after = max(meta.get(name, 0) for name in names)
+    if after < kept_after:
+        raise ExpiredError(
+            f"what follows position {after} is expired: the log is kept after {kept_after} only",
+            hint="A node or worker so far behind needs a copy.",
+            after=after,
+            kept_after=kept_after,
+        )
