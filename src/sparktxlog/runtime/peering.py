@@ -21,6 +21,7 @@ from sparktxlog.errors import (
     ForbiddenPeerError,
     NotFoundError,
     RemoteProtocolError,
+    TransportError,
     TxLogError,
     UnauthorizedError,
     UnknownKindError,
@@ -186,11 +187,21 @@ class Peering:
 
         Raises:
             ForbiddenPeerError: Another process answers there (definite).
+            BusyError: Nobody can tell now; it greets again (definite).
         """
-        if self._base.master.knows_process(sender, hello.boot):
-            return
         link = self._base.links.get(sender)
-        if link is not None and await link.other_process(hello.boot):
+        if link is None or self._base.master.knows_process(sender, hello.boot):
+            return
+        try:
+            other = await link.other_process(hello.boot)
+        except TransportError as error:
+            raise BusyError(
+                f"a new process says that it is node {sender!r}, and whether another one answers "
+                f"at that node's address is not known yet: {error.message}",
+                hint="It is asked again by itself.  The node's addresses must lead to it.",
+                node=sender,
+            ) from error
+        if other:
             raise ForbiddenPeerError(
                 f"two processes are node {sender!r}: another one answers at its address",
                 hint="Stop the process that is not the node, or whose data directory is a copy.  "

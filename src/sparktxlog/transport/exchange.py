@@ -9,6 +9,7 @@ kernel or a relay took of a body says nothing of the peer.
 
 from __future__ import annotations
 
+import errno
 import hmac
 import io
 from collections.abc import Callable, Iterator
@@ -26,6 +27,7 @@ from sparktxlog.errors import (
     RemoteProtocolError,
     TransportError,
     UnauthorizedError,
+    UnreachableError,
 )
 from sparktxlog.transport import signing
 from sparktxlog.transport.signing import Signer
@@ -119,14 +121,17 @@ def talking_to(url: str) -> Iterator[None]:
 
     Raises:
         PeerTimeoutError: No answer in time (not definite).
-        TransportError: The connection failed or broke (not definite).
+        UnreachableError: The connection was refused: nobody listens there (definite).
+        TransportError: The connection failed in another way, or broke (not definite).
     """
     try:
         yield
     except TimeoutError as error:
         raise PeerTimeoutError(f"{url} did not answer in time") from error
     except (aiohttp.ClientError, OSError) as error:
-        raise TransportError(f"{url}: {str(error) or type(error).__name__}") from error
+        refused = isinstance(error, OSError) and error.errno == errno.ECONNREFUSED
+        kind = UnreachableError if refused else TransportError
+        raise kind(f"{url}: {str(error) or type(error).__name__}") from error
 
 
 async def ask(
@@ -144,7 +149,8 @@ async def ask(
 
     Raises:
         PeerTimeoutError: No answer in time (not definite).
-        TransportError: The connection failed or broke (not definite).
+        UnreachableError: The connection was refused: nobody listens there (definite).
+        TransportError: The connection failed in another way, or broke (not definite).
     """
     headers = signer.headers(method, target, body, to)
     signature = headers[signing.SIGNATURE]

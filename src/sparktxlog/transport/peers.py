@@ -31,6 +31,7 @@ from sparktxlog.errors import (
     TransportError,
     TxLogError,
     UnauthorizedError,
+    UnreachableError,
 )
 from sparktxlog.model.copying import Grant, ReplicaSize
 from sparktxlog.model.operation import StagedFile
@@ -51,7 +52,11 @@ _LAST_WORDS_S = 5.0
 _BACKOFF_MIN_S = 0.05
 _BACKOFF_MAX_S = 1.0
 _TIMEOUT = patience()
+#: An address is asked so often which process answers there, until one says so: bounds of each
+#: question, and the pause after one that failed; altogether less than `SILENCE_S`.
+_WHO_TRIES = 3
 _WHO_TIMEOUT = aiohttp.ClientTimeout(total=2.0, sock_connect=1.0)
+_WHO_PAUSE_S = 0.25
 #: How long a peer leaves the request open that watches the connection, seconds.
 WATCH_S = 30.0
 _WATCH_TIMEOUT = patience(WATCH_S + SILENCE_S)
@@ -201,15 +206,24 @@ class PeerLink:
         """Return which process answers at the peer's addresses instead of one; empty = none does.
 
         Asked is what everybody answers who is to be greeted first, so nobody waits for another.
+
+        Raises:
+            TransportError: Nobody can tell now: an address gave neither an answer nor a refusal.
         """
         asked = [asyncio.create_task(self._who_answers(url)) for url in self.urls]
         try:
-            found = ""
+            found, doubt = "", None
             for answer in asyncio.as_completed(asked):
-                there = await answer
+                try:
+                    there = await answer
+                except TransportError as error:
+                    doubt = error
+                    continue
                 if there == boot:
                     return ""
                 found = there or found
+            if doubt is not None and not found:
+                raise doubt
             return found
         finally:
             for task in asked:
@@ -217,15 +231,33 @@ class PeerLink:
             await asyncio.gather(*asked, return_exceptions=True)
 
     async def _who_answers(self, url: str) -> str:
+        """Return which process answers at an address; empty = it refuses each connection.
+
+        A reset or silence says nothing: a process that lives may answer the next question.
+
+        Raises:
+            TransportError: Neither an answer of a node nor only refusals.
+        """
         assert self._session is not None
-        try:
-            answer = await ask(
-                self._session, self._signer, url, "GET", "/peer/v1/watch", b"", to="",
-                timeout=_WHO_TIMEOUT,
-            )  # fmt: skip
-        except TransportError:
-            return ""
-        return answer.boot.partition(".")[0]
+        doubt: TransportError | None = None
+        for _ in range(_WHO_TRIES):
+            try:
+                answer = await ask(
+                    self._session, self._signer, url, "GET", "/peer/v1/watch", b"", to="",
+                    timeout=_WHO_TIMEOUT,
+                )  # fmt: skip
+            except UnreachableError:
+                pass
+            except TransportError as error:
+                doubt = error
+            else:
+                if answer.boot:
+                    return answer.boot.partition(".")[0]
+                doubt = TransportError(f"{url} answered {answer.status}, as no node does")
+            await asyncio.sleep(_WHO_PAUSE_S)
+        if doubt is not None:
+            raise doubt
+        return ""
 
     def uses(self, url: str) -> bool:
         """Return whether the link stands at an address."""

@@ -9,6 +9,7 @@ takes connections.  Now and then a middlebox repeats a request.
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from random import Random
@@ -140,7 +141,8 @@ class Network:
 
         Raises:
             TimeoutError: No answer in time.
-            aiohttp.ClientError: The connection failed or broke.
+            ConnectionRefusedError: No process listens there.
+            aiohttp.ClientError: The connection broke.
         """
         server = urlsplit(exchange.url).hostname or ""
         try:
@@ -178,7 +180,7 @@ class Network:
         except TimeoutError:
             raise aiohttp.ConnectionTimeoutError(f"no connection to {server}") from None
         if self.servers[server].life is None:
-            raise aiohttp.ClientConnectionError(f"{server} refused the connection")
+            raise ConnectionRefusedError(errno.ECONNREFUSED, f"{server} refused the connection")
         self._connected.add(self._pair(sender, server))
 
     # -- on the way --------------------------------------------------------------------------------
