@@ -12,7 +12,8 @@ everything else in it, so the executor can make a batch durable with one fsync, 
 a persist as done as soon as it is returned: what leaves the node is always behind it.
 
 `Ordering` is the normal operation within one epoch, `Succession` the way from one epoch to the
-next.  This module holds them together, and takes a decided view into force.
+next.  The succession only reads the epoch.  It yields outcomes, and `Master._apply` carries them
+out in one `match`: to freeze, to suspect nodes, to flush, to learn a decided view.
 """
 
 from __future__ import annotations
@@ -32,6 +33,14 @@ from sparktxlog.model.operation import Acceptance
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.protocol.epoch.following import Following
 from sparktxlog.protocol.epoch.forcing import forced_view
+from sparktxlog.protocol.epoch.outcomes import (
+    CurrentEpoch,
+    Learn,
+    Outcomes,
+    StartFlush,
+    SuspectNodes,
+    Wedge,
+)
 from sparktxlog.protocol.epoch.standing import Standings, check_incarnation
 from sparktxlog.protocol.epoch.succession import Succession
 from sparktxlog.protocol.epoch.voiding import Inspection
@@ -107,8 +116,10 @@ class Master:
     ) -> None:
         self._config = config
         self._now = now
-        self._view = state.view or first_view(config)
-        self._is_member = self._counts_me(self._view)
+        view = state.view or first_view(config)
+        voter = Voter(view.epoch, state.ballot)
+        self._current = CurrentEpoch(config, view, voter.promised)
+        self._phase_at = now
         self._halted = ""  # or why this node has halted (P10)
         self._outbox = Outbox()
         self._queue = SynchronizedQueue(config, state)
@@ -132,15 +143,22 @@ class Master:
         self._staging = Staging(config.stage_timeout_us)
         for waiting in state.announcements:
             submit = recovered_submit(waiting)
-            late = is_late(submit, config.inline_limit_bytes, self._view.quorum)
+            late = is_late(submit, config.inline_limit_bytes, view.quorum)
             self._staging.add(submit, now, late=late)
         self._standings = Standings(state.standings)
         #: Node → incarnation of which nothing is believed any more, and why (P10).
         self._doubted: dict[str, tuple[int, str]] = {}
         self._differing: set[str] = set()  # members with another queue than this node's (I1)
-        voter = Voter(self._view.epoch, state.ballot)
-        self._phase, self._phase_at = self._first_phase(voter), now
-        self._succession = Succession(self, config, self._outbox, voter, now)
+        self._succession = Succession(
+            self._current,
+            config,
+            self._outbox,
+            queue=self._queue,
+            counter=self._counter,
+            standings=self._standings,
+            voter=voter,
+            now=now,
+        )
         self._following = Following(
             config, self._succession.letters.send, self._succession.patience_us, now
         )
@@ -150,8 +168,7 @@ class Master:
         self._inspection = Inspection(self._outbox)
         #: True: something came that a flush or a decided view may have waited for.
         self._progress = False
-        incoming = self._restamp(list(state.incoming))
-        self._ordering = self._new_ordering(incoming, now)
+        self._current.ordering = self._new_ordering(self._restamp(list(state.incoming)), now)
         #: What this node loaded at its start (P30).
         self._standing = self._loaded(voter)
 
@@ -167,7 +184,7 @@ class Master:
             incarnation=self.incarnation,
             start=self._config.start,
             boot=self._config.boot,
-            epoch=self._view.epoch,
+            epoch=self.view.epoch,
             promised=voter.promised,
             accepted=Ballot() if vote is None else vote.ballot,
             counter=self._start,
@@ -176,13 +193,9 @@ class Master:
             held=held,
         )
 
-    def _first_phase(self, voter: Voter) -> Phase:
-        seat = self._view.seat(self._config.node_id)
-        if seat is not None and seat.witness:
-            return Phase.WITNESS
-        if not self._is_member:
-            return Phase.JOINING
-        return Phase.WEDGED if voter.promised.number else Phase.NORMAL
+    @property
+    def _ordering(self) -> Ordering:
+        return self._current.ordering
 
     # ------------------------------------------------------------------ the face
 
@@ -197,34 +210,14 @@ class Master:
         return self._queue.base
 
     @property
-    def base_ts(self) -> int:
-        """Stamp of the last run in the synchronized queue."""
-        return self._queue.key[1]
-
-    @property
-    def stamp(self) -> int:
-        """Greatest stamp that this node gave or saw."""
-        return self._counter.value
-
-    @property
     def next_stamp(self) -> int:
         """Least timestamp that this node would give or promise."""
         return max(self._counter.value, self._counter.log_time)
 
     @property
-    def latest(self) -> int:
-        """Latest timestamp of another node that can be right (C3)."""
-        return self._counter.clock.limit
-
-    @property
-    def busy(self) -> bool:
-        """Whether transactions that this node knows of wait to be ordered."""
-        return self._ordering.busy
-
-    @property
     def view(self) -> View:
         """View of this node's epoch."""
-        return self._view
+        return self._current.view
 
     @property
     def accepted(self) -> View | None:
@@ -235,12 +228,7 @@ class Master:
     @property
     def phase(self) -> Phase:
         """What part this node takes."""
-        return self._phase
-
-    @property
-    def is_member(self) -> bool:
-        """Whether this node, as it is, is a member of its epoch."""
-        return self._is_member
+        return self._current.phase
 
     @property
     def incarnation(self) -> int:
@@ -260,7 +248,7 @@ class Master:
 
         None: not all members would read it (P31).
         """
-        if self._view.version < ACCEPTANCE:
+        if self.view.version < ACCEPTANCE:
             return None
         queue = self._queue
         return Acceptance(
@@ -312,28 +300,33 @@ class Master:
             times.append(self._following.request_at)
         return earliest(times)
 
+    def member_state(self) -> MemberState:
+        """Return what a member's PROMISE says (P14)."""
+        return self._ordering.member_state()
+
     def status(self) -> MasterStatus:
         """Return the state for display; costs O(members + unstamped runs)."""
         status = self._ordering.status(self._now)
+        is_member = self._current.is_member
         return replace(
             status,
-            waiting_for=status.waiting_for if self._is_member else self._awaited_admission(),
+            waiting_for=status.waiting_for if is_member else self._awaited_admission(),
             halted=self._halted,
-            phase=self._phase,
-            lineage=self._view.lineage,
-            members=self._view.members,
-            roster=self._view.roster,
-            quorum=self._view.quorum,
-            suspects=self._succession.suspicion.suspects(self._view.members, self._now),
+            phase=self.phase,
+            lineage=self.view.lineage,
+            members=self.view.members,
+            roster=self.view.roster,
+            quorum=self.view.quorum,
+            suspects=self._succession.suspicion.suspects(self.view.members, self._now),
         )
 
     def _awaited_admission(self) -> tuple[Awaited, ...]:
         """Return whom a node waits for that is about to join: anyone of the members."""
-        if self._phase is not Phase.JOINING:
+        if self.phase is not Phase.JOINING:
             return ()
         return tuple(
             Awaited(peer=member, why=AwaitReason.ADMISSION, since=self._phase_at, key=None)
-            for member in self._view.members
+            for member in self.view.members
             if member != self._config.node_id
         )
 
@@ -384,7 +377,7 @@ class Master:
 
     @property
     def _lineages(self) -> set[str]:
-        return {self._view.lineage, *(lineage for lineage, _ in self._view.ancestors)}
+        return {self.view.lineage, *(lineage for lineage, _ in self.view.ancestors)}
 
     # -- whom to believe ---------------------------------------------------------------------------
 
@@ -395,16 +388,8 @@ class Master:
         return replace(self._standing, seq_now=seq, counter_now=self._counter.reserved)
 
     def heard(self, node: str) -> bool:
-        """Return whether a node was ever heard, also before a restart (P29).
-
-        One that is further than this node by an epoch, or by a queue where this one has none, does
-        not count: it has the log that this node may have lost.
-        """
-        known = self._standings.of(node)
-        if known is None:
-            return False
-        has_log = known.position > 0 == self._queue.position
-        return not has_log and known.epoch <= self._view.epoch
+        """Return whether a node was ever heard, also before a restart (P29)."""
+        return self._standings.heard(node, self.view.epoch, self._queue.position)
 
     def knows_process(self, node: str, boot: str) -> bool:
         """Return whether a process is the one that spoke last as that node."""
@@ -426,7 +411,7 @@ class Master:
         if doubt is not None and shown.incarnation <= doubt[0]:
             return doubt[1]
         held = self._ordering.durable_of(peer)
-        return self._standings.judge(peer, shown, self._view, self._queue.key, held)
+        return self._standings.judge(peer, shown, self.view, self._queue.key, held)
 
     def _take_in(self, event: PostReceived | PayloadArrived, now: int) -> None:
         """Take in what a peer says; one that contradicts itself is not believed any more (P10)."""
@@ -449,14 +434,14 @@ class Master:
 
         It may come back as it was, if the disk that it had been looked for is found.
         """
-        seat = self._view.seat(node)
+        seat = self.view.seat(node)
         return seat is None or incarnation <= seat.incarnation
 
     def _doubt(self, error: ContradictionError, now: int) -> bool:
         """Believe nothing more of a node until it comes back as another; return if that is news."""
         if error.peer in self._doubted:
             return False
-        seat = self._view.seat(error.peer)
+        seat = self.view.seat(error.peer)
         self._doubted[error.peer] = (0 if seat is None else seat.incarnation, str(error))
         self._succession.suspicion.doubt(error.peer, now)
         self._outbox.tell(Alarm(code=error.code, text=f"nothing of {error.peer} counts: {error}"))
@@ -468,7 +453,7 @@ class Master:
         Raises:
             OtherQueueError: This node's queue contradicts as many as can agree without it.
         """
-        members = self._view.members
+        members = self.view.members
         self._differing.add(error.peer)
         if 2 * len(self._differing.intersection(members)) >= len(members):
             raise error
@@ -482,7 +467,7 @@ class Master:
             return
         if event.decision:
             raise InvariantViolation(event.text, hint=QUARANTINE_HINT, peer=event.peer)
-        if event.peer in self._view.members:
+        if event.peer in self.view.members:
             self._on_other_queue(OtherQueueError(event.text, peer=event.peer), now)
 
     def _on_epoch_message(self, message: EpochMessage, now: int) -> None:
@@ -494,11 +479,11 @@ class Master:
         if doubt is not None:  # it speaks under a later incarnation
             self._succession.suspicion.trust(message.sender)
         if not isinstance(message, Decide) and self._speaks(message.sender, message.incarnation):
-            self._standings.said(message, self._view.epoch)
-        self._succession.on_message(message, now)
+            self._standings.said(message, self.view.epoch)
+        self._apply(self._succession.on_message(message, now), now)
 
     def _on_post(self, post: Post, now: int) -> None:
-        view = self._view
+        view = self.view
         if post.sender in self._doubted:
             return
         if post.lineage == view.lineage and post.epoch > view.epoch:
@@ -512,32 +497,32 @@ class Master:
             self._standings.posted(post, 1 if seat is None else seat.incarnation)
 
     def _on_submit(self, submit: RunSubmitted, now: int) -> None:
-        if self._phase in TAKES_SUBMITS:
+        if self.phase in TAKES_SUBMITS:
             self._ordering.on_submit(submit, now)
         else:
             self._ordering.reject(
-                submit, "not-a-member", f"this node is {self._phase}: it takes no transactions"
+                submit, "not-a-member", f"this node is {self.phase}: it takes no transactions"
             )
 
     def _on_change(self, event: ChangeRequested, now: int) -> None:
         changes = self._succession.changes
-        if self._phase in TAKES_SUBMITS:
-            changes.request(event, self._view)
+        if self.phase in TAKES_SUBMITS:
+            changes.request(event, self.view)
             self._succession.asked(now)
         else:
-            changes.refuse(event.ticket, f"this node is {self._phase}: ask a member")
+            changes.refuse(event.ticket, f"this node is {self.phase}: ask a member")
 
     def _on_force(self, event: ForceRequested, now: int) -> None:
         """Go on alone, as an operator says who knows that the others are dead (P23)."""
         ordering = self._ordering
-        if not self._is_member or event.lineage in self._lineages:
+        if not self._current.is_member or event.lineage in self._lineages:
             reason = "only a member can go on alone, under a new lineage"
             return self._succession.changes.refuse(event.ticket, reason)
         if not ordering.frozen:
-            self.wedge(now, "an operator forces this node to go on alone")
+            self._wedge("an operator forces this node to go on alone", now)
         accepted = self._succession.voter.accepted
         state = ordering.member_state()
-        view = forced_view(self._view, self._config.node_id, event.lineage, state, accepted)
+        view = forced_view(self.view, self._config.node_id, event.lineage, state, accepted)
         if ordering.want(view, now) != 0:
             reason = "this node does not hold all of the accepted final queue yet; try again"
             return self._succession.changes.refuse(event.ticket, reason)
@@ -561,20 +546,20 @@ class Master:
             self._continue_flush(now, asked=False)
             if self._decided is not None:
                 self._take_into_force(now)
-        self._succession.work(now)
+        self._apply(self._succession.work(now), now)
         self._succession.tails.answer(self._queue.position, now)
         if not self._ordering.frozen:
-            self._ordering.joiners = self._succession.admission.pushed(self._view, now)
+            self._ordering.joiners = self._succession.admission.pushed(self.view, now)
         if self._is_following:
             self._following.work(
-                self._view,
+                self.view,
                 self._wanted,
                 self._queue.base,
-                self.base_ts,
+                self._queue.key[1],
                 now,
                 counter=self.next_stamp,
-                joining=not self._is_member,
-                witness=self._phase is Phase.WITNESS,
+                joining=not self._current.is_member,
+                witness=self.phase is Phase.WITNESS,
                 ahead=self._queue.ahead,
             )
         if not self._ordering.frozen:
@@ -584,12 +569,12 @@ class Master:
             lacking = {} if self._counter.is_ahead else self._ordering.lacking(deaf)
             suspicion.promised(lacking, self._queue.position, now)
             if self._ordering.busy:
-                suspicion.expect(self._view.members, now)
+                suspicion.expect(self.view.members, now)
         for node, standing in self._standings.take(writes=self._outbox.persists):
             self._outbox.persist(PersistStanding(node=NodeId(node), standing=standing))
         # Who never was a member lets no counter out.  What it reserved would tell no time: its
         # counter follows no clock (C3).
-        promises = self._is_member or self._counter.reserved > 0
+        promises = self._current.is_member or self._counter.reserved > 0
         reserved = self._counter.reservation() if promises else None
         if reserved is not None:
             # In front of all: the batch's queue entries and posts show the counter (P2).
@@ -598,13 +583,13 @@ class Master:
     @property
     def _is_following(self) -> bool:
         """Whether this node fetches the queue of others: to be admitted, or for a flush."""
-        if self._is_member and self._wanted is None:
+        if self._current.is_member and self._wanted is None:
             return False
-        if self._phase is Phase.FAULT:
+        if self.phase is Phase.FAULT:
             return False
-        if self._phase is Phase.WITNESS:
+        if self.phase is Phase.WITNESS:
             # It votes again once the others have decided on its new incarnation (P21).
-            return not self._view.is_current(self._config.node_id, self.incarnation)
+            return not self.view.is_current(self._config.node_id, self.incarnation)
         return True
 
     @property
@@ -614,39 +599,35 @@ class Master:
             return self._decided
         return None if self._flush is None else self._flush.candidate
 
-    # ------------------------------------------------------------------ for the succession
+    # ------------------------------------------------------------------ outcomes of the succession
 
-    def _counts_me(self, view: View) -> bool:
-        """Return whether a view has this node, as it is, among its members."""
-        node = self._config.node_id
-        return node in view.members and view.is_current(node, self.incarnation)
+    def _apply(self, outcomes: Outcomes, now: int) -> None:
+        """Apply what the succession yields, each outcome before it goes on."""
+        for outcome in outcomes:
+            match outcome:
+                case Wedge():
+                    self._wedge(outcome.reason, now)
+                case SuspectNodes():
+                    self._suspect(outcome.nodes)
+                case StartFlush():
+                    self._flush = outcome.flush
+                    self._following.holder = outcome.flush.holder
+                    self._continue_flush(now, asked=True)
+                case Learn():
+                    self._learn(outcome.view, now)
+                case _:
+                    assert_never(outcome)
 
-    def wedge(self, now: int, reason: str) -> None:
-        """Freeze, being a member (P14)."""
+    def _wedge(self, reason: str, now: int) -> None:
         if not self._ordering.frozen:
             self._ordering.freeze(now)
         self._enter(Phase.WEDGED, reason)
 
-    def member_state(self) -> MemberState:
-        """Return what a member's PROMISE says (P14)."""
-        return self._ordering.member_state()
-
-    def joiner_state(self) -> MemberState | None:
-        """Return what the PROMISE of a node says that asks to be admitted; None = it does not."""
-        return self._ordering.joiner_state() if self._phase is Phase.JOINING else None
-
-    def suspect(self, suspects: tuple[NodeId, ...]) -> None:
-        """Be NORMAL or SUSPECT."""
-        if suspects:
-            self._enter(Phase.SUSPECT, f"nothing usable from {', '.join(suspects)}")
+    def _suspect(self, nodes: tuple[NodeId, ...]) -> None:
+        if nodes:
+            self._enter(Phase.SUSPECT, f"nothing usable from {', '.join(nodes)}")
         else:
             self._enter(Phase.NORMAL, "all members are there")
-
-    def flush_to(self, flush: Flush, now: int) -> None:
-        """Get hold of a candidate's final queue and answer (P16); a repeated one is answered."""
-        self._flush = flush
-        self._following.holder = flush.holder
-        self._continue_flush(now, asked=True)
 
     def _continue_flush(self, now: int, *, asked: bool) -> None:
         """Get on with a flush; say how far it is when asked, and when it is done."""
@@ -660,32 +641,32 @@ class Master:
             return
         if missing == 0:
             self._flush = None
-        self._succession.tell_flushed(flush, missing, whole, now)
+        self._apply(self._succession.tell_flushed(flush, missing, whole, now), now)
 
-    def learn(self, view: View, now: int) -> None:
+    def _learn(self, view: View, now: int) -> None:
         """Take in a decided view of a later epoch: as a member, or as one that is none.
 
         Raises:
             InvariantViolation: This node's queue is no beginning of what it continues (I4, P28).
         """
-        if self._phase is Phase.FAULT:
+        if self.phase is Phase.FAULT:
             return
         self._queue.check_final(view)
         self._flush = None
-        if self._counts_me(view):
+        if self._current.has_me(view):
             self._decided = view
             if not self._ordering.frozen:
-                self.wedge(now, f"epoch {view.epoch} is decided")
+                self._wedge(f"epoch {view.epoch} is decided", now)
             self._take_into_force(now)
             return
         self._decided = None
         left = self._ordering.own_incoming()
         self._adopt(view)
-        self._ordering = self._new_ordering(left, now)
+        self._current.ordering = self._new_ordering(left, now)
         self._succession.entered(now)
-        if self._phase is Phase.WITNESS:
+        if self.phase is Phase.WITNESS:
             reason = f"epoch {view.epoch} is in force"
-            self._outbox.tell(TellPhase(phase=self._phase, view=view, reason=reason))
+            self._outbox.tell(TellPhase(phase=self.phase, view=view, reason=reason))
         else:
             self._enter(Phase.IDLE, f"epoch {view.epoch} goes on without this node")
             self._enter(Phase.JOINING, "asks to be admitted again")
@@ -698,21 +679,21 @@ class Master:
             return
         self._decided = self._flush = None
         left = self._ordering.finish(view, now)
-        if not self._is_member:
+        if not self._current.is_member:
             self._counter.clock.begin_at(self._queue.key[1])
         self._adopt(view)
         self._counter.use(self._queue.key[1])
         self._enter(Phase.NORMAL, f"epoch {view.epoch} is in force")
-        self._ordering = self._new_ordering(self._restamp(left), now)
+        self._current.ordering = self._new_ordering(self._restamp(left), now)
         self._succession.entered(now)
 
     def _adopt(self, view: View) -> None:
         self._outbox.drop_posts()
-        forced = view.lineage != self._view.lineage
+        forced = view.lineage != self.view.lineage
         self._outbox.persist(PersistView(view=view, incarnation=self.incarnation, forced=forced))
-        self._view = view
+        self._current.view = view
         self._counter.begin_epoch()
-        self._is_member = self._counts_me(view)
+        self._current.is_member = self._current.has_me(view)
         for node, (incarnation, _) in list(self._doubted.items()):
             seat = view.seat(node)
             if seat is None or seat.incarnation > incarnation:
@@ -725,10 +706,10 @@ class Master:
 
         Only the origin restamps, and only as a member of the later epoch.
         """
-        epoch, own = self._view.epoch, (self._config.node_id, self.incarnation)
+        epoch, own = self.view.epoch, (self._config.node_id, self.incarnation)
         mine = [run for run in runs if (run.header.origin, run.header.incarnation) == own]
         kept = [run for run in runs if run.header.epoch == epoch]
-        if not self._is_member:
+        if not self._current.is_member:
             # What it holds of others a promise or a flush may have shown (P16).
             return mine + [run for run in kept if run.header.origin != self._config.node_id]
         old = [run for run in mine if run.header.epoch < epoch]
@@ -739,7 +720,7 @@ class Master:
         return kept
 
     def _new_ordering(self, incoming: list[RecoveredRun], now: int) -> Ordering:
-        view, own = self._view, self._config.node_id
+        view, own = self.view, self._config.node_id
         members = view.members if own in view.members else (*view.members, own)
         config = replace(
             self._config,
@@ -758,18 +739,18 @@ class Master:
             incarnations={seat.node_id: seat.incarnation for seat in view.roster},
             incoming=incoming,
             start=self._start,
-            frozen=self._phase is Phase.WEDGED or not self._is_member,
+            frozen=self.phase is Phase.WEDGED or not self._current.is_member,
             now=now,
         )
 
     # ------------------------------------------------------------------ phases
 
     def _enter(self, phase: Phase, reason: str) -> None:
-        if phase is self._phase:
+        if phase is self.phase:
             return
-        assert phase in TRANSITIONS[self._phase], f"{self._phase} → {phase}"
-        self._phase, self._phase_at = phase, self._now
-        self._outbox.tell(TellPhase(phase=phase, view=self._view, reason=reason))
+        assert phase in TRANSITIONS[self.phase], f"{self.phase} → {phase}"
+        self._current.phase, self._phase_at = phase, self._now
+        self._outbox.tell(TellPhase(phase=phase, view=self.view, reason=reason))
 
     def _halt(self, code: str, text: str) -> None:
         """Take no more part; what was persisted and told before stays valid."""

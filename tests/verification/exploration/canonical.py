@@ -21,6 +21,7 @@ from sparktxlog.model.operation import RunFacts
 from sparktxlog.protocol.epoch.changes import Changes
 from sparktxlog.protocol.epoch.following import Following
 from sparktxlog.protocol.epoch.joining import Admission
+from sparktxlog.protocol.epoch.outcomes import CurrentEpoch
 from sparktxlog.protocol.epoch.proposer import Proposer
 from sparktxlog.protocol.epoch.succession import Succession
 from sparktxlog.protocol.epoch.tails import TailRequests
@@ -158,14 +159,18 @@ _PLANS: dict[type, tuple[tuple[str, Rule], ...]] = {}
 
 _RULES: dict[type, dict[str, Rule]] = {
     Master: {
-        "_config": _no, "_now": _no, "_view": describe, "_is_member": describe,
-        "_halted": describe, "_outbox": describe, "_queue": describe, "_counter": describe,
-        "_start": describe, "_prefetching": describe, "_staging": describe, "_phase": describe,
-        "_phase_at": _no, "_succession": describe, "_following": describe, "_flush": describe,
-        "_decided": describe, "_progress": describe, "_ordering": describe,
+        "_config": _no, "_now": _no, "_current": describe, "_halted": describe,
+        "_outbox": describe, "_queue": describe, "_counter": describe, "_start": describe,
+        "_prefetching": describe, "_staging": describe, "_phase_at": _no,
+        "_succession": describe, "_following": describe, "_flush": describe,
+        "_decided": describe, "_progress": describe,
         # Everybody was heard, and nobody greets here (P30, P29), or wishes runs to be void (P32).
         "_standings": _no, "_standing": _no, "_doubted": _names, "_differing": describe,
         "_inspection": _no,
+    },
+    CurrentEpoch: {
+        "_config": _no, "view": describe, "is_member": describe, "phase": describe,
+        "ordering": describe,
     },
     # Configured, and equal in all states of a node.
     MasterConfig: {field.name: _no for field in dataclasses.fields(MasterConfig)},
@@ -236,7 +241,8 @@ _RULES: dict[type, dict[str, Rule]] = {
     # Ballots are started on demand here, so nothing depends on suspicion and patience; all nodes
     # speak one version, so none is raised.
     Succession: {
-        "_host": _no, "_config": _no, "_outbox": _no, "patience_us": _no, "suspicion": _no,
+        "_current": _no, "_config": _no, "_outbox": _no, "_queue": _no, "_counter": _no,
+        "_standings": _no, "patience_us": _no, "suspicion": _no,
         "letters": _no, "voter": describe, "proposer": describe, "admission": describe,
         "changes": describe, "_seen": describe, "_excluded": describe, "_attempts": _no,
         "_vetoed": describe,

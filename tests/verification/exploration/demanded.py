@@ -6,6 +6,7 @@ decide nothing here, so every moment is a possible one.  What follows is the cor
 
 from __future__ import annotations
 
+from sparktxlog.protocol.epoch.outcomes import Outcomes
 from sparktxlog.protocol.epoch.proposer import Intent
 from sparktxlog.protocol.epoch.succession import Succession
 from sparktxlog.protocol.master import Master
@@ -23,18 +24,18 @@ class DemandedSuccession(Succession):
     #: members; together they cover every set of members that may answer.
     wish: bool | None = None
 
-    def work(self, now: int) -> None:
+    def work(self, now: int) -> Outcomes:
         """Drive the own ballot, or start the one that is demanded."""
         wish, self.wish = self.wish, None
         if wish is not None:
-            self._propose(self._demanded(wish, now), now)
+            yield from self._propose(self._demanded(wish, now), now)
         elif self.proposer is not None:
-            self._drive(self.proposer, now)
+            yield from self._drive(self.proposer, now)
 
     def _demanded(self, hurry: bool, now: int) -> Intent:
-        host = self._host
-        ready = self.admission.ready(host.view, now)
-        others = set(host.view.members) - {self._config.node_id}
+        view = self._current.view
+        ready = self.admission.ready(view, now)
+        others = set(view.members) - {self._config.node_id}
         return Intent(
             absent=frozenset(others if hurry else ready.keys()),
             excluded=self._excluded,

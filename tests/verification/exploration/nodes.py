@@ -279,8 +279,6 @@ class Nodes:
         if number is None:
             number = self._known[key] = len(self.facts)
             self.facts.append(self._facts_of(name, state))
-        # Master and succession refer to each other: let go of them at once.
-        state.master.__dict__.clear()
         return number
 
     def _facts_of(self, name: str, state: NodeState) -> Facts:

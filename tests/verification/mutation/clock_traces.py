@@ -133,7 +133,7 @@ def five_runs_move_no_clock(core: type[Master]) -> None:
     node = Lone(core)
     _posts(node, "c")
     for seq in range(1, 6):
-        node.push(node.run_of("b", seq, max(node.master.stamp, node.now) + 23 * HOUR_US))
+        node.push(node.run_of("b", seq, max(node.master._counter.value, node.now) + 23 * HOUR_US))
         node.wait(SECOND_US)
     assert node.master.phase is Phase.NORMAL
     assert _promised(node.wait(5 * SECOND_US)) < node.now + 25 * HOUR_US

@@ -110,7 +110,7 @@ def lost_runs_are_voided(core: type[Master]) -> None:
     assert [(told.ticket, told.epoch) for told in _answers(actions)] == [(1, 2)]
     base = node.master.base
     node.start()
-    assert (node.master.base, node.master.busy) == (base, False)
+    assert (node.master.base, node.master.status().busy) == (base, False)
     assert node.master.locate(void.facts.ids[:16]) == 1
 
 

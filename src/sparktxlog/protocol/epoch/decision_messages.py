@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from sparktxlog.model.ids import NodeId
+from sparktxlog.protocol.epoch.outcomes import CurrentEpoch
 from sparktxlog.protocol.epoch.proposer import Proposer, Stage
 from sparktxlog.protocol.words.actions import SendEpochMessage
 from sparktxlog.protocol.words.balloting import (
@@ -23,42 +22,21 @@ from sparktxlog.protocol.words.balloting import (
     Vote,
 )
 from sparktxlog.protocol.words.outbox import Outbox
+from sparktxlog.protocol.words.recovery import MasterConfig
 from sparktxlog.protocol.words.view import Ballot, View, Voided
 
 
-class Speaker(Protocol):
-    """Who speaks."""
-
-    @property
-    def view(self) -> View:
-        """View of this node's epoch."""
-
-    @property
-    def incarnation(self) -> int:
-        """Incarnation of this node."""
-
-    @property
-    def is_member(self) -> bool:
-        """Whether this node is a member of its epoch: then it has the queue before it."""
-
-
 class Letters:
-    """Writes messages, and sends them.
+    """Writes messages, and sends them."""
 
-    Args:
-        speaker: The master.
-        own: This node.
-        outbox: Takes what is sent.
-        newest: Newest wire version that this node speaks.
-    """
+    __slots__ = ("_current", "_incarnation", "_newest", "_outbox", "_own")
 
-    __slots__ = ("_newest", "_outbox", "_own", "_speaker")
-
-    def __init__(self, speaker: Speaker, own: NodeId, outbox: Outbox, newest: int) -> None:
-        self._speaker = speaker
-        self._own = own
+    def __init__(self, current: CurrentEpoch, config: MasterConfig, outbox: Outbox) -> None:
+        self._current = current
+        self._own = config.node_id
+        self._incarnation = config.incarnation
+        self._newest = config.newest
         self._outbox = outbox
-        self._newest = newest
 
     def send(self, peer: NodeId, message: EpochMessage) -> None:
         """Send a message to another node."""
@@ -66,18 +44,18 @@ class Letters:
 
     def probe(self, number: int, suspects: tuple[NodeId, ...]) -> Probe:
         """Ask whether somebody is there, and tell whom this node suspects."""
-        view = self._speaker.view
+        view = self._current.view
         return Probe(
             lineage=view.lineage, epoch=view.epoch, sender=self._own,
-            incarnation=self._speaker.incarnation, number=number, suspects=suspects,
+            incarnation=self._incarnation, number=number, suspects=suspects,
         )  # fmt: skip
 
     def probe_answer(self, number: int, hears: tuple[NodeId, ...]) -> ProbeAnswer:
         """Answer a probe."""
-        view = self._speaker.view
+        view = self._current.view
         return ProbeAnswer(
             lineage=view.lineage, epoch=view.epoch, sender=self._own,
-            incarnation=self._speaker.incarnation, number=number, hears=hears,
+            incarnation=self._incarnation, number=number, hears=hears,
         )  # fmt: skip
 
     def promise(
@@ -88,36 +66,36 @@ class Letters:
         voids: tuple[Voided, ...],
     ) -> Promise:
         """Promise a ballot, and say what is accepted, held and wished here."""
-        view = self._speaker.view
+        view = self._current.view
         return Promise(
             lineage=view.lineage, epoch=view.epoch, sender=self._own,
-            incarnation=self._speaker.incarnation, ballot=ballot, accepted=accepted, state=state,
+            incarnation=self._incarnation, ballot=ballot, accepted=accepted, state=state,
             newest=self._newest,
             voids=voids,
         )  # fmt: skip
 
     def refusal(self, ballot: Ballot, promised: Ballot) -> Refusal:
         """Refuse a ballot for a higher one."""
-        view = self._speaker.view
+        view = self._current.view
         return Refusal(
             lineage=view.lineage, epoch=view.epoch, sender=self._own,
-            incarnation=self._speaker.incarnation, ballot=ballot, promised=promised,
+            incarnation=self._incarnation, ballot=ballot, promised=promised,
         )  # fmt: skip
 
     def flushed(self, flush: Flush, missing: int, whole: tuple[bytes, ...]) -> Flushed:
         """Say how far this node is with a flush."""
         return Flushed(
             lineage=flush.view.lineage, epoch=flush.view.epoch, sender=self._own,
-            incarnation=self._speaker.incarnation, ballot=flush.ballot, missing=missing,
+            incarnation=self._incarnation, ballot=flush.ballot, missing=missing,
             whole=whole,
         )  # fmt: skip
 
     def accepted(self, ballot: Ballot) -> Accepted:
         """Vote for the candidate of a ballot."""
-        view = self._speaker.view
+        view = self._current.view
         return Accepted(
             lineage=view.lineage, epoch=view.epoch, sender=self._own,
-            incarnation=self._speaker.incarnation, ballot=ballot,
+            incarnation=self._incarnation, ballot=ballot,
         )  # fmt: skip
 
     def decide(self, view: View) -> Decide:
@@ -126,14 +104,14 @@ class Letters:
 
     def view_in_force(self) -> Decide:
         """Tell the view of this node's epoch; what it began with, no member repeats."""
-        return self.decide(self._in_force(self._speaker.view))
+        return self.decide(self._in_force(self._current.view))
 
     def _in_force(self, view: View) -> View:
-        return view.settled if self._speaker.is_member else view
+        return view.settled if self._current.is_member else view
 
     def question(self, proposer: Proposer) -> EpochMessage:
         """Ask what an own ballot asks in its present stage."""
-        own, incarnation = self._own, self._speaker.incarnation
+        own, incarnation = self._own, self._incarnation
         ballot, candidate = proposer.ballot, proposer.candidate
         view = self._in_force(proposer.view)
         if proposer.stage is Stage.PREPARE:
@@ -149,7 +127,7 @@ class Letters:
         """Ask for a flush of an own ballot's candidate."""
         assert proposer.candidate is not None
         return Flush(
-            sender=self._own, incarnation=self._speaker.incarnation,
+            sender=self._own, incarnation=self._incarnation,
             view=self._in_force(proposer.view),
             ballot=proposer.ballot, candidate=proposer.candidate, holder=proposer.holder,
         )  # fmt: skip

@@ -99,9 +99,21 @@ class Standings:
         self._due: set[str] = set()
         self._late: set[str] = set()
 
-    def heard(self, node: str) -> bool:
-        """Return whether a node ever was heard, also before a restart."""
-        return node in self._known
+    def heard(self, node: str, epoch: int, position: int) -> bool:
+        """Return whether a node was ever heard, also before a restart (P29).
+
+        One that is further than this node by an epoch, or by a queue where this one has none, does
+        not count: it has the log that this node may have lost.
+
+        Args:
+            epoch: This node's.
+            position: End of the queue here.
+        """
+        known = self._known.get(node)
+        if known is None:
+            return False
+        has_log = known.position > 0 == position
+        return not has_log and known.epoch <= epoch
 
     def of(self, node: str) -> Standing | None:
         """Return the greatest that a node showed."""

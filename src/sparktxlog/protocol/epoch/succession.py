@@ -1,25 +1,38 @@
 """How one epoch follows another: suspicion, ballots, joining, changes (protocol P11–P22).
 
-Works the messages of `balloting`; what concerns the queue itself it asks of its `Host`, the
-master: to freeze, to say what it holds, to get hold of a final queue, to learn a decided view.
+Works the messages of `balloting`.  What changes the epoch itself, or its queue, it yields as an
+outcome, which the master applies before the method goes on: to freeze, to suspect nodes, to get
+hold of a final queue, to learn a decided view.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from dataclasses import replace
-from typing import Protocol, assert_never
+from typing import assert_never
 
 from sparktxlog.errors import InvariantViolation
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.epoch.changes import Changes
 from sparktxlog.protocol.epoch.decision_messages import Letters
 from sparktxlog.protocol.epoch.joining import Admission
+from sparktxlog.protocol.epoch.outcomes import (
+    CurrentEpoch,
+    Learn,
+    Outcome,
+    Outcomes,
+    StartFlush,
+    SuspectNodes,
+    Wedge,
+)
 from sparktxlog.protocol.epoch.proposer import Intent, Proposer, Stage
 from sparktxlog.protocol.epoch.quiet_moment import Rest
+from sparktxlog.protocol.epoch.standing import Standings
 from sparktxlog.protocol.epoch.suspicion import Suspicion
 from sparktxlog.protocol.epoch.tails import TailRequests
 from sparktxlog.protocol.epoch.voter import Voter
+from sparktxlog.protocol.order.counter import TimestampCounter
+from sparktxlog.protocol.order.synchronized import SynchronizedQueue
 from sparktxlog.protocol.words.actions import Alarm, PersistBallot, SendEpochMessage
 from sparktxlog.protocol.words.balloting import (
     Accept,
@@ -30,7 +43,6 @@ from sparktxlog.protocol.words.balloting import (
     Flush,
     Flushed,
     JoinRequest,
-    MemberState,
     Prepare,
     Probe,
     ProbeAnswer,
@@ -41,7 +53,6 @@ from sparktxlog.protocol.words.balloting import (
 )
 from sparktxlog.protocol.words.bounds import misfit
 from sparktxlog.protocol.words.events import earliest
-from sparktxlog.protocol.words.messages import MergeBase
 from sparktxlog.protocol.words.outbox import Outbox
 from sparktxlog.protocol.words.recovery import MasterConfig
 from sparktxlog.protocol.words.versions import Raising
@@ -56,89 +67,43 @@ _MOST_REFUSED = 64
 _AT_WORK = (Phase.NORMAL, Phase.SUSPECT)
 
 
-class Host(Protocol):
-    """What the master does for its succession."""
-
-    @property
-    def view(self) -> View:
-        """View of this node's epoch."""
-
-    @property
-    def phase(self) -> Phase:
-        """Phase of this node."""
-
-    @property
-    def incarnation(self) -> int:
-        """Incarnation of this node."""
-
-    @property
-    def is_member(self) -> bool:
-        """Whether this node, as it is, is a member of its epoch."""
-
-    def heard(self, node: str) -> bool:
-        """Return whether a node was ever heard, also before a restart."""
-
-    @property
-    def base(self) -> MergeBase:
-        """End of this node's queue."""
-
-    @property
-    def base_ts(self) -> int:
-        """Stamp of the last run in this node's queue."""
-
-    @property
-    def stamp(self) -> int:
-        """Greatest stamp that this node gave or saw."""
-
-    @property
-    def latest(self) -> int:
-        """Latest timestamp of another node that can be right (C3)."""
-
-    @property
-    def busy(self) -> bool:
-        """Whether transactions that this node knows of wait to be ordered."""
-
-    def wedge(self, now: int, reason: str) -> None:
-        """Freeze, being a member (P14)."""
-
-    def member_state(self) -> MemberState:
-        """Return what a member's PROMISE says."""
-
-    def joiner_state(self) -> MemberState | None:
-        """Return what the PROMISE of a node says that asks to be admitted; None = it does not."""
-
-    def flush_to(self, flush: Flush, now: int) -> None:
-        """Get hold of a candidate's final queue and answer `Flushed` (P16)."""
-
-    def learn(self, view: View, now: int) -> None:
-        """Take in a decided view of a later epoch (P18, P19)."""
-
-    def suspect(self, suspects: tuple[NodeId, ...]) -> None:
-        """Be NORMAL or SUSPECT."""
-
-
 class Succession:
     """This node's part in epoch decisions.
 
     Args:
-        host: The master.
+        current: Epoch that this node is in.
         outbox: Takes the actions.
+        queue: End of this node's queue.
+        counter: What this node stamps and promises.
+        standings: Who was ever heard.
         voter: What was durable of this node's votes.
         now: Shell's time, microseconds.
     """
 
     def __init__(
-        self, host: Host, config: MasterConfig, outbox: Outbox, voter: Voter, now: int
+        self,
+        current: CurrentEpoch,
+        config: MasterConfig,
+        outbox: Outbox,
+        *,
+        queue: SynchronizedQueue,
+        counter: TimestampCounter,
+        standings: Standings,
+        voter: Voter,
+        now: int,
     ) -> None:
-        self._host = host
+        self._current = current
         self._config = config
         self._outbox = outbox
+        self._queue = queue
+        self._counter = counter
+        self._standings = standings
         self.patience_us = config.suspect_timeout_us or _PATIENCE_US
         self.suspicion = Suspicion(
             config.node_id, config.suspect_timeout_us, config.start_timeout_us,
             self.patience_us, now,
         )  # fmt: skip
-        self.letters = Letters(host, config.node_id, outbox, config.newest)
+        self.letters = Letters(current, config, outbox)
         self.voter = voter
         self.proposer: Proposer | None = None
         self.admission = Admission(self.patience_us)
@@ -157,7 +122,9 @@ class Succession:
         #: When this node starts the ballot that is needed, at the latest.
         self._begin_at = now
         self.rest = Rest(self.patience_us // 4)
-        self.raising = Raising(config.node_id, config.newest, 8 * self.patience_us, host.view, now)
+        self.raising = Raising(
+            config.node_id, config.newest, 8 * self.patience_us, current.view, now
+        )
         #: Node → when it was last told the view, or asked for its.
         self._answered_at: dict[str, int] = {}
         self.tails = TailRequests(outbox, 2 * self.patience_us)
@@ -166,7 +133,7 @@ class Succession:
 
     def entered(self, now: int) -> None:
         """Begin a new epoch."""
-        view = self._host.view
+        view = self._current.view
         self.voter = Voter(view.epoch)
         self.proposer = None
         self._seen = 0
@@ -184,39 +151,38 @@ class Succession:
 
     # -- messages ----------------------------------------------------------------------------------
 
-    def on_message(self, message: EpochMessage, now: int) -> None:
+    def on_message(self, message: EpochMessage, now: int) -> Outcomes:
         """Take in a message of any epoch."""
-        view = self._host.view
+        view = self._current.view
         lineage, epoch = epoch_of(message)
         if wrong := self._misfit(message):
-            return self._tell_refused(message.sender, wrong)
+            self._tell_refused(message.sender, wrong)
+            return
         self.suspicion.heard(message.sender, now)
         if isinstance(message, Decide):
             if self._follows(message.view):
-                self._host.learn(self._in_full(message.view), now)
+                yield Learn(self._in_full(message.view))
             else:
                 self._check_agrees(message)
-            return None
+            return
         if lineage != view.lineage:
             if view.continues(lineage, epoch):
                 self.tell_view(message.sender, now)
-            return None
+            return
         if isinstance(message, (Prepare, Flush, Accept)) and epoch > view.epoch:
-            self._host.learn(message.view, now)
-            view = self._host.view
+            yield Learn(message.view)
+            view = self._current.view
         if epoch < view.epoch and not isinstance(message, TailRequest):
             self.tell_view(message.sender, now)
         elif epoch > view.epoch:
             self.ask_view(message.sender, now)
-            return None
+            return
         if epoch == view.epoch or isinstance(message, (JoinRequest, TailRequest)):
-            self._dispatch(message, now)
-        return None
+            yield from self._dispatch(message, now)
 
     def _misfit(self, message: EpochMessage) -> str:
         """Return what in a message cannot be, empty = nothing (C3)."""
-        host = self._host
-        limit = host.latest if host.is_member else None
+        limit = self._counter.clock.limit if self._current.is_member else None
         accepted = self.voter.accepted
         if isinstance(message, (Prepare, Flush, Accept, Decide)) and (
             message.view.version > self._config.newest
@@ -235,7 +201,7 @@ class Succession:
 
     def _follows(self, view: View) -> bool:
         """Return whether a decided view continues what this node knows (P23)."""
-        mine = self._host.view
+        mine = self._current.view
         if view.lineage == mine.lineage:
             return view.epoch > mine.epoch
         return view.continues(mine.lineage, mine.epoch)
@@ -245,7 +211,7 @@ class Succession:
 
         The first epoch is not decided but configured; greetings compare that.
         """
-        mine, other = self._host.view, decide.view
+        mine, other = self._current.view, decide.view
         if (other.lineage, other.epoch) != (mine.lineage, mine.epoch):
             return
         if mine.epoch > self._config.epoch and not same_decision(other, mine):
@@ -281,30 +247,30 @@ class Succession:
     def _probe(self, node: NodeId, suspects: tuple[NodeId, ...]) -> None:
         self.letters.send(node, self.letters.probe(self.suspicion.number, suspects))
 
-    def _dispatch(self, message: EpochMessage, now: int) -> None:
+    def _dispatch(self, message: EpochMessage, now: int) -> Outcomes:
         match message:
             case Probe():
                 self._on_probe(message, now)
             case ProbeAnswer():
-                if self._host.view.is_current(message.sender, message.incarnation):
+                if self._current.view.is_current(message.sender, message.incarnation):
                     self.suspicion.answered(message.sender, message.number, message.hears, now)
             case Prepare():
-                self._on_prepare(message, now)
+                yield from self._on_prepare(message, now)
             case Promise():
                 self._on_promise(message, now)
             case Refusal():
                 self._on_refusal(message, now)
             case Flush():
-                self._on_flush(message, now)
+                yield from self._on_flush(message, now)
             case Flushed():
                 if self.proposer and self.proposer.is_to_be(message):
-                    self.flushed(
+                    yield from self._flushed(
                         message.sender, message.ballot, message.missing, now, message.whole
                     )
             case Accept():
-                self._on_accept(message, now)
+                yield from self._on_accept(message, now)
             case Accepted():
-                self._on_accepted(message, now)
+                yield from self._on_accepted(message, now)
             case JoinRequest():
                 self._on_join(message, now)
             case TailRequest():
@@ -316,10 +282,10 @@ class Succession:
 
     def _on_join(self, request: JoinRequest, now: int) -> None:
         """Let a node in that asks, unless nobody could use what it would promise (C3)."""
-        host = self._host
-        if not host.is_member:
+        current, counter, queue = self._current, self._counter, self._queue
+        if not current.is_member:
             return None  # it admits nobody, and a witness keeps no time of its own
-        lead = request.counter - host.latest
+        lead = request.counter - counter.clock.limit
         if lead > 0:
             return self._tell_refused(
                 request.sender,
@@ -327,7 +293,7 @@ class Succession:
                 "its clock, and if it gave such timestamps, let `sparktxlog peer quarantine "
                 "--rejoin` bring it back",
             )
-        return self.admission.requested(request, host.base, host.base_ts, host.stamp, now)
+        return self.admission.requested(request, queue.base, queue.key[1], counter.value, now)
 
     def _on_probe(self, probe: Probe, now: int) -> None:
         # A complaint: this node tries the suspects itself.
@@ -341,14 +307,15 @@ class Succession:
     @property
     def _eligible(self) -> bool:
         """Whether this node has a place in its view: an amnesiac has none (P21)."""
-        return self._host.view.is_current(self._config.node_id, self._host.incarnation)
+        return self._current.view.is_current(self._config.node_id, self._config.incarnation)
 
-    def _on_prepare(self, prepare: Prepare, now: int) -> None:
+    def _on_prepare(self, prepare: Prepare, now: int) -> Outcomes:
         if not self._eligible:
             return
         self._note_ballot(prepare.ballot, now)
         if self._promise(prepare.ballot):
-            self.letters.send(prepare.sender, self._promised(prepare.ballot, now))
+            promise = yield from self._promised(prepare.ballot)
+            self.letters.send(prepare.sender, promise)
         else:
             self._refuse(prepare.sender, prepare.ballot)
 
@@ -364,12 +331,12 @@ class Succession:
         if self.voter.state != before:
             self._outbox.persist(PersistBallot(state=self.voter.state))
 
-    def _promised(self, ballot: Ballot, now: int) -> Promise:
+    def _promised(self, ballot: Ballot) -> Generator[Outcome, None, Promise]:
         """Wedge, and return what to answer (P14)."""
-        view, host = self._host.view, self._host
-        if host.is_member:
-            host.wedge(now, f"{ballot.node} decides on the epoch behind {view.epoch}")
-        state = host.member_state() if host.is_member else host.joiner_state()
+        current = self._current
+        if current.is_member:
+            yield Wedge(f"{ballot.node} decides on the epoch behind {current.view.epoch}")
+        state = current.state()
         return self.letters.promise(ballot, self.voter.accepted, state, self.changes.voids)
 
     def _refuse(self, node: NodeId, ballot: Ballot) -> None:
@@ -383,48 +350,49 @@ class Succession:
             self.proposer = None
 
     def _plan_retry(self, now: int) -> None:
-        rank = self._host.view.rank(self._config.node_id)
+        rank = self._current.view.rank(self._config.node_id)
         self._retry_at = now + 2 * self.patience_us + rank * self.patience_us // 2
 
-    def _on_flush(self, flush: Flush, now: int) -> None:
+    def _on_flush(self, flush: Flush, now: int) -> Outcomes:
         self._note_ballot(flush.ballot, now)
         if flush.ballot < self.voter.promised:
             self._refuse(flush.sender, flush.ballot)
         else:
-            self._host.flush_to(flush, now)
+            yield StartFlush(flush)
 
-    def _on_accept(self, accept: Accept, now: int) -> None:
+    def _on_accept(self, accept: Accept, now: int) -> Outcomes:
         if not self._eligible:
             return
         self._note_ballot(accept.ballot, now)
-        if self._accept(accept.ballot, accept.candidate, now):
+        if (yield from self._accept(accept.ballot, accept.candidate)):
             self.letters.send(accept.sender, self.letters.accepted(accept.ballot))
         else:
             self._refuse(accept.sender, accept.ballot)
 
-    def _accept(self, ballot: Ballot, candidate: View, now: int) -> bool:
+    def _accept(self, ballot: Ballot, candidate: View) -> Generator[Outcome, None, bool]:
         before = self.voter.state
         if not self.voter.accept(ballot, candidate):
             return False
-        if self._host.is_member:
-            self._host.wedge(now, f"{ballot.node} decides on epoch {candidate.epoch}")
+        if self._current.is_member:
+            yield Wedge(f"{ballot.node} decides on epoch {candidate.epoch}")
         self._keep_vote(before)
         return True
 
     # -- proposing ---------------------------------------------------------------------------------
 
-    def _propose(self, intent: Intent, now: int) -> None:
+    def _propose(self, intent: Intent, now: int) -> Outcomes:
         """Start a ballot: stop, so that nothing comes up behind the others' promises, and ask."""
-        view = self._host.view
+        view = self._current.view
         self._seen, self._attempts = self._seen + 1, self._attempts + 1
         ballot = Ballot(number=self._seen, node=self._config.node_id)
-        self._host.wedge(now, f"{ballot.node} decides on the epoch behind {view.epoch}")
-        self.proposer = Proposer(view, ballot, intent, now, self.patience_us, self._host.latest)
+        yield Wedge(f"{ballot.node} decides on the epoch behind {view.epoch}")
+        latest = self._counter.clock.limit
+        self.proposer = Proposer(view, ballot, intent, now, self.patience_us, latest)
         self._ask(self.proposer)
         # The own promise becomes durable while the question travels.  If a crash comes before, the
         # number may be used again: nobody was asked for more than promises, and these stay true.
         if self._promise(ballot):
-            self._drive(self.proposer, now)
+            yield from self._drive(self.proposer, now)
         else:
             self._give_up(now)
 
@@ -443,7 +411,7 @@ class Succession:
         proposer = self.proposer
         if proposer is None or promise.ballot != proposer.ballot:
             return
-        if not self._host.view.is_current(promise.sender, promise.incarnation):
+        if not self._current.view.is_current(promise.sender, promise.incarnation):
             return
         if proposer.stage is Stage.PREPARE:
             proposer.take_promise(promise)
@@ -459,21 +427,23 @@ class Succession:
     def _give_up(self, now: int) -> None:
         """End the own attempt; the next one comes later, the others' first by their rank."""
         self.proposer = None
-        rank = self._host.view.rank(self._config.node_id)
+        rank = self._current.view.rank(self._config.node_id)
         pause = self.patience_us // 4 * (1 + rank) * min(1 << self._attempts, _MAX_BACKOFF)
         self._retry_at = now + pause
 
-    def tell_flushed(self, flush: Flush, missing: int, whole: tuple[bytes, ...], now: int) -> None:
+    def tell_flushed(
+        self, flush: Flush, missing: int, whole: tuple[bytes, ...], now: int
+    ) -> Outcomes:
         """Answer a flush: how many runs this node lacks, and which void ones it holds."""
         own = self._config.node_id
         if flush.sender == own:
-            self.flushed(own, flush.ballot, missing, now, whole)
+            yield from self._flushed(own, flush.ballot, missing, now, whole)
         else:
             self.letters.send(flush.sender, self.letters.flushed(flush, missing, whole))
 
-    def flushed(
+    def _flushed(
         self, node: NodeId, ballot: Ballot, missing: int, now: int, whole: tuple[bytes, ...]
-    ) -> None:
+    ) -> Outcomes:
         """Note how far a member-to-be is with the final queue (P16), and what it may veto (P32)."""
         proposer = self.proposer
         if proposer is None or ballot != proposer.ballot or proposer.stage is not Stage.FLUSH:
@@ -486,27 +456,27 @@ class Succession:
                     self.changes.refuse_void(void, reason)
             self._give_up(now)
         elif proposer.take_flushed(node, missing, now):
-            self._start_accept(proposer, now)
+            yield from self._start_accept(proposer, now)
 
-    def _start_accept(self, proposer: Proposer, now: int) -> None:
+    def _start_accept(self, proposer: Proposer, now: int) -> Outcomes:
         """Ask for votes, and vote: the own one becomes durable while the question travels."""
         assert proposer.candidate is not None
         self._ask(proposer)
         own = self._config.node_id
-        voted = self._accept(proposer.ballot, proposer.candidate, now)
-        if voted and self._host.view.weight(own) and proposer.take_accepted(own):
-            self._decided(proposer, now)
+        voted = yield from self._accept(proposer.ballot, proposer.candidate)
+        if voted and self._current.view.weight(own) and proposer.take_accepted(own):
+            yield from self._decided(proposer, now)
 
-    def _on_accepted(self, accepted: Accepted, now: int) -> None:
+    def _on_accepted(self, accepted: Accepted, now: int) -> Outcomes:
         proposer = self.proposer
         if proposer is None or accepted.ballot != proposer.ballot:
             return
-        if not self._host.view.is_current(accepted.sender, accepted.incarnation):
+        if not self._current.view.is_current(accepted.sender, accepted.incarnation):
             return
         if proposer.stage is Stage.ACCEPT and proposer.take_accepted(accepted.sender):
-            self._decided(proposer, now)
+            yield from self._decided(proposer, now)
 
-    def _decided(self, proposer: Proposer, now: int) -> None:
+    def _decided(self, proposer: Proposer, now: int) -> Outcomes:
         """Tell everybody, behind the votes, and take it into force."""
         candidate, own = proposer.candidate, self._config.node_id
         assert candidate is not None
@@ -519,70 +489,71 @@ class Succession:
             self._outbox.tell_first(SendEpochMessage(peer=node, message=decide))
             self._answered_at[node] = now  # votes on their way need no answer
         self.proposer = None
-        self._host.learn(candidate, now)
+        yield Learn(candidate)
 
-    def _drive(self, proposer: Proposer, now: int) -> None:
+    def _drive(self, proposer: Proposer, now: int) -> Outcomes:
         """Do what the answers and the time allow."""
         if proposer.stage is Stage.PREPARE and proposer.is_ripe(self._config.node_id, now):
             # What came beside its streams since it asked is in the own promise, too.
-            proposer.take_promise(self._promised(proposer.ballot, now))
+            promise = yield from self._promised(proposer.ballot)
+            proposer.take_promise(promise)
             if proposer.choose(now):
                 for void, reason in proposer.objections:
                     self.changes.refuse_void(void, reason)
-                return self._chosen(proposer, now)
+                yield from self._chosen(proposer, now)
+                return
         if proposer.failed(now):
             silent = proposer.silent(now)
             self._excluded |= silent
             self.admission.bar(silent.intersection(proposer.intent.joiners), now)
-            return self._give_up(now)
-        if now >= proposer.repeat_at:
+            self._give_up(now)
+        elif now >= proposer.repeat_at:
             proposer.repeat_at = now + self.patience_us // 4
             self._ask(proposer)
             if proposer.stage is Stage.FLUSH and proposer.voids:
-                self._host.flush_to(self.letters.flush(proposer), now)  # it looks at its files
-        return None
+                yield StartFlush(self.letters.flush(proposer))  # it looks at its files
 
     def asked(self, now: int) -> None:
         """Begin anew for a run to be void: what goes on may wait for that very run (P32)."""
-        if self.changes.voids and self._host.phase is Phase.WEDGED:
+        if self.changes.voids and self._current.phase is Phase.WEDGED:
             self.proposer, self._retry_at = None, now
 
-    def _chosen(self, proposer: Proposer, now: int) -> None:
+    def _chosen(self, proposer: Proposer, now: int) -> Outcomes:
         """Go on with the value: a vote's was flushed in its own ballot (P16)."""
         if proposer.stage is Stage.ACCEPT:
-            return self._start_accept(proposer, now)
+            yield from self._start_accept(proposer, now)
+            return
         if self._config.node_id in proposer.unanswered():
             # What it lacked when it promised may have come since: then nobody need be asked.
-            self._host.flush_to(self.letters.flush(proposer), now)
+            yield StartFlush(self.letters.flush(proposer))
         if self.proposer is proposer and proposer.stage is Stage.FLUSH:
             self._ask_of(proposer, proposer.unanswered())
-        return None
 
     # -- once per batch ----------------------------------------------------------------------------
 
-    def work(self, now: int) -> None:
+    def work(self, now: int) -> Outcomes:
         """Do what is due: drive the own ballot, retry, or look whether one is needed."""
-        phase, self.rest.wanted = self._host.phase, False
+        phase, self.rest.wanted = self._current.phase, False
         if self.proposer is not None:
-            self._drive(self.proposer, now)
+            yield from self._drive(self.proposer, now)
         elif phase is Phase.WEDGED:
             if now >= self._retry_at:
-                overdue = self.suspicion.overdue(self._host.view.members, now)
-                ready = self.admission.ready(self._host.view, now)
+                overdue = self.suspicion.overdue(self._current.view.members, now)
+                ready = self.admission.ready(self._current.view, now)
                 # Nobody answers probes now, so nobody knows whether a change of the roster would
                 # leave a majority: it is proposed again in the next epoch.
                 intent = self._intent(overdue, ready, now)
                 intent = replace(intent, roster=None, quorum_rule="")
-                self._propose(intent, now)
+                yield from self._propose(intent, now)
         elif phase in _AT_WORK:
-            self._consider(now)
+            yield from self._consider(now)
         self.rest.over()
 
-    def _consider(self, now: int) -> None:
+    def _consider(self, now: int) -> Outcomes:
         """Start a ballot when one is needed, safe, and nobody with precedence does (P13)."""
-        view, suspicion = self._host.view, self.suspicion
+        view, suspicion = self._current.view, self.suspicion
         suspects = suspicion.suspects(view.members, now)
-        self._host.suspect(suspects)
+        yield SuspectNodes(suspects)
         ready = self.admission.ready(view, now)
         raising = self.raising.wanted and now >= self.raising.at
         if not (suspects or ready or self.changes.pending or raising):
@@ -605,7 +576,7 @@ class Succession:
         rank = 0 if self.changes.pending else view.rank(self._config.node_id, suspects)
         self._begin_at = max(self._need_at + rank * self.patience_us // 4, self._retry_at)
         if now >= self._begin_at and not overdue:
-            self._begin_at = self.rest.until(self._host.busy, now)
+            self._begin_at = self.rest.until(self._current.ordering.busy, now)
         if now < self._begin_at:
             return
         unheard = self._unheard()
@@ -620,7 +591,7 @@ class Succession:
                 now, 1, "with this roster, those that answer would have no majority"
             )
         else:
-            self._propose(intent, now)
+            yield from self._propose(intent, now)
 
     def _left_out(self, overdue: frozenset[NodeId], now: int) -> frozenset[NodeId]:
         """Return who is left out and votes on that: a member of no use that an operator acts on.
@@ -635,7 +606,7 @@ class Succession:
         Who was never heard may be the one that has the log, and this node one that lost its disk.
         Only an operator, who takes its place away, can say that it is not so.
         """
-        view, roster = self._host.view, self.changes.roster
+        view, roster = self._current.view, self.changes.roster
         if view.epoch != self._config.epoch:
             return []
         kept = {seat.node_id for seat in (view.roster if roster is None else roster)}
@@ -644,7 +615,7 @@ class Succession:
             for seat in view.roster
             if seat.node_id != self._config.node_id
             and seat.node_id in kept
-            and not self._host.heard(seat.node_id)
+            and not self._standings.heard(seat.node_id, view.epoch, self._queue.position)
         ]
 
     def _give_up_change(self, now: int, patience: int, reason: str) -> None:
@@ -655,7 +626,7 @@ class Succession:
 
     def _intent(self, overdue: frozenset[NodeId], ready: dict[NodeId, int], now: int) -> Intent:
         # A member that asks to join returns without its memory: nothing of it is waited for.
-        present = set(self._host.view.members) - overdue - ready.keys()
+        present = set(self._current.view.members) - overdue - ready.keys()
         heard = self.suspicion.heard_by_all(present, now) if ready else set[str]()
         # It answers, and would be taken for a member that is there.
         evicts = self._config.auto_evict
@@ -674,7 +645,7 @@ class Succession:
         """Return when something is due, None = nothing."""
         if self.proposer is not None:
             return self.proposer.next_deadline()
-        phase, view = self._host.phase, self._host.view
+        phase, view = self._current.phase, self._current.view
         if phase is Phase.WEDGED:
             return self._retry_at
         if phase not in _AT_WORK:

@@ -183,7 +183,7 @@ def test_every_way_of_the_table_is_taken() -> None:
 )
 def test_there_is_no_other_way(source: Phase, target: Phase) -> None:
     master = normal().master
-    master._phase = source
+    master._current.phase = source
     with pytest.raises(AssertionError, match=f"{source} → {target}"):
         master._enter(target, "because")
     assert master.phase is source

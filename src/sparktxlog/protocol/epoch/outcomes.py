@@ -1,0 +1,91 @@
+"""What a succession sees of its node's epoch, and the outcomes by which the master changes it.
+
+Methods of the succession yield outcomes.  The master applies each one before the method goes on:
+after `yield Wedge(...)` the node is wedged, after `yield Learn(...)` it may be in a later epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from sparktxlog.model.ids import NodeId
+from sparktxlog.protocol.order.ordering import Ordering
+from sparktxlog.protocol.words.balloting import Flush, MemberState
+from sparktxlog.protocol.words.recovery import MasterConfig
+from sparktxlog.protocol.words.view import Ballot, Phase, View
+
+
+@dataclass(frozen=True, slots=True)
+class Wedge:
+    """Freeze the normal operation (P14); nothing happens if it is frozen."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SuspectNodes:
+    """Be in phase SUSPECT, or in NORMAL if there are no suspects (P13)."""
+
+    nodes: tuple[NodeId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StartFlush:
+    """Get hold of a candidate's final queue; `tell_flushed` is told how far this node is (P16)."""
+
+    flush: Flush
+
+
+@dataclass(frozen=True, slots=True)
+class Learn:
+    """Take in a decided view of a later epoch (P18, P19)."""
+
+    view: View
+
+
+Outcome = Wedge | SuspectNodes | StartFlush | Learn
+Outcomes = Iterator[Outcome]
+
+
+class CurrentEpoch:
+    """The epoch that this node is in, and its part in it; only the master changes it.
+
+    Args:
+        view: View in force.
+        promised: Ballot that this node promised for the decision that ends it.
+    """
+
+    __slots__ = ("_config", "is_member", "ordering", "phase", "view")
+
+    #: Normal operation within the epoch; each epoch has its own.
+    ordering: Ordering
+
+    def __init__(self, config: MasterConfig, view: View, promised: Ballot) -> None:
+        self._config = config
+        self.view = view
+        #: Whether this node, as it is, is a member.
+        self.is_member = self.has_me(view)
+        self.phase = self._first_phase(promised)
+
+    def _first_phase(self, promised: Ballot) -> Phase:
+        seat = self.view.seat(self._config.node_id)
+        if seat is not None and seat.witness:
+            return Phase.WITNESS
+        if not self.is_member:
+            return Phase.JOINING
+        return Phase.WEDGED if promised.number else Phase.NORMAL
+
+    def has_me(self, view: View) -> bool:
+        """Return whether a view has this node, as it is, among its members."""
+        node = self._config.node_id
+        return node in view.members and view.is_current(node, self._config.incarnation)
+
+    def state(self) -> MemberState | None:
+        """Return what the PROMISE of this node says that it holds (P14, P21).
+
+        None: it is no member, and does not ask to be admitted.
+        """
+        if self.is_member:
+            return self.ordering.member_state()
+        return self.ordering.joiner_state() if self.phase is Phase.JOINING else None
