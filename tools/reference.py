@@ -15,7 +15,7 @@ from typing import Any, get_origin
 import typer
 from tools.two_sites import page
 
-from sparktxlog.cli.app import app
+from sparktxlog.cli.command_line import app
 from sparktxlog.config import ENV_PREFIX, SETTINGS, Setting, variable_of
 from sparktxlog.service.routes import ROUTES, Role, Route
 

@@ -14,7 +14,7 @@ from tools.reference import PAGES
 from typer.testing import CliRunner
 
 from sparktxlog.api.session import DELTA_PACKAGE
-from sparktxlog.cli.app import app
+from sparktxlog.cli.command_line import app
 from sparktxlog.config import SETTINGS
 
 _README = ROOT / "README.md"

@@ -192,7 +192,7 @@ def test_the_command_line_loads_spark_and_web_only_when_needed() -> None:
     found = [
         f"{module.name}:{item.line} {item.target}"
         for module in package_modules()
-        if module.name in ("sparktxlog.cli", "sparktxlog.cli.app")
+        if module.name in ("sparktxlog.cli", "sparktxlog.cli.command_line")
         for item in imports_of(module)
         if item.at_load
         and not item.typing_only

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 
 from tests.architecture.source_tree import (
     ROOT,
@@ -26,6 +27,9 @@ FORBIDDEN_WORDS = tuple(
     for parts in (("TO", "DO"), ("FIX", "ME"), ("XX", "X"), ("NotImplemented", "Error"))
 )
 MODULE_NAMES = {"utils", "util", "common", "helpers", "helper", "manager", "misc"}
+#: Names that still occur twice; none may be added.
+DOUBLE_MODULES = {"staging"}
+DOUBLE_CLASSES = {"Journal", "Peer", "ReplicaVerdict", "Snapshot"}
 #: Paths of the machine something was written on.
 MACHINE_PATH = re.compile(
     "|".join(("/wo" + "rk/", "/tm" + "p/t1", "/ro" + "ot/", "/ho" + "me/[a-z]"))
@@ -117,6 +121,20 @@ def test_no_unfinished_marks() -> None:
 def test_modules_are_nouns() -> None:
     """A module that could hold anything ends up holding everything."""
     assert [_where(m) for m in package_modules() if m.path.stem in MODULE_NAMES] == []
+
+
+def test_a_name_means_one_thing() -> None:
+    """A module's name, and a public class's name, occur once: who searches finds one place."""
+    modules = [m for m in package_modules() if not m.path.stem.startswith("__")]
+    stems = Counter(m.path.stem for m in modules)
+    classes = Counter(
+        node.name
+        for m in modules
+        for node in m.tree.body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    assert {name for name, n in stems.items() if n > 1} - DOUBLE_MODULES == set()
+    assert {name for name, n in classes.items() if n > 1} - DOUBLE_CLASSES == set()
 
 
 def test_no_machine_path_is_committed() -> None:

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from sparktxlog.api import session
 from sparktxlog.api.jobs import job
 from sparktxlog.api.jobs.job_options import JOBS
-from sparktxlog.cli.app import app
+from sparktxlog.cli.command_line import app
 from sparktxlog.errors import (
     ApplyError,
     ConfigError,

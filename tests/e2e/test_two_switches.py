@@ -82,7 +82,9 @@ def epochs(cluster: TwoSwitchCluster) -> list[tuple[int, list[str]]]:
 
 def peer_list(cluster: TwoSwitchCluster, *options: str) -> str:
     """Return what `sparktxlog peer list` prints of a node."""
-    program = "import sys; from sparktxlog.cli.app import run; sys.argv[0] = 'sparktxlog'; run()"
+    program = (
+        "import sys; from sparktxlog.cli.command_line import run; sys.argv[0] = 'sparktxlog'; run()"
+    )
     url = cluster.nodes["C"].url
     return subprocess.run(
         [sys.executable, "-c", program, "peer", "list", "--url", url, *options],

@@ -22,7 +22,7 @@ from sparktxlog.config import NodeConfig
 from sparktxlog.protocol.words.actions import Alarm
 from sparktxlog.protocol.words.balloting import Accept, EpochMessage
 from sparktxlog.runtime.node import Node
-from sparktxlog.transport.peers import PeerLink
+from sparktxlog.transport.peer_link import PeerLink
 
 QUICK = {"eviction": "auto", "suspect_timeout": 1.0, "start_timeout": 1.0}
 

@@ -16,7 +16,7 @@ from sparktxlog.cli.demo.relay import RelayNetwork
 from sparktxlog.codec import wire
 from sparktxlog.runtime.node import Node
 from sparktxlog.transport import addresses as addresses_module
-from sparktxlog.transport.peers import PeerLink
+from sparktxlog.transport.peer_link import PeerLink
 
 
 @asynccontextmanager

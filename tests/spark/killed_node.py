@@ -16,7 +16,7 @@ from typing import Any
 
 from sparktxlog.cli.serve import run_node
 from sparktxlog.config import load_config
-from sparktxlog.runtime.commit import fetching
+from sparktxlog.runtime.commit import run_fetching
 from sparktxlog.runtime.log import publisher
 from sparktxlog.storage.interfaces import MarkPublished, PutRun
 from sparktxlog.storage.journal.journal import Journal
@@ -63,7 +63,7 @@ def main(config: str, point: str) -> int:
     elif point == "rows":
         QueueTable.append = dying_after(QueueTable.append)  # type: ignore[method-assign]
     elif point == "verified":
-        fetching.check_run = dying_after(fetching.check_run)
+        run_fetching.check_run = dying_after(run_fetching.check_run)
     elif point == "received":
         receive = dying_after(LocalPayloadStore.receive)
         LocalPayloadStore.receive = receive  # type: ignore[method-assign]

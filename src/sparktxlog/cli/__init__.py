@@ -11,7 +11,7 @@ import sys
 def main() -> None:
     """Run the command line; without its libraries, say how to install them."""
     try:
-        from sparktxlog.cli.app import run
+        from sparktxlog.cli.command_line import run
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] == "sparktxlog":
             raise

@@ -29,13 +29,13 @@ from sparktxlog.runtime.membership.standings import (
     kept_standings,
 )
 from sparktxlog.runtime.metrics import Metrics
-from sparktxlog.runtime.progress import Progress
+from sparktxlog.runtime.reached_position import ReachedPosition
 from sparktxlog.runtime.settings import RunTimeSettings
 from sparktxlog.storage.interfaces import JournalState, PutValue
 from sparktxlog.storage.journal.journal import PRIVATE, Journal
 from sparktxlog.storage.payloads.local_store import LocalPayloadStore
 from sparktxlog.supervision import Supervisor
-from sparktxlog.transport.peers import PeerLink
+from sparktxlog.transport.peer_link import PeerLink
 
 _log = structlog.get_logger("sparktxlog.node")
 
@@ -62,9 +62,9 @@ class Foundation:
     payloads: LocalPayloadStore
     settings: RunTimeSettings
     #: End of the queue that is durable here, of its published part, and of its expired part.
-    ordered: Progress
-    published: Progress
-    kept_after: Progress
+    ordered: ReachedPosition
+    published: ReachedPosition
+    kept_after: ReachedPosition
     loop: asyncio.AbstractEventLoop
     #: Set to the error after which the node must stop; `StartAgainError` = start anew.
     failed: asyncio.Future[TxLogError]
@@ -157,9 +157,9 @@ def _recovered(config: NodeConfig, front: Journal) -> Foundation:
         clock=clock,
         payloads=LocalPayloadStore(config.payload_dir),
         settings=RunTimeSettings(config, state.values),
-        ordered=Progress(state.core.base.position),
-        published=Progress(state.published),
-        kept_after=Progress(state.kept_after),
+        ordered=ReachedPosition(state.core.base.position),
+        published=ReachedPosition(state.published),
+        kept_after=ReachedPosition(state.kept_after),
         loop=loop,
         failed=loop.create_future(),
     )

@@ -17,13 +17,13 @@ from sparktxlog import __version__
 from sparktxlog.config import NodeConfig
 from sparktxlog.errors import BusyError, CommitStateUnknownError, StorageError, TxLogError
 from sparktxlog.model.answers import InfoAnswer, SettingValue, StatusAnswer
+from sparktxlog.runtime.commit.acceptance import Submits
 from sparktxlog.runtime.commit.core_loop import CoreLoop
 from sparktxlog.runtime.commit.damage import Damage
 from sparktxlog.runtime.commit.delivery import Delivery
-from sparktxlog.runtime.commit.fetching import Fetcher
 from sparktxlog.runtime.commit.file_repair import FileRepair
-from sparktxlog.runtime.commit.submits import Submits
-from sparktxlog.runtime.commit.voiding import Voiding
+from sparktxlog.runtime.commit.run_fetching import RunFetcher
+from sparktxlog.runtime.commit.void_request import Voiding
 from sparktxlog.runtime.donors.copy_throttle import CopyThrottle
 from sparktxlog.runtime.donors.donor import Donor
 from sparktxlog.runtime.fleet.fleet import Fleet
@@ -34,8 +34,8 @@ from sparktxlog.runtime.log.published_log import PublishedLog
 from sparktxlog.runtime.membership.epochs import duty_master
 from sparktxlog.runtime.membership.membership import Membership
 from sparktxlog.runtime.metrics import StatusMetrics
+from sparktxlog.runtime.node_status import status_of
 from sparktxlog.runtime.peering import Peering
-from sparktxlog.runtime.status import status_of
 from sparktxlog.runtime.worker_token import worker_token_file
 from sparktxlog.transport.exchange import OpenSession, open_session
 
@@ -85,7 +85,7 @@ class Node:
         self.log = PublishedLog(base, self.core, self.membership, transfers)
         self.fleet = Fleet(base, self.core, self.log, self.replicas, transfers)
         self.donor = Donor(base, self.replicas, throttle)
-        self.fetcher = Fetcher(base, self.core.holdings, self.membership, self.damage)
+        self.fetcher = RunFetcher(base, self.core.holdings, self.membership, self.damage)
         self.files = FileRepair(base, self.core, self.fetcher, self.damage)
         self.voiding = Voiding(base, self.membership.epochs, self.files)
         self._submits = Submits(base, self.core, self.membership, self.replicas)

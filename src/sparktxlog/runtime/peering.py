@@ -49,14 +49,14 @@ from sparktxlog.protocol.words.events import (
 )
 from sparktxlog.protocol.words.messages import Announcement, Tail
 from sparktxlog.runtime.commit.core_loop import CoreLoop
-from sparktxlog.runtime.commit.fetching import check_run
 from sparktxlog.runtime.commit.queue_tails import tail_of
+from sparktxlog.runtime.commit.run_fetching import check_run
 from sparktxlog.runtime.fleet.fleet import Fleet
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.runtime.membership.membership import Membership
 from sparktxlog.runtime.membership.queue_snapshots import SnapshotGiver
 from sparktxlog.transport import signing
-from sparktxlog.transport.peers import WATCH_S
+from sparktxlog.transport.peer_link import WATCH_S
 from sparktxlog.transport.run_requests import MAX_RUNS
 
 _log = structlog.get_logger("sparktxlog.peering")

@@ -41,7 +41,7 @@ from sparktxlog.errors import InvalidRequestError, OversizeError
 from sparktxlog.model.ids import transaction_id_from_text, transaction_id_to_text
 from sparktxlog.model.operation import ROW_KINDS, TX_COLUMN, OperationKind, RunManifest
 from sparktxlog.model.receipt import Level, Receipt
-from sparktxlog.runtime.commit.staging import verify_staged
+from sparktxlog.runtime.commit.staged_checks import verify_staged
 from sparktxlog.runtime.node import Node
 from sparktxlog.service.bodies import Bodies, check_parts, check_unfolding
 from sparktxlog.service.endpoints import json_response

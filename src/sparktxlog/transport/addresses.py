@@ -23,7 +23,7 @@ from sparktxlog.errors import TransportError, TxLogError, UnauthorizedError
 from sparktxlog.supervision import Supervisor
 from sparktxlog.transport.exchange import ask
 from sparktxlog.transport.greeting import Greeter
-from sparktxlog.transport.peers import PeerLink
+from sparktxlog.transport.peer_link import PeerLink
 from sparktxlog.transport.signing import Signer
 
 _log = structlog.get_logger("sparktxlog.transport")

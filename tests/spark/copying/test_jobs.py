@@ -22,7 +22,7 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 from tests.node_processes import TABLE, Cluster, append, call, wait_until
 from tests.steady_load import SteadyLoad
-from tests.unit.cli.test_app import invoke
+from tests.unit.cli.test_command_line import invoke
 
 from sparktxlog.api import session
 from sparktxlog.api.connect import connect

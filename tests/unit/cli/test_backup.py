@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.cli.test_app import invoke
+from tests.unit.cli.test_command_line import invoke
 from tests.unit.worker.backup.test_imaging import Lake, rows
 
 from sparktxlog.cli import backup_commands, root

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sparktxlog.cli import peer_commands, status_commands
-from sparktxlog.cli.app import run
+from sparktxlog.cli.command_line import run
 
 DECISION: dict[str, Any] = {
     "worker_id": "w",

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sparktxlog.cli import peer_commands
-from sparktxlog.cli.app import run
+from sparktxlog.cli.command_line import run
 
 SEAT = {"url": "http://a", "weight": 1, "witness": False, "incarnation": 1, "member": True}
 LOSS = {"node_id": "B", "last_shown": 9, "held_here": 7, "missing": 2, "unheard_s": 3.5}

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sparktxlog.cli.app import run
+from sparktxlog.cli.command_line import run
 from sparktxlog.config import NodeConfig
 from sparktxlog.errors import TransportError, UnauthorizedError
 from sparktxlog.runtime.giving_way import node_quarantine as acting

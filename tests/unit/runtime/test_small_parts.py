@@ -8,7 +8,7 @@ from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.words.messages import QueueEntry, RunHeader
 from sparktxlog.runtime.clock import Clock
 from sparktxlog.runtime.log.publisher import bounded
-from sparktxlog.runtime.progress import Progress
+from sparktxlog.runtime.reached_position import ReachedPosition
 from sparktxlog.storage.interfaces import StoredEntry
 
 
@@ -25,7 +25,7 @@ def test_the_log_clock_starts_at_the_greater_and_never_falls_or_stands() -> None
 
 def test_progress_wakes_in_time_and_gives_up_in_time() -> None:
     async def main() -> None:
-        progress = Progress(3)
+        progress = ReachedPosition(3)
         assert await progress.reach(2, 1) == 3
         assert await progress.reach(9, 0) == 3
         waits = [asyncio.create_task(progress.reach(goal, 5)) for goal in (6, 4)]

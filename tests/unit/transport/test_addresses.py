@@ -16,7 +16,7 @@ from sparktxlog.transport import addresses as addresses_module
 from sparktxlog.transport.addresses import AddressCheck, check_interval_s, found_addresses
 from sparktxlog.transport.exchange import PeerAnswer
 from sparktxlog.transport.greeting import Greeter, Joiner, Place
-from sparktxlog.transport.peers import PeerLink
+from sparktxlog.transport.peer_link import PeerLink
 from sparktxlog.transport.signing import Signer, StaleSessionError
 
 A = Hello(node_id="A", url="http://a", instance="ia", boot="1", lineage="l", config_hash="c")

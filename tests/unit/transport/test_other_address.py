@@ -14,10 +14,10 @@ from sparktxlog.errors import PeerTimeoutError, TransportError
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.words.balloting import Probe
 from sparktxlog.protocol.words.messages import MergeBase, Post
-from sparktxlog.transport import peers as peers_module
+from sparktxlog.transport import peer_link as peers_module
 from sparktxlog.transport.exchange import PeerAnswer
 from sparktxlog.transport.greeting import Greeter
-from sparktxlog.transport.peers import PeerLink
+from sparktxlog.transport.peer_link import PeerLink
 from sparktxlog.transport.signing import Signer
 
 ONE, TWO = "http://b", "http://b2"

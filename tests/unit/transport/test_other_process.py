@@ -11,10 +11,10 @@ import pytest
 from tests.unit.transport.test_other_address import hello
 
 from sparktxlog.errors import PeerTimeoutError, TransportError, UnreachableError
-from sparktxlog.transport import peers as peers_module
+from sparktxlog.transport import peer_link as peers_module
 from sparktxlog.transport.exchange import PeerAnswer, ask, open_session
 from sparktxlog.transport.greeting import Greeter
-from sparktxlog.transport.peers import PeerLink
+from sparktxlog.transport.peer_link import PeerLink
 from sparktxlog.transport.signing import BOOT, Signer
 
 RESET, ORIGINAL, COPY = "reset", "original", "copy"

@@ -23,7 +23,7 @@ from sparktxlog.model.ids import transaction_id_to_text
 from sparktxlog.model.receipt import Level, Receipt
 from sparktxlog.protocol.words.messages import QueueEntry, chain_hash
 from sparktxlog.protocol.words.view import Phase, Seat, View, same_decision
-from sparktxlog.runtime.commit.fetching import staged_files
+from sparktxlog.runtime.commit.run_fetching import staged_files
 from sparktxlog.storage.interfaces import (
     AppendQueue,
     DropAnnouncement,

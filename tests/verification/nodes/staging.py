@@ -25,7 +25,7 @@ from sparktxlog.errors import PeerTimeoutError, TransportError
 from sparktxlog.model.ids import transaction_id_to_text
 from sparktxlog.model.operation import StagedFile
 from sparktxlog.storage.payloads.payload_store import PayloadStore
-from sparktxlog.transport import peers
+from sparktxlog.transport import peer_link
 
 if TYPE_CHECKING:
     from tests.verification.nodes.world import World
@@ -133,14 +133,14 @@ def install(network: Network) -> None:
             raise PeerTimeoutError(f"{url} was silent for {timeout_s:g} s") from error
         except aiohttp.ClientError as error:
             raise TransportError(f"fetching a file from {url} broke off: {error!r}") from error
-        peers._check_status(answer.status, url, target, offset)
+        peer_link._check_status(answer.status, url, target, offset)
         network.watch.happened("staged file fetched")
         yield answer._body
 
     async def run_at_once(work: Any, *arguments: Any, **_: Any) -> Any:
         return work(*arguments)
 
-    patched: Any = peers
+    patched: Any = peer_link
     patched.stream_file = stream
     threads: Any = anyio.to_thread
     threads.run_sync = run_at_once

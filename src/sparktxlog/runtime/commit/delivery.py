@@ -29,14 +29,14 @@ from sparktxlog.protocol.words.actions import (
 from sparktxlog.protocol.words.balloting import JoinRequest, TailRequest
 from sparktxlog.protocol.words.view import Phase, View
 from sparktxlog.runtime.commit.core_loop import CoreLoop
-from sparktxlog.runtime.commit.fetching import Fetcher
 from sparktxlog.runtime.commit.file_repair import FileRepair
 from sparktxlog.runtime.commit.queue_tails import QueueTails
+from sparktxlog.runtime.commit.run_fetching import RunFetcher
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.runtime.log.published_log import PublishedLog
-from sparktxlog.runtime.membership.joining import QuietMoment
+from sparktxlog.runtime.membership.join_steps import QuietMoment
 from sparktxlog.runtime.membership.membership import Membership
-from sparktxlog.transport.peers import PeerLink
+from sparktxlog.transport.peer_link import PeerLink
 
 
 class Delivery:
@@ -51,7 +51,7 @@ class Delivery:
         core: CoreLoop,
         membership: Membership,
         log: PublishedLog,
-        fetcher: Fetcher,
+        fetcher: RunFetcher,
         files: FileRepair,
     ) -> None:
         self._base = base

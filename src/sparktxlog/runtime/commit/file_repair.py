@@ -27,7 +27,7 @@ from sparktxlog.protocol.words.messages import RunHeader
 from sparktxlog.protocol.words.view import View
 from sparktxlog.runtime.commit.core_loop import CoreLoop
 from sparktxlog.runtime.commit.damage import Damage
-from sparktxlog.runtime.commit.fetching import NO_DATA, Fetcher, staged_files
+from sparktxlog.runtime.commit.run_fetching import NO_DATA, RunFetcher, staged_files
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.storage.interfaces import TableEffect
 from sparktxlog.supervision import KeyedTasks
@@ -42,7 +42,9 @@ _Work = Callable[[], Coroutine[Any, Any, None]]
 class FileRepair:
     """Verifies staged files of this node, and has them fetched again; belongs to the event loop."""
 
-    def __init__(self, base: Foundation, core: CoreLoop, fetcher: Fetcher, damage: Damage) -> None:
+    def __init__(
+        self, base: Foundation, core: CoreLoop, fetcher: RunFetcher, damage: Damage
+    ) -> None:
         self._base = base
         self._core = core
         self._fetcher = fetcher

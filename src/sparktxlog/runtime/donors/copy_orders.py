@@ -18,7 +18,7 @@ from sparktxlog.errors import ExpiredError, LocalProtocolError, RemoteProtocolEr
 from sparktxlog.model.copying import CatchUpKind, CopyTicket, Decision, Grant
 from sparktxlog.runtime.fleet.planning import Planning
 from sparktxlog.runtime.foundation import Foundation
-from sparktxlog.transport.peers import PeerLink
+from sparktxlog.transport.peer_link import PeerLink
 
 _log = structlog.get_logger("sparktxlog.copies")
 

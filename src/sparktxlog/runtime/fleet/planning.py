@@ -43,7 +43,7 @@ from sparktxlog.model.report import ReplayCost, ReplicaVerdict, WorkerReport
 from sparktxlog.runtime.commit.executor import AsideWrite, Executor
 from sparktxlog.runtime.donors.donor_sizes import DonorSizes
 from sparktxlog.runtime.fleet.backlog import Backlog
-from sparktxlog.runtime.fleet.replicas import Replicas, ReplicaState
+from sparktxlog.runtime.fleet.replicas import JudgedReplica, Replicas
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.storage.interfaces import PutValue
 from sparktxlog.supervision import KeyedTasks
@@ -200,7 +200,7 @@ class Planning:
         held = self._held.get(worker_id)
         return None if held is None else held.decision
 
-    def _state(self, worker_id: str | None) -> ReplicaState:
+    def _state(self, worker_id: str | None) -> JudgedReplica:
         state = self._replicas.own(worker_id)
         if state is None:
             who = "no worker" if worker_id is None else f"no worker {worker_id[:80]!r}"
@@ -212,7 +212,7 @@ class Planning:
         return state
 
     async def _weigh(
-        self, state: ReplicaState, forced: bool, donor: str = ""
+        self, state: JudgedReplica, forced: bool, donor: str = ""
     ) -> tuple[Decision, list[str]]:
         report, comparison = state.report, state.comparison
         settings = self._settings.in_force
@@ -243,7 +243,7 @@ class Planning:
         silent = [donor for donor in donors if known.missing_bytes.get(donor) is None]
         return decision, [donor for donor in donors if donor not in silent] + silent
 
-    def _is_healthy(self, state: ReplicaState) -> bool:
+    def _is_healthy(self, state: JudgedReplica) -> bool:
         return state.comparison.verdict is ReplicaVerdict.KNOWN
 
     def _donors(

@@ -44,7 +44,7 @@ _FOLLOWS = "follows:own"
 
 
 @dataclass(slots=True, kw_only=True)
-class ReplicaState:
+class JudgedReplica:
     """The newest report of one worker and what it says."""
 
     #: With what recounts found, as it is judged and passed on.
@@ -72,7 +72,7 @@ class ReplicaState:
 class Turned:
     """What became of other replicas by the reports taken in since it was asked last."""
 
-    states: list[ReplicaState] = field(default_factory=list)
+    states: list[JudgedReplica] = field(default_factory=list)
     #: To be kept of them.
     writes: list[Write] = field(default_factory=list)
 
@@ -85,7 +85,7 @@ class Replicas:
         self._node_id = base.config.node_id
         #: Silence after which a worker counts as dead.
         self._dead_after_us = int(base.config.worker_dead_after * 1_000_000)
-        self._states: dict[str, ReplicaState] = {}
+        self._states: dict[str, JudgedReplica] = {}
         #: Log time of the first look for silent workers; what was heard before counts from there.
         self._watched_since = 0
         #: Own workers that were told of as silent.
@@ -124,7 +124,7 @@ class Replicas:
             newest = replace(newest, follows=follows, error="")
             report = self._recounts.amend(newest)
             base = self._compare(report)
-            self._states[report.worker_id] = ReplicaState(
+            self._states[report.worker_id] = JudgedReplica(
                 report=report, told=newest, comparison=base, base=base, heard_at=0
             )
             self._judge_all(report.worker_id)
@@ -149,7 +149,7 @@ class Replicas:
         if base.verdict is ReplicaVerdict.KNOWN:
             self._record(report)
         self._drop_former(report)
-        state = self._states[report.worker_id] = ReplicaState(
+        state = self._states[report.worker_id] = JudgedReplica(
             report=report, told=told, comparison=base, base=base, heard_at=now
         )
         if known is not None:
@@ -219,7 +219,7 @@ class Replicas:
             if site == self._node_id and state.conviction is not None:
                 self._turned.writes += self._keep_evidence(state.conviction.position)
 
-    def _note_turned(self, state: ReplicaState, before: Comparison) -> None:
+    def _note_turned(self, state: JudgedReplica, before: Comparison) -> None:
         self._turned.states.append(state)
         self._tell(state, replace(state, comparison=before))
         if state.report.node_id != self._node_id or before.verdict is state.comparison.verdict:
@@ -301,7 +301,7 @@ class Replicas:
         )
 
     @staticmethod
-    def _tell(state: ReplicaState, known: ReplicaState | None) -> None:
+    def _tell(state: JudgedReplica, known: JudgedReplica | None) -> None:
         report, comparison = state.report, state.comparison
         if known is not None and _same_verdict(known.comparison, comparison):
             return
@@ -341,11 +341,11 @@ class Replicas:
         positions = sorted(best.values(), reverse=True)
         return positions[copies - 1] if len(positions) >= copies else 0
 
-    def states(self) -> list[ReplicaState]:
+    def states(self) -> list[JudgedReplica]:
         """Return the newest state of each worker, by site and worker."""
         return sorted(self._states.values(), key=lambda s: (s.report.node_id, s.report.worker_id))
 
-    def own(self, worker_id: str | None = None) -> ReplicaState | None:
+    def own(self, worker_id: str | None = None) -> JudgedReplica | None:
         """Return the state of a worker of this site, by default the one heard last."""
         own = [
             state
@@ -354,7 +354,7 @@ class Replicas:
         ]
         return max(own, key=lambda state: state.heard_at, default=None)
 
-    def state(self, worker_id: str) -> ReplicaState:
+    def state(self, worker_id: str) -> JudgedReplica:
         """Return the newest state of a worker that has reported."""
         return self._states[worker_id]
 
@@ -434,7 +434,7 @@ class Replicas:
                 found.append({"code": "worker-error", "text": f"{name}: {report.error}"})
         return found
 
-    def _is_silent(self, state: ReplicaState, now: int) -> bool:
+    def _is_silent(self, state: JudgedReplica, now: int) -> bool:
         """Return whether a worker that goes on reporting does not.
 
         Of a site that this node does not hear now it cannot say so.
@@ -445,7 +445,7 @@ class Replicas:
             return False
         return self._silence_us(state, now) > self._dead_after_us
 
-    def _silence_us(self, state: ReplicaState, now: int) -> int:
+    def _silence_us(self, state: JudgedReplica, now: int) -> int:
         """Return how long nothing was heard of a worker; before a start, since it is watched."""
         return now - (state.heard_at or self._watched_since or now)
 

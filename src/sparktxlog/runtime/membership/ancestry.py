@@ -24,7 +24,7 @@ from sparktxlog.protocol.words.recovery import RecoveredState
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.storage.interfaces import QueueSnapshot
 from sparktxlog.storage.journal.journal import Journal
-from sparktxlog.transport.peers import PeerLink
+from sparktxlog.transport.peer_link import PeerLink
 
 #: Refusals that mean: that part of the queue is not there (any more), or nobody tells it here.
 _NOT_THERE = (ExpiredError.http_status, NotFoundError.http_status)

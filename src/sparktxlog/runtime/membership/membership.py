@@ -31,12 +31,12 @@ from sparktxlog.runtime.fleet.replicas import Replicas
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.runtime.membership.epochs import Epochs
 from sparktxlog.runtime.membership.founding import newest_version
-from sparktxlog.runtime.membership.joining import Joining
+from sparktxlog.runtime.membership.join_steps import Joining
 from sparktxlog.runtime.membership.standings import INSTANCE, PEER_INSTANCE
 from sparktxlog.storage.interfaces import PutValue
 from sparktxlog.transport.addresses import AddressCheck, check_interval_s
 from sparktxlog.transport.greeting import Greeter, Place
-from sparktxlog.transport.peers import PeerLink
+from sparktxlog.transport.peer_link import PeerLink
 from sparktxlog.transport.signing import Signer, Verifier
 
 _log = structlog.get_logger("sparktxlog.membership")

@@ -26,7 +26,7 @@ from sparktxlog.storage.journal.snapshot_files import (
     open_snapshot,
     write_snapshot,
 )
-from sparktxlog.transport.peers import PeerLink
+from sparktxlog.transport.peer_link import PeerLink
 
 _log = structlog.get_logger("sparktxlog.joining")
 

@@ -21,7 +21,7 @@ from sparktxlog.codec.transactions import PreparedOperation, PreparedTransaction
 from sparktxlog.errors import CommitRejectedError
 from sparktxlog.model.operation import OperationKind, StagedFile
 from sparktxlog.model.table import Column, TableDefinition
-from sparktxlog.runtime.commit.staging import verify_staged
+from sparktxlog.runtime.commit.staged_checks import verify_staged
 from sparktxlog.storage.payloads.local_store import LocalPayloadStore
 
 TABLE = TableDefinition(

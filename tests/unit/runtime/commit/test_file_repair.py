@@ -9,14 +9,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.unit.runtime.commit.test_fetching import CONTENT, FILE, Origin, staged_run
+from tests.unit.runtime.commit.test_run_fetching import CONTENT, FILE, Origin, staged_run
 
 from sparktxlog.codec.payload import digest_of
 from sparktxlog.protocol.words.events import Event, FilesHeld, FilesLost
 from sparktxlog.runtime.commit.damage import Damage
-from sparktxlog.runtime.commit.fetching import Fetcher
 from sparktxlog.runtime.commit.file_repair import FileRepair
 from sparktxlog.runtime.commit.holdings import Holdings
+from sparktxlog.runtime.commit.run_fetching import RunFetcher
 from sparktxlog.storage.payloads.local_store import LocalPayloadStore
 
 RUN = staged_run()
@@ -38,7 +38,7 @@ def look(store: LocalPayloadStore, links: Mapping[str, object]) -> tuple[Event, 
         )
         damage, nobody = Damage(), Any
         listener: Any = nobody
-        fetcher = Fetcher(base, holdings, listener, damage)
+        fetcher = RunFetcher(base, holdings, listener, damage)
         files = FileRepair(base, core, fetcher, damage)
         files.check_unstamped(digest_of(RUN))
         try:

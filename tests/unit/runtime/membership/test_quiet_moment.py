@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sparktxlog.runtime.membership.joining import QuietMoment
+from sparktxlog.runtime.membership.join_steps import QuietMoment
 
 
 def test_it_asks_at_a_moment_of_rest() -> None:

@@ -18,8 +18,8 @@ from sparktxlog.model.operation import Block, OperationKind, RunManifest, Staged
 from sparktxlog.protocol.words.events import Event, FetchFailed, FilesHeld, PayloadArrived
 from sparktxlog.protocol.words.messages import Announcement, RunHeader
 from sparktxlog.runtime.commit.damage import Damage
-from sparktxlog.runtime.commit.fetching import Fetcher
 from sparktxlog.runtime.commit.holdings import Holdings
+from sparktxlog.runtime.commit.run_fetching import RunFetcher
 from sparktxlog.storage.payloads.local_store import LocalPayloadStore
 
 CONTENT = parquet_bytes()
@@ -58,11 +58,11 @@ def fetcher_of(
     store: LocalPayloadStore,
     told: asyncio.Queue[Event],
     missed: list[RunHeader],
-) -> Fetcher:
+) -> RunFetcher:
     base: Any = SimpleNamespace(links=links, payloads=store)
     listener: Any = SimpleNamespace(tell_fetched=told.put_nowait, missed=missed.append)
     holdings = Holdings(foreign_limit_bytes=1 << 20, cache_limit_bytes=1 << 20)
-    return Fetcher(base, holdings, listener, Damage())
+    return RunFetcher(base, holdings, listener, Damage())
 
 
 def prefetch(store: LocalPayloadStore, origin: Origin) -> Event:

@@ -27,7 +27,7 @@ from sparktxlog.errors import (
 )
 from sparktxlog.model.operation import OperationKind, StagedFile
 from sparktxlog.model.table import Column, TableDefinition
-from sparktxlog.runtime.commit.staging import verify_staged
+from sparktxlog.runtime.commit.staged_checks import verify_staged
 from sparktxlog.storage.payloads.local_store import LocalPayloadStore
 
 TABLE = TableDefinition(

@@ -10,8 +10,8 @@ import pytest
 
 from sparktxlog.codec.transactions import PreparedTransaction
 from sparktxlog.model.receipt import Level
-from sparktxlog.runtime.commit.submits import Submits
-from sparktxlog.runtime.progress import Progress
+from sparktxlog.runtime.commit.acceptance import Submits
+from sparktxlog.runtime.reached_position import ReachedPosition
 from sparktxlog.storage.interfaces import OlderIdsFound
 
 ID = bytes(range(16))
@@ -33,7 +33,7 @@ def test_a_position_is_told_only_once_it_is_durable() -> None:
     """The core places a run at once; its entry follows with the next write of the front."""
 
     async def main() -> None:
-        ordered = Progress(6)
+        ordered = ReachedPosition(6)
         base: Any = SimpleNamespace(
             master=SimpleNamespace(locate=lambda wanted: 7 if wanted == ID else None),
             front=SimpleNamespace(

@@ -7,7 +7,7 @@ import heapq
 import itertools
 
 
-class Progress:
+class ReachedPosition:
     """A position that only grows; waiting costs one future and no polling."""
 
     def __init__(self, value: int = 0) -> None:

@@ -18,7 +18,7 @@ from sparktxlog.runtime.giving_way.unverified_history import Uncompared
 from sparktxlog.runtime.membership.ancestry import Compared
 from sparktxlog.runtime.membership.founding import core_config, with_lineage
 from sparktxlog.runtime.membership.join_orders import JoinOrder, StartAgainError, join_order
-from sparktxlog.runtime.membership.joining import Joining
+from sparktxlog.runtime.membership.join_steps import Joining
 from sparktxlog.storage.interfaces import PutValue, QueueSnapshot, ResetJournal, StoredEntry, Write
 from sparktxlog.supervision import Supervisor
 

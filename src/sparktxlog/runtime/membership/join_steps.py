@@ -42,7 +42,7 @@ from sparktxlog.runtime.membership.join_orders import JoinOrder, StartAgainError
 from sparktxlog.runtime.membership.queue_snapshots import SnapshotTaker
 from sparktxlog.runtime.membership.standings import become_another
 from sparktxlog.storage.interfaces import PutValue, QueueSnapshot, ResetJournal, Write
-from sparktxlog.transport.peers import PeerLink
+from sparktxlog.transport.peer_link import PeerLink
 
 _log = structlog.get_logger("sparktxlog.joining")
 

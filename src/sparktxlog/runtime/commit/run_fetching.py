@@ -32,7 +32,7 @@ from sparktxlog.runtime.commit.holdings import Holdings
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.runtime.membership.membership import Membership
 from sparktxlog.supervision import KeyedTasks
-from sparktxlog.transport.peers import PeerLink
+from sparktxlog.transport.peer_link import PeerLink
 from sparktxlog.transport.run_requests import SMALL_BYTES
 from sparktxlog.transport.signing import StaleSessionError
 
@@ -81,7 +81,7 @@ def check_run(header: RunHeader, payload: bytes) -> RunManifest:
     return manifest
 
 
-class Fetcher:
+class RunFetcher:
     """Carries out `FetchPayload` and `PrefetchFiles`.
 
     Args:

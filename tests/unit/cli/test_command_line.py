@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sparktxlog.cli import serve, status_commands
-from sparktxlog.cli.app import run
+from sparktxlog.cli.command_line import run
 from sparktxlog.cli.example import example_config
 from sparktxlog.cli.root import NodeApi
 from sparktxlog.config import load_config
