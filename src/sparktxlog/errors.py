@@ -360,6 +360,11 @@ class OutdatedError(InvariantViolation, code="outdated"):
     """Others hold what this node said and does not know of: its disk is an older image (P30)."""
 
 
+def first_lines(error: BaseException, most: int = 3) -> str:
+    """Return the first lines of an error's text as one: Spark's go on with a trace."""
+    return " ".join(str(error).strip().split("\n")[:most])[:600]
+
+
 #: The way out for a node whose history is another one than that of the log which goes on (P28).
 QUARANTINE_HINT = (
     "On the side that gives way, stop the node and run `sparktxlog peer quarantine --config FILE "

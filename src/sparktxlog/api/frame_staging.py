@@ -28,6 +28,7 @@ from pyspark.sql import functions as F
 
 from sparktxlog.api.grouped import lane_signature
 from sparktxlog.api.schema import conform, struct_of
+from sparktxlog.codec.lexer import quoted_name
 from sparktxlog.codec.transactions import PreparedOperation
 from sparktxlog.codec.validation import align_rows, check_rows, required_columns, row_schema
 from sparktxlog.errors import InvalidRowsError, PayloadStoreError
@@ -37,7 +38,6 @@ from sparktxlog.model.signature import TableSignature
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.worker.apply.signatures import (
     AGGREGATES,
-    quoted,
     row_hash,
     signature_columns,
     signature_from,
@@ -160,7 +160,7 @@ class FrameStager:
         observation = Observation()
         takes_no_null = required_columns(definition, kind)
         nulls = [
-            F.count_if(F.col(quoted(name)).isNull()).alias(f"__txlog_null{index}")
+            F.count_if(F.col(quoted_name(name)).isNull()).alias(f"__txlog_null{index}")
             for index, name in enumerate(takes_no_null)
         ]
         counted = (
@@ -200,7 +200,7 @@ class FrameStager:
         )
 
     def _check_keys(self, target: Path, definition: TableDefinition) -> None:
-        keys = [quoted(name) for name in definition.keys]
+        keys = [quoted_name(name) for name in definition.keys]
         struct = struct_of(definition, OperationKind.DELETE_KEYS)
         staged = self._spark.read.schema(struct).parquet(target.as_uri())
         twice = staged.groupBy(*keys).count().where("count > 1").select(*keys).limit(1).collect()

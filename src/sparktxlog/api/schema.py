@@ -18,11 +18,11 @@ from pyspark.sql import types as T
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from sparktxlog.codec.arrow import columns_of as arrow_columns
+from sparktxlog.codec.lexer import quoted_name
 from sparktxlog.codec.validation import row_schema
-from sparktxlog.errors import SchemaMismatchError
+from sparktxlog.errors import SchemaMismatchError, first_lines
 from sparktxlog.model.operation import OperationKind
 from sparktxlog.model.table import Column, TableDefinition
-from sparktxlog.worker.apply.signatures import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as SparkColumn
@@ -51,8 +51,9 @@ def columns_of(schema: T.StructType | str | DataFrame) -> tuple[Column, ...]:
     try:
         arrow = to_arrow_schema(struct, timezone="UTC")
     except PySparkException as error:
-        text = str(error).partition("\n")[0]
-        raise SchemaMismatchError(f"no table can hold this schema: {text}") from error
+        raise SchemaMismatchError(
+            f"no table can hold this schema: {first_lines(error, 1)}"
+        ) from error
     columns = arrow_columns(arrow)
     if not nullable:
         return columns
@@ -66,9 +67,8 @@ def _struct(schema: T.StructType | str | DataFrame) -> tuple[T.StructType, bool]
         try:
             parsed = T.DataType.fromDDL(schema)
         except Exception as error:
-            text = str(error).strip().partition("\n")[0]
             raise SchemaMismatchError(
-                f"the schema {schema[:140]!r} cannot be parsed: {text[:200]}",
+                f"the schema {schema[:140]!r} cannot be parsed: {first_lines(error, 1)}",
                 hint="Write columns as in SQL: 'id bigint not null, name string'.",
             ) from error
         if isinstance(parsed, T.StructType):
@@ -172,13 +172,15 @@ def conform(
     fields = check_fit(T.StructType(given), definition, kind)
     types = {f.name: f.dataType for f in frame.schema.fields}
     columns = [_cast(name, types[name], field, definition) for name, field in fields]
-    return frame.select(*columns, *(F.col(quoted(old)).alias(new) for new, old in kept.items()))
+    return frame.select(
+        *columns, *(F.col(quoted_name(old)).alias(new) for new, old in kept.items())
+    )
 
 
 def _cast(
     name: str, given: T.DataType, field: T.StructField, definition: TableDefinition
 ) -> SparkColumn:
-    column = F.col(quoted(name))
+    column = F.col(quoted_name(name))
     if given != field.dataType:  # each cast to a type takes several calls into the JVM
         column = column.cast(field.dataType)
     if field.name in definition.partition_by and isinstance(field.dataType, T.StringType):

@@ -20,7 +20,7 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from sparktxlog.errors import MissingDependencyError
+from sparktxlog.errors import MissingDependencyError, first_lines
 
 #: Built for this exact Spark; a later patch release of either side has broken the pair before.
 DELTA_PACKAGE = "io.delta:delta-spark_4.2_2.13:4.4.0"
@@ -78,9 +78,8 @@ def build_session(
     try:
         session = builder.getOrCreate()
     except (PySparkException, Py4JError, OSError) as error:
-        reason = " ".join(str(error).split("\n")[:3])[:600]
         raise MissingDependencyError(
-            f"Spark did not start with master {master or 'of spark-submit'}: {reason}",
+            f"Spark did not start with master {master or 'of spark-submit'}: {first_lines(error)}",
             hint=f"It needs Java 17 and {DELTA_PACKAGE}; without a network set {JARS_VARIABLE} "
             f"to local JARs or {IVY_VARIABLE} to a filled cache.",
         ) from error

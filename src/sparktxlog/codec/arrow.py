@@ -26,6 +26,7 @@ from functools import lru_cache
 
 import pyarrow as pa
 
+from sparktxlog.codec.lexer import quoted_name
 from sparktxlog.errors import SchemaMismatchError
 from sparktxlog.model.table import Column, TableDefinition
 
@@ -179,7 +180,7 @@ def _advice(kind: pa.DataType) -> str:
 
 
 def _quoted(name: str) -> str:
-    return name if re.fullmatch(r"\w+", name) else "`" + name.replace("`", "``") + "`"
+    return name if re.fullmatch(r"\w+", name) else quoted_name(name)
 
 
 class _Parser:

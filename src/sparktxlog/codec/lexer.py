@@ -140,5 +140,5 @@ def string_literal(value: str) -> str:
 
 
 def quoted_name(name: str) -> str:
-    """Return a column name in backticks."""
+    """Return a name in backticks, as parsers of SQL take it whatever it holds."""
     return "`" + name.replace("`", "``") + "`"

@@ -22,6 +22,7 @@ from sparktxlog.errors import (
     InvalidRowsError,
     SchemaMismatchError,
     UnknownTableError,
+    first_lines,
 )
 from sparktxlog.model.ids import RESERVED_PREFIX, check_new_name, check_table_name
 from sparktxlog.model.operation import OP_COLUMN, ROW_KINDS, TX_COLUMN, OperationKind
@@ -211,7 +212,7 @@ def _cast(table: str, column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArr
             column = column.cast(pa.decimal128(min(38, 19 + wanted.scale), wanted.scale))
         return column.cast(wanted, safe=True)
     except pa.ArrowException as error:
-        raise _wrong_type(table, given, field, str(error).splitlines()[0]) from error
+        raise _wrong_type(table, given, field, first_lines(error, 1)) from error
 
 
 def _wrong_type(

@@ -16,11 +16,11 @@ from sparktxlog.api.jobs.job import LAGGING, OK, JobContext
 from sparktxlog.api.jobs.job_options import FORMATS
 from sparktxlog.api.jobs.progress_lines import say
 from sparktxlog.api.schema import struct_of
-from sparktxlog.errors import InvalidRequestError, UnknownTableError
+from sparktxlog.codec.lexer import quoted_name
+from sparktxlog.errors import InvalidRequestError, UnknownTableError, first_lines
 from sparktxlog.model.operation import ROW_KINDS, OperationKind
 from sparktxlog.model.receipt import Level
 from sparktxlog.model.table import TableDefinition
-from sparktxlog.worker.apply.signatures import quoted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,13 +169,12 @@ def read_input(
             options = {"mode": "FAILFAST", **wanted.options}
             return spark.read.schema(typed).options(**options).json(wanted.source)
     except PySparkException as error:
-        text = " ".join(str(error).split("\n")[:2])[:400]
         raise InvalidRequestError(
-            f"{wanted.source[:200]!r} cannot be read as {wanted.format}: {text}",
+            f"{wanted.source[:200]!r} cannot be read as {wanted.format}: {first_lines(error, 2)}",
             hint="Check path and format.",
         ) from error
     return frame.select(
-        *(F.col(quoted(f.name)).cast(f.dataType).alias(f.name) for f in typed.fields)
+        *(F.col(quoted_name(f.name)).cast(f.dataType).alias(f.name) for f in typed.fields)
     )
 
 

@@ -27,6 +27,7 @@ from sparktxlog.errors import (
     NotAppliedError,
     TransportError,
     TxLogError,
+    first_lines,
 )
 from sparktxlog.http.tokens import admin_token, client_token
 from sparktxlog.worker.replica.applier import ApplyOutcome
@@ -126,7 +127,7 @@ def perform(arguments: argparse.Namespace, work: Work) -> tuple[int, dict[str, A
             return work(JobContext(arguments=arguments, spark=spark))
         except (PySparkException, Py4JError) as error:
             raise ApplyError(
-                f"Spark failed: {_first_lines(str(error))}",
+                f"Spark failed: {first_lines(error)}",
                 hint="Tables keep their last whole state; the job may be repeated.",
             ) from error
         finally:
@@ -157,7 +158,3 @@ def exit_code_of(outcome: ApplyOutcome, at_least: int) -> int:
 def main(work: Callable[[Sequence[str]], int]) -> None:
     """End the process with the exit code of a job's main function."""
     sys.exit(work(sys.argv[1:]))
-
-
-def _first_lines(text: str) -> str:
-    return " ".join(text.split("\n")[:3])[:600]

@@ -14,11 +14,12 @@ from urllib.parse import quote
 
 from pyspark.sql import functions as F
 
+from sparktxlog.codec.lexer import quoted_name
 from sparktxlog.errors import ApplyError
 from sparktxlog.model.operation import OP_COLUMN, POSITION_COLUMN, OperationKind, StagedFile
 from sparktxlog.model.signature import TableSignature
 from sparktxlog.worker.apply.batches import Piece, TableStage
-from sparktxlog.worker.apply.signatures import quoted, row_hash, signature_columns, signature_from
+from sparktxlog.worker.apply.signatures import row_hash, signature_columns, signature_from
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -54,11 +55,11 @@ def rows_of(
 
     **Shape:** `columns` in order, then position (bigint), op (int) and file (string), never NULL.
     """
-    fields = [f"{quoted(column.name)} {column.type}" for column in columns]
+    fields = [f"{quoted_name(column.name)} {column.type}" for column in columns]
     schema = ", ".join([*fields, f"{POSITION_COLUMN} bigint", f"{OP_COLUMN} int"])
     paths = [join_path(root, file) for piece in pieces for file in piece.effect.files]
     frame = session.read.schema(schema).parquet(*[_escape_glob(path) for path in paths])
-    names = [quoted(column.name) for column in columns]
+    names = [quoted_name(column.name) for column in columns]
     frame = frame.select("*", _file_path().alias(FILE_COLUMN))
     staged = any(not piece.effect.inline for piece in pieces)
     if staged or any(file.partition for piece in pieces for file in piece.effect.files):
@@ -109,11 +110,11 @@ def _placed(
     in_path = {name for p in pieces for file in p.effect.files for name in file.partition or ()}
     values = F.from_json(F.col(_PARTITION_COLUMN), "map<string,string>")
     selected = [
-        F.coalesce(F.col(quoted(column.name)), values[column.name].cast(column.type)).alias(
+        F.coalesce(F.col(quoted_name(column.name)), values[column.name].cast(column.type)).alias(
             column.name
         )
         if column.name in in_path
-        else F.col(quoted(column.name))
+        else F.col(quoted_name(column.name))
         for column in columns
     ]
     return joined.select(
@@ -168,7 +169,7 @@ def last_operations(
             deleted = F.lit(kind is OperationKind.DELETE_KEYS)
             frames.append(frame.withColumns({**absent, DELETED_COLUMN: deleted}))
     rows = reduce(lambda left, right: left.unionByName(right), frames)
-    names = [quoted(column.name) for column in definition.columns]
+    names = [quoted_name(column.name) for column in definition.columns]
     carried = F.struct(*names, POSITION_COLUMN, OP_COLUMN, DELETED_COLUMN)
     # Two rows of one key in one operation are refused at submit.  Should they come all the same,
     # their hashes decide, so that every site takes the same one.
@@ -178,7 +179,7 @@ def last_operations(
         row_hash(definition.columns, 0).alias("hash0"),
         row_hash(definition.columns, 1).alias("hash1"),
     )
-    key_names = [quoted(key) for key in definition.keys]
+    key_names = [quoted_name(key) for key in definition.keys]
     folded = rows.groupBy(*[F.col(key) for key in key_names]).agg(
         F.max_by(carried, order).alias("last")
     )
@@ -204,7 +205,7 @@ def dropped(appended: DataFrame, last: DataFrame, keys: Sequence[str]) -> DataFr
 def matched(target: DataFrame, last: DataFrame, keys: Sequence[str]) -> DataFrame:
     """Return the rows of a table whose key a stage upserts or deletes."""
     lasts = _lasts(last, keys)
-    same = [F.col(quoted(key)) == F.col(quoted(_LAST_PREFIX + key)) for key in keys]
+    same = [F.col(quoted_name(key)) == F.col(quoted_name(_LAST_PREFIX + key)) for key in keys]
     return target.join(lasts, same, "left_semi")
 
 
@@ -236,14 +237,14 @@ def quoted_path(path: str) -> str:
 def _lasts(last: DataFrame, keys: Sequence[str]) -> DataFrame:
     """Return keys and places of the last operations under names of their own."""
     return last.select(
-        *[F.col(quoted(key)).alias(_LAST_PREFIX + key) for key in keys],
+        *[F.col(quoted_name(key)).alias(_LAST_PREFIX + key) for key in keys],
         F.col(POSITION_COLUMN).alias(_LAST_PREFIX + "position"),
         F.col(OP_COLUMN).alias(_LAST_PREFIX + "op"),
     )
 
 
 def _later(keys: Sequence[str]) -> Column:
-    same = [F.col(quoted(key)) == F.col(quoted(_LAST_PREFIX + key)) for key in keys]
+    same = [F.col(quoted_name(key)) == F.col(quoted_name(_LAST_PREFIX + key)) for key in keys]
     position, op = F.col(_LAST_PREFIX + "position"), F.col(_LAST_PREFIX + "op")
     later = (position > F.col(POSITION_COLUMN)) | (
         (position == F.col(POSITION_COLUMN)) & (op > F.col(OP_COLUMN))

@@ -19,6 +19,7 @@ from delta.tables import DeltaTable
 from pyspark.sql import functions as F
 from pyspark.storagelevel import StorageLevel
 
+from sparktxlog.codec.lexer import quoted_name
 from sparktxlog.errors import InvariantViolation
 from sparktxlog.model.signature import EMPTY_SIGNATURE, TableSignature
 from sparktxlog.worker.apply.batches import Piece, TableStage
@@ -34,7 +35,6 @@ from sparktxlog.worker.apply.fold import (
     signatures_of,
     survivors,
 )
-from sparktxlog.worker.apply.signatures import quoted
 from sparktxlog.worker.apply.tables import OwnCommit
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ class StageRows:
                 return
             deleting = last.select(
                 *[
-                    F.col(quoted(column.name))
+                    F.col(quoted_name(column.name))
                     if column.name in self._definition.keys
                     else F.lit(None).cast(column.type).alias(column.name)
                     for column in self._definition.columns
@@ -173,7 +173,7 @@ class StageRows:
                 F.lit(True).alias(DELETED_COLUMN),
             )
             source = deleting.unionByName(inserted.withColumn(DELETED_COLUMN, F.lit(False)))
-            names = [quoted(column.name) for column in self._definition.columns]
+            names = [quoted_name(column.name) for column in self._definition.columns]
             (
                 DeltaTable.forPath(self._session, self._table)
                 .alias("t")
@@ -188,7 +188,7 @@ class StageRows:
 
     def _inserted(self, last: DataFrame | None) -> DataFrame:
         """Return the rows to insert: last upserts, and appended rows of files not placed."""
-        names = [quoted(column.name) for column in self._definition.columns]
+        names = [quoted_name(column.name) for column in self._definition.columns]
         frames = []
         if last is not None:
             frames.append(last.where(~F.col(DELETED_COLUMN)).select(*names))
@@ -200,7 +200,8 @@ class StageRows:
 
     def _condition(self) -> Column:
         same = [
-            F.col(f"t.{quoted(key)}") == F.col(f"s.{quoted(key)}") for key in self._definition.keys
+            F.col(f"t.{quoted_name(key)}") == F.col(f"s.{quoted_name(key)}")
+            for key in self._definition.keys
         ]
         return reduce(lambda left, right: left & right, same, F.col(f"s.{DELETED_COLUMN}"))
 

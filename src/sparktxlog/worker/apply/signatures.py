@@ -24,6 +24,7 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 
 from sparktxlog.codec.arrow import arrow_type
+from sparktxlog.codec.lexer import quoted_name
 from sparktxlog.model.signature import TableSignature
 
 if TYPE_CHECKING:
@@ -85,16 +86,10 @@ def row_hash(columns: Iterable[TableColumn], lane: int) -> Column:
     """Return a row's 64-bit hash in lane 0 or 1; values are cast to the declared types."""
     parts = [F.lit(SALTS[lane])]
     for column in columns:
-        value = F.col(quoted(column.name)).cast(column.type)
+        value = F.col(quoted_name(column.name)).cast(column.type)
         parts.append(F.when(value.isNotNull(), F.lit(column.name)))
         parts.append(_canonical(value, arrow_type(column.type)))
     return F.xxhash64(*parts)
-
-
-def quoted(name: str) -> str:
-    """Return a column name as Spark's parsers take it whatever it holds."""
-    escaped = name.replace("`", "``")
-    return f"`{escaped}`"
 
 
 def _canonical(value: Column, kind: pa.DataType) -> Column:

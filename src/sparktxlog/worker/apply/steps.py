@@ -21,7 +21,7 @@ from pyspark.errors import PySparkException
 
 from sparktxlog.codec.arrow import arrow_schema
 from sparktxlog.codec.predicate import evaluable
-from sparktxlog.errors import ApplyError, DiskFullError
+from sparktxlog.errors import ApplyError, DiskFullError, first_lines
 from sparktxlog.model.signature import EMPTY_SIGNATURE, TableSignature
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.worker.apply.batches import Batch, Clear, Step, StepKind, TablePlan, TableStage
@@ -272,7 +272,7 @@ def failures_named(table: str) -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JError, DeltaError, OSError) as error:
-        text = " ".join(str(error).split("\n")[:3])[:600]
+        text = first_lines(error)
         if _is_full(error):
             raise DiskFullError(
                 f"table {table}: no space left on the disk of the lake: {text}",

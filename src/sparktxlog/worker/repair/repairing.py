@@ -42,6 +42,7 @@ from sparktxlog.errors import (
     TransportError,
     TxLogError,
     UnknownTableError,
+    first_lines,
 )
 from sparktxlog.model.report import RecountedTable
 from sparktxlog.model.signature import EMPTY_SIGNATURE, TableSignature
@@ -249,7 +250,7 @@ class TableRepair:
         try:
             counted = self._count(table)
         except (PySparkException, Py4JError) as error:
-            return f"version {table.version} cannot be read: {str(error).splitlines()[0][:300]}"
+            return f"version {table.version} cannot be read: {first_lines(error, 1)}"
         if counted == table.signature:
             return ""
         recorded = table.signature.to_text()

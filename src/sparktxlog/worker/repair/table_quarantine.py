@@ -29,10 +29,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
+from sparktxlog.codec.lexer import quoted_name
 from sparktxlog.storage.durability import append_line, free_name, sync_directory, whole_lines
 from sparktxlog.worker.apply.deltalog import forget_log
 from sparktxlog.worker.apply.merging import read_version, tagged
-from sparktxlog.worker.apply.signatures import quoted, row_hash
+from sparktxlog.worker.apply.signatures import row_hash
 from sparktxlog.worker.backup.old_files import link_tree
 from sparktxlog.worker.repair.examining import Examined, ForeignCommit, committed_at, newest_commit
 from sparktxlog.worker.replica.state import STATE_DIRECTORY
@@ -235,7 +236,7 @@ def lacking(held: DataFrame, donor: DataFrame, definition: TableDefinition) -> D
     right = _numbered(donor, definition).alias("donor")
     keys = list(_KEYS)
     return left.join(right.select(*keys), keys, "left_anti").select(
-        *[quoted(name) for name in held.columns]
+        *[quoted_name(name) for name in held.columns]
     )
 
 

@@ -26,6 +26,7 @@ from deltalake.exceptions import DeltaError
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
+from sparktxlog.codec.lexer import quoted_name
 from sparktxlog.errors import InvalidRequestError, LockedError
 from sparktxlog.worker.apply.merging import applier_session
 from sparktxlog.worker.apply.settling import settle
@@ -244,4 +245,4 @@ def _disk(directory: Path) -> int:
 
 
 def _quoted(directory: Path) -> str:
-    return f"delta.`{str(directory).replace('`', '``')}`"
+    return f"delta.{quoted_name(str(directory))}"

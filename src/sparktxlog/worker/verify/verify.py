@@ -30,6 +30,7 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
+from sparktxlog.errors import first_lines
 from sparktxlog.model.operation import StagedFile
 from sparktxlog.model.report import Recount, RecountedTable
 from sparktxlog.model.signature import EMPTY_SIGNATURE, TableSignature
@@ -291,7 +292,7 @@ def count_table(
             frame = read_version(session, str(path), table.version)
             return signature_of(frame, table.definition).to_text(), damages, ""
     except (PySparkException, Py4JError) as error:
-        return "", damages or unreadable_files(path, files), str(error).splitlines()[0][:300]
+        return "", damages or unreadable_files(path, files), first_lines(error, 1)
 
 
 def data_files(path: Path, version: int) -> dict[str, int]:
