@@ -207,6 +207,10 @@ class World:
         self._count += 1
         heapq.heappush(self._queue, (time, self._count, work, arguments))
 
+    def seconds(self, least: float, most: float) -> int:
+        """Draw a time between two numbers of seconds; return it in microseconds."""
+        return int(self.random.uniform(least, most) * 1_000_000)
+
     def after(self, delay: int, work: Callable[..., None], *arguments: Any) -> None:
         """Do something after a delay, microseconds."""
         self._count += 1
