@@ -1,4 +1,4 @@
-"""The copies as the sources measured theirs: link x compression, in seconds.
+"""Copies beside those of a reference, an older system: link x compression, in seconds.
 
 `python -m benchmarks.copy_table` prints it from benchmarks/results.json, without measuring.
 """
@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 #: Of 41 GB: link in Mbit/s → seconds plain and compressed.
-_SOURCES = {1_000: (390.074, 190.519), 100: (3_458.210, 1_438.711)}
-_SOURCES_GB = 41.0
-#: "On a good day", at 1 Gbit/s.
+_REFERENCE = {1_000: (390.074, 190.519), 100: (3_458.210, 1_438.711)}
+_REFERENCE_GB = 41.0
+#: Of the reference on a good day, at 1 Gbit/s.
 _GOOD_DAY_S_PER_GB = 20.0
 _PLAIN = re.compile(r"copy at ([\d,]+) Mbit/s: ([\d,]+) MB plain")
 _PACKED = re.compile(r"copy at ([\d,]+) Mbit/s: the same, compressed .*")
@@ -33,21 +33,21 @@ def copy_table(seconds: Mapping[str, float]) -> str:
         elif found := _PACKED.fullmatch(name):
             packed[_number(found[1])] = value
     lines = [
-        "| link | plain | compressed | ratio | the sources' | plain, s/GB | the sources' |",
+        "| link | plain | compressed | ratio | reference | plain, s/GB | reference |",
         "|---|---:|---:|---:|---:|---:|---:|",
     ]
-    for link in sorted(plain.keys() & packed.keys() & _SOURCES.keys(), reverse=True):
-        theirs, theirs_packed = _SOURCES[link]
+    for link in sorted(plain.keys() & packed.keys() & _REFERENCE.keys(), reverse=True):
+        theirs, theirs_packed = _REFERENCE[link]
         lines.append(
             f"| {link:,} Mbit/s, {sizes[link] * 1e3:,.0f} MB | {plain[link]:,.1f} s "
             f"| {packed[link]:,.1f} s | {plain[link] / packed[link]:.2f} "
             f"| {theirs / theirs_packed:.2f} | {plain[link] / sizes[link]:,.1f} "
-            f"| {theirs / _SOURCES_GB:,.1f} |"
+            f"| {theirs / _REFERENCE_GB:,.1f} |"
         )
     if len(lines) == 2:
         return ""
     return "\n".join(
-        [*lines, "", f"The sources' good day at 1 Gbit/s: {_GOOD_DAY_S_PER_GB:g} s/GB."]
+        [*lines, "", f"On a good day the reference needed {_GOOD_DAY_S_PER_GB:g} s/GB at 1 Gbit/s."]
     )
 
 
