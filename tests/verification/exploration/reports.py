@@ -12,30 +12,36 @@ _HEAD = """# Exhaustive exploration
 Written by `make explore` (`python -m tests.verification.exploration --write`).
 
 Every state that a small cluster can reach is visited once, breadth first, with the real core
-(`Master` objects and their disks); only when a ballot starts is the exploration's choice.
-Whatever was sent may arrive at any time, any number of times, or never; transactions, ballots,
-crashes and ticks may happen at any time within their bounds, in the new epochs as well.  In every
-state the invariants I1-I7 and I11 of the
-[protocol](protocol.md) are checked, and that no core halts or complains.  *Healed* states, every
-2,000th one and every 50th of those behind which nothing more can happen, were run on fairly, now
-with the core's own patience, until all masters were members again with one queue (I8).
+(`Master` objects and their disks). A message may arrive at any time, any number of times, or
+never. Transactions, ballots, crashes and ticks may happen at any time within the bounds, also in
+the new epochs. The exploration differs from the core in one point: it chooses when a ballot
+starts.
 
-*Ballots*: epoch changes that are started, by any master unless said, at any moment, waiting for
-all or only for the quorums.  *Ticks*: heartbeats of each node; every repetition is due with them.
-*Newest*: of the posts of one link only the newest is on its way, as the real sender replaces
-those that wait.  *Complete*: there are no further states; else it ended at `--limit`,
-and deeper states were not seen.  States that differ only in round numbers, statistics or the age
-of what no longer matters are one (`canonical.py`).  Broken links, failed fetches and crashes
-of a witness are left to the simulation.
+In every state the invariants I1-I7 and I11 of [rules.md](rules.md) are checked, and that no core
+halts or raises an alarm. Some states are *healed*: every 2,000th one, and every 50th of those
+after which nothing more can happen. From there the cluster runs without faults, with the core's
+own timeouts, until all masters are members again with one queue (I8).
+
+- *Ballots*: epoch changes that are started, by any master unless the row names one, at any
+  moment. They wait for all nodes or only for the quorums.
+- *Ticks*: heartbeats of each node; every repetition is due with them.
+- *Newest*: of the posts on one link only the newest is on its way, as the real sender replaces
+  those that wait.
+- *Complete*: there are no further states. If not, the exploration ended at `--limit`, and deeper
+  states were not seen.
+
+States that differ only in round numbers, statistics or the age of what no longer matters count as
+one (`canonical.py`). Broken links, failed fetches and crashes of a witness are left to the
+simulation.
 
 |Name|Cluster|Bounds|States|Depth|Complete|Healed|Epochs|Seconds|
 |---|---|---|--:|--:|---|--:|--:|--:|
 """
 
 _TAIL = """
-A violation is printed as the shortest way to it, with the command that replays it:
+A violation is printed as the shortest sequence of steps to it, with the command that replays it:
 `python -m tests.verification.exploration --replay NAME --steps STEP,STEP,…`.
-`--mutant NAME` explores a core with one rule broken, to see that it is found.
+`--mutant NAME` explores a core with one rule broken, to test the exploration itself.
 """
 
 

@@ -13,12 +13,15 @@ from tests.verification.mutation.traces import TRACES
 _HEAD = """\
 # Mutations of the protocol core
 
-Written by `make mutants`; do not edit. Each line is the core with one rule of
-[protocol.md](protocol.md) broken in one way, by a text patch to some of its lines
-(`tests/verification/mutation/mutants`), and what found it: a random schedule of normal operation
-(`strategies.py` beside it), a seed of the simulation of whole clusters (`simulation`, with a
-fault every five simulated seconds), or a directed trace (`mutation/traces.py`).  A mutation
-that nothing finds must be one of the six that are known to be harmless, with the reason.
+Written by `make mutants`; do not edit. Each line is a *mutant*: the core with one rule
+([rules.md](rules.md)) broken in one way, by a text patch to some of its lines
+(`tests/verification/mutation/mutants`). The line also says what found it:
+
+- a random schedule of normal operation (`tests/verification/strategies.py`);
+- a seed of the simulation of clusters (`simulation`, with a fault every five simulated seconds);
+- a *trace*: a short, fixed history of one core (`mutation/traces.py`).
+
+A mutant that nothing finds must be one of the six that are known to be harmless, with the reason.
 """
 _LONGEST = 110
 
