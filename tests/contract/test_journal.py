@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.storage_samples import ORDERS, entries_of, ids_in, ids_of, run_of
 
 from sparktxlog.errors import ExpiredError, InvariantViolation
+from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.words.messages import MergeBase, Rejection
 from sparktxlog.storage.interfaces import (
     AppendQueue,
@@ -17,6 +19,7 @@ from sparktxlog.storage.interfaces import (
     MarkPublished,
     PutAnnouncement,
     PutReservation,
+    PutRun,
     PutValue,
     Segment,
 )
@@ -190,9 +193,27 @@ def test_an_announcement_is_replaced_by_its_run(bench: Bench) -> None:
     assert found[0].session == "s"
     assert bench.front.read_announced(run.header.digest) == run.payload
 
-    bench.front.write([run])
+    bench.front.write([replace(run, ends_announcement=True)])
     assert bench.front.read_announced(run.header.digest) is None
     assert [item.ticket for item in bench.reopen().load(10).core.announcements] == [7]
+
+
+@pytest.mark.parametrize("origin", ["a", "b"])
+def test_an_equal_run_that_is_not_its_own_leaves_an_announcement(bench: Bench, origin: str) -> None:
+    """A client tried another node, too; or the node joined anew, and peers hold its earlier run.
+
+    That run may never be ordered.  It took the payload away that the node was to stamp.
+    """
+    run = run_of(seq=1, origin=origin)
+    digest = run.header.digest
+    bench.front.write([PutAnnouncement(ticket=3, digest=digest, payload=run.payload)])
+    bench.front.write([run])
+    state = bench.reopen().load(10)
+    assert [item.ticket for item in state.core.announcements] == [3]
+    assert bench.front.read_announced(digest) == run.payload
+    own = replace(run.header, origin=NodeId("a"), incarnation=2, seq=5)
+    bench.front.write([PutRun(header=own, payload=run.payload, ends_announcement=True)])
+    assert not bench.reopen().load(10).core.announcements
 
 
 def test_a_withdrawn_announcement_is_gone(bench: Bench) -> None:

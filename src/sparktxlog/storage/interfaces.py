@@ -19,13 +19,15 @@ from sparktxlog.protocol.words.view import View
 class PutRun:
     """Keep a run: header, payload container (see codec.payload) and facts.
 
-    Written for own and foreign runs.  `digest` of an own announcement is replaced by the run.
-    One that is held already stays; a later stamp of the same content replaces its own (P20), and
-    what stands in the place of a void run that run (P32).
+    Written for own and foreign runs.  One that is held already stays; a later stamp of the same
+    content replaces its own (P20), and what stands in the place of a void run that run (P32).
     """
 
     header: RunHeader
     payload: bytes
+    #: True: it is the stamped form of an own run, whose announcement ends.  An equal run of
+    #: another origin, or of this node's earlier incarnation, may never be ordered.
+    ends_announcement: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -221,7 +221,7 @@ class Executor:
                 if payload is None:
                     payload = self._front.read_announced(run.digest)
                 assert payload is not None, "an announced run is in the front"
-                return PutRun(header=action.header, payload=payload)
+                return PutRun(header=action.header, payload=payload, ends_announcement=True)
             case PersistForeignRun():
                 payload = self._holdings.foreign(action.header)
                 return PutRun(header=action.header, payload=payload)

@@ -297,7 +297,8 @@ class Journal(JournalReader):
             "INSERT INTO payloads(origin, incarnation, seq, payload) VALUES(?, ?, ?, ?)",
             (*run_key(header), write.payload),
         )
-        self._db.execute("DELETE FROM announcements WHERE digest = ?", (header.digest,))
+        if write.ends_announcement:
+            self._db.execute("DELETE FROM announcements WHERE digest = ?", (header.digest,))
         changes.append((True, header, manifest.ids))
         return None
 
