@@ -160,7 +160,12 @@ class Master:
             now=now,
         )
         self._following = Following(
-            config, self._succession.letters.send, self._succession.patience_us, now
+            self._current,
+            config,
+            self._outbox,
+            self._queue,
+            self._succession.patience_us,
+            now,
         )
         #: A candidate to hold durably, and the decided view to take into force when it is held.
         self._flush: Flush | None = None
@@ -551,17 +556,7 @@ class Master:
         if not self._ordering.frozen:
             self._ordering.joiners = self._succession.admission.pushed(self.view, now)
         if self._is_following:
-            self._following.work(
-                self.view,
-                self._wanted,
-                self._queue.base,
-                self._queue.key[1],
-                now,
-                counter=self.next_stamp,
-                joining=not self._current.is_member,
-                witness=self.phase is Phase.WITNESS,
-                ahead=self._queue.ahead,
-            )
+            self._following.work(self._wanted, self.next_stamp, now)
         if not self._ordering.frozen:
             suspicion = self._succession.suspicion
             # Who is ahead of the time itself waits for what nobody can promise: its own fault.

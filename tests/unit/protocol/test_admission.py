@@ -6,12 +6,14 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from tests.verification.mutation.lone import LINEAGE, SECOND_US, Lone
+from tests.verification.mutation.lone import LINEAGE, SECOND_US, Lone, sent
 
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.epoch.following import Following
 from sparktxlog.protocol.epoch.joining import Admission
+from sparktxlog.protocol.epoch.outcomes import CurrentEpoch
 from sparktxlog.protocol.master import Master
+from sparktxlog.protocol.order.synchronized import SynchronizedQueue
 from sparktxlog.protocol.words.actions import Action, SendEpochMessage, SendTail
 from sparktxlog.protocol.words.balloting import (
     Accept,
@@ -24,8 +26,9 @@ from sparktxlog.protocol.words.balloting import (
     TailRequest,
 )
 from sparktxlog.protocol.words.messages import MergeBase
-from sparktxlog.protocol.words.recovery import MasterConfig
-from sparktxlog.protocol.words.view import Phase, Seat, View
+from sparktxlog.protocol.words.outbox import Outbox
+from sparktxlog.protocol.words.recovery import MasterConfig, RecoveredState
+from sparktxlog.protocol.words.view import Ballot, Phase, Seat, View
 
 PATIENCE_US = SECOND_US
 VIEW = View(
@@ -148,16 +151,16 @@ def test_a_request_from_the_end_is_answered_when_the_queue_grows() -> None:
 
 
 def test_progress_is_told_soon() -> None:
-    sent: list[object] = []
     members = (NodeId("a"), NodeId("b"))
     config = MasterConfig(node_id=NodeId("c"), members=members, quorum=2, lineage=LINEAGE)
-    following = Following(config, lambda _, message: sent.append(message), PATIENCE_US, 0)
+    current, outbox = CurrentEpoch(config, VIEW, Ballot()), Outbox()
+    queue = SynchronizedQueue(config, RecoveredState())
+    following = Following(current, config, outbox, queue, PATIENCE_US, 0)
 
     def wishes(position: int, now: int) -> list[int]:
-        sent.clear()
-        base = MergeBase(position=position)
-        following.work(VIEW, None, base, 9, now, counter=9, joining=True, witness=False)
-        return [message.base.position for message in sent if isinstance(message, JoinRequest)]
+        queue.base = MergeBase(position=position)
+        following.work(None, 9, now)
+        return [request.base.position for request in sent(outbox.take(), JoinRequest)]
 
     soon = config.retry_us // 8
     assert wishes(1, 0) == [1, 1]

@@ -234,8 +234,9 @@ _RULES: dict[type, dict[str, Rule]] = {
     },
     Prefetching: {"_coming": describe, "_keep_us": _no, "_limit": _no, "_retry_us": _no},
     Following: {
-        "_asked": describe, "_config": _no, "_known": describe, "_patience_us": _no,
-        "_pause_us": describe, "_send": _no, "_turn": _parity, "holder": describe,
+        "_asked": describe, "_config": _no, "_current": _no, "_known": describe, "_outbox": _no,
+        "_patience_us": _no, "_pause_us": describe, "_queue": _no, "_turn": _parity,
+        "holder": describe,
         "request_at": _due, "source": describe, "_joined_at": _no, "_joined_base": describe,
     },
     # Ballots are started on demand here, so nothing depends on suspicion and patience; all nodes
@@ -243,7 +244,7 @@ _RULES: dict[type, dict[str, Rule]] = {
     Succession: {
         "_current": _no, "_config": _no, "_outbox": _no, "_queue": _no, "_counter": _no,
         "_standings": _no, "patience_us": _no, "suspicion": _no,
-        "letters": _no, "voter": describe, "proposer": describe, "admission": describe,
+        "voter": describe, "proposer": describe, "admission": describe,
         "changes": describe, "_seen": describe, "_excluded": describe, "_attempts": _no,
         "_vetoed": describe,
         "_retry_at": _no, "_need_at": _no, "_answered_at": _no, "tails": describe, "wish": describe,

@@ -6,13 +6,14 @@ to another node when nothing comes.  While nothing changes it asks ever more sel
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from sparktxlog.model.ids import NodeId
-from sparktxlog.protocol.words.balloting import EpochMessage, JoinRequest, TailRequest
-from sparktxlog.protocol.words.messages import Ahead, MergeBase
+from sparktxlog.protocol.epoch.outcomes import CurrentEpoch
+from sparktxlog.protocol.order.synchronized import SynchronizedQueue
+from sparktxlog.protocol.words.balloting import JoinRequest, TailRequest
+from sparktxlog.protocol.words.messages import Ahead
+from sparktxlog.protocol.words.outbox import Outbox
 from sparktxlog.protocol.words.recovery import MasterConfig
-from sparktxlog.protocol.words.view import View
+from sparktxlog.protocol.words.view import Phase, View
 
 #: Longest pause of a node that has no place in the roster.
 _SEATLESS_US = 30_000_000
@@ -22,26 +23,31 @@ class Following:
     """When to ask whom.
 
     Args:
-        send: Sends a message to a node.
+        current: Epoch that this node is in.
+        queue: Members keep payloads for the position that a node shows.
         patience_us: How long members count a request.
         now: Shell's time, microseconds.
     """
 
     __slots__ = (
-        "_asked", "_config", "_joined_at", "_joined_base", "_known", "_patience_us", "_pause_us",
-        "_send", "_turn", "holder", "request_at", "source",
+        "_asked", "_config", "_current", "_joined_at", "_joined_base", "_known", "_outbox",
+        "_patience_us", "_pause_us", "_queue", "_turn", "holder", "request_at", "source",
     )  # fmt: skip
 
     def __init__(
         self,
+        current: CurrentEpoch,
         config: MasterConfig,
-        send: Callable[[NodeId, EpochMessage], None],
+        outbox: Outbox,
+        queue: SynchronizedQueue,
         patience_us: int,
         now: int,
     ) -> None:
+        self._current = current
         self._config = config
+        self._outbox = outbox
+        self._queue = queue
         self._patience_us = patience_us
-        self._send = send
         #: When to ask again, shell's time.
         self.request_at = now
         #: Who sent the last tail; it is asked for the next one.
@@ -58,29 +64,16 @@ class Following:
         #: What was known when it asked last: news shorten the pause again.
         self._known: tuple[View, View | None, int] | None = None
 
-    def work(
-        self,
-        view: View,
-        wanted: View | None,
-        base: MergeBase,
-        ts: int,
-        now: int,
-        *,
-        counter: int,
-        joining: bool,
-        witness: bool,
-        ahead: Ahead | None = None,
-    ) -> None:
+    def work(self, wanted: View | None, counter: int, now: int) -> None:
         """Ask for what is missing, and to be admitted.
 
         Args:
-            witness: Ask for no queue.
             wanted: View whose final queue is to be held: the members wait for it.
-            base: End of the own queue: members keep payloads for the position that a node shows.
-            ahead: What of a tail came and waits behind that: it is not asked for again.
-            ts: Stamp of the last run there.
             counter: What this node would promise.
         """
+        view, base = self._current.view, self._queue.base
+        # What of a tail came and waits behind the queue is not asked for again.
+        ahead = self._queue.ahead
         known, urgent = (view, wanted, base.position), False
         if known != self._known:
             # The members stand still until this node has it.
@@ -97,10 +90,11 @@ class Following:
             self._turn += 1
         # Progress is told soon: it may be near enough now.
         soon = self._joined_at + self._config.retry_us // 8
-        if joining and (due or (base.position > self._joined_base and now >= soon)):
+        progress = base.position > self._joined_base and now >= soon
+        if not self._current.is_member and (due or progress):
             self._joined_at, self._joined_base = now, base.position
-            self._ask_admission(view, base, ts, counter)
-        if witness:
+            self._ask_admission(counter)
+        if self._current.phase is Phase.WITNESS:
             return
         if wanted is not None and base.position >= wanted.base.position:
             return
@@ -108,25 +102,18 @@ class Following:
             return
         if due or base.position > self._asked >= 0:
             self._asked = base.position
-            self._ask_tail(view, base, ahead, due=due, urgent=urgent)
+            self._ask_tail(ahead, due=due, urgent=urgent)
 
-    def _ask_admission(self, view: View, base: MergeBase, ts: int, counter: int) -> None:
-        own = self._config
-        for seat in view.roster:
-            if seat.node_id != own.node_id:
-                self._send(
-                    seat.node_id,
-                    JoinRequest(
-                        lineage=view.lineage, epoch=view.epoch, sender=own.node_id,
-                        incarnation=own.incarnation, base=base, ts=ts, counter=counter,
-                    ),
-                )  # fmt: skip
+    def _ask_admission(self, counter: int) -> None:
+        current, queue = self._current, self._queue
+        request = JoinRequest(**current.head, base=queue.base, ts=queue.key[1], counter=counter)
+        for seat in current.view.roster:
+            if seat.node_id != self._config.node_id:
+                self._outbox.send(seat.node_id, request)
 
-    def _ask_tail(
-        self, view: View, base: MergeBase, ahead: Ahead | None, *, due: bool, urgent: bool
-    ) -> None:
-        own = self._config
-        others = [member for member in view.members if member != own.node_id]
+    def _ask_tail(self, ahead: Ahead | None, *, due: bool, urgent: bool) -> None:
+        members, base = self._current.view.members, self._queue.base
+        others = [member for member in members if member != self._config.node_id]
         if not others:
             return
         # On schedule another one each time, the known holder first; on progress the one it is from.
@@ -134,11 +121,7 @@ class Following:
         node = self.source if not due and self.source in others else turn
         if due and self.holder in others and (urgent or self._turn % 2):
             node = self.holder
-        self._send(
-            node,
-            TailRequest(
-                lineage=view.lineage, epoch=view.epoch, sender=own.node_id,
-                incarnation=own.incarnation, position=base.position, chain_hash=base.chain_hash,
-                ahead=ahead,
-            ),
-        )  # fmt: skip
+        request = TailRequest(
+            **self._current.head, position=base.position, chain_hash=base.chain_hash, ahead=ahead
+        )
+        self._outbox.send(node, request)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.order.ordering import Ordering
-from sparktxlog.protocol.words.balloting import Flush, MemberState
+from sparktxlog.protocol.words.balloting import EpochHead, Flush, MemberState
 from sparktxlog.protocol.words.recovery import MasterConfig
 from sparktxlog.protocol.words.view import Ballot, Phase, View
 
@@ -80,6 +80,22 @@ class CurrentEpoch:
         """Return whether a view has this node, as it is, among its members."""
         node = self._config.node_id
         return node in view.members and view.is_current(node, self._config.incarnation)
+
+    @property
+    def head(self) -> EpochHead:
+        """What each message of this node begins with."""
+        view, own = self.view, self._config
+        return EpochHead(
+            lineage=view.lineage,
+            epoch=view.epoch,
+            sender=own.node_id,
+            incarnation=own.incarnation,
+        )
+
+    @property
+    def told_view(self) -> View:
+        """View as others are told it: what the epoch began with, no member repeats."""
+        return self.view.settled if self.is_member else self.view
 
     def state(self) -> MemberState | None:
         """Return what the PROMISE of this node says that it holds (P14, P21).

@@ -14,7 +14,6 @@ from typing import assert_never
 from sparktxlog.errors import InvariantViolation
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.epoch.changes import Changes
-from sparktxlog.protocol.epoch.decision_messages import Letters
 from sparktxlog.protocol.epoch.joining import Admission
 from sparktxlog.protocol.epoch.outcomes import (
     CurrentEpoch,
@@ -37,6 +36,7 @@ from sparktxlog.protocol.words.actions import Alarm, PersistBallot, SendEpochMes
 from sparktxlog.protocol.words.balloting import (
     Accept,
     Accepted,
+    BallotQuestion,
     BallotState,
     Decide,
     EpochMessage,
@@ -103,7 +103,6 @@ class Succession:
             config.node_id, config.suspect_timeout_us, config.start_timeout_us,
             self.patience_us, now,
         )  # fmt: skip
-        self.letters = Letters(current, config, outbox)
         self.voter = voter
         self.proposer: Proposer | None = None
         self.admission = Admission(self.patience_us)
@@ -169,7 +168,7 @@ class Succession:
             if view.continues(lineage, epoch):
                 self.tell_view(message.sender, now)
             return
-        if isinstance(message, (Prepare, Flush, Accept)) and epoch > view.epoch:
+        if isinstance(message, BallotQuestion) and epoch > view.epoch:
             yield Learn(message.view)
             view = self._current.view
         if epoch < view.epoch and not isinstance(message, TailRequest):
@@ -184,7 +183,7 @@ class Succession:
         """Return what in a message cannot be, empty = nothing (C3)."""
         limit = self._counter.clock.limit if self._current.is_member else None
         accepted = self.voter.accepted
-        if isinstance(message, (Prepare, Flush, Accept, Decide)) and (
+        if isinstance(message, (BallotQuestion, Decide)) and (
             message.view.version > self._config.newest
         ):
             return f"a view of wire version {message.view.version}: install a newer release here"
@@ -229,7 +228,7 @@ class Succession:
     def tell_view(self, node: NodeId, now: int) -> None:
         """Tell a node that is behind which epoch it is."""
         if self._may_answer(node, now):
-            self.letters.send(node, self.letters.view_in_force())
+            self._outbox.send(node, self._decide(self._current.told_view))
 
     def ask_view(self, node: NodeId, now: int) -> None:
         """Let a node that is ahead tell its view: it answers what comes from an older epoch."""
@@ -245,7 +244,8 @@ class Succession:
         return True
 
     def _probe(self, node: NodeId, suspects: tuple[NodeId, ...]) -> None:
-        self.letters.send(node, self.letters.probe(self.suspicion.number, suspects))
+        probe = Probe(**self._current.head, number=self.suspicion.number, suspects=suspects)
+        self._outbox.send(node, probe)
 
     def _dispatch(self, message: EpochMessage, now: int) -> Outcomes:
         match message:
@@ -300,7 +300,8 @@ class Succession:
         self.suspicion.complaint(probe.suspects, now)
         self.suspicion.missed_by(probe.sender, probe.suspects, now)
         hears = self.suspicion.hears(now)
-        self.letters.send(probe.sender, self.letters.probe_answer(probe.number, hears))
+        answer = ProbeAnswer(**self._current.head, number=probe.number, hears=hears)
+        self._outbox.send(probe.sender, answer)
 
     # -- voting ------------------------------------------------------------------------------------
 
@@ -315,7 +316,7 @@ class Succession:
         self._note_ballot(prepare.ballot, now)
         if self._promise(prepare.ballot):
             promise = yield from self._promised(prepare.ballot)
-            self.letters.send(prepare.sender, promise)
+            self._outbox.send(prepare.sender, promise)
         else:
             self._refuse(prepare.sender, prepare.ballot)
 
@@ -336,11 +337,18 @@ class Succession:
         current = self._current
         if current.is_member:
             yield Wedge(f"{ballot.node} decides on the epoch behind {current.view.epoch}")
-        state = current.state()
-        return self.letters.promise(ballot, self.voter.accepted, state, self.changes.voids)
+        return Promise(
+            **current.head,
+            ballot=ballot,
+            accepted=self.voter.accepted,
+            state=current.state(),
+            newest=self._config.newest,
+            voids=self.changes.voids,
+        )
 
     def _refuse(self, node: NodeId, ballot: Ballot) -> None:
-        self.letters.send(node, self.letters.refusal(ballot, self.voter.promised))
+        refusal = Refusal(**self._current.head, ballot=ballot, promised=self.voter.promised)
+        self._outbox.send(node, refusal)
 
     def _note_ballot(self, ballot: Ballot, now: int) -> None:
         """Leave a running ballot its time, and remember its number."""
@@ -365,7 +373,8 @@ class Succession:
             return
         self._note_ballot(accept.ballot, now)
         if (yield from self._accept(accept.ballot, accept.candidate)):
-            self.letters.send(accept.sender, self.letters.accepted(accept.ballot))
+            answer = Accepted(**self._current.head, ballot=accept.ballot)
+            self._outbox.send(accept.sender, answer)
         else:
             self._refuse(accept.sender, accept.ballot)
 
@@ -404,8 +413,44 @@ class Succession:
     def _ask_of(self, proposer: Proposer, nodes: Iterable[NodeId]) -> None:
         for node in nodes:
             if node != self._config.node_id:
-                question = self.letters.question(proposer)
+                question = self._question(proposer)
                 self._outbox.tell_first(SendEpochMessage(peer=node, message=question))
+
+    def _question(self, proposer: Proposer) -> EpochMessage:
+        """Return what an own ballot asks in its present stage."""
+        own, view = self._config, self._current.told_view
+        if proposer.stage is Stage.FLUSH:
+            return self._flush(proposer)
+        if proposer.stage is Stage.PREPARE:
+            return Prepare(
+                sender=own.node_id,
+                incarnation=own.incarnation,
+                view=view,
+                ballot=proposer.ballot,
+            )
+        assert proposer.candidate is not None
+        return Accept(
+            sender=own.node_id,
+            incarnation=own.incarnation,
+            view=view,
+            ballot=proposer.ballot,
+            candidate=proposer.candidate,
+        )
+
+    def _flush(self, proposer: Proposer) -> Flush:
+        """Ask for a flush of an own ballot's candidate."""
+        assert proposer.candidate is not None
+        return Flush(
+            sender=self._config.node_id,
+            incarnation=self._config.incarnation,
+            view=self._current.told_view,
+            ballot=proposer.ballot,
+            candidate=proposer.candidate,
+            holder=proposer.holder,
+        )
+
+    def _decide(self, view: View) -> Decide:
+        return Decide(sender=self._config.node_id, view=view)
 
     def _on_promise(self, promise: Promise, now: int) -> None:
         proposer = self.proposer
@@ -439,7 +484,9 @@ class Succession:
         if flush.sender == own:
             yield from self._flushed(own, flush.ballot, missing, now, whole)
         else:
-            self.letters.send(flush.sender, self.letters.flushed(flush, missing, whole))
+            head, ballot = self._current.head, flush.ballot
+            answer = Flushed(**head, ballot=ballot, missing=missing, whole=whole)
+            self._outbox.send(flush.sender, answer)
 
     def _flushed(
         self, node: NodeId, ballot: Ballot, missing: int, now: int, whole: tuple[bytes, ...]
@@ -483,9 +530,7 @@ class Succession:
         told = {seat.node_id for seat in (*proposer.view.roster, *candidate.roster)}
         for node in sorted(told - {own}):
             # Who voted for it has it.
-            decide = self.letters.decide(
-                candidate.settled if node in proposer.accepted else candidate
-            )
+            decide = self._decide(candidate.settled if node in proposer.accepted else candidate)
             self._outbox.tell_first(SendEpochMessage(peer=node, message=decide))
             self._answered_at[node] = now  # votes on their way need no answer
         self.proposer = None
@@ -511,7 +556,7 @@ class Succession:
             proposer.repeat_at = now + self.patience_us // 4
             self._ask(proposer)
             if proposer.stage is Stage.FLUSH and proposer.voids:
-                yield StartFlush(self.letters.flush(proposer))  # it looks at its files
+                yield StartFlush(self._flush(proposer))  # it looks at its files
 
     def asked(self, now: int) -> None:
         """Begin anew for a run to be void: what goes on may wait for that very run (P32)."""
@@ -525,7 +570,7 @@ class Succession:
             return
         if self._config.node_id in proposer.unanswered():
             # What it lacked when it promised may have come since: then nobody need be asked.
-            yield StartFlush(self.letters.flush(proposer))
+            yield StartFlush(self._flush(proposer))
         if self.proposer is proposer and proposer.stage is Stage.FLUSH:
             self._ask_of(proposer, proposer.unanswered())
 

@@ -7,6 +7,7 @@ epoch's view, so a receiver that is behind catches up; one that is ahead answers
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TypedDict
 
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.words.messages import Ahead, MergeBase, RunHeader
@@ -75,49 +76,62 @@ class Standing:
         return self.start > 0 and self.epoch <= 1 and not kept
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Probe:
-    """Asks whether the receiver is there, and tells whom the sender suspects (P13)."""
+class EpochHead(TypedDict):
+    """First fields of what a node says: the epoch that it is in, and who it is there."""
 
     lineage: str
     epoch: int
     sender: NodeId
     incarnation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaidInEpoch:
+    """What most messages begin with: an `EpochHead`."""
+
+    lineage: str
+    epoch: int
+    sender: NodeId
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BallotQuestion:
+    """What the questions of a ballot begin with."""
+
+    sender: NodeId
+    incarnation: int
+    #: Of the epoch that the ballot ends.
+    view: View
+    ballot: Ballot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe(SaidInEpoch):
+    """Asks whether the receiver is there, and tells whom the sender suspects (P13)."""
+
     number: int
     suspects: tuple[NodeId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProbeAnswer:
+class ProbeAnswer(SaidInEpoch):
     """Answer to a probe."""
 
-    lineage: str
-    epoch: int
-    sender: NodeId
-    incarnation: int
     number: int
     #: Nodes that the sender heard itself a short while ago.
     hears: tuple[NodeId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prepare:
+class Prepare(BallotQuestion):
     """Starts a ballot for the epoch behind `view` (P14)."""
-
-    sender: NodeId
-    incarnation: int
-    view: View
-    ballot: Ballot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Promise:
+class Promise(SaidInEpoch):
     """Durable promise to take part in no lower ballot (P14)."""
 
-    lineage: str
-    epoch: int
-    sender: NodeId
-    incarnation: int
     ballot: Ballot
     accepted: Vote | None = None
     #: What the sender holds; of one that is no member it goes into no final queue, and only saves
@@ -130,38 +144,26 @@ class Promise:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class Refusal(SaidInEpoch):
     """The receiver promised a higher ballot; a refusal carries it, so that retries end soon."""
 
-    lineage: str
-    epoch: int
-    sender: NodeId
-    incarnation: int
     ballot: Ballot
     promised: Ballot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Flush:
+class Flush(BallotQuestion):
     """Asks a member-to-be to hold the whole final queue durably (P16)."""
 
-    sender: NodeId
-    incarnation: int
-    view: View
-    ballot: Ballot
     candidate: View
     #: A node that has the queue up to the candidate's base.
     holder: NodeId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Flushed:
+class Flushed(SaidInEpoch):
     """How far the sender is with the candidate's final queue (P16)."""
 
-    lineage: str
-    epoch: int
-    sender: NodeId
-    incarnation: int
     ballot: Ballot
     #: Runs it does not hold yet; 0 = all is durable here.
     missing: int = 0
@@ -170,24 +172,16 @@ class Flushed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Accept:
+class Accept(BallotQuestion):
     """Asks a voter to accept the candidate (P17)."""
 
-    sender: NodeId
-    incarnation: int
-    view: View
-    ballot: Ballot
     candidate: View
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Accepted:
+class Accepted(SaidInEpoch):
     """The sender accepted the candidate of the ballot durably (P17)."""
 
-    lineage: str
-    epoch: int
-    sender: NodeId
-    incarnation: int
     ballot: Ballot
 
 
@@ -200,14 +194,9 @@ class Decide:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JoinRequest:
+class JoinRequest(SaidInEpoch):
     """A node that is no member wants to become one; repeated until it is (P21)."""
 
-    #: Lineage and epoch that the sender knows.
-    lineage: str
-    epoch: int
-    sender: NodeId
-    incarnation: int
     #: End of its queue.
     base: MergeBase
     #: Stamp of the last run there.
@@ -217,13 +206,9 @@ class JoinRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TailRequest:
+class TailRequest(SaidInEpoch):
     """Asks for the queue behind the sender's end (P9, P21)."""
 
-    lineage: str
-    epoch: int
-    sender: NodeId
-    incarnation: int
     position: int
     chain_hash: bytes
     #: What of a tail came and waits behind that; None = nothing, or an older release.
@@ -248,6 +233,6 @@ EpochMessage = (
 
 def epoch_of(message: EpochMessage) -> tuple[str, int]:
     """Return lineage and epoch that the sender of a message is in."""
-    if isinstance(message, (Prepare, Flush, Accept, Decide)):
-        return message.view.lineage, message.view.epoch
-    return message.lineage, message.epoch
+    if isinstance(message, SaidInEpoch):
+        return message.lineage, message.epoch
+    return message.view.lineage, message.view.epoch

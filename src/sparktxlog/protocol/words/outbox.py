@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sparktxlog.protocol.words.actions import Action, SendPost
+from sparktxlog.model.ids import NodeId
+from sparktxlog.protocol.words.actions import Action, SendEpochMessage, SendPost
+from sparktxlog.protocol.words.balloting import EpochMessage
 
 
 class Outbox:
@@ -38,6 +40,10 @@ class Outbox:
     def tell(self, action: Action) -> None:
         """Send or tell something once everything persisted so far is durable."""
         self._others.append(action)
+
+    def send(self, peer: NodeId, message: EpochMessage) -> None:
+        """Send a part of an epoch decision once everything persisted so far is durable."""
+        self._others.append(SendEpochMessage(peer=peer, message=message))
 
     def tell_all(self, actions: Iterable[Action]) -> None:
         """Send or tell several things."""
