@@ -1,9 +1,8 @@
 """Configuration of a node: one flat table of settings, read from TOML or `.properties`.
 
-    settings_table  the settings: key, reader, default, meaning
-    node_config     the checked settings of one node
-    sources         files, environment and command line, in their order of precedence
-    checking        what must fit together, and the errors
+    node_config  the settings: key, reader, default, meaning; the checked ones of one node
+    sources      files, environment and command line, in their order of precedence
+    checking     what must fit together, and the errors
 
 Names and defaults of the sources (GraphDB-style `node-id`, `master-url`, `peer.<n>.id`,
 `NetSpeedBitsPerSec` …) are kept.
@@ -12,11 +11,15 @@ Names and defaults of the sources (GraphDB-style `node-id`, `master-url`, `peer.
 from __future__ import annotations
 
 from sparktxlog.config.checking import check_directories
-from sparktxlog.config.node_config import NodeConfig, Peer
-from sparktxlog.config.settings_table import ENV_PREFIX, SETTINGS, Setting, variable_of
+from sparktxlog.config.node_config import ENV_PREFIX, SETTINGS, NodeConfig, Setting, variable_of
 from sparktxlog.config.sources import load_config
 
 __all__ = [
-    "ENV_PREFIX", "SETTINGS", "NodeConfig", "Peer", "Setting", "check_directories", "load_config",
+    "ENV_PREFIX",
+    "SETTINGS",
+    "NodeConfig",
+    "Setting",
+    "check_directories",
+    "load_config",
     "variable_of",
-]  # fmt: skip
+]

@@ -6,13 +6,17 @@ import difflib
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from sparktxlog.config.node_config import NodeConfig, Peer
-from sparktxlog.config.settings_table import BY_KEY, SETTINGS, attribute, variable_of
+from sparktxlog.config.node_config import (
+    BY_KEY,
+    SETTINGS,
+    ConfiguredPeer,
+    NodeConfig,
+    variable_of,
+)
 from sparktxlog.errors import ConfigError
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.values import (
@@ -30,6 +34,8 @@ from sparktxlog.model.values import (
 _LEAST_CHARACTERS = 16
 #: Bits of a file's mode by which other users read or write it.
 _OTHERS = 0o006
+#: Settings of which the first one may not be greater than the second.
+_ASCENDING = (("idle-round-min", "idle-round-max"), ("worker-heartbeat", "worker-dead-after"))
 _PEER_KEY = re.compile(r"peer\.([0-9]{1,4})\.(id|url|weight|role|roles)")
 
 
@@ -82,32 +88,34 @@ def resolve(values: Mapping[str, tuple[Any, str]], where: str) -> NodeConfig:
     Raises:
         ConfigError: A value is wrong or missing; fields `file`, `key`, `value` (definite).
     """
-    read: dict[str, Any] = {}
+    read: dict[str, Any] = {setting.key: setting.default for setting in SETTINGS}
     for setting in SETTINGS:
-        if setting.key not in values:
-            read[setting.attribute] = setting.default
-            continue
-        value, source = values[setting.key]
-        try:
-            read[setting.attribute] = setting.read(value)
-        except ValueError as error:
-            raise _wrong(source, setting.key, value, str(error)) from error
+        if setting.key in values:
+            read[setting.key] = _read(setting.read, setting.key, *values[setting.key])
     for key in ("node-id", "master-url", "data-dir"):
-        if read[attribute(key)] is None:
+        if read[key] is None:
             raise _missing(where, key)
-    read["origins"] = {
+    origins = {
         key: f"file {source}" if source == where else source for key, (_, source) in values.items()
     }
-    read["peers"] = _resolve_peers(values, read, where)
+    peers = _resolve_peers(values, read, where)
     _resolve_places(read)
-    _resolve_secrets(read, where)
-    _resolve_quorum(read, values, where)
-    for low, high in (("idle-round-min", "idle-round-max"), ("worker-heartbeat",
-                                                             "worker-dead-after")):  # fmt: skip
-        if read[attribute(low)] > read[attribute(high)]:
+    _resolve_secrets(read, origins, where)
+    _check_secrets(read, where, peers)
+    rule = _resolve_quorum(read, values, where, peers)
+    for low, high in _ASCENDING:
+        if read[low] > read[high]:
             source = values.get(high, values.get(low, (None, where)))[1]
-            raise _wrong(source, high, read[attribute(high)], f"is less than {low}")
-    return NodeConfig(**{f.name: read[f.name] for f in fields(NodeConfig) if f.name in read})
+            raise _wrong(source, high, read[high], f"is less than {low}")
+    fields = {setting.attribute: read[setting.key] for setting in SETTINGS}
+    return NodeConfig(**fields, quorum_rule=rule, peers=peers, origins=origins)
+
+
+def _read(reader: Callable[[Any], Any], key: str, value: Any, source: str) -> Any:
+    try:
+        return reader(value)
+    except ValueError as error:
+        raise _wrong(source, key, value, str(error)) from error
 
 
 def check_directories(config: NodeConfig) -> None:
@@ -153,14 +161,11 @@ def _sealed(directory: Path) -> str:
 
 def _resolve_places(read: dict[str, Any]) -> None:
     if read["listen"] is None:
-        parts = urlsplit(read["master_url"])
-        read["listen"] = (
-            parts.hostname or "127.0.0.1",
-            parts.port or (443 if parts.scheme == "https" else 80),
-        )
-    for name, folder in (("lake_dir", "lake"), ("payload_dir", "payloads")):
-        if read[name] is None:
-            read[name] = read["data_dir"] / folder
+        parts = urlsplit(read["master-url"])
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        read["listen"] = (parts.hostname or "127.0.0.1", port)
+    for key, folder in (("lake-dir", "lake"), ("payload-dir", "payloads")):
+        read[key] = read[key] or read["data-dir"] / folder
 
 
 def _is_witness(value: Any) -> bool:
@@ -177,17 +182,14 @@ _PEER_READERS: dict[str, Callable[[Any], Any]] = {
 
 def _resolve_peers(
     values: Mapping[str, tuple[Any, str]], read: Mapping[str, Any], where: str
-) -> tuple[Peer, ...]:
+) -> tuple[ConfiguredPeer, ...]:
     numbers: dict[int, dict[str, tuple[Any, str]]] = {}
     for key, (value, source) in values.items():
         if match := _PEER_KEY.fullmatch(key):
             part = "roles" if match[2] == "role" else match[2]
-            try:
-                found = _PEER_READERS[part](value)
-            except ValueError as error:
-                raise _wrong(source, key, value, str(error)) from error
+            found = _read(_PEER_READERS[part], key, value, source)
             numbers.setdefault(int(match[1]), {})[part] = (found, source)
-    taken = {read["node_id"]: "node-id", read["master_url"]: "master-url"}
+    taken = {read["node-id"]: "node-id", read["master-url"]: "master-url"}
     peers = []
     for number, parts in sorted(numbers.items()):
         for name in ("id", "url"):
@@ -200,7 +202,7 @@ def _resolve_peers(
                     raise _wrong(source, key, value, f"is already given by {taken[one]}")
                 taken[one] = key
         peers.append(
-            Peer(
+            ConfiguredPeer(
                 id=NodeId(parts["id"][0]),
                 url=parts["url"][0],
                 weight=parts.get("weight", (1, ""))[0],
@@ -210,39 +212,48 @@ def _resolve_peers(
     return tuple(peers)
 
 
-def _resolve_secrets(read: dict[str, Any], where: str) -> None:
-    for name in ("cluster-secret", "client-token", "admin-token"):
-        file = read[attribute(f"{name}-file")]
+def _resolve_secrets(read: dict[str, Any], origins: Mapping[str, str], where: str) -> None:
+    for key in ("cluster-secret", "client-token", "admin-token"):
+        file = read[f"{key}-file"]
         if file is not None:
-            given, held = read[attribute(name)], _read_secret(f"{name}-file", file, where)
+            given, held = read[key], _read_secret(f"{key}-file", file, where)
             if given not in (None, held):
                 # Neither is taken: the variable may be meant for the clients of another node.
-                by_name, by_file = (read["origins"][key] for key in (name, f"{name}-file"))
                 raise _wrong(
-                    where, f"{name}-file", str(file),
-                    f"{by_file} names it, but it holds another {name} than {by_name} gives",
-                    f"Take one of both away, such as with `env -u {variable_of(name)}`.",
-                )  # fmt: skip
-            read[attribute(name)] = held
-        secret = read[attribute(name)]
-        if secret is not None and len(secret) < _LEAST_CHARACTERS:
+                    where,
+                    f"{key}-file",
+                    str(file),
+                    f"{origins[f'{key}-file']} names it, but it holds another {key} than "
+                    f"{origins[key]} gives",
+                    f"Take one of both away, such as with `env -u {variable_of(key)}`.",
+                )
+            read[key] = held
+        if read[key] is not None and len(read[key]) < _LEAST_CHARACTERS:
             raise _wrong(
-                where, name, secret, f"is shorter than {_LEAST_CHARACTERS} characters",
-                "Make one with `openssl rand -hex 32`, best in a file of its own: "
-                f"{name}-file, chmod 600.",
-            )  # fmt: skip
-    if read["peers"] and read["cluster_secret"] is None:
+                where,
+                key,
+                read[key],
+                f"is shorter than {_LEAST_CHARACTERS} characters",
+                f"Make one with `openssl rand -hex 32`, best in a file of its own: {key}-file, "
+                "chmod 600.",
+            )
+
+
+def _check_secrets(read: Mapping[str, Any], where: str, peers: tuple[ConfiguredPeer, ...]) -> None:
+    if peers and read["cluster-secret"] is None:
         raise _missing(where, "cluster-secret", "is required with peers")
-    if read["client_token"] is None and not is_loopback(read["listen"][0]):
-        raise _missing(
-            where, "client-token", f"is required when listening on {read['listen'][0]!r}"
-        )
-    for name in ("client-token", "cluster-secret"):
-        if read["admin_token"] is not None and read["admin_token"] == read[attribute(name)]:
+    host = read["listen"][0]
+    if read["client-token"] is None and not is_loopback(host):
+        raise _missing(where, "client-token", f"is required when listening on {host!r}")
+    for key in ("client-token", "cluster-secret"):
+        if read["admin-token"] is not None and read["admin-token"] == read[key]:
             raise _wrong(
-                where, "admin-token", read["admin_token"], f"is the same as {name}",
+                where,
+                "admin-token",
+                read["admin-token"],
+                f"is the same as {key}",
                 "Give operators a token that neither clients nor peers know.",
-            )  # fmt: skip
+            )
 
 
 def _read_secret(key: str, file: Path, where: str) -> str:
@@ -259,20 +270,23 @@ def _read_secret(key: str, file: Path, where: str) -> str:
 
 
 def _resolve_quorum(
-    read: dict[str, Any], values: Mapping[str, tuple[Any, str]], where: str
-) -> None:
+    read: dict[str, Any],
+    values: Mapping[str, tuple[Any, str]],
+    where: str,
+    peers: tuple[ConfiguredPeer, ...],
+) -> str:
+    """Put the number of members in the place of the acquisition quorum; return its rule."""
     own_witness = read["roles"] == ("witness",)
-    members = sum(not witness for witness in (own_witness, *(p.witness for p in read["peers"])))
+    members = sum(not witness for witness in (own_witness, *(p.witness for p in peers)))
     if members == 0:
         raise _missing(where, "roles", "leave no member: a witness keeps no data")
-    if read["weight"] + sum(peer.weight for peer in read["peers"]) == 0:
+    if read["weight"] + sum(peer.weight for peer in peers) == 0:
         raise _wrong(where, "weight", 0, "nobody has a vote")
-    wanted = read["acquisition_quorum"]
-    read["quorum_rule"] = "default" if wanted is None else str(wanted)
-    if wanted is None:
-        wanted = "all" if members <= 2 else "majority"
+    rule = read["acquisition-quorum"]
+    wanted = rule or ("all" if members <= 2 else "majority")
     number = {"all": members, "majority": members // 2 + 1}.get(wanted, wanted)
     if not isinstance(number, int) or number > members:
         source = values["acquisition-quorum"][1]
         raise _wrong(source, "acquisition-quorum", wanted, f"there are {members} members")
-    read["acquisition_quorum"] = number
+    read["acquisition-quorum"] = number
+    return "default" if rule is None else str(rule)

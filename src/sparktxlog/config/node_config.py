@@ -1,19 +1,67 @@
-"""The checked settings of one node, and what follows from them."""
+"""The settings of a node: each is declared once, as a field of `NodeConfig`."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
+from typing import Any
 
-from sparktxlog.config.settings_table import SETTINGS
 from sparktxlog.model.ids import NodeId
-from sparktxlog.model.values import split_urls
+from sparktxlog.model.operation import LONGEST_RUN
+from sparktxlog.model.values import (
+    MAX_WEIGHT,
+    counted,
+    one_of,
+    ranged,
+    read_listen,
+    read_node_id,
+    read_quorum,
+    read_roles,
+    read_switch,
+    read_text,
+    read_url,
+    split_urls,
+)
+
+ENV_PREFIX = "SPARKTXLOG_"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting: how its value is read, its default and what it means."""
+
+    #: Turns the value of a file, variable or argument into the field's; ValueError says why not.
+    read: Callable[[Any], Any]
+    #: None = no default; whether it must be given is checked as a whole.
+    default: Any = None
+    #: In files and on the command line; default: the field's name, with hyphens.
+    key: str = ""
+    #: True: equal on all members, compared when peers greet each other.
+    shared: bool = False
+    secret: bool = False
+    description: str = ""
+    #: Its field of `NodeConfig`.
+    attribute: str = ""
+
+    def __call__(self, description: str) -> Any:
+        """Return the field of `NodeConfig` that holds this setting."""
+        described = replace(self, description=description)
+        return field(default=self.default, repr=not self.secret, metadata={"setting": described})
+
+
+def variable_of(key: str) -> str:
+    """Return the name of a key's environment variable."""
+    return ENV_PREFIX + key.upper().replace("-", "_").replace(".", "_")
+
+
+def _path(value: Any) -> Path:
+    return Path(read_text(value)).expanduser().absolute()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Peer:
+class ConfiguredPeer:
     """A configured peer; only these are talked to."""
 
     id: NodeId
@@ -32,65 +80,189 @@ class Peer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeConfig:
-    """Checked settings of a node; `SETTINGS` describes each field."""
+    """Checked settings of a node."""
 
-    node_id: NodeId
-    master_url: str
-    listen: tuple[str, int]
-    cluster: str
-    data_dir: Path
-    lake_dir: Path
-    payload_dir: Path
-    roles: tuple[str, ...]
-    weight: int
-    suspect_timeout: float
-    start_timeout: float
-    eviction: str
-    check_addresses: str
-    paused: bool
-    cluster_secret: str | None = field(repr=False)
-    cluster_secret_file: Path | None
-    client_token: str | None = field(repr=False)
-    client_token_file: Path | None
-    admin_token: str | None = field(repr=False)
-    admin_token_file: Path | None
-    #: Number of members of the first epoch, resolved.
-    acquisition_quorum: int
-    #: The same as a rule for any number of members: default, all, majority or a number.
-    quorum_rule: str
-    signature_interval: int
-    id_window: int
-    id_window_time: float
-    publish_interval: float
-    idle_round_min: float
-    idle_round_max: float
-    inline_limit: int
-    run_limit_transactions: int
-    run_limit_bytes: int
-    body_limit: int
-    connections_limit: int
-    incoming_limit_bytes: int
-    stage_timeout: float
-    worker_heartbeat: float
-    worker_dead_after: float
-    verify_interval: float
-    tx_log_max_size: int
-    tx_log_max_depth: float
-    tx_log_max_bytes: int
-    rejoin_keep_bytes: int
-    replication_compression: bool
-    replication_chunk_bytes: int
-    replication_streams: int
-    replication_max_donors: int
-    replication_lease: float
-    replication_donor_share: float
-    backup_dir: Path | None
-    net_speed_bits_per_sec: int
-    full_replication_time_factor: float
-    min_time_to_consider_full_replication_s: float
-    log_level: str
-    log_format: str
-    peers: tuple[Peer, ...]
+    node_id: NodeId = Setting(read_node_id)(
+        "Name of this node, unique and stable across all sites (required)."
+    )
+    master_url: str = Setting(read_url)(
+        "URL under which peers and clients reach this node (required)."
+    )
+    listen: tuple[str, int] = Setting(read_listen)(
+        "host:port to listen on; default: host and port of master-url."
+    )
+    cluster: str = Setting(read_node_id, "sparktxlog", shared=True)(
+        "Name of the cluster; the log's lineage begins with it."
+    )
+    data_dir: Path = Setting(_path)(
+        "Directory of the node's own state (required); one process at a time."
+    )
+    lake_dir: Path = Setting(_path)(
+        "Directory of the replica's Delta tables; default: data-dir/lake."
+    )
+    payload_dir: Path = Setting(_path)(
+        "Payload store, seen by node and Spark executors; default: data-dir/payloads."
+    )
+    roles: tuple[str, ...] = Setting(read_roles, ("master", "replica"))(
+        "What the node does: master, replica; or witness, which only votes on the members of the "
+        "cluster and keeps no data."
+    )
+    weight: int = Setting(counted(0, MAX_WEIGHT), 1)(
+        "Votes of this node in decisions on the members of the cluster. Votes of a peer: "
+        "peer.<n>.weight."
+    )
+    suspect_timeout: float = Setting(ranged(0, 86_400), 10.0)(
+        "Seconds without an answer from a member, or with a broken link to it, after which the "
+        "others go on without it, if that is safe; 0: never."
+    )
+    start_timeout: float = Setting(ranged(0, 86_400), 30.0)(
+        "The same for members that were not heard since this node started."
+    )
+    eviction: str = Setting(one_of("auto", "manual"), "auto")(
+        "auto: the others go on without a missing member; manual: they wait for it until an "
+        "operator removes it."
+    )
+    check_addresses: str = Setting(one_of("all", "first", "second", "none"), "all")(
+        "Which of a peer's several addresses are tried every suspect-timeout (1 to 60 s) while its "
+        "link is at another one: all, only the first or second, or none."
+    )
+    paused: bool = Setting(read_switch, False)(
+        "The node takes no transactions but does everything else; set at run time by `sparktxlog "
+        "peer pause` and `continue`."
+    )
+    cluster_secret: str | None = Setting(read_text, secret=True)(
+        "Secret that signs requests between peers, 16 characters or more; required with peers."
+    )
+    cluster_secret_file: Path | None = Setting(_path)(
+        "File that holds the cluster secret, which no other user may read."
+    )
+    client_token: str | None = Setting(read_text, secret=True)(
+        "Bearer token of clients and workers, 16 characters or more; required when listening "
+        "elsewhere than on loopback."
+    )
+    client_token_file: Path | None = Setting(_path)(
+        "File that holds the client token, which no other user may read."
+    )
+    admin_token: str | None = Setting(read_text, secret=True)(
+        "Bearer token of operators, 16 characters or more. It allows everything that clients may "
+        "do, and to change members and settings, force, pause and shorten the log; default: "
+        "client-token allows both."
+    )
+    admin_token_file: Path | None = Setting(_path)(
+        "File that holds the admin token, which no other user may read."
+    )
+    acquisition_quorum: int = Setting(read_quorum)(
+        "Members that must hold a transaction before it is ordered: majority, all or a number; "
+        "default: all of 2, majority of 3 and more. It counts in the first epoch; afterwards "
+        "`sparktxlog peer set-quorum` changes it."
+    )
+    signature_interval: int = Setting(counted(1, 1_000_000_000), 10_000, shared=True)(
+        "Number of positions between two comparisons of the sites' tables."
+    )
+    id_window: int = Setting(counted(1_000, 100_000_000), 1_000_000, shared=True)(
+        "A repeated transaction id is recognised within at least this many positions. This many ids"
+        " are in memory, 24 bytes each."
+    )
+    id_window_time: float = Setting(ranged(60, 366 * 86_400), 86_400.0, shared=True)(
+        "It is also recognised within this time, seconds. Ids that are older than id-window "
+        "positions are on disk, 20 bytes each."
+    )
+    publish_interval: float = Setting(ranged(0.01, 3_600), 0.5)(
+        "Least time between two commits to the queue table, seconds."
+    )
+    idle_round_min: float = Setting(ranged(0.01, 3_600), 1.0)(
+        "First pause between rounds without work, seconds."
+    )
+    idle_round_max: float = Setting(ranged(0.01, 86_400), 60.0)(
+        "Longest pause between rounds without work, seconds."
+    )
+    inline_limit: int = Setting(counted(0, 4 << 20), 65_536)(
+        "Most bytes of rows of one transaction that are sent with its manifest."
+    )
+    run_limit_transactions: int = Setting(counted(1, LONGEST_RUN), LONGEST_RUN)(
+        "Most transactions in one run."
+    )
+    run_limit_bytes: int = Setting(counted(65_536, 64 << 20), 4_194_304)(
+        "Most bytes of one run's payload container."
+    )
+    body_limit: int = Setting(counted(65_536, 1 << 31), 33_554_432)(
+        "Most bytes of one request's body. All bodies that are read at once may take one and a half"
+        " times as much; then submits are refused as busy."
+    )
+    connections_limit: int = Setting(counted(16, 65_536), 1_024)(
+        "Most open connections of clients and workers; connections of peers are counted separately."
+    )
+    incoming_limit_bytes: int = Setting(counted(1 << 20, 1 << 40), 536_870_912)(
+        "Bytes of runs not yet ordered; above that submits are refused as busy."
+    )
+    stage_timeout: float = Setting(ranged(0.01, 86_400), 60.0)(
+        "Seconds after which a run with staged files is stamped even if too few members hold the "
+        "files."
+    )
+    worker_heartbeat: float = Setting(ranged(0.1, 3_600), 5.0)(
+        "Seconds between a worker's reports."
+    )
+    worker_dead_after: float = Setting(ranged(0.2, 86_400), 10.0)(
+        "Seconds of silence after which a worker counts as dead; not less than worker-heartbeat."
+    )
+    verify_interval: float = Setting(ranged(0, 1_000_000), 168.0)(
+        "Hours between two recounts of a table by a worker that follows; 0: never."
+    )
+    tx_log_max_size: int = Setting(counted(1, 1 << 40), 100_000)(
+        "Transactions that the log keeps after every worker applied them."
+    )
+    tx_log_max_depth: float = Setting(ranged(0.01, 1_000_000), 168.0)(
+        "Longest time that the log keeps transactions, hours."
+    )
+    tx_log_max_bytes: int = Setting(counted(1 << 20, 1 << 50), 53_687_091_200)(
+        "Most bytes of the log. Above that transactions are pruned even if a worker has not applied"
+        " them; that worker then needs a copy."
+    )
+    rejoin_keep_bytes: int = Setting(counted(0, 1 << 50), 1_073_741_824)(
+        "Bytes of transactions kept for nodes that are not members at the moment; a node that lacks"
+        " more takes over a snapshot."
+    )
+    replication_compression: bool = Setting(
+        read_switch, True, key="replication.compression", shared=True
+    )("Files of copies are compressed (zstd) if a sample says that it pays.")
+    replication_chunk_bytes: int = Setting(
+        counted(65_536, 1 << 28), 5_242_880, key="replication.chunk-bytes"
+    )("Size of the chunks of a copied file, bytes.")
+    replication_streams: int = Setting(counted(1, 256), 8, key="replication.streams")(
+        "Number of chunks of a copy that are fetched at the same time."
+    )
+    replication_max_donors: int = Setting(counted(1, 64), 3, key="replication.max-donors")(
+        "Most donors of one copy."
+    )
+    replication_lease: float = Setting(ranged(1, 86_400), 120.0, key="replication.lease")(
+        "Seconds after which a donor releases the files of a silent copy."
+    )
+    replication_donor_share: float = Setting(ranged(0.01, 1), 0.1, key="replication.donor-share")(
+        "Share of the time for copies while the donor's own transactions wait; 1: copies never wait"
+        " for transactions."
+    )
+    backup_dir: Path | None = Setting(_path)(
+        "Directory for the old files of a replica that a copy replaces; default: they stay only in "
+        "the history of the Delta tables."
+    )
+    net_speed_bits_per_sec: int = Setting(
+        counted(1, 1 << 50), 104_857_600, key="NetSpeedBitsPerSec"
+    )("Speed of the network between sites, bit/s, for estimates of copies.")
+    full_replication_time_factor: float = Setting(
+        ranged(0.01, 1_000), 1.3, key="FullReplicationTimeFactor"
+    )("A copy is chosen if a replay takes this many times longer.")
+    min_time_to_consider_full_replication_s: float = Setting(
+        ranged(0, 10_000_000), 600.0, key="MinTimeToConsiderFullReplicationS"
+    )("A replay estimated at up to so many seconds is never replaced by a copy.")
+    log_level: str = Setting(one_of("debug", "info", "warning", "error"), "info")(
+        "Lowest level of log records."
+    )
+    log_format: str = Setting(one_of("json", "console"), "console")(
+        "json: one object per line; console: for people."
+    )
+    #: Acquisition quorum as a rule for any number of members: default, all, majority or a number.
+    quorum_rule: str = "default"
+    peers: tuple[ConfiguredPeer, ...] = ()
     #: Name of the log once it does not follow from the configuration any more; empty before.
     log_lineage: str = ""
     #: Newest wire version to speak, 0 = that of the release; for tests of upgrades, no setting.
@@ -104,9 +276,9 @@ class NodeConfig:
         return "witness" in self.roles
 
     @property
-    def places(self) -> tuple[Peer, ...]:
+    def places(self) -> tuple[ConfiguredPeer, ...]:
         """All configured nodes, this one included, in precedence order: ascending by id."""
-        own = Peer(
+        own = ConfiguredPeer(
             id=self.node_id, url=self.master_url, weight=self.weight, witness=self.is_witness
         )
         return tuple(sorted((own, *self.peers), key=lambda place: place.id))
@@ -124,7 +296,7 @@ class NodeConfig:
         names = "\n".join((self.cluster, *self.members))
         return f"{self.cluster}-{hashlib.sha256(names.encode()).hexdigest()[:12]}"
 
-    def peer(self, node_id: str) -> Peer | None:
+    def peer(self, node_id: str) -> ConfiguredPeer | None:
         """Return the configured peer of that id, or None."""
         return next((peer for peer in self.peers if peer.id == node_id), None)
 
@@ -138,6 +310,14 @@ class NodeConfig:
         """Return a digest of the places and the quorum, as this node would begin the log."""
         parts = [f"{p.id}={p.urls[0]} weight={p.weight} witness={p.witness}" for p in self.places]
         return _digest([*parts, f"quorum={self.acquisition_quorum}"])
+
+
+SETTINGS: tuple[Setting, ...] = tuple(
+    replace(found, attribute=item.name, key=found.key or item.name.replace("_", "-"))
+    for item in fields(NodeConfig)
+    if (found := item.metadata.get("setting"))
+)
+BY_KEY = {found.key: found for found in SETTINGS}
 
 
 def _digest(parts: list[str]) -> str:

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from sparktxlog.config.checking import check_key, resolve
-from sparktxlog.config.node_config import NodeConfig
-from sparktxlog.config.settings_table import ENV_PREFIX, SETTINGS, variable_of
+from sparktxlog.config.node_config import ENV_PREFIX, SETTINGS, NodeConfig, variable_of
 from sparktxlog.errors import ConfigError
 
 #: Lets a node speak no later wire version than this, as an older release; for tests of upgrades.
