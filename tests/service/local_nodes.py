@@ -11,7 +11,7 @@ from typing import Any
 
 from sparktxlog.config import NodeConfig, load_config
 from sparktxlog.runtime.node import Node, build_node
-from sparktxlog.service.app import build_app
+from sparktxlog.service.application import build_app
 from sparktxlog.service.listener import Server
 
 SECRET = "a secret of the test cluster"

@@ -23,7 +23,7 @@ from sparktxlog.codec import wire
 from sparktxlog.config import load_config
 from sparktxlog.runtime import peering
 from sparktxlog.runtime.node import Node, build_node
-from sparktxlog.service.app import build_app
+from sparktxlog.service.application import build_app
 from sparktxlog.service.routes import ROUTES, Role
 
 CLIENT, ADMIN = "a token of the clients", "a token of the operators"

@@ -91,7 +91,7 @@ async def _run(config: NodeConfig, listener: socket.socket) -> None:
 async def _run_once(running: Node, listener: socket.socket) -> bool:
     """Run a node until it stops; return whether it has to start again, on another state."""
     from sparktxlog.runtime.membership.join_orders import StartAgainError
-    from sparktxlog.service.app import build_app
+    from sparktxlog.service.application import build_app
     from sparktxlog.service.listener import Server, client_places
 
     server = Server(build_app(running), places=client_places(running.config.connections_limit))

@@ -31,6 +31,13 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 Handler = Callable[..., Any]
 
 
+class RouteHandlers:
+    """Has for some routes what answers them, under the name of each: a method, or another callable.
+
+    `routes` says what they do, take and answer.
+    """
+
+
 class Door(Protocol):
     """How the callers of some roles come in, and in which form they are answered."""
 
@@ -136,7 +143,10 @@ def endpoint(route: Route, handler: Handler, door: Door) -> Endpoint:
 
 
 def _wanted(route: Route, handler: Handler) -> dict[str, str]:
-    """Return name of a value → parameter of the handler (`id_` takes `id`)."""
+    """Return name of a value → parameter of the handler.
+
+    `id_` takes `id`, and a parameter that is no declared value takes the body.
+    """
     parameters = [
         parameter.name
         for parameter in inspect.signature(handler).parameters.values()
@@ -144,11 +154,15 @@ def _wanted(route: Route, handler: Handler) -> dict[str, str]:
     ]
     wanted = {name.rstrip("_"): name for name in parameters}
     declared = set(re.findall(r"{(\w+)", route.path)) | {query.name for query in route.query}
-    declared |= {"body"} if route.body is not None else set()
     proved = {Role.PEER: {"sender"}, Role.LEASE: {"token"}}.get(route.role, set())
-    if set(wanted) - declared - proved - {"request"}:
-        raise TypeError(f"{route.key} declares {sorted(declared)}, its handler takes {parameters}")
-    if declared - set(wanted) and "request" not in wanted:
+    others = set(wanted) - declared - proved - {"body", "request"}
+    if route.body is not None:
+        if len(others) == 1 and "body" not in wanted:
+            wanted["body"] = wanted.pop(others.pop())
+        declared |= {"body"}
+    if set(wanted) - declared - proved - {"request"} or (
+        declared - set(wanted) and "request" not in wanted
+    ):
         raise TypeError(f"{route.key} declares {sorted(declared)}, its handler takes {parameters}")
     return wanted
 

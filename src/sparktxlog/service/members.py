@@ -16,6 +16,7 @@ from sparktxlog.model.ids import NodeId, check_new_name, check_node_id
 from sparktxlog.model.values import MAX_WEIGHT, read_urls
 from sparktxlog.protocol.words.view import Seat, is_rule
 from sparktxlog.runtime.node import Node
+from sparktxlog.service.endpoints import RouteHandlers
 from sparktxlog.service.routes import (
     AddPeer,
     ChangePeer,
@@ -30,14 +31,13 @@ _DIGITS, _LEAST_DIGITS = 64, 8
 Roster = tuple[Seat, ...]
 
 
-class MemberRoutes:
+class MemberRoutes(RouteHandlers):
     """One method per route."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
 
     def epochs(self) -> EpochsAnswer:
-        """Return the view in force, who is linked to whom, and the terms of `force`."""
         epochs = self._node.epochs
         return {
             **epochs.view(),
@@ -50,13 +50,11 @@ class MemberRoutes:
         }
 
     async def epoch_history(self, limit: int) -> list[EpochRecord]:
-        """Return epochs that this node has taken up, newest first."""
         history = self._node.epochs.history
         await history.settle()
         return history.latest(limit)
 
     async def add_peer(self, timeout: float, body: AddPeer) -> EpochView:
-        """Give a node a place at the end."""
         seat = Seat(
             node_id=_node_id(body.id),
             url=_urls(body.url),
@@ -70,11 +68,9 @@ class MemberRoutes:
         return await self._change(edit, timeout)
 
     async def remove_peer(self, id_: str, timeout: float) -> EpochView:
-        """Take a node's place away."""
         return await self._change(lambda roster: _take_out(roster, id_)[1], timeout)
 
     async def change_peer(self, id_: str, timeout: float, body: ChangePeer) -> EpochView:
-        """Change address or votes of a place."""
         url = None if body.url is None else _urls(body.url)
         weight = None if body.weight is None else _weight(body.weight)
 
@@ -90,7 +86,6 @@ class MemberRoutes:
         return await self._change(edit, timeout)
 
     async def replace_peer(self, id_: str, timeout: float, body: ReplacePeer) -> EpochView:
-        """Give a node's place, with its precedence, to another one: one change, one decision."""
         new, url = _node_id(body.id), _urls(body.url)
         weight = None if body.weight is None else _weight(body.weight)
         if new == id_:
@@ -114,11 +109,9 @@ class MemberRoutes:
         return await self._change(edit, timeout)
 
     async def promote_peer(self, id_: str, timeout: float) -> EpochView:
-        """Move a place up in precedence."""
         return await self._move(id_, -1, timeout)
 
     async def demote_peer(self, id_: str, timeout: float) -> EpochView:
-        """Move a place down in precedence."""
         return await self._move(id_, +1, timeout)
 
     async def _move(self, name: str, step: int, timeout: float) -> EpochView:
@@ -130,7 +123,6 @@ class MemberRoutes:
         return await self._change(edit, timeout)
 
     async def set_quorum(self, timeout: float, body: SetQuorum) -> EpochView:
-        """Change the acquisition quorum."""
         rule = str(body.rule)
         if not is_rule(rule):
             raise InvalidRequestError(
@@ -141,7 +133,6 @@ class MemberRoutes:
         return await self._node.epochs.set_quorum(rule, timeout)
 
     async def void(self, timeout: float, body: VoidRun) -> VoidAnswer:
-        """Let a run that nobody can deliver take no effect."""
         if not _LEAST_DIGITS <= len(body.run) <= _DIGITS:
             raise InvalidRequestError(
                 f"run {body.run[:80]!r}: expected {_LEAST_DIGITS} to {_DIGITS} digits of its "
@@ -152,7 +143,6 @@ class MemberRoutes:
         return await self._node.voiding.void(body.run, without, timeout)
 
     async def force(self, timeout: float, body: ForceEpoch) -> ForceAnswer:
-        """Go on alone."""
         return await self._node.epochs.force(
             body.confirm, timeout, though_linked=body.though_linked
         )

@@ -19,13 +19,12 @@ from sparktxlog.errors import (
     UnauthorizedError,
     UnknownKindError,
 )
-from sparktxlog.model.copying import Grant, ReplicaSize
+from sparktxlog.model.copying import Grant
 from sparktxlog.model.operation import StagedFile
-from sparktxlog.protocol.words.messages import Announcement, Tail
 from sparktxlog.runtime.commit.file_repair import FileRepair
 from sparktxlog.runtime.donors.donor import Donor
 from sparktxlog.runtime.peering import Peering
-from sparktxlog.service.endpoints import problem_response
+from sparktxlog.service.endpoints import RouteHandlers, problem_response
 from sparktxlog.service.listener import HEAD_S
 from sparktxlog.service.routes import BINARY, MSGPACK, Route
 from sparktxlog.storage.payloads.payload_store import PayloadStore
@@ -108,7 +107,7 @@ async def _read_signed(request: Request, limit: int) -> tuple[bytes, str]:
     return body, digest.hexdigest()
 
 
-class PeerRoutes:
+class PeerRoutes(RouteHandlers):
     """One method per route.
 
     Args:
@@ -125,35 +124,22 @@ class PeerRoutes:
         self._files = files
         self._payloads = payloads
         self._donor = donor
+        self.watch, self.pushes = peering.watch, peering.on_push
+        self.announcements, self.tails = peering.on_announcement, peering.on_tail
+        self.queue_tail, self.run = peering.run_behind, peering.run_payload
+        self.peer_snapshot = peering.snapshots.whole
+        self.snapshot_offer, self.snapshot_part = peering.snapshots.offer, peering.snapshots.part
+        self.replica_size = donor.size
 
     async def hello(self, sender: str, body: wire.Hello, request: Request) -> Response:
-        """Greet."""
         answer, headers = await self._peering.on_hello(sender, request.headers, body)
         return Response(answer, media_type=MSGPACK, headers=headers)
 
-    async def watch(self) -> None:
-        """Answer after a while: the peer watches whether its connection stands that long."""
-        await self._peering.watch()
-
     async def posts(self, sender: str, body: wire.Envelope) -> wire.PostAnswer | None:
-        """Take in a post and reports of workers."""
         answer = await self._peering.on_envelope(sender, body)
         return answer if answer.kept else None
 
-    async def pushes(self, sender: str, body: bytes) -> None:
-        """Take in pushed runs."""
-        await self._peering.on_push(sender, body)
-
-    async def announcements(self, sender: str, body: Announcement) -> None:
-        """Take in the announcement of a late-stamped run."""
-        await self._peering.on_announcement(sender, body)
-
-    async def tails(self, sender: str, body: Tail) -> None:
-        """Take in a forerunner's tail."""
-        await self._peering.on_tail(sender, body)
-
     async def epoch_message(self, sender: str, body: bytes) -> None:
-        """Take in a part of an epoch decision; a later release may send unknown kinds."""
         try:
             message = wire.decode_epoch(body)
         except UnknownKindError as error:
@@ -162,32 +148,10 @@ class PeerRoutes:
         else:
             await self._peering.on_epoch(sender, message)
 
-    async def peer_snapshot(self) -> bytes:
-        """Return a snapshot as one message."""
-        return await self._peering.snapshots.whole()
-
-    async def snapshot_offer(self, name: str) -> wire.SnapshotOffer:
-        """Offer a snapshot to a node that has a part of the one it names."""
-        return await self._peering.snapshots.offer(name)
-
-    async def snapshot_part(self, name: str, offset: int) -> bytes:
-        """Return a part of a snapshot."""
-        return await self._peering.snapshots.part(name, offset)
-
-    async def queue_tail(self, position: int) -> Tail:
-        """Return the run of the queue after a position."""
-        return await self._peering.run_behind(position)
-
-    async def run(self, origin: str, incarnation: int, seq: int) -> bytes:
-        """Return the payload of a run."""
-        return await self._peering.run_payload(origin, incarnation, seq)
-
     async def runs(self, body: wire.RunsRequest) -> wire.RunsAnswer:
-        """Return the payloads of small runs."""
         return wire.RunsAnswer(payloads=await self._peering.run_payloads(body.runs))
 
     async def announced(self, digest: str) -> bytes:
-        """Return the payload of an announced run."""
         try:
             wanted = bytes.fromhex(digest)
         except ValueError as error:
@@ -195,7 +159,6 @@ class PeerRoutes:
         return await self._files.announced_payload(wanted)
 
     async def file(self, path: str, digest: str | None, size: int, rows: int) -> Response:
-        """Send a staged file."""
         found = Path(self._payloads.path(path))
         if digest is not None:  # older nodes do not say what they want
             # Once the file is found to be that, it costs a look at its inode.
@@ -207,12 +170,7 @@ class PeerRoutes:
         return FileResponse(found, media_type=BINARY)
 
     async def grant_lease(self, sender: str, body: wire.LeaseRequest) -> Grant:
-        """Grant a lease on this node's replica."""
         return await self._donor.grant(f"{body.worker_id[:80]} of {sender}", named=body.named)
-
-    async def replica_size(self) -> ReplicaSize:
-        """Return what a copy of this node's replica costs."""
-        return await self._donor.size()
 
 
 def _target(request: Request) -> str:

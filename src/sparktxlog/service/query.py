@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from sparktxlog.errors import InvalidRequestError
 
@@ -15,21 +15,25 @@ MAX_POSITION = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
-    """A text.
+class Query:
+    """A value in a query: a text, if nothing else is said.
 
     Args:
         name: Its name in the query.
         text: What it says, for people.
         default: The value if it is missing.
         required: Whether it must be there.
+        low, high: Bounds of a number; None = it is a text.
+        type: `string`, `integer`, or `number` for a duration in seconds.
     """
 
     name: str
     text: str
     default: Any = None
     required: bool = False
-    type: ClassVar[str] = "string"
+    low: int | None = None
+    high: float | None = None
+    type: str = "string"
 
     def read(self, given: str | None) -> Any:
         """Return the value of what the query has, None = nothing.
@@ -43,67 +47,53 @@ class Text:
         if found is None:
             shown = None if given is None else given[:40]
             raise InvalidRequestError(
-                f"{self.name} is {shown!r}, {self._wanted} is wanted", field=self.name, value=shown
+                f"{self.name} is {shown!r}, {self._wanted()} is wanted",
+                field=self.name,
+                value=shown,
             )
         return found
 
-    @property
-    def _wanted(self) -> str:
-        return "a text"
-
     def _parse(self, given: str) -> Any:
         """Return the value, None if it is not one."""
-        return given or None
+        if self.low is None or self.high is None:
+            return given or None
+        value: float
+        if self.type == "integer":
+            if not re.fullmatch(r"-?[0-9]{1,19}", given):
+                return None
+            value = int(given)
+        else:
+            try:
+                value = float(given)
+            except ValueError:
+                return None
+        return value if self.low <= value <= self.high else None
+
+    def _wanted(self) -> str:
+        if self.type == "integer":
+            return f"a whole number from {self.low} to {self.high}"
+        return "a text" if self.high is None else f"{self.low} to {self.high:g} seconds"
 
     @property
     def schema(self) -> dict[str, Any]:
         """Return the JSON schema of the value."""
-        default = {} if self.default is None else {"default": self.default}
-        return {"type": self.type, **self._bounds, **default}
-
-    @property
-    def _bounds(self) -> dict[str, Any]:
-        return {}
+        bounds = {"minimum": self.low, "maximum": self.high, "default": self.default}
+        return {"type": self.type} | {k: v for k, v in bounds.items() if v is not None}
 
 
-@dataclass(frozen=True, slots=True)
-class Whole(Text):
-    """A whole number between two bounds."""
-
-    low: int = 0
-    high: int = MAX_POSITION
-    type: ClassVar[str] = "integer"
-
-    @property
-    def _wanted(self) -> str:
-        return f"a whole number from {self.low} to {self.high}"
-
-    def _parse(self, given: str) -> int | None:
-        good = re.fullmatch(r"-?[0-9]{1,19}", given) and self.low <= int(given) <= self.high
-        return int(given) if good else None
-
-    @property
-    def _bounds(self) -> dict[str, Any]:
-        return {"minimum": self.low, "maximum": self.high}
+def whole(
+    name: str,
+    text: str,
+    default: int | None = None,
+    *,
+    low: int = 0,
+    high: int = MAX_POSITION,
+    required: bool = False,
+) -> Query:
+    """Return a whole number between two bounds."""
+    return Query(name, text, default, required, low, high, "integer")
 
 
-@dataclass(frozen=True, slots=True)
-class Seconds(Text):
-    """A duration, 0 to `MAX_TIMEOUT_S` seconds."""
-
-    type: ClassVar[str] = "number"
-
-    @property
-    def _wanted(self) -> str:
-        return f"0 to {MAX_TIMEOUT_S:g} seconds"
-
-    def _parse(self, given: str) -> float | None:
-        try:
-            value = float(given)
-        except ValueError:
-            return None
-        return value if 0 <= value <= MAX_TIMEOUT_S else None
-
-    @property
-    def _bounds(self) -> dict[str, Any]:
-        return {"minimum": 0, "maximum": MAX_TIMEOUT_S}
+def seconds(name: str, text: str, default: float) -> Query:
+    """Return a duration, 0 to `MAX_TIMEOUT_S` seconds."""
+    return Query(name, text, default, False, 0, MAX_TIMEOUT_S, "number")

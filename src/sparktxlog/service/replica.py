@@ -15,6 +15,7 @@ from starlette.types import Receive, Scope, Send
 from sparktxlog.errors import InvalidRequestError
 from sparktxlog.model.copying import CHUNK_CODEC_HEADER, CHUNK_DIGEST_HEADER, Grant
 from sparktxlog.runtime.donors.donor import Donor
+from sparktxlog.service.endpoints import RouteHandlers
 from sparktxlog.service.routes import BINARY, DigestAnswer, DigestRequest
 
 #: Files whose digests are asked for at once.
@@ -22,27 +23,24 @@ MAX_DIGESTS = 1_000
 _SLICE_BYTES = 1 << 20
 
 
-class ReplicaRoutes:
+class ReplicaRoutes(RouteHandlers):
     """One method per route; the lease was checked before."""
 
     def __init__(self, donor: Donor) -> None:
         self._donor = donor
 
     def lease(self, lease: str, token: str) -> Grant:
-        """Return what the lease pins."""
         return self._donor.lease(lease, token)
 
     def renew(self, lease: str) -> None:
         """Keep the lease: each request does."""
 
     def release(self, lease: str, token: str) -> None:
-        """End the lease."""
         self._donor.release(lease, token)
 
     async def chunk(
         self, lease: str, token: str, table: str, path: str, offset: int, length: int
     ) -> Response:
-        """Return a piece of a pinned file, in its turn."""
         turn = await self._donor.turn(lease, token)
         try:
             chunk = await self._donor.chunk(lease, token, table, path, offset, length)
@@ -53,7 +51,6 @@ class ReplicaRoutes:
         return _SlicedResponse(chunk.data, headers=headers, sent=turn.end)
 
     async def digests(self, lease: str, token: str, body: DigestRequest) -> DigestAnswer:
-        """Return the digests of pinned files."""
         if len(body.files) > MAX_DIGESTS:
             raise InvalidRequestError(
                 f"files has {len(body.files):,} entries, {MAX_DIGESTS:,} are allowed",

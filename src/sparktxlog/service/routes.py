@@ -2,7 +2,8 @@
 
 The application, the check of roles, `/openapi.json`, `/docs` and docs/routes.md all come from
 `ROUTES`; a test compares the paths that clients use with it.  To add a route: one line here and a
-handler of the same name in `submits`, `questions`, `members`, `peer` or `replica`.
+handler of the same name in `submit_routes`, `questions`,
+`members`, `peer` or `replica`.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from sparktxlog.model.receipt import Receipt
 from sparktxlog.model.report import Recount, WorkerReport
 from sparktxlog.protocol.words.messages import Announcement, Tail
 from sparktxlog.runtime.log.pruning import Maintenance
-from sparktxlog.service.query import MAX_POSITION, Seconds, Text, Whole
+from sparktxlog.service.query import MAX_POSITION, Query, seconds, whole
 from sparktxlog.storage.interfaces import Segment
 
 #: Bytes of a document that is no submit: settings, reports of thousands of tables.
@@ -102,7 +103,7 @@ class Route:
     name: str
     summary: str
     description: str = ""
-    query: tuple[Text, ...] = ()
+    query: tuple[Query, ...] = ()
     #: Type that a body is decoded to; `bytes` = given as it is, None = not read.
     body: Any = None
     body_type: str = JSON
@@ -224,20 +225,20 @@ class SegmentsAnswer(TypedDict):
 
 # -- values of queries -----------------------------------------------------------------------------
 
-LEVEL = Text(
+LEVEL = Query(
     "level",
     "How far it must get before the answer: accepted (durable here), acquired (durable at the "
     "acquisition quorum), ordered (has its position), applied or applied(k) (stands in the tables "
     "of this site, of k sites).",
     "ordered",
 )
-TIMEOUT = Seconds(
+TIMEOUT = seconds(
     "timeout",
     "Seconds to wait for the level.  Then the answer is the receipt with late: true if the "
     "transaction is ordered, and 504 unknown-outcome if it is not.",
     SUBMIT_TIMEOUT_S,
 )
-AFTER = Whole(
+AFTER = whole(
     "after",
     "A position, such as that of a receipt of another node: this node waits until it has got there "
     "before it looks at the request, for as long as timeout says in the query; then the answer is "
@@ -245,35 +246,35 @@ AFTER = Whole(
     0,
 )
 _SUBMIT = (LEVEL, TIMEOUT, AFTER)
-_REACH = (AFTER, Seconds("timeout", "Seconds to wait for it.", SUBMIT_TIMEOUT_S))
-_BEHIND = Whole("after", "After this position.", 0)
-_AT_LEAST = Whole("at_least", "Wait until it is reached.", 0)
-_WAIT = Seconds("timeout", "Seconds to wait.", 0.0)
-_ENTRIES = Whole("limit", "Entries at most.", 100, low=1, high=1000)
-_TABLES = Whole("tables", "1: each replica with its tables, not their number.", 0, high=1)
-_AT = Whole("position", "This very position; default: the latest.", -1, low=-1)
-_APPLIED = Whole("after", "Applied position.", 0)
-_POLL = Seconds("wait", "Seconds to wait for one.", 0.0)
-_PIECES = Whole("limit", "Segments at most.", 500, low=1, high=1000)
-_WORKER = Text("worker", "Worker; default: the site's own.")
-_VERBOSE = Text("verbose", "Also with reasons if it does.")
+_REACH = (AFTER, seconds("timeout", "Seconds to wait for it.", SUBMIT_TIMEOUT_S))
+_BEHIND = whole("after", "After this position.", 0)
+_AT_LEAST = whole("at_least", "Wait until it is reached.", 0)
+_WAIT = seconds("timeout", "Seconds to wait.", 0.0)
+_ENTRIES = whole("limit", "Entries at most.", 100, low=1, high=1000)
+_TABLES = whole("tables", "1: each replica with its tables, not their number.", 0, high=1)
+_AT = whole("position", "This very position; default: the latest.", -1, low=-1)
+_APPLIED = whole("after", "Applied position.", 0)
+_POLL = seconds("wait", "Seconds to wait for one.", 0.0)
+_PIECES = whole("limit", "Segments at most.", 500, low=1, high=1000)
+_WORKER = Query("worker", "Worker; default: the site's own.")
+_VERBOSE = Query("verbose", "Also with reasons if it does.")
 _ROWS = (
-    Text("kind", "append, upsert, delete_keys or overwrite.", "append"),
-    Text("transaction_id", "Id of a single transaction."),
+    Query("kind", "append, upsert, delete_keys or overwrite.", "append"),
+    Query("transaction_id", "Id of a single transaction."),
     *_SUBMIT,
 )
 _STAGED = (
-    Text("digest", "Of the file; older nodes do not say what they want."),
-    Whole("size", "Its bytes.", 0),
-    Whole("rows", "Its rows.", 0),
+    Query("digest", "Of the file; older nodes do not say what they want."),
+    whole("size", "Its bytes.", 0),
+    whole("rows", "Its rows.", 0),
 )
 _PIECE = (
-    Text("table", "Its table.", required=True),
-    Text("path", "Its path below the table.", required=True),
-    Whole("offset", "Its first byte.", required=True),
-    Whole("length", "Its bytes.", required=True),
+    Query("table", "Its table.", required=True),
+    Query("path", "Its path below the table.", required=True),
+    whole("offset", "Its first byte.", required=True),
+    whole("length", "Its bytes.", required=True),
 )
-_DECIDED = (Seconds("timeout", "Seconds to wait for the decision.", _DECISION_TIMEOUT_S),)
+_DECIDED = (seconds("timeout", "Seconds to wait for the decision.", _DECISION_TIMEOUT_S),)
 _Settings = dict[str, SettingValue]
 _RUN: dict[str, Any] = {"answer": bytes, "answer_type": RUN}
 _FILE: dict[str, Any] = {"answer": bytes, "answer_type": BINARY}
@@ -281,7 +282,7 @@ _FILE: dict[str, Any] = {"answer": bytes, "answer_type": BINARY}
 # -- the table -------------------------------------------------------------------------------------
 
 
-def _get(path: str, name: str, summary: str, answer: Any, *query: Text, **more: Any) -> Route:
+def _get(path: str, name: str, summary: str, answer: Any, *query: Query, **more: Any) -> Route:
     values: dict[str, Any] = {"role": Role.CLIENT, "query": query, "answer": answer} | more
     return Route(method="GET", path=path, name=name, summary=summary, **values)
 
@@ -317,7 +318,7 @@ def _lease(method: str, path: str, name: str, summary: str, **more: Any) -> Rout
     return Route(method=method, path=path, name=name, summary=summary, role=Role.LEASE, **more)
 
 
-def _open(path: str, name: str, summary: str, kind: str, *query: Text) -> Route:
+def _open(path: str, name: str, summary: str, kind: str, *query: Query) -> Route:
     values: dict[str, Any] = {"role": Role.ANYBODY, "at_witness": True, "answer_type": kind}
     return _get(path, name, summary, bytes, *query, **values)
 

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from sparktxlog.errors import ForbiddenError
 from sparktxlog.service.bodies import Bodies
 from sparktxlog.service.endpoints import Handler, JsonDoor, endpoint
-from sparktxlog.service.query import Whole
+from sparktxlog.service.query import whole
 from sparktxlog.service.routes import Role, Route
 
 ROUTE = Route(
@@ -22,7 +22,7 @@ ROUTE = Route(
     role=Role.CLIENT,
     name="f",
     summary="",
-    query=(Whole("after", "", 7),),
+    query=(whole("after", "", 7),),
     body=list[int],
     answer=list[int],
 )

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from sparktxlog.errors import InvalidRequestError
-from sparktxlog.service.query import MAX_TIMEOUT_S, Seconds, Text, Whole
+from sparktxlog.service.query import MAX_TIMEOUT_S, Query, seconds, whole
 
-LIMIT = Whole("limit", "Entries.", 100, low=1, high=1000)
+LIMIT = whole("limit", "Entries.", 100, low=1, high=1000)
 
 
 @pytest.mark.parametrize(
@@ -18,16 +18,16 @@ LIMIT = Whole("limit", "Entries.", 100, low=1, high=1000)
         (LIMIT, None, 100),
         (LIMIT, "1", 1),
         (LIMIT, "1000", 1000),
-        (Whole("position", "", -1, low=-1), "-1", -1),
-        (Seconds("timeout", "", 30.0), None, 30.0),
-        (Seconds("timeout", "", 30.0), "0.5", 0.5),
-        (Seconds("timeout", "", 30.0), "300", MAX_TIMEOUT_S),
-        (Text("worker", ""), None, None),
-        (Text("worker", ""), "", None),
-        (Text("kind", "", "append"), "upsert", "upsert"),
+        (whole("position", "", -1, low=-1), "-1", -1),
+        (seconds("timeout", "", 30.0), None, 30.0),
+        (seconds("timeout", "", 30.0), "0.5", 0.5),
+        (seconds("timeout", "", 30.0), "300", MAX_TIMEOUT_S),
+        (Query("worker", ""), None, None),
+        (Query("worker", ""), "", None),
+        (Query("kind", "", "append"), "upsert", "upsert"),
     ],
 )
-def test_what_is_taken(query: Text, given: str | None, value: Any) -> None:
+def test_what_is_taken(query: Query, given: str | None, value: Any) -> None:
     assert query.read(given) == value
 
 
@@ -35,12 +35,12 @@ def test_what_is_taken(query: Text, given: str | None, value: Any) -> None:
     ("query", "given"),
     [
         *((LIMIT, text) for text in ("", "0", "1001", "1.0", "+1", " 1", "1e2", "1_0", "9" * 20)),
-        *((Seconds("t", "", 1.0), text) for text in ("", "-1", "300.1", "nan", "inf", "x")),
-        *((Text("table", "", required=True), text) for text in (None, "")),
-        (Whole("offset", "", required=True), None),
+        *((seconds("t", "", 1.0), text) for text in ("", "-1", "300.1", "nan", "inf", "x")),
+        *((Query("table", "", required=True), text) for text in (None, "")),
+        (whole("offset", "", required=True), None),
     ],
 )
-def test_what_is_refused(query: Text, given: str | None) -> None:
+def test_what_is_refused(query: Query, given: str | None) -> None:
     with pytest.raises(InvalidRequestError) as refused:
         query.read(given)
     assert refused.value.fields == {"field": query.name, "value": given}
@@ -48,4 +48,4 @@ def test_what_is_refused(query: Text, given: str | None) -> None:
 
 def test_schemas_have_the_bounds() -> None:
     assert LIMIT.schema == {"type": "integer", "minimum": 1, "maximum": 1000, "default": 100}
-    assert Text("worker", "").schema == {"type": "string"}
+    assert Query("worker", "").schema == {"type": "string"}

@@ -186,14 +186,14 @@ class Planning:
             self._tell(decision, state.comparison)
         return decision, donors
 
-    async def look(self, worker_id: str | None) -> Decision:
+    async def look(self, worker: str | None) -> Decision:
         """Return what would be decided, for people: nothing is logged or begun.
 
         Raises:
             NotFoundError: No such worker of this site has reported (definite).
         """
         async with self._busy:
-            return (await self._weigh(self._state(worker_id), forced=False))[0]
+            return (await self._weigh(self._state(worker), forced=False))[0]
 
     def held_plan(self, worker_id: str) -> Decision | None:
         """Return the latest decision taken for a worker, None if there was none to take."""

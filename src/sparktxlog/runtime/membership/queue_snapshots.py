@@ -58,13 +58,13 @@ class SnapshotGiver:
         self._given: dict[str, _Given] = {}
         self._making = asyncio.Lock()
 
-    async def offer(self, has: str) -> SnapshotOffer:
+    async def offer(self, name: str) -> SnapshotOffer:
         """Return what may be fetched: the snapshot of which a node has a part, if it is here still.
 
         Else it is one at the end of what is published (P21).
 
         Args:
-            has: Name of that snapshot; any other text = none.
+            name: Of that snapshot; any other text = none.
 
         Raises:
             ExpiredError: There is none at the moment (definite).
@@ -72,7 +72,7 @@ class SnapshotGiver:
         """
         position = self._published.value
         async with self._making:
-            known = self._given.get(has) or next(
+            known = self._given.get(name) or next(
                 (given for given in self._given.values() if given.offer.position == position), None
             )
             if known is None:

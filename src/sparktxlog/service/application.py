@@ -26,6 +26,7 @@ from sparktxlog.service.endpoints import (
     Endpoint,
     Handler,
     JsonDoor,
+    RouteHandlers,
     endpoint,
     problem_response,
 )
@@ -36,7 +37,7 @@ from sparktxlog.service.peer import PeerDoor, PeerRoutes
 from sparktxlog.service.questions import QuestionRoutes
 from sparktxlog.service.replica import ReplicaRoutes
 from sparktxlog.service.routes import PLAIN, ROUTES, Role, Route
-from sparktxlog.service.submits import SubmitRoutes
+from sparktxlog.service.submit_routes import SubmitRoutes
 
 _REQUEST_ID = b"x-request-id"
 _GOOD_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
@@ -115,23 +116,21 @@ def _doors(running: Node, bodies: Bodies) -> Mapping[Role, Door]:
 
 def _handlers(running: Node, bodies: Bodies) -> Mapping[str, Handler]:
     """Return the handler of each route, by its name."""
-    node, donor = running, running.donor
-    questions = QuestionRoutes(node)
+    donor = running.donor
     owners = (
-        SubmitRoutes(node, bodies),
-        questions,
-        MemberRoutes(node),
-        PeerRoutes(running.peering, node.files, node.payloads, donor),
+        SubmitRoutes(running, bodies),
+        QuestionRoutes(running),
+        MemberRoutes(running),
+        PeerRoutes(running.peering, running.files, running.payloads, donor),
         ReplicaRoutes(donor),
         _Health(running),
     )
-    handlers = {
-        name: getattr(owner, name)
+    return {
+        route.name: getattr(owner, route.name)
+        for route in ROUTES
         for owner in owners
-        for name in dir(owner)
-        if not name.startswith("_")
+        if hasattr(owner, route.name)
     }
-    return {**handlers, **questions.direct()}
 
 
 def _refusal_of_a_witness(witness: str) -> Handler:
@@ -149,7 +148,7 @@ def _refusal_of_a_witness(witness: str) -> Handler:
     return refuse
 
 
-class _Health:
+class _Health(RouteHandlers):
     """Whether the node lives and takes part, its metrics, and the description of its interface."""
 
     def __init__(self, running: Node) -> None:

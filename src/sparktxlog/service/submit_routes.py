@@ -44,7 +44,7 @@ from sparktxlog.model.receipt import Level, Receipt
 from sparktxlog.runtime.commit.staged_checks import verify_staged
 from sparktxlog.runtime.node import Node
 from sparktxlog.service.bodies import Bodies, check_parts, check_unfolding
-from sparktxlog.service.endpoints import json_response
+from sparktxlog.service.endpoints import RouteHandlers, json_response
 from sparktxlog.service.routes import AFTER, LEVEL, TIMEOUT
 
 _T = TypeVar("_T")
@@ -63,7 +63,7 @@ _LARGE_AT_ONCE = 2
 _ROWS_FACTOR = 4
 
 
-class SubmitRoutes:
+class SubmitRoutes(RouteHandlers):
     """One method per route."""
 
     def __init__(self, node: Node, bodies: Bodies) -> None:
@@ -78,7 +78,6 @@ class SubmitRoutes:
         )
 
     async def submit_transaction(self, request: Request) -> Response:
-        """Commit one transaction."""
         waited = await self._reach(request)
         async with self._bodies.of(request) as body, self._turn_of(self._large_json, len(body)):
             is_large = len(body) > _THREAD_BYTES
@@ -126,7 +125,6 @@ class SubmitRoutes:
         return time.monotonic() - began
 
     async def submit_run(self, request: Request) -> Response:
-        """Commit a payload container."""
         level, copies, timeout = _waiting(request, waited=await self._reach(request))
         async with (
             self._bodies.of(request) as payload,
@@ -141,7 +139,6 @@ class SubmitRoutes:
         return json_response(replace(receipt, rows=_rows_of(manifest)))
 
     async def submit_rows(self, request: Request) -> Response:
-        """Commit Arrow rows to one table."""
         waiting = _waiting(request, waited=await self._reach(request))
         try:
             kind = OperationKind(request.query_params.get("kind", "append"))
