@@ -266,6 +266,22 @@ def a_lagging_node_takes_the_void(core: type[Master]) -> None:
         assert node.master.base.position == 2
 
 
+def an_own_run_stays_until_its_void_is_durable(core: type[Master]) -> None:
+    """P20, P32: an own run whose void is on its way is still on disk; later ones follow it."""
+    node = Lone(core)
+    run = _staged(node)
+    node.submit()
+    void = _void(node, run)
+    node.hear(Decide(sender=NodeId("b"), view=next_view(node.view, "b", "c")))
+    rejections = tuple(Rejection(index=i, code="voided", text="") for i in range(2))
+    entry = replace(entry_of(void.header, 1, bytes(32)), rejections=rejections)
+    node.feed(tail_of(LINEAGE, entry))
+    node.hear(Decide(sender=NodeId("b"), view=next_view(node.master.view, "b", "c")))
+    assert node.master.phase is Phase.JOINING
+    node.feed(tail_of(LINEAGE, entry))
+    _is_void(node.push(void.header), void)
+
+
 def a_decided_void_outlives_an_older_flush(core: type[Master]) -> None:
     """P32: a flush of a ballot that came to nothing takes nothing back of what a tail has told."""
     node = Lone(core)
@@ -302,5 +318,6 @@ TRACES = (
     whose_answer_cannot_be_right_may_hold_it,
     ordered_runs_are_not_voided, a_void_begins_anew_where_a_flush_hangs,
     a_failed_void_changes_nothing, a_void_survives_a_restart, a_lagging_node_takes_the_void,
+    an_own_run_stays_until_its_void_is_durable,
     a_decided_void_outlives_an_older_flush, all_wishes_count,
 )  # fmt: skip

@@ -271,12 +271,14 @@ class Operator:
         return all(view.elects(others) for view in self.views())
 
     def views(self) -> list[View]:
-        """Return the newest view, and what was voted for: it may be decided already."""
+        """Return the newest view, and what was voted for, or may be before a node is asked."""
         nodes, views = self._world.nodes.values(), self._world.checks.views
         view = views[max(views)] if views else first_view(next(iter(nodes)).config)
-        voted = [node.disk.ballot.accepted for node in nodes if node.disk.ballot is not None]
-        later = [vote.view for vote in voted if vote is not None and vote.view.epoch >= view.epoch]
-        return [view, *later]
+        votes = [node.disk.ballot.accepted for node in nodes if node.disk.ballot is not None]
+        proposers = [node.master._succession.proposer for node in nodes if node.master]
+        later = [vote.view for vote in votes if vote is not None]
+        later += [one.candidate for one in proposers if one is not None and one.candidate]
+        return [view, *(one for one in later if one.epoch >= view.epoch)]
 
     def settled(self, node: SimulatedNode) -> bool:
         """Whether a node's memory is known under its present incarnation.

@@ -592,10 +592,11 @@ class Ordering:
 
     def own_incoming(self) -> list[RecoveredRun]:
         """Return the own durable runs beyond the queue, in order."""
+        durable = (run if run.facts is not None else run.replaced for run in self._own.runs)
         return [
             RecoveredRun(header=run.header, facts=run.facts)
-            for run in self._own.runs
-            if run.facts is not None and run.header.incarnation == self._config.incarnation
+            for run in durable
+            if run and run.facts and run.header.incarnation == self._config.incarnation
         ]
 
     def loaded(self) -> tuple[int, int]:

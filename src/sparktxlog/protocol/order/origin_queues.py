@@ -23,7 +23,7 @@ from sparktxlog.protocol.words.messages import RunHeader
 class Run:
     """A run of the incoming queue."""
 
-    __slots__ = ("facts", "header", "key", "last", "seen_at", "settled", "wanted")
+    __slots__ = ("facts", "header", "key", "last", "replaced", "seen_at", "settled", "wanted")
 
     def __init__(self, header: RunHeader, seen_at: int) -> None:
         self.header = header
@@ -34,6 +34,8 @@ class Run:
         self.seen_at = seen_at
         #: None until header and payload are durable here; then what the catalog fold needs.
         self.facts: RunFacts | None = None
+        #: The durable run whose place it takes; it stays on disk until this one is durable (P32).
+        self.replaced: Run | None = None
         #: True: a forerunner has it in its queue.
         self.settled = False
         #: True: its payload is fetched, or will be.
@@ -134,6 +136,7 @@ class Stream:
     def replace(self, header: RunHeader, now: int) -> Run:
         """Let another run stand under a number of the stream: one of both is void (P32)."""
         old, run = self._by_seq[header.seq], Run(header, now)
+        run.replaced = old.replaced if old.facts is None else old
         self.runs[self.runs.index(old)] = self._by_seq[header.seq] = run
         self.payload_bytes += header.size_bytes - old.header.size_bytes
         self.acquired = min(self.acquired, header.seq - 1)
