@@ -14,7 +14,7 @@ from sparktxlog.config import load_config
 from sparktxlog.errors import StorageError, TxLogError
 from sparktxlog.runtime.membership.join_orders import StartAgainError
 from sparktxlog.runtime.node import Node, build_node
-from sparktxlog.service import app as application
+from sparktxlog.service import application
 from sparktxlog.storage.interfaces import AppendQueue, Write
 from sparktxlog.storage.journal.journal import Journal
 
