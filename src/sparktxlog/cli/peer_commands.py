@@ -399,7 +399,7 @@ def _next_steps(done: GaveWay, config: Path) -> list[str]:
         f"sparktxlog serve --config {config}   (joins {done.lineage} as incarnation "
         f"{done.incarnation}; its worker copies the tables, or jobs/replicate.py if it is AHEAD)"
     )
-    submit = f"submit again, under their ids, what shall count of {done.table} and does not survive"
+    submit = f"submit again, under their ids, what must count of {done.table} and does not survive"
     place = f"sparktxlog peer add {done.node_id} ITS-URL   ({done.followed} has no place for it)"
     return [join, submit] if done.has_place else [place, join, submit]
 

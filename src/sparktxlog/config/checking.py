@@ -281,7 +281,7 @@ def _resolve_quorum(
     if members == 0:
         raise _missing(where, "roles", "leave no member: a witness keeps no data")
     if read["weight"] + sum(peer.weight for peer in peers) == 0:
-        raise _wrong(where, "weight", 0, "nobody has a vote")
+        raise _wrong(where, "weight", 0, "no node has a vote")
     rule = read["acquisition-quorum"]
     wanted = rule or ("all" if members <= 2 else "majority")
     number = {"all": members, "majority": members // 2 + 1}.get(wanted, wanted)

@@ -331,7 +331,7 @@ class Peering:
         stored = await base.run_blocking(base.front.read_entry_at, position + 1)
         if stored is None:
             raise ExpiredError(
-                f"the run behind position {position} is not kept any more", after=position
+                f"the run after position {position} is not kept any more", after=position
             )
         return tail_of(base, (stored,))
 

@@ -198,7 +198,7 @@ class ForceEpoch(msgspec.Struct, forbid_unknown_fields=True):
 
     confirm: Annotated[str, msgspec.Meta(description="Node id and epoch.")]
     though_linked: Annotated[
-        bool, msgspec.Meta(description="Also while other voters are linked, which are left behind.")
+        bool, msgspec.Meta(description="Also while other voters are linked; they are left out.")
     ] = False
 
 

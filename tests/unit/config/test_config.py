@@ -115,7 +115,7 @@ def test_properties_and_peers_in_tables(tmp_path: Path) -> None:
         ({"roles": "slave"}, "roles", "expected one of"),
         ({"roles": "witness"}, "roles", "leave no member"),
         ({"roles": ["witness", "replica"]}, "roles", "only votes"),
-        ({"weight": 0}, "weight", "nobody has a vote"),
+        ({"weight": 0}, "weight", "no node has a vote"),
         ({"eviction": "never"}, "eviction", "auto, manual"),
         ({"check-addresses": "both"}, "check-addresses", "all, first, second, none"),
         ({**PEER, "peer.1.url": "http://b,http://b"}, "peer.1.url", "given twice"),

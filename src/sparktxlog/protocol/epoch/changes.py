@@ -124,7 +124,7 @@ def unsafe(view: View, roster: tuple[Seat, ...], quorum_rule: str = "") -> str:
     if len(set(names)) != len(names):
         return "a node id stands twice in the roster"
     if not any(seat.weight > 0 for seat in roster):
-        return "nobody would have a vote"
+        return "no node would have a vote"
     if any(seat.weight < 0 for seat in roster):
         return "a weight is negative"
     witnesses = [seat.node_id for seat in roster if seat.witness and seat.node_id in view.members]

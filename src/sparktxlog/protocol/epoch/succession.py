@@ -216,8 +216,8 @@ class Succession:
         if mine.epoch > self._config.epoch and not same_decision(other, mine):
             raise InvariantViolation(
                 f"{decide.sender} has another decision for epoch {mine.epoch}: members "
-                f"{', '.join(other.members)} behind position {other.end.position}, here "
-                f"{', '.join(mine.members)} behind position {mine.end.position}"
+                f"{', '.join(other.members)} after position {other.end.position}, here "
+                f"{', '.join(mine.members)} after position {mine.end.position}"
             )
 
     def _in_full(self, view: View) -> View:
@@ -336,7 +336,7 @@ class Succession:
         """Wedge, and return what to answer (P14)."""
         current = self._current
         if current.is_member:
-            yield Wedge(f"{ballot.node} decides on the epoch behind {current.view.epoch}")
+            yield Wedge(f"{ballot.node} decides on the epoch after {current.view.epoch}")
         return Promise(
             **current.head,
             ballot=ballot,
@@ -394,7 +394,7 @@ class Succession:
         view = self._current.view
         self._seen, self._attempts = self._seen + 1, self._attempts + 1
         ballot = Ballot(number=self._seen, node=self._config.node_id)
-        yield Wedge(f"{ballot.node} decides on the epoch behind {view.epoch}")
+        yield Wedge(f"{ballot.node} decides on the epoch after {view.epoch}")
         latest = self._counter.clock.limit
         self.proposer = Proposer(view, ballot, intent, now, self.patience_us, latest)
         self._ask(self.proposer)

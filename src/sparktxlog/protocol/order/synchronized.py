@@ -191,7 +191,7 @@ class SynchronizedQueue:
             linked = entry.position == end + 1 and entry.previous_hash == previous
             if not linked or entry.chain_hash != chain_hash(previous, entry.header):
                 raise InvariantViolation(
-                    f"{tail.sender} has another queue behind position {end} (P9, P28)",
+                    f"{tail.sender} has another queue after position {end} (P9, P28)",
                     hint=QUARANTINE_HINT,
                     peer=tail.sender,
                     position=end,

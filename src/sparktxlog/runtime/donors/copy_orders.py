@@ -161,7 +161,7 @@ class Copies:
             here = await self._base.run_blocking(self._base.front.read_hash_at, grant.position)
         except ExpiredError as error:
             raise RemoteProtocolError(
-                f"{donor!r} offers position {grant.position}, so far back that nobody here can "
+                f"{donor!r} offers position {grant.position}, so far back that this node cannot "
                 f"tell whether it is of this history: {error.message}",
                 hint="Let the donor's worker catch up, then try again.",
                 donor=donor,

@@ -237,7 +237,7 @@ class _Act:
             raise LocalProtocolError(
                 f"nothing to quarantine: the queue here ends at {self._end:,} and is the beginning "
                 f"of {followed.node_id}'s",
-                hint="Start the node: it follows, and stamps anew what it accepted. If the others "
+                hint="Start the node: it follows, and stamps again what it accepted. If the others "
                 "do not admit it because its clock was far ahead: add --rejoin.",
                 common=fork.common,
             )

@@ -164,7 +164,7 @@ class Epochs:
             raise LocalProtocolError(
                 f"nothing was changed: {', '.join(linked)} is linked and may vote: it is not dead",
                 hint="Remove a dead node with `sparktxlog peer remove`; the linked ones decide it. "
-                "If they shall be left behind all the same, add --though-linked.",
+                "To leave them out nevertheless, add --though-linked.",
                 linked=linked,
             )
         shown, ticket = self._shown.shown(), next(self._tickets)

@@ -74,7 +74,7 @@ def put_restamp(db: sqlite3.Connection, write: PutRestamp) -> _Run:
     ).fetchone()
     if row is None or row[0] != header.digest:
         raise InvariantViolation(
-            f"run {header.origin}/{header.incarnation}/{header.seq} cannot be stamped anew: "
+            f"run {header.origin}/{header.incarnation}/{header.seq} cannot be stamped again: "
             + ("it does not wait" if row is None else "another content waits there"),
             digest=header.digest,
         )

@@ -72,9 +72,9 @@ class TableEnd:
             + ": the journal is an older one, or another node's, and acknowledged transactions "
             "would be forgotten",
             hint="Put front.sqlite back with its -wal file, both of the same moment.  If they are "
-            "gone: a node with peers that have the log joins it anew without front.sqlite*; alone, "
-            "move data-dir, lake-dir and payload-dir away.  If it is the table that is wrong, move "
-            "it away: it is written again from the journal.",
+            "gone: a node with peers that have the log joins it again without front.sqlite*; "
+            "alone, move data-dir, lake-dir and payload-dir away.  If it is the table that is "
+            "wrong, move it away: it is written again from the journal.",
             path=str(table),
             position=self.position,
         )

@@ -82,11 +82,11 @@ def find_cut(document: Callable[..., Any], position: int) -> Cut:
             raise InvalidRequestError(
                 f"position {position} stands inside the run {first} to {last}, whose transactions "
                 "have one place in the log for all sites",
-                hint=f"Stop before it, at {first - 1}, or behind it, at {last}.",
+                hint=f"Stop before it, at {first - 1}, or after it, at {last}.",
                 position=position,
             )
     raise ExpiredError(
-        f"the log begins behind position {kept_after}, it no longer holds {position}",
+        f"the log begins after position {kept_after}, it no longer holds {position}",
         hint="Only an image of that very position can bring it back: sparktxlog backup list.",
         position=position,
         kept_after=kept_after,

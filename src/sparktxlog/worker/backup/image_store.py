@@ -417,6 +417,6 @@ def _damaged(path: Path, reason: str) -> CorruptLogError:
     return CorruptLogError(
         f"the backup's file {path} is damaged: {reason}",
         hint="Use another image.  Where the site still has the file: remove the damaged one, and "
-        "the next backup stores it anew.",
+        "the next backup stores it again.",
         path=str(path),
     )

@@ -99,7 +99,7 @@ def back_up_replica(
             except OSError as error:
                 raise StorageError(
                     f"backing up {lake} to {store.root} failed: {error}",
-                    hint="The backup may be repeated: it goes on behind what is stored.",
+                    hint="The backup may be repeated: it uses what is stored already.",
                     path=str(error.filename or lake),
                 ) from error
 

@@ -245,7 +245,7 @@ class TableRepair:
         if examined.replaced or examined.version < table.version:
             return examined.replaced or f"version {table.version} is gone"
         if position == 0:
-            return f"nobody knows which position version {table.version} stands at"
+            return f"it is not known which position version {table.version} stands at"
         forget_log(self.session, self.lake / name)
         try:
             counted = self._count(table)
@@ -273,7 +273,7 @@ class TableRepair:
         except ExpiredError as error:
             raise ExpiredError(
                 f"table {found.table!r}: {found.reason}; to {found.way.value} it the log is "
-                f"replayed behind position {found.position}, which it no longer holds",
+                f"replayed after position {found.position}, which it no longer holds",
                 hint=way_out, table=found.table, position=found.position,
             ) from error  # fmt: skip
         if not tail.segments:
@@ -409,7 +409,7 @@ class TableRepair:
         found = batch_segments(cut_segments(tail.segments, cut), self.info.signature_interval)
         if not found or not found[0].first <= table.position + 1 <= found[0].last:
             raise ApplyError(
-                f"the log has nothing behind position {table.position}", table=name,
+                f"the log has nothing after position {table.position}", table=name,
                 hint="Copy the table from another site, or restore an image.",
             )  # fmt: skip
         if found[-1].last == end and found[-1].to_hash != self.state.chain_hash:

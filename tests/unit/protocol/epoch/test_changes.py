@@ -68,8 +68,8 @@ def assert_unchanged(node: Lone, view: View, phase: Phase = Phase.NORMAL) -> Non
     ("roster", "reason"),
     [
         ((A, B, C, replace(B, url="http://b")), "a node id stands twice in the roster"),
-        ([replace(seat, weight=0) for seat in (A, B, C)], "nobody would have a vote"),
-        ([], "nobody would have a vote"),
+        ([replace(seat, weight=0) for seat in (A, B, C)], "no node would have a vote"),
+        ([], "no node would have a vote"),
         ((A, B, replace(C, weight=-1)), "a weight is negative"),
         ((A, replace(B, witness=True), C),
          "b is a member and cannot become a witness before it is removed"),
@@ -157,7 +157,7 @@ def test_a_node_that_halted_changes_nothing() -> None:
     ask(node, WITHOUT_C)
     halted = refusal(node.feed(tail_of(LINEAGE, entry)))
     assert halted.startswith("this node halted: ")
-    assert "b has another queue behind position 0" in halted
+    assert "b has another queue after position 0" in halted
     assert refusal(ask(node, (A, B, C, D), ticket=2), ticket=2) == halted
 
 

@@ -91,8 +91,8 @@ def test_a_run_end_is_found_with_its_hash() -> None:
     ("kept_after", "position", "kind", "said"),
     [
         (0, 96, InvalidRequestError, "not ordered yet: the queue of A ends at 95"),
-        (0, 45, InvalidRequestError, "Stop before it, at 40, or behind it, at 50."),
-        (60, 60, ExpiredError, "begins behind position 60"),
+        (0, 45, InvalidRequestError, "Stop before it, at 40, or after it, at 50."),
+        (60, 60, ExpiredError, "begins after position 60"),
         (60, 30, ExpiredError, "no longer holds 30"),
     ],
 )
