@@ -22,7 +22,7 @@ from tests.verification.seeds import (
     tell_totals,
     tell_violation,
 )
-from tests.verification.simulation.marks import EXPECTED
+from tests.verification.simulation.marks import EXPECTED, LOST
 from tests.verification.simulation.run import HOUR_US, run_seed
 
 #: From so many seeds on every mark must show.
@@ -45,7 +45,8 @@ def main() -> int:
     small = [
         outcome
         for outcome in outcomes
-        if outcome.transactions < _LEAST_TRANSACTIONS or outcome.epochs < _LEAST_EPOCHS
+        if not outcome.marks.get(LOST)
+        and (outcome.transactions < _LEAST_TRANSACTIONS or outcome.epochs < _LEAST_EPOCHS)
     ]
     _report(outcomes, perf_counter() - started)
     for outcome in violations[:20]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tests.verification.simulation.disk import RunKey, key_of
+from tests.verification.simulation.marks import LOST
 from tests.verification.simulation.outcomes import Outcomes
 from tests.verification.simulation.trace import Trace
 
@@ -345,6 +346,9 @@ class Checks:
         """I8: all members equal, every durable transaction of theirs ordered once."""
         world = self._world
         newest = self.views[max(self.views)] if self.views else None
+        if newest is not None and self._is_lost(newest):
+            world.marks.hit(LOST)
+            return
         expected = set(newest.members) if newest else set(world.layout.masters)
         seats = {s.node_id for s in newest.roster if not s.witness} if newest else expected
         for name in seats:
@@ -373,6 +377,15 @@ class Checks:
         for (name, ticket), incarnation in self._unstamped.items():
             if world.nodes[name].disk.incarnation == incarnation and name in seats:
                 self.fail(f"I8: {name} accepted {ticket}, and never stamped it")
+
+    def _is_lost(self, newest: View) -> bool:
+        """Return whether the one member of the newest epoch had to come back without its memory.
+
+        The others have forgotten what it alone was to bring: a backup has to be restored.
+        """
+        (name, *others), nodes = newest.members, self._world.nodes
+        gone = not newest.is_current(name, nodes[name].disk.incarnation)
+        return gone and not others and name in self._world.rot.ever_lied
 
     def _check_outcome(self, wrong: str) -> None:
         if wrong:

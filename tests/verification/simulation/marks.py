@@ -21,6 +21,9 @@ def crash_mark(kind: type, *, kept: bool) -> str:
     return f"crash {'kept' if kept else 'lost'} {kind.__name__}"
 
 
+#: Mark of a history that ends early: only a backup would help.
+LOST = "the only member lied, and was lost"
+
 #: Marks that a run of many seeds must show.
 EXPECTED = (
     "phase SUSPECT", "phase WEDGED", "phase IDLE", "phase JOINING", "phase NORMAL",

@@ -104,6 +104,7 @@ class Rot:
         self.spares: Callable[[str], bool] = lambda node: False
         #: Who lied, and has not come back as another since: it may have to, at any time.
         self.lied: set[str] = set()
+        self.ever_lied: set[str] = set()
         #: Whose message is changed, of which kind, in which field.
         self._armed: tuple[str, type, str, _Change] | None = None
 
@@ -128,6 +129,7 @@ class Rot:
         if rotten != message:
             self._armed = None
             self.lied.add(sender)
+            self.ever_lied.add(sender)
             self._hit(f"rotten {kind.__name__.lower()}")
             self._hit(f"rotten {kind.__name__.lower()}: {name}")
         return rotten
