@@ -13,7 +13,7 @@ import threading
 import time
 import urllib.request
 import uuid
-from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +26,9 @@ from sparktxlog.model.report import TableState, WorkerReport
 from sparktxlog.model.signature import TableSignature
 from sparktxlog.model.table import Column, TableDefinition
 from sparktxlog.worker.copy.fetch.fetch import fetch_files
-from sparktxlog.worker.copy.fetch.selection import require_space, select_files
+from sparktxlog.worker.copy.fetch.selection import Wanted, require_space, select_files
 from sparktxlog.worker.copy.fetch.tasks import FileTask
-from sparktxlog.worker.copy.fetch.workspace import CopyWorkspace
+from sparktxlog.worker.copy.fetch.workspace import CopyWorkspace, remove_workspaces
 
 TABLE = "big"
 #: Copies of which the last is the one to look at.
@@ -69,11 +69,20 @@ def _keep_copying(url: str, lake: Path) -> dict[str, Any]:
     stop = threading.Event()
     threading.Thread(target=_wait_end, args=(stop,), daemon=True).start()
     print("begun", flush=True)
-    begin, fetched = time.perf_counter(), 0
+    begin, fetched, here = time.perf_counter(), 0, 0
+
+    def note(here_bytes: int, total: int) -> None:
+        nonlocal here
+        here = here_bytes
+        if stop.is_set():
+            raise InterruptedError
+
     while not stop.is_set():
-        workspace, ticket, tasks = _selected(url, lake)
-        fetched += fetch_files(workspace, ticket.grants, tasks, stop=stop).fetched_bytes
-        workspace.remove()
+        workspace, ticket, wanted = _selected(url, lake)
+        with suppress(InterruptedError):
+            fetch_files(workspace, ticket.grants, wanted, progress=note)
+        fetched += here
+        remove_workspaces(lake)
     return {"fetched_bytes": fetched, "seconds": time.perf_counter() - begin}
 
 
@@ -84,12 +93,12 @@ def _wait_end(stop: threading.Event) -> None:
 
 def _resume(donor: str, url: str, lake: Path) -> dict[str, Any]:
     """Fetch into one workspace, whoever was killed at it before; return what the donor served."""
-    workspace, ticket, tasks = _selected(url, lake, "resumed")
+    workspace, ticket, wanted = _selected(url, lake, "resumed")
 
     def tell(here: int, total: int) -> None:
         print(json.dumps({"part": here / total}), flush=True)
 
-    stats = fetch_files(workspace, ticket.grants, tasks, progress=tell)
+    stats = fetch_files(workspace, ticket.grants, wanted, progress=tell)
     return {
         "size_bytes": stats.size_bytes, "served_bytes": _served(donor),
         "chunk_bytes": ticket.grants[0].chunk_bytes,
@@ -109,23 +118,23 @@ def _cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def _selected(
-    url: str, lake: Path, copy_id: str = ""
-) -> tuple[CopyWorkspace, CopyTicket, Sequence[FileTask]]:
+def _selected(url: str, lake: Path, copy_id: str = "") -> tuple[CopyWorkspace, CopyTicket, Wanted]:
     ticket = _ticket(url)
     workspace = CopyWorkspace(lake, copy_id or ticket.copy_id)
-    grant = ticket.grants[0]
-    offered = grant.tables[0]
-    live = [file.path for file in offered.files if not file.path.startswith("_delta_log")]
-    return workspace, ticket, select_files(workspace, grant, offered, live, lake / TABLE).tasks
+    return workspace, ticket, select_files(workspace, ticket.grants[0], _live(ticket))
+
+
+def _live(ticket: CopyTicket) -> list[FileTask]:
+    files = ticket.grants[0].tables[0].files
+    return [FileTask.of(TABLE, file) for file in files if not file.path.startswith("_delta_log")]
 
 
 def _copy_once(url: str, lake: Path, donor_pid: int) -> dict[str, Any]:
     began = time.time_ns() // 1000
-    workspace, ticket, tasks = _selected(url, lake)
+    workspace, ticket, wanted = _selected(url, lake)
     begin, own, donors = time.perf_counter(), time.process_time(), _cpu_s(donor_pid)
-    require_space(workspace, tasks)
-    stats = fetch_files(workspace, ticket.grants, tasks)
+    require_space(workspace, wanted.works)
+    stats = fetch_files(workspace, ticket.grants, wanted)
     seconds = time.perf_counter() - begin
     own, donors = time.process_time() - own, _cpu_s(donor_pid) - donors
     grant = ticket.grants[0]
@@ -133,12 +142,12 @@ def _copy_once(url: str, lake: Path, donor_pid: int) -> dict[str, Any]:
     transfer = Transfer(
         transfer_id=ticket.copy_id, worker_id="target", node_id="B", kind=CatchUpKind.COPY,
         donors=(grant.node_id,), from_position=0, to_position=grant.position, started_at=began,
-        finished_at=time.time_ns() // 1000, actual_s=seconds, fetch_s=stats.seconds,
+        finished_at=time.time_ns() // 1000, actual_s=seconds, fetch_s=stats.fetch_s,
         estimated_s=None if estimate is None else estimate.seconds,
         size_bytes=stats.size_bytes, wire_bytes=stats.wire_bytes,
     )  # fmt: skip
     _call(f"{url}/v1/worker/transfers", msgspec.json.encode(transfer))
-    workspace.remove()
+    remove_workspaces(lake)
     return {
         "seconds": seconds, "size_bytes": stats.size_bytes, "wire_bytes": stats.wire_bytes,
         "estimated_s": transfer.estimated_s, "target_cpu_s": own,
@@ -148,20 +157,13 @@ def _copy_once(url: str, lake: Path, donor_pid: int) -> dict[str, Any]:
 
 def _unchanged(url: str, lake: Path) -> int:
     """Copy again over a table that has all files already; return the bytes that travel."""
-    ticket = _ticket(url)
-    first = CopyWorkspace(lake, ticket.copy_id)
-    grant = ticket.grants[0]
-    offered = grant.tables[0]
-    live = [file.path for file in offered.files if not file.path.startswith("_delta_log")]
-    fetched = fetch_files(
-        first, ticket.grants, select_files(first, grant, offered, live, lake / TABLE).tasks
-    )
+    first, ticket, wanted = _selected(url, lake)
+    fetched = fetch_files(first, ticket.grants, wanted)
     first.table_dir(TABLE).rename(lake / TABLE)
     again = CopyWorkspace(lake, str(uuid.uuid4()))
-    selected = select_files(again, grant, offered, live, lake / TABLE)
-    stats = fetch_files(again, ticket.grants, selected.tasks)
-    assert fetched.complete and stats.complete
-    assert selected.reused_bytes == fetched.size_bytes
+    selected = select_files(again, ticket.grants[0], _live(ticket))
+    stats = fetch_files(again, ticket.grants, selected)
+    assert stats.reused_bytes == fetched.size_bytes
     return stats.wire_bytes
 
 

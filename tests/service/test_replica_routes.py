@@ -50,6 +50,7 @@ from sparktxlog.model.receipt import Level
 from sparktxlog.runtime.log import publisher
 from sparktxlog.runtime.node import Node
 from sparktxlog.worker.copy.fetch.donor_link import DonorLink
+from sparktxlog.worker.copy.fetch.tasks import FileTask
 from sparktxlog.worker.replica.reports import Reporter
 from sparktxlog.worker.replica.source import HttpLogSource
 
@@ -438,8 +439,8 @@ def _as_a_target_does(grant: Grant) -> dict[str, bytes]:
             for offset in range(0, file.size_bytes, CHUNK):
                 link.fetch("t", file.path, offset, data[offset : offset + CHUNK])
             got[file.path] = bytes(data)
-        digests = link.digests([("t", path) for path in got], 1)
-        assert digests == [tree_digest(data, CHUNK) for data in got.values()]
+        digests = link.digests([FileTask.of("t", file) for file in grant.tables[0].files])
+        assert list(digests.values()) == [tree_digest(data, CHUNK) for data in got.values()]
         link.renew()
         link.release()
         with pytest.raises(LeaseGoneError):

@@ -22,8 +22,9 @@ from sparktxlog.model.copying import (
 )
 from sparktxlog.model.signature import TableSignature
 from sparktxlog.model.table import TableDefinition
-from sparktxlog.worker.copy.copy_terms import Fetched
-from sparktxlog.worker.copy.fetch.selection import Wanted, wanted_files
+from sparktxlog.worker.copy.donor_fetcher import DonorFetcher
+from sparktxlog.worker.copy.fetch.selection import Wanted
+from sparktxlog.worker.copy.fetch.tasks import Fetched, FileTask
 from sparktxlog.worker.replica.applier import Applier
 from sparktxlog.worker.replica.source import Answer
 from sparktxlog.worker.replica.state import STATE_DIRECTORY, ReplicaDirectory, read_state
@@ -77,10 +78,11 @@ def grant_of(lake: Path) -> Grant:
     return grant(tables, state.position, state.chain_hash)
 
 
-class FolderFetcher:
+class FolderFetcher(DonorFetcher):
     """Takes files from a donor's directory; links what the replica has with equal bytes."""
 
     def __init__(self, donor: Path, lake: Path, copy_id: str) -> None:
+        super().__init__(lake, copy_id)
         self.donor = donor
         self.lake = lake
         self.root = lake / STATE_DIRECTORY / "copies" / copy_id
@@ -90,23 +92,14 @@ class FolderFetcher:
         #: Bytes that room was asked for, each time.
         self.room_for: list[int] = []
 
-    def staged(self, table: str) -> Path:
-        return self.root / table
-
-    def select(
-        self, grants: Sequence[Grant], offered: OfferedTable, files: Sequence[OfferedFile]
-    ) -> Wanted:
+    def select(self, table: str, files: Sequence[OfferedFile]) -> Wanted:
         """Link nothing yet: `fetch` does."""
-        return Wanted(
-            size_bytes=sum(file.size_bytes for file in files),
-            reused_bytes=0,
-            tasks=tuple(wanted_files(offered, [file.path for file in files])),
-        )
+        return Wanted(tasks=tuple(FileTask.of(table, file) for file in files), works=())
 
     def require_space(self, wanted: Sequence[Wanted]) -> None:
         self.room_for.append(sum(part.size_bytes for part in wanted))
 
-    def fetch(self, grants: Sequence[Grant], wanted: Wanted) -> Fetched:
+    def fetch(self, wanted: Wanted) -> Fetched:
         total, reused = 0, 0
         for file in wanted.tasks:
             self.before(file.path)
@@ -128,7 +121,7 @@ class FolderFetcher:
     def hold(self, ticket: CopyTicket) -> None:
         self.held = ticket
 
-    def release(self, grants: Sequence[Grant]) -> None:
+    def release(self) -> None:
         if self.held is not None:
             self.held, self.released = None, self.released + 1
 

@@ -96,9 +96,9 @@ class Sites:
         donors: list[str] = []
 
         class Watched(DonorFetcher):
-            def fetch(self, grants: Any, wanted: Any) -> Any:
-                donors[:] = [grant.node_id for grant in grants]
-                return super().fetch(grants, wanted)
+            def hold(self, ticket: Any) -> None:
+                donors[:] = [grant.node_id for grant in ticket.grants]
+                super().hold(ticket)
 
         over = threading.Event()
         failures: list[BaseException] = []

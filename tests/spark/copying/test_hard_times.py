@@ -35,7 +35,7 @@ from sparktxlog.errors import ApplyError, DiskFullError, TransportError
 from sparktxlog.worker.copy.copy_terms import CopyOptions
 from sparktxlog.worker.copy.donor_fetcher import DonorFetcher
 from sparktxlog.worker.copy.fetch.donor_link import SILENCE_S
-from sparktxlog.worker.copy.fetch.part_writer import PartWriter
+from sparktxlog.worker.copy.fetch.part_writer import write_chunk
 from sparktxlog.worker.copy.fetch.selection import MARGIN_BYTES
 from sparktxlog.worker.replica import follower as follower_module
 from sparktxlog.worker.replica import replays
@@ -155,16 +155,16 @@ def room(lake: Path, size: int, patch: pytest.MonkeyPatch) -> Iterator[bool]:
 
 def at_chunk(patch: pytest.MonkeyPatch, number: int, act: Callable[[], None]) -> None:
     """Let something happen before a chunk is written; the others wait for it."""
-    write, lock, written = PartWriter.write, threading.Lock(), [0]
+    lock, written = threading.Lock(), [0]
 
-    def counting(self: PartWriter, data: memoryview, offset: int) -> None:
+    def counting(part: Path, data: memoryview, offset: int) -> None:
         with lock:
             written[0] += 1
             if written[0] >= number:
                 act()
-        write(self, data, offset)
+        write_chunk(part, data, offset)
 
-    patch.setattr(PartWriter, "write", counting)
+    patch.setattr("sparktxlog.worker.copy.fetch.fetch.write_chunk", counting)
 
 
 def test_tables_that_fit_one_by_one_only_are_refused_before_their_data(

@@ -29,8 +29,8 @@ from sparktxlog.api.connect import connect
 from sparktxlog.api.jobs import job
 from sparktxlog.worker.backup.image_store import ImageStore
 from sparktxlog.worker.backup.imaging import back_up_replica
-from sparktxlog.worker.copy.copy_terms import Fetched
 from sparktxlog.worker.copy.donor_fetcher import DonorFetcher
+from sparktxlog.worker.copy.fetch.tasks import Fetched
 from sparktxlog.worker.replica.applier import Applier
 from sparktxlog.worker.replica.source import HttpLogSource
 from sparktxlog.worker.replica.state import ReplicaDirectory

@@ -19,8 +19,8 @@ from sparktxlog.api.jobs.progress_lines import say
 from sparktxlog.errors import InvalidRequestError, NotAppliedError
 from sparktxlog.worker.apply.cutting import Cut, find_cut
 from sparktxlog.worker.apply.merging import applier_session
-from sparktxlog.worker.copy.copy_terms import CopyOptions, FetcherOf
-from sparktxlog.worker.copy.donor_fetcher import DonorFetcher, executor_fetcher
+from sparktxlog.worker.copy.copy_terms import CopyOptions
+from sparktxlog.worker.copy.donor_fetcher import DonorFetcher, FetcherOf, executor_fetcher
 from sparktxlog.worker.repair.repairing import RepairOutcome, RepairWay, TableRepair
 from sparktxlog.worker.replica.applier import Applier, ApplyOutcome
 from sparktxlog.worker.replica.source import HttpLogSource, LogTail, NodeInfo

@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from time import monotonic, time_ns
 from typing import TYPE_CHECKING
@@ -26,7 +26,9 @@ from sparktxlog.errors import ApplyError, CopyConflictError, DivergedError, TxLo
 from sparktxlog.model.copying import CatchUpKind, CopyTicket, Grant, Transfer
 from sparktxlog.worker.apply.steps import failures_named
 from sparktxlog.worker.backup.old_files import back_up
-from sparktxlog.worker.copy.copy_terms import CopyOptions, CopyOutcome, Fetched, FetcherOf
+from sparktxlog.worker.copy.copy_terms import CopyOptions, CopyOutcome
+from sparktxlog.worker.copy.donor_fetcher import FetcherOf
+from sparktxlog.worker.copy.fetch.tasks import Fetched
 from sparktxlog.worker.copy.layout import Way
 from sparktxlog.worker.copy.staging import CopyStager
 from sparktxlog.worker.copy.swap import SWAP_ATTEMPTS, StagedTable, swap_table
@@ -176,14 +178,13 @@ class ReplicaCopy:
         self._fetcher.hold(self.ticket)
         grant = self.grant
         self._staging = CopyStager(
-            self._session, self._lake, self.state, self._fetcher, self.ticket_grants, self._options
+            self._session, self._lake, self.state, self._fetcher, grant, self._options
         )
         if grant.lineage != self._info.lineage:
             raise DivergedError(
                 f"donor {grant.node_id} is of lineage {grant.lineage!r}, "
                 f"this node of {self._info.lineage!r}"
             )
-        self._staging.check_paths()
         return len(grant.tables)
 
     def fetch(self, index: int) -> None:
@@ -216,7 +217,7 @@ class ReplicaCopy:
         self._put_aside({*self.state.tables} - tables.keys())
         outcome = self._outcome()
         self._record(tables)
-        self._fetcher.release(self.ticket_grants)
+        self._fetcher.release()
         self._fetcher.remove()
         answer = self._report_known()
         self._tell(outcome, "done")
@@ -347,20 +348,20 @@ class ReplicaCopy:
 
     def close(self) -> None:
         """Give back what an interrupted attempt still holds."""
-        if self.ticket is not None:
-            self._fetcher.release(self.ticket_grants)
+        self._fetcher.release()
 
     # --- telling ------------------------------------------------------------------------------
 
     def fail(self, reason: str) -> None:
         """Give leases back and tell the node that an attempt failed; the journal stays."""
         if self.ticket is not None:
-            self._fetcher.release(self.ticket_grants)
+            self._fetcher.release()
             self._tell(self._outcome(), reason[:500])
 
     def _outcome(self) -> CopyOutcome:
         assert self.ticket is not None
         estimate, staging = self.ticket.decision.copy, self._staging
+        fetched = staging.fetched if staging else Fetched()
         return CopyOutcome(
             copy_id=self._copy_id,
             donor=self.grant.node_id,
@@ -370,7 +371,10 @@ class ReplicaCopy:
             quarantined=dict(self._quarantined),
             seconds=round(monotonic() - self._started, 3),
             estimated_s=estimate.seconds if estimate else None,
-            **asdict(staging.fetched if staging else Fetched()),
+            size_bytes=fetched.size_bytes,
+            wire_bytes=fetched.wire_bytes,
+            reused_bytes=fetched.reused_bytes,
+            fetch_s=fetched.fetch_s,
         )
 
     def _tell(self, outcome: CopyOutcome, end: str) -> None:

@@ -12,10 +12,9 @@ offered, proved by a recount, is not fetched at all.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
@@ -28,8 +27,10 @@ from sparktxlog.worker.apply.merging import read_newest, read_version, tagged
 from sparktxlog.worker.apply.signatures import signature_of
 from sparktxlog.worker.apply.steps import failures_named
 from sparktxlog.worker.apply.tables import newest_version
-from sparktxlog.worker.copy.copy_terms import CopyOptions, Fetched, Fetcher
+from sparktxlog.worker.copy.copy_terms import CopyOptions
+from sparktxlog.worker.copy.donor_fetcher import DonorFetcher
 from sparktxlog.worker.copy.fetch.selection import Wanted
+from sparktxlog.worker.copy.fetch.tasks import Fetched
 from sparktxlog.worker.copy.layout import LOG, Way, check_copyable, data_files, log_files, swap_way
 from sparktxlog.worker.copy.swap import StagedTable, find_copy, is_renamed
 from sparktxlog.worker.replica.state import PendingCopy, ReplicaState, ReplicaTable
@@ -58,7 +59,7 @@ class CopyStager:
         lake: Root of the replica's tables.
         state: Of the replica, with the copy journaled in it.
         fetcher: Where files come from.
-        grants: Of the attempt's ticket, best donor first: its tables are the ones copied.
+        grant: Of the best donor: its tables are the ones copied.
         options: How the copy is made.
     """
 
@@ -67,8 +68,8 @@ class CopyStager:
         session: SparkSession,
         lake: Path,
         state: ReplicaState,
-        fetcher: Fetcher,
-        grants: Sequence[Grant],
+        fetcher: DonorFetcher,
+        grant: Grant,
         options: CopyOptions,
     ) -> None:
         assert state.copying is not None
@@ -77,8 +78,7 @@ class CopyStager:
         self._state = state
         self._pending: PendingCopy = state.copying
         self._fetcher = fetcher
-        self._grants = grants
-        self._grant = grants[0]
+        self._grant = grant
         self._options = options
         self.fetched = Fetched()
         self.staged: dict[str, StagedTable] = {}
@@ -88,15 +88,6 @@ class CopyStager:
         self.ways: dict[str, str] = {}
         #: Table → what is to come of it; None before all of them were looked at.
         self._coming: dict[str, _Coming] | None = None
-
-    def check_paths(self) -> None:
-        """Refuse listings that would write outside of a table's directory.
-
-        Raises:
-            ApplyError: With the path (definite).
-        """
-        for offered in self._grant.tables:
-            _check_paths(offered)
 
     def fetch(self, index: int) -> None:
         """Fetch the table of that number into the workspace, unless it stands already.
@@ -115,7 +106,7 @@ class CopyStager:
         if coming is None:
             return
         with failures_named(name):
-            self.fetched += self._fetcher.fetch(self._grants, coming.data)
+            self.fetched += self._fetcher.fetch(coming.data)
             _prune(coming.staged.path, coming.paths)
             if self._options.verify:
                 self._recount(coming.staged)
@@ -148,7 +139,7 @@ class CopyStager:
         return coming
 
     def _select_log(self, offered: OfferedTable, *, whole: bool) -> Wanted:
-        return self._fetcher.select(self._grants, offered, log_files(offered, whole=whole))
+        return self._fetcher.select(offered.definition.name, log_files(offered, whole=whole))
 
     def _plan(self, offered: OfferedTable, wanted: Wanted, old: LogVersion | None) -> _Coming:
         """Fetch a table's log; decide how it is swapped in, and which data that needs."""
@@ -164,14 +155,14 @@ class CopyStager:
         paths = {file.path for file in (*log_files(offered, whole=way is Way.RENAME), *files)}
         return _Coming(
             staged=StagedTable(offered=offered, path=stage, log=log, way=way),
-            data=self._fetcher.select(self._grants, offered, files),
+            data=self._fetcher.select(name, files),
             paths=frozenset(paths),
         )
 
     def _stage_log(
         self, offered: OfferedTable, stage: Path, wanted: Wanted, *, whole: bool
     ) -> LogVersion:
-        self.fetched += self._fetcher.fetch(self._grants, wanted)
+        self.fetched += self._fetcher.fetch(wanted)
         # Left by an attempt with another donor, its log would be read as part of this one.
         _prune(stage, {file.path for file in log_files(offered, whole=whole)}, LOG)
         forget_log(self._session, stage)
@@ -238,22 +229,6 @@ class CopyStager:
                 "another one.",
                 table=staged.name,
                 donor=self._grant.node_id,
-            )
-
-
-def _check_paths(offered: OfferedTable) -> None:
-    """Refuse a listing that would write outside of the table's directory.
-
-    Raises:
-        ApplyError: With the path (definite).
-    """
-    for file in offered.files:
-        path = PurePosixPath(file.path)
-        if path.is_absolute() or ".." in path.parts or not path.parts:
-            raise ApplyError(
-                f"table {offered.definition.name!r}: a donor offers the path {file.path[:120]!r}",
-                table=offered.definition.name,
-                path=file.path,
             )
 
 

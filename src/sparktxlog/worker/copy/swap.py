@@ -137,10 +137,10 @@ def date_commits(staged: Path, offered: OfferedTable) -> None:
 
     Everything else is new here: VACUUM judges unreferenced files by their age.
     """
-    for file in offered.files:
-        path = staged / file.path
-        if file.path.startswith(LOG) and path.exists():
-            os.utime(path, ns=(file.modified_at * 1000, file.modified_at * 1000))
+    times = {file.path: file.modified_at * 1000 for file in offered.files}
+    for path in (staged / LOG).rglob("*"):
+        if (at := times.get(path.relative_to(staged).as_posix())) is not None:
+            os.utime(path, ns=(at, at))
 
 
 def _check_examined(table: Path, newest: int, examined: int) -> None:

@@ -28,9 +28,9 @@ from sparktxlog.errors import (
 from sparktxlog.model.report import Recount, ReplayCost, ReplicaVerdict
 from sparktxlog.worker.apply.batches import Batch
 from sparktxlog.worker.apply.merging import applier_session
-from sparktxlog.worker.copy.copy_terms import CopyOptions, CopyOutcome, FetcherOf
-from sparktxlog.worker.copy.donor_fetcher import DonorFetcher
-from sparktxlog.worker.copy.fetch.workspace import remove_others
+from sparktxlog.worker.copy.copy_terms import CopyOptions, CopyOutcome
+from sparktxlog.worker.copy.donor_fetcher import DonorFetcher, FetcherOf
+from sparktxlog.worker.copy.fetch.workspace import remove_workspaces
 from sparktxlog.worker.copy.replica_copy import ReplicaCopy
 from sparktxlog.worker.repair.repairing import RepairOutcome, RepairWay, TableRepair
 from sparktxlog.worker.replica.driver_lock import lock_by_driver
@@ -251,7 +251,7 @@ class Applier:
         if self.state.copying is not None and not self.state.copying.swapped:
             # Nothing was replaced yet, and the node prefers a replay by now.
             self._replica.state = replace(self.state, copying=None)
-            remove_others(self.directory.lake)
+            remove_workspaces(self.directory.lake)
         self._at_hand, self._pace = tail, None
         self._replays.begin(tail, self.state.worker_id, self.state.position, self._transactions)
         try:

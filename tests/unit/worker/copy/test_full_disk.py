@@ -17,9 +17,10 @@ from sparktxlog.model.copying import Grant, OfferedFile, OfferedTable
 from sparktxlog.worker.apply.deltalog import LogVersion
 from sparktxlog.worker.apply.steps import failures_named
 from sparktxlog.worker.copy import staging
-from sparktxlog.worker.copy.copy_terms import CopyOptions, Fetched
+from sparktxlog.worker.copy.copy_terms import CopyOptions
+from sparktxlog.worker.copy.fetch.chunk_schedule import FileWork
 from sparktxlog.worker.copy.fetch.selection import Wanted
-from sparktxlog.worker.copy.fetch.tasks import FileTask
+from sparktxlog.worker.copy.fetch.tasks import Fetched, FileTask
 from sparktxlog.worker.copy.layout import Way
 from sparktxlog.worker.copy.staging import CopyStager
 from sparktxlog.worker.replica.replica_driver import Fault, fault_of
@@ -90,21 +91,18 @@ class Fetcher:
     def staged(self, table: str) -> Path:
         return self.root / table
 
-    def select(self, grants: object, offered: OfferedTable, files: list[OfferedFile]) -> Wanted:
-        self.done.append(f"select {offered.definition.name} {files[0].path}")
-        (file,) = files
-        task = FileTask(
-            table=offered.definition.name, path=file.path, size_bytes=file.size_bytes, modified_at=0
-        )
-        return Wanted(size_bytes=file.size_bytes, reused_bytes=0, tasks=(task,))
+    def select(self, table: str, files: list[OfferedFile]) -> Wanted:
+        (task,) = [FileTask.of(table, file) for file in files]
+        self.done.append(f"select {table} {task.path}")
+        return Wanted(tasks=(task,), works=(FileWork.whole(task, 1),))
 
     def require_space(self, wanted: list[Wanted]) -> None:
-        needed = sum(part.size_bytes for part in wanted)
+        needed = sum(part.missing_bytes for part in wanted)
         self.done.append(f"room for {needed}")
         if needed > self.room:
             raise DiskFullError(f"the copy needs {needed} bytes")
 
-    def fetch(self, grants: object, wanted: Wanted) -> Fetched:
+    def fetch(self, wanted: Wanted) -> Fetched:
         self.done.append(f"fetch {wanted.tasks[0].path}")
         return Fetched(size_bytes=wanted.size_bytes)
 
@@ -132,7 +130,7 @@ def stage(tmp_path: Path, room: int, monkeypatch: pytest.MonkeyPatch) -> tuple[C
     state = ReplicaState(worker_id="w", lineage="l", copying=pending)
     fetcher = Fetcher(tmp_path / "staged", room)
     made = CopyStager(
-        None, tmp_path, state, fetcher, [grant], CopyOptions(verify=False)  # type: ignore[arg-type]
+        None, tmp_path, state, fetcher, grant, CopyOptions(verify=False)  # type: ignore[arg-type]
     )  # fmt: skip
     return made, fetcher
 

@@ -26,7 +26,8 @@ from sparktxlog.worker.apply.deltalog import LogVersion
 from sparktxlog.worker.apply.tables import OwnCommit, read_commit
 from sparktxlog.worker.copy import replica_copy as copying
 from sparktxlog.worker.copy import swap
-from sparktxlog.worker.copy.copy_terms import CopyOptions, Fetched
+from sparktxlog.worker.copy.copy_terms import CopyOptions
+from sparktxlog.worker.copy.fetch.tasks import Fetched
 from sparktxlog.worker.copy.layout import Way
 from sparktxlog.worker.copy.replica_copy import ReplicaCopy
 from sparktxlog.worker.copy.swap import StagedTable
@@ -101,7 +102,7 @@ class Site:
     def copy(self, way: Way = Way.COMMIT) -> Any:
         """Copy in a process of its own: begin, or go on with what the journal says."""
         source: Any = SimpleNamespace(record_transfer=lambda transfer: None)
-        fetcher: Any = SimpleNamespace(release=lambda grants: None, remove=lambda: None)
+        fetcher: Any = SimpleNamespace(release=lambda: None, remove=lambda: None)
         staged = self.staged(way)
         with closing(ReplicaDirectory(self.lake)) as directory:
             copy = ReplicaCopy(

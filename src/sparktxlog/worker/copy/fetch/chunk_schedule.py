@@ -4,7 +4,7 @@ Shared by all threads of a fetch; every method takes the one lock and returns so
 `take_whole`, which wait.
 
     missing ──take──► in flight ──placed──► … ──all placed──► whole ──proved──► finished
-       ▲                  │ put_back, drop        refuted         │ strand
+       ▲                  │ failed                refuted         │ strand
        └──────────────────┴───────────────────────────┘           └► nobody can prove it
 
 A fetch is over when all files are finished, when it is halted, or when nothing moves any more:
@@ -13,20 +13,23 @@ then `error` says why.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sparktxlog.errors import (
     DamagedChunkError,
+    FileChangedError,
     LeaseGoneError,
     TransportError,
     TxLogError,
     UnauthorizedError,
 )
-from sparktxlog.worker.copy.fetch.part_writer import PartWriter
 from sparktxlog.worker.copy.fetch.tasks import FileTask, chunk_count
+
+_logger = logging.getLogger(__name__)
 
 #: Times that a file whose chunks were right one by one is fetched as a whole.
 _ROUNDS = 2
@@ -34,37 +37,40 @@ _ROUNDS = 2
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class FileWork:
-    """A file that is being fetched."""
+    """A file that is being fetched, or a part of it; picklable."""
 
     task: FileTask
-    #: Binary SHA-256 per chunk, None where its bytes are not in place.
-    digests: list[bytes | None]
+    chunk_bytes: int
     #: Chunks nobody fetches yet, descending: the end is taken first.
     missing: list[int]
-    #: Chunks of this fetch whose bytes are not in place.
-    left: int
+    #: Chunk → binary SHA-256, of those whose bytes are in place.
+    digests: dict[int, bytes] = field(default_factory=dict)
+    in_flight: int = 0
     #: Indexes of the donors that have this very file.
-    donors: set[int]
+    donors: set[int] = field(default_factory=lambda: {0})
     #: The first donor's tree digest, hexadecimal, once it is known.
     expected: str | None = None
     rounds: int = 1
-    #: Of the `.part` file, while chunks are written.
-    writer: PartWriter | None = None
 
     @classmethod
-    def of(
-        cls, task: FileTask, chunk_bytes: int, here: dict[int, bytes], donors: Iterable[int]
-    ) -> FileWork:
-        """Return the work on a file of which some chunks are here."""
-        count = chunk_count(task.size_bytes, chunk_bytes)
-        missing = [number for number in reversed(range(count)) if number not in here]
-        return cls(
-            task=task,
-            digests=[here.get(number) for number in range(count)],
-            missing=missing,
-            left=len(missing),
-            donors=set(donors),
-        )
+    def whole(cls, task: FileTask, chunk_bytes: int) -> FileWork:
+        """Return the work on a file of which nothing is here."""
+        missing = list(reversed(range(chunk_count(task.size_bytes, chunk_bytes))))
+        return cls(task=task, chunk_bytes=chunk_bytes, missing=missing)
+
+    def length(self, chunk: int) -> int:
+        """Return the bytes of a chunk."""
+        return min(self.chunk_bytes, self.task.size_bytes - chunk * self.chunk_bytes)
+
+    @property
+    def missing_bytes(self) -> int:
+        """Bytes of the chunks that nobody fetches yet."""
+        return sum(map(self.length, self.missing))
+
+    def keep(self, found: Mapping[int, bytes]) -> None:
+        """Note chunks that are in place already: chunk → binary SHA-256."""
+        self.digests |= found
+        self.missing = [chunk for chunk in self.missing if chunk not in found]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -75,7 +81,6 @@ class DonorState:
     #: Files it may give, first one first; may name files it cannot give any more.
     ready: deque[FileWork] = field(default_factory=deque)
     in_flight: int = 0
-    plain_bytes: int = 0
     #: Why it was given up, None while it is in use.
     error: TxLogError | None = None
 
@@ -86,42 +91,43 @@ class Schedule:
     Args:
         files: What is to be fetched.
         node_ids: Nodes of the donors, the first one's digests decide.
-        matching: True = `match` will be called, and `matching_over` in the end.
+        matching: Times that `matching_over` will be called, after calls of `match`.
+        proving: False = a file is finished when its chunks are in place.
     """
 
     def __init__(
-        self, files: Sequence[FileWork], node_ids: Sequence[str], *, matching: bool = False
+        self,
+        files: Sequence[FileWork],
+        node_ids: Sequence[str],
+        *,
+        matching: int = 0,
+        proving: bool = True,
     ) -> None:
-        self.donors = [DonorState(node_id=node_id) for node_id in node_ids]
+        self._donors = [DonorState(node_id=node_id) for node_id in node_ids]
+        #: Bytes put in place, plain and as they travelled.
+        self.fetched_bytes = 0
         self.wire_bytes = 0
-        self.chunks = 0
         #: Why the fetch cannot go on.
         self.error: TxLogError | None = None
         self._changed = threading.Condition()
         self._unfinished = len(files)
-        self._whole = deque(file for file in files if not file.left)
-        self._proving = 0
+        self._whole = deque[FileWork]()
+        #: Files that `take_whole` gave out.
+        self._in_proof = 0
         self._matching = matching
+        self._proving = proving
         self._halted = False
         for file in files:
-            if file.left:
+            if file.missing:
                 for donor in sorted(file.donors):
-                    self.donors[donor].ready.append(file)
+                    self._donors[donor].ready.append(file)
+            else:
+                self._note_whole(file)
 
     @property
     def over(self) -> bool:
         """Whether nothing more will be taken."""
         return self._halted or self.error is not None or not self._unfinished
-
-    @property
-    def finished(self) -> bool:
-        """Whether all files are."""
-        return not self._unfinished
-
-    @property
-    def plain_bytes(self) -> int:
-        """Bytes put in place, plain."""
-        return sum(donor.plain_bytes for donor in self.donors)
 
     def wait_over(self, timeout_s: float) -> bool:
         """Wait until the fetch is over, or for some seconds; return whether it is."""
@@ -152,8 +158,9 @@ class Schedule:
             while not self.over:
                 donor = self._free_donor()
                 if donor is not None:
-                    file = self.donors[donor].ready[0]
-                    self.donors[donor].in_flight += 1
+                    file = self._donors[donor].ready[0]
+                    self._donors[donor].in_flight += 1
+                    file.in_flight += 1
                     return donor, file, file.missing.pop()
                 if self._stuck():
                     self._fail(self._no_donor_left())
@@ -167,104 +174,107 @@ class Schedule:
         A faster donor is more often the one with fewer, and so gets more chunks.
         """
         best = None
-        for index, donor in enumerate(self.donors):
+        for index, donor in enumerate(self._donors):
             if donor.error is not None:
                 continue
             ready = donor.ready
             while ready and not (ready[0].missing and index in ready[0].donors):
                 ready.popleft()
-            if ready and (best is None or donor.in_flight < self.donors[best].in_flight):
+            if ready and (best is None or donor.in_flight < self._donors[best].in_flight):
                 best = index
         return best
 
     def _stuck(self) -> bool:
-        busy = any(donor.in_flight for donor in self.donors)
-        return not (busy or self._whole or self._proving or self._matching)
+        busy = any(donor.in_flight for donor in self._donors)
+        return not (busy or self._whole or self._in_proof or self._matching)
 
-    def placed(
-        self, donor: int, file: FileWork, number: int, digest: bytes, sizes: tuple[int, int]
-    ) -> bool:
-        """Note that a chunk's bytes are in place; return whether the file is whole now.
+    def placed(self, donor: int, file: FileWork, chunk: int, digest: bytes, wire: int) -> None:
+        """Note that a chunk's bytes are in place.
 
         Args:
-            sizes: Bytes of the chunk, plain and as they travelled.
-
-        **After calling**: if it is, close its writer, then `hand_over`.
+            digest: Binary SHA-256 of the plain bytes.
+            wire: Bytes as they travelled.
         """
         with self._changed:
-            state = self.donors[donor]
-            state.in_flight -= 1
-            state.plain_bytes += sizes[0]
-            self.wire_bytes += sizes[1]
-            self.chunks += 1
-            file.digests[number] = digest
-            file.left -= 1
-            if file.left:
-                return False
-            self._proving += 1
-            return True
+            self._donors[donor].in_flight -= 1
+            file.in_flight -= 1
+            file.digests[chunk] = digest
+            self.fetched_bytes += file.length(chunk)
+            self.wire_bytes += wire
+            if not file.missing and not file.in_flight:
+                self._note_whole(file)
+                self._changed.notify_all()
 
-    def hand_over(self, file: FileWork) -> None:
-        """Offer a whole file to `take_whole`."""
-        with self._changed:
-            self._proving -= 1
+    def _note_whole(self, file: FileWork) -> None:
+        if self._proving:
             self._whole.append(file)
-            self._changed.notify_all()
+        else:
+            self._unfinished -= 1
 
-    def put_back(self, donor: int, file: FileWork, number: int) -> None:
-        """Give a chunk back that was not fetched: another donor, or nobody, will."""
+    def failed(self, donor: int, file: FileWork, chunk: int, error: TxLogError) -> None:
+        """Give a chunk back that was not fetched: another donor, or nobody, will.
+
+        Args:
+            error: FileChangedError = the donor lacks this file, which is the end if no other has
+                it; any other = the donor is given up.
+        """
         with self._changed:
-            self.donors[donor].in_flight -= 1
-            file.missing.append(number)
+            self._donors[donor].in_flight -= 1
+            file.in_flight -= 1
+            file.missing.append(chunk)
+            if not isinstance(error, FileChangedError):
+                self._drop(donor, error)
+            else:
+                file.donors.discard(donor)
+                if not self._usable(file):
+                    self._fail(error)
             self._offer(file)
 
     def _offer(self, file: FileWork) -> None:
         for index in self._usable(file):
-            self.donors[index].ready.appendleft(file)
+            self._donors[index].ready.appendleft(file)
         self._changed.notify_all()
 
     def _usable(self, file: FileWork) -> set[int]:
-        return {index for index in file.donors if self.donors[index].error is None}
+        return {index for index in file.donors if self._donors[index].error is None}
 
     # -- donors ------------------------------------------------------------------------------------
 
     def drop(self, donor: int, error: TxLogError) -> None:
         """Give a donor up; what it has under way may still come."""
         with self._changed:
-            state = self.donors[donor]
-            if state.error is None:
-                state.error = error
+            self._drop(donor, error)
+
+    def _drop(self, donor: int, error: TxLogError) -> None:
+        state = self._donors[donor]
+        # An end from outside breaks requests off: that is not the donor's fault.
+        if state.error is None and not self.over:
+            _logger.info("donor %s is given up: %s", state.node_id, error.message)
+            state.error = error
             state.ready.clear()
             self._changed.notify_all()
 
-    def lacks(self, donor: int, file: FileWork, error: TxLogError) -> None:
-        """Note that a donor has a file no more; the end if no other has it."""
-        with self._changed:
-            file.donors.discard(donor)
-            if not self._usable(file):
-                self._fail(error)
-
     def in_use(self, donor: int) -> bool:
         """Return whether a donor was not given up."""
-        return self.donors[donor].error is None
+        return self._donors[donor].error is None
 
     def match(self, donor: int, file: FileWork) -> None:
         """Note that another donor has this very file."""
         with self._changed:
             if self.in_use(donor) and donor not in file.donors:
                 file.donors.add(donor)
-                self.donors[donor].ready.append(file)
+                self._donors[donor].ready.append(file)
                 self._changed.notify_all()
 
     def matching_over(self) -> None:
-        """Note that no `match` will follow."""
+        """Note that one of those who call `match` is done."""
         with self._changed:
-            self._matching = False
+            self._matching -= 1
             self._changed.notify_all()
 
     def _no_donor_left(self) -> TxLogError:
-        errors = {d.node_id: d.error for d in self.donors if d.error is not None}
-        if len(self.donors) == 1 and errors:
+        errors = {d.node_id: d.error for d in self._donors if d.error is not None}
+        if len(self._donors) == 1 and errors:
             return next(iter(errors.values()))
         kinds = {type(error) for error in errors.values()}
         if kinds in ({LeaseGoneError}, {UnauthorizedError}):
@@ -286,20 +296,20 @@ class Schedule:
             if self.over:
                 return None
             taken = [self._whole.popleft() for _ in range(min(limit, len(self._whole)))]
-            self._proving += len(taken)
+            self._in_proof += len(taken)
             return taken
 
-    def proved(self, files: Sequence[FileWork]) -> None:
-        """Note that files are what the donor has, durable, and in their place."""
+    def proved(self, file: FileWork) -> None:
+        """Note that a file is what the donor has, durable, and in its place."""
         with self._changed:
-            self._proving -= len(files)
-            self._unfinished -= len(files)
+            self._in_proof -= 1
+            self._unfinished -= 1
             self._changed.notify_all()
 
-    def strand(self, files: Sequence[FileWork]) -> None:
-        """Note that nobody is left who could prove these files."""
+    def strand(self, file: FileWork) -> None:
+        """Note that nobody is left who could prove a file."""
         with self._changed:
-            self._proving -= len(files)
+            self._in_proof -= 1
             self._changed.notify_all()
 
     def refuted(self, file: FileWork) -> None:
@@ -308,7 +318,7 @@ class Schedule:
         That happens when chunks of an earlier attempt are of another file of this name.
         """
         with self._changed:
-            self._proving -= 1
+            self._in_proof -= 1
             if file.rounds == _ROUNDS:
                 self._fail(
                     DamagedChunkError(
@@ -321,9 +331,8 @@ class Schedule:
                 )
                 return
             file.rounds += 1
-            file.missing = list(reversed(range(len(file.digests))))
-            file.left = len(file.missing)
-            file.digests = [None] * file.left
+            file.missing = sorted(file.digests, reverse=True)
+            file.digests.clear()
             # Its digest is the measure, so it is asked first.
             file.donors = self._usable(file) & {0} or file.donors
             self._offer(file)

@@ -13,13 +13,14 @@ from __future__ import annotations
 import hashlib
 import http.client
 import io
+import logging
 import socket
 import threading
 import time
-from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 from urllib.parse import quote, urlencode
 
 import msgspec
@@ -40,7 +41,9 @@ from sparktxlog.errors import (
 from sparktxlog.http.link import connection_to, node_address
 from sparktxlog.model.copying import CHUNK_CODEC_HEADER, CHUNK_DIGEST_HEADER, Grant
 from sparktxlog.supervision import foreseen
-from sparktxlog.worker.copy.fetch.tasks import FileKey
+from sparktxlog.worker.copy.fetch.tasks import FileKey, FileTask
+
+_logger = logging.getLogger(__name__)
 
 #: Seconds of a donor's silence after which it is given up.
 SILENCE_S = 30.0
@@ -50,8 +53,9 @@ SLOWEST_BYTES_PER_S = 32 << 10
 YIELDING_S = 1_800.0
 #: Slowest rate at which a donor hashes its files, bytes per second.
 SLOWEST_HASH_BYTES_PER_S = 20 << 20
-#: Files whose digests are asked for at once.
+#: Files whose digests are asked for at once, and their bytes if it is more than one file.
 MAX_DIGESTS = 1_000
+_DIGEST_BYTES = 256 << 20
 _MAX_REPLY_BYTES = 1 << 20
 #: zstd's window grows with the chunk; what needs more was not made by a donor.
 _MAX_WINDOW_BYTES = 1 << 28
@@ -81,7 +85,7 @@ class DonorLink:
         silence_s: Longest silence of the donor, seconds.
     """
 
-    def __init__(self, grant: Grant, *, silence_s: float) -> None:
+    def __init__(self, grant: Grant, *, silence_s: float = SILENCE_S) -> None:
         self._grant = grant
         self._silence_s = silence_s
         self._base = f"/replica/v1/leases/{quote(grant.lease_id, safe='')}"
@@ -159,7 +163,7 @@ class DonorLink:
         until = time.monotonic() + YIELDING_S
         while True:
             try:
-                return self._request("GET", target, None, patience_s)
+                return self._request("GET", target, None, patience_s, silence_s=self._silence_s)
             except DonorYieldsError:
                 if self._gave_up or time.monotonic() > until:
                     raise
@@ -171,25 +175,27 @@ class DonorLink:
 
     # -- digests and the lease ---------------------------------------------------------------------
 
-    def digests(self, files: Sequence[FileKey], size_bytes: int) -> list[str]:
-        """Return the tree digests of files, hexadecimal, in their order.
-
-        Args:
-            files: At most MAX_DIGESTS.
-            size_bytes: Of all of them: the donor may have to read them.
+    def digests(self, tasks: Sequence[FileTask]) -> dict[FileKey, str]:
+        """Return the tree digests of files, hexadecimal.
 
         Raises:
             UnauthorizedError, LeaseGoneError, FileChangedError, TransportError: As `fetch`.
         """
-        body = msgspec.json.encode({"files": files})
-        silence_s = self._silence_s + size_bytes / SLOWEST_HASH_BYTES_PER_S
-        data = self._exchange("POST", f"{self._base}/digests", body, silence_s)
-        try:
-            found = msgspec.json.decode(data, type=_Digests).digests
-        except msgspec.MsgspecError as error:
-            raise self._refused(f"answered no digests: {error}") from error
-        if len(found) != len(files):
-            raise self._refused(f"answered {len(found)} digests for {len(files)} files")
+        found: dict[FileKey, str] = {}
+        for batch in digest_batches(tasks):
+            keys = [task.key for task in batch]
+            size_bytes = sum(task.size_bytes for task in batch)
+            # The donor may have to read them.
+            silence_s = self._silence_s + size_bytes / SLOWEST_HASH_BYTES_PER_S
+            body = msgspec.json.encode({"files": keys})
+            data = self._exchange("POST", f"{self._base}/digests", body, silence_s)
+            try:
+                theirs = msgspec.json.decode(data, type=_Digests).digests
+            except msgspec.MsgspecError as error:
+                raise self._refused(f"answered no digests: {error}") from error
+            if len(theirs) != len(keys):
+                raise self._refused(f"answered {len(theirs)} digests for {len(keys)} files")
+            found.update(zip(keys, theirs, strict=True))
         return found
 
     def renew(self) -> None:
@@ -224,7 +230,7 @@ class DonorLink:
     def _exchange(
         self, method: str, target: str, body: bytes | None, silence_s: float
     ) -> bytearray:
-        response = self._request(method, target, body, silence_s, silence_s)
+        response = self._request(method, target, body, silence_s, silence_s=silence_s)
         size = -1 if response.length is None else response.length
         if not 0 <= size <= _MAX_REPLY_BYTES:
             raise self._refused(f"answered {size:,} bytes to {method} {target}")
@@ -238,29 +244,25 @@ class DonorLink:
         target: str,
         body: bytes | None,
         patience_s: float,
-        silence_s: float | None = None,
+        *,
+        silence_s: float,
     ) -> http.client.HTTPResponse:
         """Send a request and return its answer, of status 200 or 204, with the body unread.
 
         Args:
             patience_s: Longest time of request and answer together.
-            silence_s: Longest silence, if not the usual one.
+            silence_s: Longest silence in between.
         """
         self._deadline = time.monotonic() + patience_s
-        connection = self._connection
-        reused = connection.sock is not None
+        reused = self._connection.sock is not None
         try:
-            self._connect(self._silence_s if silence_s is None else silence_s)
             try:
-                connection.request(method, target, body=body, headers=self._headers)
-                response = connection.getresponse()
+                response = self._send(method, target, body, silence_s)
             except _STALE:
                 if not reused or self._gave_up:
                     raise
-                connection.close()
-                self._connect(self._silence_s if silence_s is None else silence_s)
-                connection.request(method, target, body=body, headers=self._headers)
-                response = connection.getresponse()
+                self._connection.close()
+                response = self._send(method, target, body, silence_s)
             if response.status not in (200, 204):
                 raise self._refusal(response, method, target)
         except (OSError, http.client.HTTPException) as error:
@@ -270,18 +272,22 @@ class DonorLink:
             raise
         return response
 
-    def _connect(self, silence_s: float) -> None:
+    def _send(
+        self, method: str, target: str, body: bytes | None, silence_s: float
+    ) -> http.client.HTTPResponse:
         connection = self._connection
         connection.timeout = silence_s
-        if connection.sock is None:
+        if connection.sock is not None:
+            connection.sock.settimeout(silence_s)
+        else:
             try:
                 connection.connect()
             except OSError as error:
                 raise UnreachableError(
                     f"no connection to {self._grant.url}: {error}", node_id=self._grant.node_id
                 ) from error
-        elif connection.sock.gettimeout() != silence_s:
-            connection.sock.settimeout(silence_s)
+        connection.request(method, target, body=body, headers=self._headers)
+        return connection.getresponse()
 
     def _receive(self, response: http.client.HTTPResponse, into: memoryview) -> None:
         done = 0
@@ -351,6 +357,20 @@ def _inflate(decompressor: zstandard.ZstdDecompressor, packed: memoryview, into:
         return done + len(reader.read(1))
 
 
+def digest_batches(tasks: Sequence[FileTask]) -> Iterator[list[FileTask]]:
+    """Yield files in groups whose digests one request may ask for."""
+    batch: list[FileTask] = []
+    size = 0
+    for task in tasks:
+        if batch and (len(batch) == MAX_DIGESTS or size + task.size_bytes > _DIGEST_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(task)
+        size += task.size_bytes
+    if batch:
+        yield batch
+
+
 #: A lease is renewed so many times in its life.
 _RENEWALS = 3
 #: Longest silence of a donor that is given its lease back, seconds.
@@ -358,68 +378,43 @@ _RELEASE_S = 5.0
 
 
 class LeaseKeeper:
-    """Renews leases for as long as its `with` block runs; may be nested.
+    """Keeps the leases of a copy alive until `release`: whatever works may be silent for long.
 
-    Args:
-        grants: Of the donors.
-        silence_s: Longest silence of a donor, seconds.
+    A thread for each donor: one that is silent must not cost the others their leases.
     """
 
-    def __init__(self, grants: Sequence[Grant], *, silence_s: float = 30.0) -> None:
-        self._links = [DonorLink(grant, silence_s=silence_s) for grant in grants]
-        self._pause_s = min((grant.lease_s for grant in grants), default=1.0) / _RENEWALS
+    def __init__(self, grants: Sequence[Grant]) -> None:
         self._over = threading.Event()
-        self._pool = ThreadPoolExecutor(max(1, len(grants)), thread_name_prefix="leases")
-        self._futures: list[Future[None]] = []
-        #: Index of a grant → why its lease cannot be kept; only grows.
-        self.gone: dict[int, TxLogError] = {}
-        #: Index of a grant → what its last renewal failed of that may go by.
-        self.unanswered: dict[int, TxLogError] = {}
-
-    def __enter__(self) -> Self:
-        self._futures = [
-            self._pool.submit(self._keep, index, link) for index, link in enumerate(self._links)
+        self._links = [DonorLink(grant) for grant in grants]
+        self._threads = [
+            threading.Thread(target=self._keep, args=pair, name="lease", daemon=True)
+            for pair in zip(grants, self._links, strict=True)
         ]
-        return self
+        for thread in self._threads:
+            thread.start()
 
-    def __exit__(self, *exception: object) -> None:
+    def release(self) -> None:
+        """Give the leases back; one that cannot be given back expires by itself."""
         self._over.set()
         for link in self._links:
             link.abort()
-        self._pool.shutdown(wait=True)
-        for future in self._futures:
-            future.result()
+        for thread in self._threads:
+            thread.join()
 
-    def _keep(self, index: int, link: DonorLink) -> None:
-        # A thread per donor: one that is silent must not cost the others their leases.
-        try:
-            while index not in self.gone and not self._over.wait(self._pause_s):
-                self._renew(index, link)
-        finally:
-            link.close()
-
-    def _renew(self, index: int, link: DonorLink) -> None:
-        try:
-            link.renew()
-        except (LeaseGoneError, UnauthorizedError) as error:
-            self.gone[index] = error
-        except Exception as error:  # noqa: BLE001
-            # It may answer the next time; whether it is of use, those know that read from it.
-            self.unanswered[index] = foreseen(error)
-
-
-def release_leases(grants: Sequence[Grant]) -> dict[str, str]:
-    """Give leases back when a copy is over; return node → why it could not, none is harmless.
-
-    A lease that is not given back expires by itself.
-    """
-    failed: dict[str, str] = {}
-    for grant in grants:
-        link = DonorLink(grant, silence_s=_RELEASE_S)
-        try:
-            link.release()
-        except TxLogError as error:
-            failed[grant.node_id] = error.message
-        finally:
-            link.close()
-    return failed
+    def _keep(self, grant: Grant, link: DonorLink) -> None:
+        with closing(link):
+            while not self._over.wait(grant.lease_s / _RENEWALS):
+                try:
+                    link.renew()
+                except (LeaseGoneError, UnauthorizedError):
+                    # Whoever reads from this donor is told the same.
+                    return
+                except Exception as error:  # noqa: BLE001
+                    # It may answer the next time.
+                    if not self._over.is_set():
+                        _logger.info("lease of %s: %s", grant.node_id, foreseen(error).message)
+        with closing(DonorLink(grant, silence_s=_RELEASE_S)) as last:
+            try:
+                last.release()
+            except TxLogError as error:
+                _logger.info("lease of %s is not given back: %s", grant.node_id, error.message)

@@ -2,110 +2,119 @@
 
 driver      plan_parts ──► plans
 executors   run_partition(plan): chunks into `.part` files of the lake, durably; journals
-driver      fetch_files(…, known=records): the rest, proofs, names
+driver      keep_parts, then fetch_files: the rest, proofs, names
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from sparktxlog.errors import StorageError
 from sparktxlog.model.copying import Grant
+from sparktxlog.storage.durability import storing, sync_file
 from sparktxlog.worker.copy.fetch.chunk_schedule import FileWork, Schedule
-from sparktxlog.worker.copy.fetch.donor_link import SILENCE_S, LeaseKeeper
-from sparktxlog.worker.copy.fetch.fetch import Streams
-from sparktxlog.worker.copy.fetch.matching import match_files
-from sparktxlog.worker.copy.fetch.proving import PartProver
-from sparktxlog.worker.copy.fetch.resume import Inspector, look_around
-from sparktxlog.worker.copy.fetch.tasks import (
-    ChunkRecord,
-    FetchPlan,
-    FetchStats,
-    FileTask,
-    PartFile,
-    chunk_spans,
-)
+from sparktxlog.worker.copy.fetch.fetch import FetchThreads, usable_grants
+from sparktxlog.worker.copy.fetch.proving import match_donor
+from sparktxlog.worker.copy.fetch.selection import Inspector, Wanted
+from sparktxlog.worker.copy.fetch.tasks import Fetched
 from sparktxlog.worker.copy.fetch.workspace import CopyWorkspace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartedFetch:
-    """A fetch in parts, and what was found here before."""
+class FetchPlan:
+    """A part of a fetch for another process: picklable, and all that this process needs."""
 
-    plans: tuple[FetchPlan, ...]
-    #: To be given to `fetch_files`, with those of the parts.
-    records: tuple[ChunkRecord, ...]
+    lake: str
+    copy_id: str
+    #: Number of the part.
+    part: int
+    #: Without their file lists.
+    grants: tuple[Grant, ...]
+    #: Only the chunks of this part are missing in them.
+    works: tuple[FileWork, ...]
+    #: Chunks fetched at once by this part.
+    streams: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchedPart:
+    """What came of a part."""
+
+    fetched: Fetched
+    #: With the chunks that are in place.
+    works: tuple[FileWork, ...]
 
 
 def plan_parts(
     workspace: CopyWorkspace,
     grants: Sequence[Grant],
-    tasks: Sequence[FileTask],
+    wanted: Wanted,
     *,
     parts: int,
     streams: int = 2,
-) -> PartedFetch:
+) -> list[FetchPlan]:
     """Spread the chunks that are not here over parts of about equal size, for `run_partition`.
 
-    **After calling**: run the parts where the lake is in reach, then `fetch_files` with the same
-    tasks and all records: it fetches what a part could not, proves the files and names them.
+    **After calling**: run the parts where the lake is in reach, then `keep_parts` and
+    `fetch_files`: it fetches what a part could not, proves the files and names them.
 
     Args:
-        workspace, grants, tasks: As of `fetch_files`.
+        workspace, grants, wanted: As of `fetch_files`.
         parts: At most so many plans are made.
         streams: Chunks that each part fetches at once.
 
     Raises:
-        UnauthorizedError, LeaseGoneError, TransportError: The first donor does not answer.
-        StorageError: The workspace cannot be read.
+        TransportError: There is no grant.
+        DiskFullError, StorageError: The workspace cannot be made.
     """
-    threads = Streams(workspace, grants, streams, SILENCE_S)
-    with LeaseKeeper(threads.grants, silence_s=SILENCE_S):
-        link = threads.connect(0)
-        try:
-            found = look_around(workspace, threads.grants[0], tasks, link)
-        finally:
-            link.close()
-        assert found is not None
-        schedule = Schedule(found.works, threads.node_ids, matching=True)
-        match_files(schedule, threads.grants, found.works, threads.connect)
-    bare = tuple(replace(grant, tables=()) for grant in threads.grants)
-    plans = tuple(
+    grants = usable_grants(grants)
+    schedule = Schedule(wanted.works, [g.node_id for g in grants], matching=len(grants) - 1)
+    threads = FetchThreads(workspace, grants, schedule)
+    with ThreadPoolExecutor(len(grants), thread_name_prefix="matching") as pool:
+        matching = [
+            pool.submit(match_donor, schedule, wanted.works, donor, grant, threads.connect)
+            for donor, grant in enumerate(grants)
+            if donor
+        ]
+        for future in matching:
+            future.result()
+    with storing(workspace.root):
+        # By it an executor sees that it has the lake of its driver.
+        workspace.root.mkdir(parents=True, exist_ok=True)
+    bare = tuple(replace(grant, tables=()) for grant in grants)
+    return [
         FetchPlan(
-            lake=str(workspace.lake), copy_id=workspace.copy_id, part=part, grants=bare,
-            files=tuple(files), streams=streams,
+            lake=str(workspace.lake),
+            copy_id=workspace.copy_id,
+            part=part,
+            grants=bare,
+            works=tuple(works),
+            streams=streams,
         )
-        for part, files in enumerate(_spread(found.works, threads.chunk_bytes, parts))
-        if files
-    )  # fmt: skip
-    return PartedFetch(plans=plans, records=tuple(found.records))
-
-
-def _spread(works: Sequence[FileWork], chunk_bytes: int, parts: int) -> list[list[PartFile]]:
-    """Return the missing chunks in parts of about equal bytes; neighbours stay together."""
-    missing = [
-        (work, number, min(chunk_bytes, work.task.size_bytes - number * chunk_bytes))
-        for work in works
-        for number in reversed(work.missing)
+        for part, works in enumerate(_spread(wanted, parts))
+        if works
     ]
-    share = max(1, -(-sum(length for _, _, length in missing) // parts))
+
+
+def _spread(wanted: Wanted, parts: int) -> list[list[FileWork]]:
+    """Return the missing chunks in parts of about equal bytes; neighbours stay together."""
+    share = max(1, -(-wanted.missing_bytes // parts))
     chosen: list[dict[FileWork, list[int]]] = [{} for _ in range(parts)]
     at = 0
-    for work, number, length in missing:
-        chosen[at // share].setdefault(work, []).append(number)
-        at += length
+    for work in wanted.works:
+        for number in reversed(work.missing):
+            chosen[at // share].setdefault(work, []).append(number)
+            at += work.length(number)
     return [
-        [
-            PartFile(task=work.task, chunks=tuple(numbers), donors=tuple(sorted(work.donors)))
-            for work, numbers in files.items()
-        ]
+        [replace(work, missing=numbers[::-1], digests={}) for work, numbers in files.items()]
         for files in chosen
     ]
 
 
-def run_partition(plan: FetchPlan) -> FetchStats:
+def run_partition(plan: FetchPlan) -> FetchedPart:
     """Fetch the chunks of a part into the files of the workspace, durably; name no file.
 
     For `mapPartitions`: the lake is where the plan says, for every process.  A part that is run
@@ -123,26 +132,29 @@ def run_partition(plan: FetchPlan) -> FetchStats:
             hint="Put the lake on storage that all executors share, or copy without them.",
             path=str(workspace.root),
         )
-    threads = Streams(workspace, plan.grants, plan.streams, SILENCE_S)
-    threads.keep_records()
-    inspector = Inspector(workspace, plan.grants[0])
-    works, here, total, resumed = [], [], 0, 0
-    for part in plan.files:
-        spans = list(chunk_spans(part.task.size_bytes, threads.chunk_bytes))
-        found = inspector.chunks(part.task, set(part.chunks))
-        work = FileWork.of(part.task, threads.chunk_bytes, found, part.donors)
-        work.missing = [n for n in work.missing if n in set(part.chunks)]
-        work.left = len(work.missing)
-        works.append(work)
-        total += sum(spans[number][1] for number in part.chunks)
-        resumed += sum(spans[number][1] for number in found)
-        here += [
-            ChunkRecord(table=part.task.table, path=part.task.path, chunk=n, digest=d.hex())
-            for n, d in sorted(found.items())
-        ]
-    schedule = Schedule(works, threads.node_ids)
-    others: list[Callable[[], None]] = [PartProver(workspace, schedule).run]
-    with LeaseKeeper(threads.grants, silence_s=SILENCE_S) as leases:
-        threads.drive(schedule, leases, others, prefix=f"p{plan.part}-")
-    stats = threads.stats(schedule, len(works), total, resumed, began)
-    return replace(stats, records=(*here, *stats.records))
+    inspector = Inspector(workspace, plan.grants[0].chunk_bytes)
+    for work in plan.works:
+        work.keep(inspector.chunks(work))
+    schedule = Schedule(plan.works, [grant.node_id for grant in plan.grants], proving=False)
+    threads = FetchThreads(workspace, plan.grants, schedule)
+    threads.drive([], streams=plan.streams, prefix=f"p{plan.part}-")
+    for work in plan.works:
+        part = workspace.part(*work.task.key)
+        with storing(part):
+            sync_file(part)
+    fetched = Fetched(
+        fetched_bytes=schedule.fetched_bytes,
+        wire_bytes=schedule.wire_bytes,
+        fetch_s=time.monotonic() - began,
+    )
+    return FetchedPart(fetched=fetched, works=plan.works)
+
+
+def keep_parts(workspace: CopyWorkspace, wanted: Wanted, done: Iterable[FetchedPart]) -> None:
+    """Note what parts have put in place: it is not hashed again."""
+    works = {work.task.key: work for work in wanted.works}
+    for part in done:
+        for work in part.works:
+            # An executor may have another directory of this name.
+            if workspace.part(*work.task.key).exists():
+                works[work.task.key].keep(work.digests)

@@ -1,128 +1,97 @@
-"""What has to travel: wanted files less those that the target's own table has already.
+"""Which of the wanted files are here already, after whatever broke off, and what has to travel.
 
-Files of equal path and size are candidates; equal tree digests prove them.  They are staged by a
-hard link, and no byte of them travels.
+A whole file is either staged or in the replica's own table under the same path; equal tree digests
+prove that it is the donor's.  Own files are staged by a hard link, and no byte of them travels.  Of
+other files, the chunks that a journal names are hashed.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Iterator, Sequence
+import stat
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from sparktxlog.errors import DiskFullError, FileChangedError
-from sparktxlog.model.copying import Grant, OfferedTable
-from sparktxlog.worker.copy.fetch.donor_link import MAX_DIGESTS, SILENCE_S, DonorLink
-from sparktxlog.worker.copy.fetch.tasks import FileKey, FileTask, file_digest
-from sparktxlog.worker.copy.fetch.workspace import CopyWorkspace, FileRecord, disk_error
+from sparktxlog.errors import DiskFullError
+from sparktxlog.model.copying import Grant
+from sparktxlog.storage.durability import storing
+from sparktxlog.worker.copy.fetch.chunk_schedule import FileWork
+from sparktxlog.worker.copy.fetch.donor_link import DonorLink, digest_batches
+from sparktxlog.worker.copy.fetch.tasks import FileTask, file_digest, hash_chunks
+from sparktxlog.worker.copy.fetch.workspace import CopyWorkspace, FileRecord
 
 #: Room that must be left on the disk of the lake.
 MARGIN_BYTES = 64 << 20
-#: Bytes of files whose digests are asked for at once, if it is more than one file.
-_DIGEST_BYTES = 256 << 20
 _THREADS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """Files of a table that are wanted, and what of them has to travel."""
+    """Files that are wanted, and what of them has to travel."""
 
-    #: Bytes of all of them, and of those staged by a hard link to a file of the target's own table.
-    size_bytes: int
-    reused_bytes: int
-    #: To be fetched, ascending by path.
     tasks: tuple[FileTask, ...]
+    #: Files that are not staged yet, ascending as the tasks.
+    works: tuple[FileWork, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all files."""
+        return sum(task.size_bytes for task in self.tasks)
+
+    @property
+    def missing_bytes(self) -> int:
+        """Bytes that are not here."""
+        return sum(work.missing_bytes for work in self.works)
 
 
-def wanted_files(offered: OfferedTable, wanted: Collection[str]) -> list[FileTask]:
-    """Return the wanted files of a table, ascending by path.
+def select_files(workspace: CopyWorkspace, grant: Grant, tasks: Sequence[FileTask]) -> Wanted:
+    """Look for files in the workspace and in the replica's tables; link these into the workspace.
 
-    Raises:
-        FileChangedError: The grant lacks one of them (definite).
-    """
-    files = {file.path: file for file in offered.files}
-    table = offered.definition.name
-    tasks = []
-    for path in sorted(set(wanted)):
-        if path not in files:
-            raise FileChangedError(
-                f"table {table!r}: the grant has no file {path[:300]!r}, which version "
-                f"{offered.version} needs",
-                hint="Ask the own node for a new ticket.",
-                table=table,
-                path=path[:300],
-            )
-        file = files[path]
-        tasks.append(
-            FileTask(
-                table=table, path=path, size_bytes=file.size_bytes, modified_at=file.modified_at
-            )
-        )
-    return tasks
-
-
-def select_files(
-    workspace: CopyWorkspace,
-    grant: Grant,
-    offered: OfferedTable,
-    wanted: Collection[str],
-    table_dir: Path,
-) -> Wanted:
-    """Part the wanted files of a table into those to fetch and those that are here; stage these.
+    A staged file that is not the donor's is removed.
 
     Args:
-        workspace: Gets the links.
         grant: Of the first donor, whose digests decide.
-        offered: The table, of this grant.
-        wanted: Paths that the version needs; the caller read them in the donor's Delta log.
-        table_dir: The target's own table; it may be missing.
+        tasks: Files of this grant.
 
     Raises:
-        FileChangedError: The grant lacks a wanted file (definite).
-        UnauthorizedError, LeaseGoneError, TransportError: The donor does not tell digests.
+        UnauthorizedError, LeaseGoneError, FileChangedError, TransportError: The donor does not
+            tell digests.
+        RemoteProtocolError: A path that leads elsewhere (definite).
         DiskFullError, StorageError: A link cannot be made; made ones stay and are right.
     """
-    tasks = wanted_files(offered, wanted)
-    alike = [task for task in tasks if _is_alike(table_dir / task.path, task, workspace)]
-    reused: list[FileTask] = []
-    link = DonorLink(grant, silence_s=SILENCE_S)
-    try:
-        with (
-            workspace.file_journal() as journal,
-            ThreadPoolExecutor(_THREADS, thread_name_prefix="hashing") as pool,
-        ):
-            for batch in digest_batches(alike):
-                own = pool.map(lambda task: _own_digest(table_dir, task, grant.chunk_bytes), batch)
-                theirs = link.digests([task.key for task in batch], _size(batch))
-                for task, here, there in zip(batch, own, theirs, strict=True):
-                    if here == there and _stage_link(workspace, table_dir, task):
-                        journal.append(
-                            FileRecord(
-                                table=task.table, path=task.path, size_bytes=task.size_bytes,
-                                digest=there, lease_id=grant.lease_id,
-                                chunk_bytes=grant.chunk_bytes,
-                            )
-                        )  # fmt: skip
-                        reused.append(task)
-    finally:
-        link.close()
-    taken = {task.path for task in reused}
-    return Wanted(
-        size_bytes=_size(tasks),
-        reused_bytes=_size(reused),
-        tasks=tuple(task for task in tasks if task.path not in taken),
-    )
+    inspector = Inspector(workspace, grant.chunk_bytes)
+    found = [(task, path) for task in tasks if (path := inspector.find_whole(task)) is not None]
+    paths, here = dict(found), set[FileTask]()
+    with (
+        closing(DonorLink(grant)) as link,
+        ThreadPoolExecutor(_THREADS, thread_name_prefix="hashing") as pool,
+    ):
+        for batch in digest_batches(list(paths)):
+            own = pool.map(inspector.digest, batch, [paths[task] for task in batch])
+            theirs = link.digests(batch)
+            equal = [t for t, digest in zip(batch, own, strict=True) if digest == theirs[t.key]]
+            workspace.record_files(
+                FileRecord.of(task, theirs[task.key], grant.chunk_bytes) for task in equal
+            )
+            here.update(task for task in equal if _stage(workspace, task, paths[task]))
+            for task in set(batch) - here:
+                workspace.staged(*task.key).unlink(missing_ok=True)
+        works = [FileWork.whole(task, grant.chunk_bytes) for task in tasks if task not in here]
+        for work, chunks in zip(works, pool.map(inspector.chunks, works), strict=True):
+            work.keep(chunks)
+    return Wanted(tasks=tuple(tasks), works=tuple(works))
 
 
 def require_space(
-    workspace: CopyWorkspace, tasks: Iterable[FileTask], *, margin_bytes: int = MARGIN_BYTES
+    workspace: CopyWorkspace, works: Iterable[FileWork], *, margin_bytes: int = MARGIN_BYTES
 ) -> int:
     """Check before the first chunk that the files fit on the disk of the lake; nothing is written.
 
     Args:
-        tasks: Files to fetch; what the workspace has of them takes no room again.
+        works: Files to fetch; what the workspace has of them takes no room again.
         margin_bytes: Room that must be left.
 
     Returns:
@@ -131,7 +100,7 @@ def require_space(
     Raises:
         DiskFullError: They do not fit (definite).
     """
-    needed = workspace.missing_bytes(tasks)
+    needed = missing_bytes(workspace, works)
     status = os.statvfs(workspace.lake)
     free = status.f_bavail * status.f_frsize
     if needed + margin_bytes > free:
@@ -146,65 +115,81 @@ def require_space(
     return needed
 
 
-def digest_batches(tasks: Sequence[FileTask]) -> Iterator[list[FileTask]]:
-    """Yield files in groups whose digests one request may ask for."""
-    batch: list[FileTask] = []
-    size = 0
-    for task in tasks:
-        if batch and (len(batch) == MAX_DIGESTS or size + task.size_bytes > _DIGEST_BYTES):
-            yield batch
-            batch, size = [], 0
-        batch.append(task)
-        size += task.size_bytes
-    if batch:
-        yield batch
+def missing_bytes(workspace: CopyWorkspace, works: Iterable[FileWork]) -> int:
+    """Return what files will still take on the disk, in bytes."""
+    missing = 0
+    for work in works:
+        part = workspace.part(*work.task.key)
+        present = part.stat().st_blocks * 512 if part.exists() else 0
+        missing += max(0, work.task.size_bytes - present)
+    return missing
 
 
-def donor_digests(link: DonorLink, tasks: Sequence[FileTask]) -> dict[FileKey, str]:
-    """Return a donor's tree digests of files.
+class Inspector:
+    """Looks at one file at a time, in any thread."""
 
-    Raises:
-        UnauthorizedError, LeaseGoneError, FileChangedError, TransportError: As `DonorLink.digests`.
-    """
-    found: dict[FileKey, str] = {}
-    for batch in digest_batches(tasks):
-        keys = [task.key for task in batch]
-        found.update(zip(keys, link.digests(keys, _size(batch)), strict=True))
-    return found
+    def __init__(self, workspace: CopyWorkspace, chunk_bytes: int) -> None:
+        self._workspace = workspace
+        self._chunk_bytes = chunk_bytes
+        self._files = workspace.file_records()
+        self._chunks = workspace.chunk_records()
+
+    def find_whole(self, task: FileTask) -> Path | None:
+        """Return the staged file, or else the own table's file, of this name and size."""
+        staged = self._workspace.staged(*task.key)
+        own = self._workspace.lake / task.table / task.path
+        return next((path for path in (staged, own) if _is_file(path, task.size_bytes)), None)
+
+    def digest(self, task: FileTask, path: Path) -> str | None:
+        """Return the tree digest of a whole file, None if it is shorter by now, or gone."""
+        record = self._files.get(task.key)
+        measure = task.size_bytes, self._chunk_bytes
+        if (
+            path == self._workspace.staged(*task.key)
+            and record is not None
+            and (record.size_bytes, record.chunk_bytes) == measure
+        ):
+            return record.digest
+        # An own file; or a power cut took the record; or other chunks were its measure.
+        with storing(path):
+            try:
+                return file_digest(path, *measure)
+            except FileNotFoundError:
+                return None
+
+    def chunks(self, work: FileWork) -> dict[int, bytes]:
+        """Return number → binary digest of the missing chunks that are in place."""
+        named = self._chunks.get(work.task.key, {})
+        wanted = [chunk for chunk in work.missing if chunk in named]
+        part = self._workspace.part(*work.task.key)
+        with storing(part):
+            if not wanted or not part.exists():
+                return {}
+            hashed = hash_chunks(part, work.task.size_bytes, self._chunk_bytes, wanted)
+        return {chunk: digest for chunk, digest in hashed.items() if digest.hex() in named[chunk]}
 
 
-def _size(tasks: Iterable[FileTask]) -> int:
-    return sum(task.size_bytes for task in tasks)
+def _is_file(path: Path, size_bytes: int) -> bool:
+    with storing(path):
+        try:
+            found = path.lstat()
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+    return stat.S_ISREG(found.st_mode) and found.st_size == size_bytes
 
 
-def _is_alike(own: Path, task: FileTask, workspace: CopyWorkspace) -> bool:
-    # Staged ones are proved by the fetch; the check of the name comes with it.
-    if workspace.staged(*task.key).exists():
-        return False
-    try:
-        return own.stat(follow_symlinks=False).st_size == task.size_bytes and own.is_file()
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-
-
-def _own_digest(table_dir: Path, task: FileTask, chunk_bytes: int) -> str | None:
-    try:
-        return file_digest(table_dir / task.path, task.size_bytes, chunk_bytes)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise disk_error(error, table_dir / task.path) from error
-
-
-def _stage_link(workspace: CopyWorkspace, table_dir: Path, task: FileTask) -> bool:
-    target = workspace.staged(*task.key)
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        os.link(table_dir / task.path, target, follow_symlinks=False)
-        # Of an attempt that did not know of the own file: the table's directory is for its files.
+def _stage(workspace: CopyWorkspace, task: FileTask, found: Path) -> bool:
+    """Give a whole file its staged name; False if it is gone."""
+    staged = workspace.staged(*task.key)
+    with storing(staged):
+        if found != staged:
+            staged.parent.mkdir(parents=True, exist_ok=True)
+            # One of another size.
+            staged.unlink(missing_ok=True)
+            try:
+                os.link(found, staged, follow_symlinks=False)
+            except FileNotFoundError:
+                return False
+        # Of an earlier attempt: the staged directory may become the table's.
         workspace.part(*task.key).unlink(missing_ok=True)
-    except FileNotFoundError:
-        return False
-    except OSError as error:
-        raise disk_error(error, target) from error
     return True

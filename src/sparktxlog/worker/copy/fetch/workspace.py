@@ -5,10 +5,10 @@
                                       chunks-<stream>.jsonl  chunks whose bytes were written
                                       files.jsonl          tree digests of the staged files
 
-A chunk's bytes are written before its line, a file is brought to the disk before it gets its
-name.  Lines prove nothing by themselves: after a crash the bytes they name are hashed again, so
-neither kill -9 nor a power cut can make a wrong file of them; what does not fit is fetched again.
-A line that cannot be read is as good as none.
+A chunk's bytes are written before its line; a file and its line are brought to the disk before it
+gets its name.  Lines of chunks prove nothing by themselves: after a crash the bytes they name are
+hashed again, so neither kill -9 nor a power cut can make a wrong file of them; what does not fit is
+fetched again.  A line that cannot be read is as good as none.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ import errno
 import os
 import re
 import shutil
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Self, TypeVar
 
 import msgspec
 
-from sparktxlog.errors import DiskFullError, InvalidNameError, RemoteProtocolError, StorageError
+from sparktxlog.errors import InvalidNameError, RemoteProtocolError
 from sparktxlog.model.ids import check_table_name
+from sparktxlog.storage.durability import storing
 from sparktxlog.worker.copy.fetch.tasks import ChunkRecord, FileKey, FileTask
 
 #: Below the lake; Delta ignores the leading underscore.
@@ -32,7 +33,6 @@ COPIES = Path("_sparktxlog", "copies")
 _COPY_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
 _PART = ".part"
 _FILES = "files.jsonl"
-_ADOPTED = "adopted"
 _R = TypeVar("_R", "ChunkRecord", "FileRecord")
 
 
@@ -45,11 +45,20 @@ class FileRecord(msgspec.Struct, frozen=True, kw_only=True):
     #: Tree digest, hexadecimal, over chunks of this size.
     digest: str
     chunk_bytes: int
-    #: Lease whose donor's digest it was compared with.
-    lease_id: str
+
+    @classmethod
+    def of(cls, task: FileTask, digest: str, chunk_bytes: int) -> FileRecord:
+        """Return the record of a file with this tree digest."""
+        return cls(
+            table=task.table,
+            path=task.path,
+            size_bytes=task.size_bytes,
+            digest=digest,
+            chunk_bytes=chunk_bytes,
+        )
 
 
-class Journal:
+class LineJournal:
     """Appends lines to one file; each is written at once, so that only the last can be torn.
 
     Used by one thread.
@@ -57,11 +66,13 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        size = os.fstat(self._descriptor).st_size
-        if size and os.pread(self._descriptor, 1, size - 1) != b"\n":
-            # A line torn by a crash must not swallow the next one.
-            self._write(b"\n")
+        with storing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = path.open("ab+", buffering=0)
+            size = self._file.seek(0, os.SEEK_END)
+            if size and os.pread(self._file.fileno(), 1, size - 1) != b"\n":
+                # A line torn by a crash must not swallow the next one.
+                self._file.write(b"\n")
 
     def append(self, record: ChunkRecord | FileRecord) -> None:
         """Add a line.
@@ -69,24 +80,21 @@ class Journal:
         Raises:
             DiskFullError, StorageError: It is not there; the bytes it names are, and unused.
         """
-        self._write(msgspec.json.encode(record) + b"\n")
-
-    def _write(self, line: bytes) -> None:
-        try:
-            if os.write(self._descriptor, line) != len(line):
+        line = msgspec.json.encode(record) + b"\n"
+        with storing(self._path):
+            if self._file.write(line) != len(line):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        except OSError as error:
-            raise disk_error(error, self._path) from error
 
-    def close(self) -> None:
-        """Close the file."""
-        os.close(self._descriptor)
+    def sync(self) -> None:
+        """Bring the lines to the disk; errors as `append`."""
+        with storing(self._path):
+            os.fsync(self._file.fileno())
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self.close()
+        self._file.close()
 
 
 class CopyWorkspace:
@@ -152,29 +160,24 @@ class CopyWorkspace:
         staged = self.staged(table, path)
         return staged.with_name(staged.name + _PART)
 
-    def missing_bytes(self, tasks: Iterable[FileTask]) -> int:
-        """Return what the files will still take on the disk, in bytes."""
-        return sum(max(0, task.size_bytes - self._present(task)) for task in tasks)
-
-    def _present(self, task: FileTask) -> int:
-        if self.staged(*task.key).exists():
-            return task.size_bytes
-        try:
-            return self.part(*task.key).stat().st_blocks * 512
-        except FileNotFoundError:
-            return 0
-
     # -- journals ----------------------------------------------------------------------------------
 
-    def journal(self, stream: str) -> Journal:
+    def journal(self, stream: str) -> LineJournal:
         """Open the journal of a stream, for appending `ChunkRecord`s."""
-        self.root.mkdir(parents=True, exist_ok=True)
-        return Journal(self.root / f"chunks-{stream}.jsonl")
+        return LineJournal(self.root / f"chunks-{stream}.jsonl")
 
-    def file_journal(self) -> Journal:
-        """Open the journal of whole files, for appending `FileRecord`s."""
-        self.root.mkdir(parents=True, exist_ok=True)
-        return Journal(self.root / _FILES)
+    def record_files(self, records: Iterable[FileRecord]) -> None:
+        """Journal the digests of whole files, durably, **before** they get their names.
+
+        A name whose newest record is of an earlier file would be taken for that file.
+
+        Raises:
+            DiskFullError, StorageError: Not all are there; records without files are harmless.
+        """
+        with LineJournal(self.root / _FILES) as journal:
+            for record in records:
+                journal.append(record)
+            journal.sync()
 
     def chunk_records(self) -> dict[FileKey, dict[int, set[str]]]:
         """Return file → chunk number → digests that some line gives it; more than one after
@@ -193,96 +196,37 @@ class CopyWorkspace:
 
     # -- other copies ------------------------------------------------------------------------------
 
-    def adopt(self, older: CopyWorkspace, tasks: Iterable[FileTask]) -> int:
-        """Take over what an older copy of this lake fetched of the wanted files.
+    def adopt_older(self) -> None:
+        """Take over the newest workspace that a copy left in this lake, unless this one exists.
 
         Nothing is believed: a fetch compares whole files with its donor's digests, and hashes the
-        chunks of the others again.  What is here already stays.
-
-        Args:
-            older: Keeps its whole files, which become links; its parts are moved, so that no two
-                copies write into one file.  It must be at rest; remove it afterwards.
-            tasks: Wanted files; one of another size is another file.
-
-        Returns:
-            Number of files taken over, in whole or in part.
+        chunks of the others again.  The older copy must be at rest.
 
         Raises:
-            DiskFullError, StorageError: Not all was taken over; what was is whole.
+            StorageError: The workspace of the older copy stays as it was.
         """
-        files, chunks = older.file_records(), older.chunk_records()
-        taken = 0
-        with self.file_journal() as whole, self.journal(_ADOPTED) as parts:
-            for task in tasks:
-                record = files.get(task.key)
-                if self.staged(*task.key).exists() or self.part(*task.key).exists():
-                    continue
-                if record is not None and self._link_staged(older, task):
-                    whole.append(record)
-                    taken += 1
-                elif task.key in chunks and older.part(*task.key).exists():
-                    # The lines first: without bytes they are harmless.
-                    for line in _as_lines(task, chunks[task.key]):
-                        parts.append(line)
-                    taken += self._move_part(older, task)
-        return taken
-
-    def _link_staged(self, older: CopyWorkspace, task: FileTask) -> bool:
-        source, target = older.staged(*task.key), self.staged(*task.key)
-        try:
-            if source.stat().st_size != task.size_bytes:
-                return False
-            target.parent.mkdir(parents=True, exist_ok=True)
-            os.link(source, target)
-        except FileNotFoundError:
-            return False
-        except OSError as error:
-            raise disk_error(error, target) from error
-        return True
-
-    def _move_part(self, older: CopyWorkspace, task: FileTask) -> bool:
-        target = self.part(*task.key)
-        try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            older.part(*task.key).rename(target)
-        except FileNotFoundError:
-            return False
-        except OSError as error:
-            raise disk_error(error, target) from error
-        return True
-
-    def remove(self) -> None:
-        """Remove the workspace with all that is staged in it; none is fine.
-
-        Raises:
-            StorageError: Something of it is still there.
-        """
-        try:
-            shutil.rmtree(self.root)
-        except FileNotFoundError:
+        if self.root.exists():
             return
-        except OSError as error:
-            raise disk_error(error, self.root) from error
+        for older in self.found(self.lake)[:1]:
+            with storing(older.root):
+                older.root.rename(self.root)
 
 
-def remove_others(lake: str | Path, keep: Collection[str] = ()) -> list[str]:
-    """Remove the workspaces of all copies of a lake but some; return whose were removed."""
-    stale = [space for space in CopyWorkspace.found(lake) if space.copy_id not in keep]
-    for space in stale:
-        space.remove()
-    return sorted(space.copy_id for space in stale)
+def remove_workspaces(lake: str | Path) -> None:
+    """Remove the workspaces of all copies of a lake, with all that is staged in them.
 
-
-def _as_lines(task: FileTask, chunks: dict[int, set[str]]) -> Iterator[ChunkRecord]:
-    for number, digests in sorted(chunks.items()):
-        for digest in sorted(digests):
-            yield ChunkRecord(table=task.table, path=task.path, chunk=number, digest=digest)
+    Raises:
+        StorageError: Something of them is still there.
+    """
+    for space in CopyWorkspace.found(lake):
+        with storing(space.root):
+            shutil.rmtree(space.root)
 
 
 def _lines(journal: Path, kind: type[_R]) -> Iterator[_R]:
     decoder = msgspec.json.Decoder(kind)
     try:
-        file = open(journal, "rb")  # noqa: SIM115 - closed below; a missing one is no error
+        file = journal.open("rb")
     except FileNotFoundError:
         return
     with file:
@@ -291,18 +235,3 @@ def _lines(journal: Path, kind: type[_R]) -> Iterator[_R]:
                 yield decoder.decode(line)
             except (msgspec.MsgspecError, UnicodeDecodeError):
                 continue  # torn by a crash: what it named is fetched or hashed again
-
-
-def disk_error(error: OSError, path: Path) -> StorageError:
-    """Return the error of this project that says what the system's means for a copy."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return DiskFullError(
-            f"no space left for {path}",
-            hint="Free space on the disk of the lake; what is fetched is kept and used again.",
-            path=str(path),
-        )
-    return StorageError(
-        f"{path} failed: {error.strerror or error}",
-        hint="What is fetched is kept and used again.",
-        path=str(path),
-    )

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.stand_in_donor import StandInDonor
 
 from sparktxlog.model.copying import Grant
-from sparktxlog.worker.copy.fetch.selection import wanted_files
-from sparktxlog.worker.copy.fetch.tasks import FileTask
+from sparktxlog.worker.copy.fetch.fetch import fetch_files
+from sparktxlog.worker.copy.fetch.selection import Wanted, select_files
+from sparktxlog.worker.copy.fetch.tasks import Fetched, FileTask
 from sparktxlog.worker.copy.fetch.workspace import CopyWorkspace
 
 CHUNK = 65_536
@@ -37,10 +39,18 @@ def write_table(directory: Path, seed: int = 1) -> None:
 
 def tasks_of(grant: Grant) -> list[FileTask]:
     return [
-        task
-        for table in grant.tables
-        for task in wanted_files(table, [file.path for file in table.files])
+        FileTask.of(table.definition.name, file) for table in grant.tables for file in table.files
     ]
+
+
+def select_all(workspace: CopyWorkspace, grant: Grant) -> Wanted:
+    """Select all files of a grant."""
+    return select_files(workspace, grant, tasks_of(grant))
+
+
+def fetch_all(workspace: CopyWorkspace, grants: Sequence[Grant], **options: Any) -> Fetched:
+    """Fetch all files of the first grant."""
+    return fetch_files(workspace, grants, select_all(workspace, grants[0]), **options)
 
 
 def assert_staged(workspace: CopyWorkspace, lake: Path) -> None:

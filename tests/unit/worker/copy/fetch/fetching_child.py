@@ -6,13 +6,12 @@ import sys
 from pathlib import Path
 
 import msgspec
-from tests.unit.worker.copy.fetch.conftest import tasks_of
+from tests.unit.worker.copy.fetch.conftest import fetch_all
 
 from sparktxlog.model.copying import Grant
-from sparktxlog.worker.copy.fetch.fetch import fetch_files
 from sparktxlog.worker.copy.fetch.workspace import CopyWorkspace
 
 if __name__ == "__main__":
     grant = msgspec.json.decode(sys.stdin.buffer.read(), type=Grant)
     workspace = CopyWorkspace(Path(sys.argv[1]), sys.argv[2])
-    fetch_files(workspace, [grant], tasks_of(grant), streams=int(sys.argv[3]))
+    fetch_all(workspace, [grant], streams=int(sys.argv[3]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -10,6 +11,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 import zstandard
+from tests.node_processes import wait_until
 from tests.stand_in_donor import StandInDonor
 from tests.unit.worker.copy.fetch.conftest import CHUNK
 
@@ -21,16 +23,45 @@ from sparktxlog.errors import (
     UnreachableError,
 )
 from sparktxlog.model.copying import Grant
-from sparktxlog.worker.copy.fetch.donor_link import DonorLink, _inflate
+from sparktxlog.worker.copy.fetch.donor_link import (
+    DonorLink,
+    LeaseKeeper,
+    _inflate,
+    digest_batches,
+)
+from sparktxlog.worker.copy.fetch.tasks import FileTask
 
 
 def test_lease_calls(donor: StandInDonor) -> None:
     link = DonorLink(donor.grant(), silence_s=5)
     link.renew()
-    assert link.digests([("t", "big.parquet")], 0) == [donor.digest("t", "big.parquet")]
+    task = FileTask(table="t", path="big.parquet", size_bytes=1, modified_at=0)
+    assert link.digests([task]) == {task.key: donor.digest("t", "big.parquet")}
     link.release()
     link.close()
     assert (donor.renewals, donor.released) == (1, True)
+
+
+def test_digests_are_asked_for_in_batches() -> None:
+    tasks = [
+        FileTask(table="t", path=str(n), size_bytes=size, modified_at=0)
+        for n, size in enumerate([1] * 2_500 + [200 << 20] * 3)
+    ]
+    assert [len(batch) for batch in digest_batches(tasks)] == [1_000, 1_000, 501, 1, 1]
+    assert list(digest_batches([])) == []
+
+
+def test_leases_are_renewed_and_given_back(
+    new_donor: Callable[..., StandInDonor], caplog: pytest.LogCaptureFixture
+) -> None:
+    donors = new_donor(lease_s=0.15), new_donor("B", lease_s=0.15), new_donor("C")
+    donors[2].gone = True
+    keeper = LeaseKeeper([donor.grant() for donor in donors])
+    wait_until(lambda: all(donor.renewals >= 2 for donor in donors[:2]), what="renewals")
+    with caplog.at_level(logging.INFO):
+        keeper.release()
+    assert [donor.released for donor in donors] == [True, True, False]
+    assert [r.args[0] for r in caplog.records if r.args] == ["C"]
 
 
 def test_another_token(donor: StandInDonor) -> None:

@@ -12,7 +12,14 @@ from pathlib import Path
 
 import pytest
 from tests.stand_in_donor import StandInDonor
-from tests.unit.worker.copy.fetch.conftest import CHUNK, FILES, assert_staged, tasks_of
+from tests.unit.worker.copy.fetch.conftest import (
+    CHUNK,
+    FILES,
+    assert_staged,
+    fetch_all,
+    select_all,
+    tasks_of,
+)
 
 from sparktxlog.errors import (
     DamagedChunkError,
@@ -24,9 +31,15 @@ from sparktxlog.errors import (
     TxLogError,
     UnauthorizedError,
 )
-from sparktxlog.worker.copy.fetch.donor_link import LeaseKeeper, release_leases
 from sparktxlog.worker.copy.fetch.fetch import fetch_files
-from sparktxlog.worker.copy.fetch.parts import plan_parts, run_partition
+from sparktxlog.worker.copy.fetch.parts import (
+    FetchedPart,
+    FetchPlan,
+    keep_parts,
+    plan_parts,
+    run_partition,
+)
+from sparktxlog.worker.copy.fetch.selection import Wanted
 from sparktxlog.worker.copy.fetch.workspace import CopyWorkspace
 
 SIZE = sum(size for size, _ in FILES.values())
@@ -38,14 +51,10 @@ NewDonor = Callable[..., StandInDonor]
 def test_a_whole_copy(donor: StandInDonor, workspace: CopyWorkspace) -> None:
     grant = donor.grant()
     shown: list[tuple[int, int]] = []
-    stats = fetch_files(
-        workspace, [grant], tasks_of(grant), streams=3, progress=lambda *s: shown.append(s)
-    )
+    stats = fetch_all(workspace, [grant], streams=3, progress=lambda *s: shown.append(s))
     assert_staged(workspace, donor.lake)
-    assert stats.complete
-    assert (stats.size_bytes, stats.fetched_bytes, stats.resumed_bytes) == (SIZE, SIZE, 0)
-    assert stats.chunks == CHUNKS == len(set(donor.chunks)) == len(donor.chunks)
-    assert stats.by_donor == (("A", SIZE),)
+    assert (stats.size_bytes, stats.fetched_bytes, stats.reused_bytes) == (SIZE, SIZE, 0)
+    assert CHUNKS == len(set(donor.chunks)) == len(donor.chunks)
     assert shown[-1] == (SIZE, SIZE)
     for task in tasks_of(grant):
         assert workspace.staged(*task.key).stat().st_mtime_ns // 1000 == task.modified_at
@@ -56,7 +65,7 @@ def test_bytes_on_the_wire(new_donor: NewDonor, workspace: CopyWorkspace, compre
     """Without compression they are the file's bytes; with it, fewer."""
     donor = new_donor(compression=compression)
     grant = donor.grant()
-    stats = fetch_files(workspace, [grant], tasks_of(grant), streams=2)
+    stats = fetch_all(workspace, [grant], streams=2)
     assert_staged(workspace, donor.lake)
     text = sum(size for size, compressible in FILES.values() if compressible)
     if compression == "none":
@@ -67,11 +76,11 @@ def test_bytes_on_the_wire(new_donor: NewDonor, workspace: CopyWorkspace, compre
 
 def test_a_second_fetch_has_nothing_to_do(donor: StandInDonor, workspace: CopyWorkspace) -> None:
     grant = donor.grant()
-    fetch_files(workspace, [grant], tasks_of(grant))
-    asked = len(donor.chunks), len(donor.asked)
-    stats = fetch_files(workspace, [grant], tasks_of(grant))
-    assert (stats.resumed_bytes, stats.fetched_bytes) == (SIZE, 0)
-    assert asked == (len(donor.chunks), len(donor.asked))
+    fetch_all(workspace, [grant])
+    asked = len(donor.chunks)
+    stats = fetch_all(workspace, [grant])
+    assert (stats.reused_bytes, stats.fetched_bytes) == (SIZE, 0)
+    assert asked == len(donor.chunks)
 
 
 def test_resume_after_a_failure_at_any_chunk(
@@ -87,13 +96,13 @@ def test_resume_after_a_failure_at_any_chunk(
             "500 internal" if len(donor.chunks) >= n else ""
         )
         with pytest.raises(TransportError):
-            fetch_files(space, [grant], tasks_of(grant), streams=streams)
+            fetch_all(space, [grant], streams=streams)
         donor.fault = lambda path, offset: ""
-        stats = fetch_files(space, [grant], tasks_of(grant), streams=streams)
+        stats = fetch_all(space, [grant], streams=streams)
         assert_staged(space, donor.lake)
         twice = sum(count - 1 for count in Counter(donor.chunks).values())
         assert twice <= streams, number
-        assert stats.fetched_bytes + stats.resumed_bytes == SIZE
+        assert stats.fetched_bytes + stats.reused_bytes == SIZE
 
 
 def test_a_chunk_damaged_once_is_fetched_again(
@@ -109,7 +118,7 @@ def test_a_chunk_damaged_once_is_fetched_again(
 
     donor.fault = fault
     grant = donor.grant()
-    stats = fetch_files(workspace, [grant], tasks_of(grant), streams=2)
+    stats = fetch_all(workspace, [grant], streams=2)
     assert_staged(workspace, donor.lake)
     assert stats.wire_bytes == SIZE + 2 * CHUNK
 
@@ -141,13 +150,13 @@ def test_a_fault_that_stays(
     donor.fault = _at(("big.parquet", 7 * CHUNK), fault)
     grant = donor.grant()
     with pytest.raises(error, match=part):
-        fetch_files(workspace, [grant], tasks_of(grant), streams=2)
+        fetch_all(workspace, [grant], streams=2)
     assert not list(workspace.root.rglob("big.parquet"))
     donor.fault = lambda path, offset: ""
     donor.chunks.clear()
-    stats = fetch_files(workspace, [grant], tasks_of(grant), streams=2)
+    stats = fetch_all(workspace, [grant], streams=2)
     assert_staged(workspace, donor.lake)
-    assert stats.resumed_bytes >= 7 * CHUNK
+    assert stats.reused_bytes >= 7 * CHUNK
     assert ("big.parquet", 0) not in donor.chunks
 
 
@@ -157,7 +166,7 @@ def test_a_silent_donor_is_given_up(donor: StandInDonor, workspace: CopyWorkspac
     grant = donor.grant()
     began = time.monotonic()
     with pytest.raises(TransportError, match=r"silent for 0\.5 s"):
-        fetch_files(workspace, [grant], tasks_of(grant), streams=2, silence_s=0.5)
+        fetch_all(workspace, [grant], streams=2, silence_s=0.5)
     assert time.monotonic() - began < 20
 
 
@@ -165,15 +174,7 @@ def test_an_expired_lease(donor: StandInDonor, workspace: CopyWorkspace) -> None
     grant = donor.grant()
     donor.gone = True
     with pytest.raises(LeaseGoneError):
-        fetch_files(workspace, [grant], tasks_of(grant))
-
-
-def test_leases_are_renewed(new_donor: NewDonor, workspace: CopyWorkspace) -> None:
-    donors = new_donor(lease_s=0.15), new_donor("B", lease_s=0.15)
-    donors[0].fault = lambda path, offset: time.sleep(0.05) or ""
-    grants = [donor.grant() for donor in donors]
-    fetch_files(workspace, grants, tasks_of(grants[0]), streams=2)
-    assert all(donor.renewals >= 2 for donor in donors)
+        fetch_all(workspace, [grant])
 
 
 def test_a_connection_that_was_closed_is_opened_again(
@@ -189,9 +190,20 @@ def test_a_connection_that_was_closed_is_opened_again(
 
     donor.fault = fault
     grant = donor.grant()
-    fetch_files(workspace, [grant], tasks_of(grant), streams=1)
+    fetch_all(workspace, [grant], streams=1)
     assert_staged(workspace, donor.lake)
     assert cut
+
+
+@pytest.fixture
+def given_up(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Nodes of the donors that were given up."""
+    nodes: list[str] = []
+    monkeypatch.setattr(
+        "sparktxlog.worker.copy.fetch.chunk_schedule._logger.info",
+        lambda text, node, reason: nodes.append(node),
+    )
+    return nodes
 
 
 # -- several donors --------------------------------------------------------------------------------
@@ -215,14 +227,16 @@ def test_two_donors_share_the_work(new_donor: NewDonor, workspace: CopyWorkspace
     donors = new_donor(), new_donor("B")
     _when_matched(donors, lambda path, offset: "")
     grants = [donor.grant() for donor in donors]
-    stats = fetch_files(workspace, grants, tasks_of(grants[0]), streams=4)
+    fetch_all(workspace, grants, streams=4)
     assert_staged(workspace, donors[0].lake)
     assert len(donors[0].chunks) + len(donors[1].chunks) == CHUNKS
-    assert dict(stats.by_donor)["B"] > 0 < dict(stats.by_donor)["A"]
+    assert donors[0].chunks and donors[1].chunks
 
 
 @pytest.mark.parametrize("dying", [0, 1])
-def test_one_of_two_donors_dies(new_donor: NewDonor, workspace: CopyWorkspace, dying: int) -> None:
+def test_one_of_two_donors_dies(
+    new_donor: NewDonor, workspace: CopyWorkspace, dying: int, given_up: list[str]
+) -> None:
     donors = new_donor(), new_donor("B")
     _when_matched(donors, lambda path, offset: "")
     dead = threading.Event()
@@ -238,9 +252,9 @@ def test_one_of_two_donors_dies(new_donor: NewDonor, workspace: CopyWorkspace, d
 
     donors[dying].fault = fault
     grants = [donor.grant() for donor in donors]
-    stats = fetch_files(workspace, grants, tasks_of(grants[0]), streams=4)
+    fetch_all(workspace, grants, streams=4)
     assert_staged(workspace, donors[0].lake)
-    assert [node for node, _ in stats.dropped] == ["AB"[dying]]
+    assert given_up == ["AB"[dying]]
 
 
 def test_another_file_of_the_same_name_is_not_taken(
@@ -251,19 +265,21 @@ def test_another_file_of_the_same_name_is_not_taken(
     other.write_bytes(b"y" * other.stat().st_size)
     _when_matched(donors, lambda path, offset: "")
     grants = [donor.grant() for donor in donors]
-    fetch_files(workspace, grants, tasks_of(grants[0]), streams=4)
+    fetch_all(workspace, grants, streams=4)
     assert_staged(workspace, donors[0].lake)
     assert not [path for path, _ in donors[1].chunks if path == "big.parquet"]
 
 
-def test_a_donor_whose_lease_is_gone(new_donor: NewDonor, workspace: CopyWorkspace) -> None:
+def test_a_donor_whose_lease_is_gone(
+    new_donor: NewDonor, workspace: CopyWorkspace, given_up: list[str]
+) -> None:
     donors = new_donor(), new_donor("B", lease_s=0.15)
     grants = [donor.grant() for donor in donors]
     donors[1].gone = True
     donors[0].fault = lambda path, offset: time.sleep(0.03) or ""
-    stats = fetch_files(workspace, grants, tasks_of(grants[0]), streams=2)
+    fetch_all(workspace, grants, streams=2)
     assert_staged(workspace, donors[0].lake)
-    assert stats.dropped[0][0] == "B"
+    assert given_up == ["B"]
 
 
 def test_a_donor_with_other_chunks_does_not_help(
@@ -271,111 +287,131 @@ def test_a_donor_with_other_chunks_does_not_help(
 ) -> None:
     donors = new_donor(), new_donor("B", chunk_bytes=2 * CHUNK)
     grants = [donor.grant() for donor in donors]
-    stats = fetch_files(workspace, grants, tasks_of(grants[0]), streams=2)
+    fetch_all(workspace, grants, streams=2)
     assert_staged(workspace, donors[0].lake)
-    assert stats.by_donor == (("A", SIZE),)
+    assert len(donors[0].chunks) == CHUNKS
 
 
 def test_a_frozen_donor_costs_its_silence_only(
-    new_donor: NewDonor, workspace: CopyWorkspace
+    new_donor: NewDonor, workspace: CopyWorkspace, given_up: list[str]
 ) -> None:
     """The second donor takes over what the first one was asked for."""
     donors = new_donor(), new_donor("B")
-    _when_matched(donors, lambda path, offset: "hang" if len(donors[0].chunks) >= 3 else "")
+    frozen = threading.Event()
+
+    def freeze(path: str, offset: int) -> str:
+        if len(donors[0].chunks) < 3:
+            return ""
+        frozen.set()
+        return "hang"
+
+    _when_matched(donors, freeze)
+    # The other donor must leave it something.
+    donors[1].fault = lambda path, offset: (frozen.wait(20) and "") or ""
     grants = [donor.grant() for donor in donors]
     began = time.monotonic()
-    stats = fetch_files(workspace, grants, tasks_of(grants[0]), streams=4, silence_s=0.7)
+    fetch_all(workspace, grants, streams=4, silence_s=0.7)
     assert time.monotonic() - began < 20
     assert_staged(workspace, donors[0].lake)
-    assert [node for node, _ in stats.dropped] == ["A"]
+    assert given_up == ["A"]
 
 
 def test_no_donor_is_left(new_donor: NewDonor, workspace: CopyWorkspace) -> None:
     donors = new_donor(), new_donor("B")
     grants = [donor.grant() for donor in donors]
+    wanted = select_all(workspace, grants[0])
     for donor in donors:
         donor.die()
-    with pytest.raises(TransportError):
-        fetch_files(workspace, grants, tasks_of(grants[0]))
+    with pytest.raises(TransportError, match="no donor is left"):
+        fetch_files(workspace, grants, wanted)
 
 
 def test_no_grant_at_all(workspace: CopyWorkspace) -> None:
     with pytest.raises(TransportError, match="no donor granted a lease"):
-        fetch_files(workspace, [], [])
+        fetch_files(workspace, [], Wanted(tasks=(), works=()))
 
 
-def test_leases_given_back(new_donor: NewDonor) -> None:
-    donors = new_donor(), new_donor("B")
-    grants = [donor.grant() for donor in donors]
-    donors[1].gone = True
-    with LeaseKeeper(grants):
-        pass
-    assert list(release_leases(grants)) == ["B"]
-    assert donors[0].released
+# -- an end from outside, parts --------------------------------------------------------------------
 
 
-# -- stop, parts -----------------------------------------------------------------------------------
+def test_a_caller_may_end_a_fetch(donor: StandInDonor, workspace: CopyWorkspace) -> None:
+    """What is done is kept."""
+    donor.fault = lambda path, offset: "hang" if len(donor.chunks) >= 8 else ""
 
-
-def test_a_stop_keeps_what_is_done(donor: StandInDonor, workspace: CopyWorkspace) -> None:
-    stop = threading.Event()
-
-    def fault(path: str, offset: int) -> str:
+    def stop(here: int, total: int) -> None:
         if len(donor.chunks) >= 8:
-            stop.set()
-        return "hang" if stop.is_set() else ""
+            raise KeyboardInterrupt
 
-    donor.fault = fault
     grant = donor.grant()
-    began = time.monotonic()
-    stats = fetch_files(workspace, [grant], tasks_of(grant), streams=2, stop=stop)
-    assert time.monotonic() - began < 20
-    assert not stats.complete
+    with pytest.raises(KeyboardInterrupt):
+        fetch_all(workspace, [grant], streams=2, progress=stop)
     donor.fault = lambda path, offset: ""
-    assert fetch_files(workspace, [grant], tasks_of(grant)).resumed_bytes > 0
+    assert fetch_all(workspace, [grant]).reused_bytes > 0
     assert_staged(workspace, donor.lake)
+
+
+def _run(plan: FetchPlan) -> FetchedPart:
+    """Run a part as Spark does: each attempt gets the plan anew."""
+    return pickle.loads(pickle.dumps(run_partition(pickle.loads(pickle.dumps(plan)))))
 
 
 def test_parts_for_executors(donor: StandInDonor, workspace: CopyWorkspace) -> None:
     """Plans survive pickling, parts are disjoint, and the driver only proves and names."""
     grant = donor.grant()
-    tasks = tasks_of(grant)
-    parted = plan_parts(workspace, [grant], tasks, parts=3)
-    plans = pickle.loads(pickle.dumps(parted.plans))
+    wanted = select_all(workspace, grant)
+    plans = plan_parts(workspace, [grant], wanted, parts=3)
     assert len(plans) == 3
-    done = [run_partition(plan) for plan in plans]
-    assert all(stats.complete for stats in done)
-    records = [record for stats in done for record in stats.records]
-    assert len(records) == CHUNKS == len(donor.chunks)
-    stats = fetch_files(workspace, [grant], tasks, known=[*parted.records, *records])
-    assert (stats.fetched_bytes, stats.resumed_bytes) == (0, SIZE)
+    done = [_run(plan) for plan in plans]
+    assert sum(len(work.digests) for part in done for work in part.works) == CHUNKS
+    assert len(donor.chunks) == CHUNKS
+    assert sum(part.fetched.fetched_bytes for part in done) == SIZE
+    keep_parts(workspace, wanted, done)
+    stats = fetch_files(workspace, [grant], wanted)
+    assert (stats.fetched_bytes, stats.reused_bytes) == (0, SIZE)
     assert_staged(workspace, donor.lake)
 
 
 def test_a_part_that_failed_is_made_up_for(donor: StandInDonor, workspace: CopyWorkspace) -> None:
     grant = donor.grant()
-    tasks = tasks_of(grant)
-    first, *_ = plan_parts(workspace, [grant], tasks, parts=3).plans
-    done = run_partition(first)
-    stats = fetch_files(workspace, [grant], tasks, known=done.records)
-    assert stats.chunks == CHUNKS - len(done.records)
+    wanted = select_all(workspace, grant)
+    first, *_ = plan_parts(workspace, [grant], wanted, parts=3)
+    done = _run(first)
+    keep_parts(workspace, wanted, [done])
+    assert fetch_files(workspace, [grant], wanted).fetched_bytes == (
+        SIZE - done.fetched.fetched_bytes
+    )
+    assert len(donor.chunks) == CHUNKS
     assert_staged(workspace, donor.lake)
 
 
 def test_a_part_that_is_run_again(donor: StandInDonor, workspace: CopyWorkspace) -> None:
     """A Spark task that failed goes on from the journals of its first attempt."""
     grant = donor.grant()
-    tasks = tasks_of(grant)
-    (plan,) = plan_parts(workspace, [grant], tasks, parts=1).plans
+    wanted = select_all(workspace, grant)
+    (plan,) = plan_parts(workspace, [grant], wanted, parts=1)
     donor.fault = lambda path, offset: "500 x" if len(donor.chunks) >= 12 else ""
     with pytest.raises(TransportError):
-        run_partition(plan)
+        _run(plan)
     donor.fault = lambda path, offset: ""
-    done = run_partition(plan)
-    assert len(done.records) == CHUNKS
-    assert done.resumed_bytes + done.fetched_bytes == SIZE
-    assert len(donor.chunks) == CHUNKS
-    fetch_files(workspace, [grant], tasks, known=done.records)
+    done = _run(plan)
+    assert sum(len(work.digests) for work in done.works) == CHUNKS == len(donor.chunks)
+    assert 0 < done.fetched.fetched_bytes < SIZE
+    keep_parts(workspace, wanted, [done])
+    fetch_files(workspace, [grant], wanted)
+    assert_staged(workspace, donor.lake)
+
+
+def test_chunks_that_the_driver_does_not_see_are_fetched(
+    donor: StandInDonor, workspace: CopyWorkspace
+) -> None:
+    """Executors have another disk under the same path."""
+    grant = donor.grant()
+    wanted = select_all(workspace, grant)
+    done = [_run(plan) for plan in plan_parts(workspace, [grant], wanted, parts=2)]
+    for part in workspace.root.rglob("*.part"):
+        part.unlink()
+    keep_parts(workspace, wanted, done)
+    assert fetch_files(workspace, [grant], wanted).fetched_bytes == SIZE
     assert_staged(workspace, donor.lake)
 
 
@@ -383,22 +419,21 @@ def test_an_executor_that_does_not_see_the_lake(
     donor: StandInDonor, workspace: CopyWorkspace, tmp_path: Path
 ) -> None:
     grant = donor.grant()
-    plan = plan_parts(workspace, [grant], tasks_of(grant), parts=1).plans[0]
+    (plan,) = plan_parts(workspace, [grant], select_all(workspace, grant), parts=1)
     with pytest.raises(StorageError, match="does not see the lake"):
-        run_partition(replace(plan, lake=str(tmp_path / "elsewhere")))
+        _run(replace(plan, lake=str(tmp_path / "elsewhere")))
 
 
 def test_wrong_chunks_of_an_earlier_attempt(donor: StandInDonor, workspace: CopyWorkspace) -> None:
     """A part that fits its journal but is of another file: fetched again as a whole."""
     grant = donor.grant()
-    tasks = tasks_of(grant)
     donor.fault = _at(("big.parquet", 9 * CHUNK), "500 internal")
     with pytest.raises(TransportError):
-        fetch_files(workspace, [grant], tasks, streams=1)
+        fetch_all(workspace, [grant], streams=1)
     donor.fault = lambda path, offset: ""
     other = donor.lake / "t" / "big.parquet"
     other.write_bytes(b"z" * other.stat().st_size)
-    fetch_files(workspace, [grant], tasks, streams=2)
+    fetch_all(workspace, [grant], streams=2)
     assert_staged(workspace, donor.lake)
 
 
@@ -408,7 +443,7 @@ def test_a_file_that_never_fits_its_digest(
     monkeypatch.setattr(donor, "digest", lambda table, path: "00" * 32)
     grant = donor.grant()
     with pytest.raises(DamagedChunkError, match="fetched 2 times"):
-        fetch_files(workspace, [grant], tasks_of(grant), streams=2)
+        fetch_all(workspace, [grant], streams=2)
 
 
 def test_errors_are_of_one_family() -> None:

@@ -5,31 +5,29 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from tests.stand_in_donor import StandInDonor
-from tests.unit.worker.copy.fetch.conftest import CHUNK, FILES, assert_staged, tasks_of
-
-from sparktxlog.errors import DiskFullError, FileChangedError, TransportError
-from sparktxlog.worker.copy.fetch import part_writer as placing
-from sparktxlog.worker.copy.fetch.fetch import fetch_files
-from sparktxlog.worker.copy.fetch.selection import (
-    digest_batches,
-    require_space,
-    select_files,
-    wanted_files,
+from tests.unit.worker.copy.fetch.conftest import (
+    CHUNK,
+    FILES,
+    assert_staged,
+    fetch_all,
+    select_all,
+    tasks_of,
 )
-from sparktxlog.worker.copy.fetch.tasks import FileTask
+
+from sparktxlog.errors import DiskFullError, TransportError
+from sparktxlog.worker.copy.fetch import part_writer as placing
+from sparktxlog.worker.copy.fetch.chunk_schedule import FileWork
+from sparktxlog.worker.copy.fetch.fetch import fetch_files
+from sparktxlog.worker.copy.fetch.selection import require_space, select_files
 from sparktxlog.worker.copy.fetch.workspace import CopyWorkspace
 
 SIZE = sum(size for size, _ in FILES.values())
-
-
-def _size(tasks: Iterable[FileTask]) -> int:
-    return sum(task.size_bytes for task in tasks)
 
 
 def test_unchanged_files_are_linked(donor: StandInDonor, workspace: CopyWorkspace) -> None:
@@ -37,11 +35,12 @@ def test_unchanged_files_are_linked(donor: StandInDonor, workspace: CopyWorkspac
     grant = donor.grant()
     own = workspace.lake / "t"
     shutil.copytree(donor.lake / "t", own)
-    selection = select_files(workspace, grant, grant.tables[0], FILES, own)
-    assert (selection.tasks, selection.reused_bytes) == ((), SIZE)
+    selection = select_all(workspace, grant)
+    assert (selection.works, selection.size_bytes) == ((), SIZE)
     assert workspace.staged("t", "big.parquet").samefile(own / "big.parquet")
-    stats = fetch_files(workspace, [grant], tasks_of(grant))
-    assert (stats.fetched_bytes, stats.wire_bytes, donor.chunks) == (0, 0, [])
+    stats = fetch_files(workspace, [grant], selection)
+    assert (stats.reused_bytes, stats.fetched_bytes, stats.wire_bytes) == (SIZE, 0, 0)
+    assert donor.chunks == []
     assert_staged(workspace, donor.lake)
 
 
@@ -50,13 +49,13 @@ def test_parts_of_files_that_are_here_go(donor: StandInDonor, workspace: CopyWor
     grant = donor.grant()
     donor.fault = lambda path, offset: "500 x" if offset >= 5 * CHUNK else ""
     with pytest.raises(TransportError):
-        fetch_files(workspace, [grant], tasks_of(grant), streams=1)
+        fetch_all(workspace, [grant], streams=1)
     assert list(workspace.root.rglob("*.part"))
     own = workspace.lake / "t"
     shutil.copytree(donor.lake / "t", own)
     donor.fault = lambda path, offset: ""
-    selection = select_files(workspace, grant, grant.tables[0], FILES, own)
-    fetch_files(workspace, [grant], selection.tasks)
+    selection = select_all(workspace, grant)
+    fetch_files(workspace, [grant], selection)
     assert_staged(workspace, donor.lake)
 
 
@@ -70,13 +69,14 @@ def test_files_that_only_look_alike_are_fetched(
         file.write(b"damage")
     (own / "a" / "exact.parquet").write_bytes(b"shorter")
     (own / "b=1" / "text.parquet").unlink()
-    selection = select_files(workspace, grant, grant.tables[0], FILES, own)
-    assert [task.path for task in selection.tasks] == [
+    selection = select_all(workspace, grant)
+    assert [work.task.path for work in selection.works] == [
         "a/exact.parquet", "b=1/text.parquet", "big.parquet",
     ]  # fmt: skip
-    assert _size(selection.tasks) + selection.reused_bytes == selection.size_bytes == SIZE
-    stats = fetch_files(workspace, [grant], selection.tasks)
-    assert stats.fetched_bytes == _size(selection.tasks)
+    missing = sum(work.task.size_bytes for work in selection.works)
+    assert (selection.missing_bytes, selection.size_bytes) == (missing, SIZE)
+    stats = fetch_files(workspace, [grant], selection)
+    assert (stats.fetched_bytes, stats.reused_bytes) == (missing, SIZE - missing)
     assert_staged(workspace, donor.lake)
     assert (own / "big.parquet").read_bytes()[:6] == b"damage"
 
@@ -84,33 +84,18 @@ def test_files_that_only_look_alike_are_fetched(
 def test_no_table_of_its_own(donor: StandInDonor, workspace: CopyWorkspace) -> None:
     """The directory was deleted."""
     grant = donor.grant()
-    selection = select_files(workspace, grant, grant.tables[0], FILES, workspace.lake / "t")
-    assert len(selection.tasks) == len(FILES)
+    assert len(select_all(workspace, grant).works) == len(FILES)
     assert donor.asked == []
-
-
-def test_a_wanted_file_that_is_not_offered(donor: StandInDonor) -> None:
-    with pytest.raises(FileChangedError, match=r"no file 'other.parquet'"):
-        wanted_files(donor.grant().tables[0], ["big.parquet", "other.parquet"])
-
-
-def test_digests_are_asked_for_in_batches() -> None:
-    tasks = [
-        FileTask(table="t", path=str(n), size_bytes=size, modified_at=0)
-        for n, size in enumerate([1] * 2_500 + [200 << 20] * 3)
-    ]
-    assert [len(batch) for batch in digest_batches(tasks)] == [1_000, 1_000, 501, 1, 1]
-    assert list(digest_batches([])) == []
 
 
 def test_no_room(
     donor: StandInDonor, workspace: CopyWorkspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The error names both figures, and nothing was written."""
-    tasks = tasks_of(donor.grant())
+    works = [FileWork.whole(task, CHUNK) for task in tasks_of(donor.grant())]
     monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_bavail=10, f_frsize=4096))
     with pytest.raises(DiskFullError, match=rf"needs {SIZE:,} bytes .* 40,960 bytes are free") as e:
-        require_space(workspace, tasks, margin_bytes=100)
+        require_space(workspace, works, margin_bytes=100)
     assert e.value.definite
     assert (e.value.fields["needed_bytes"], e.value.fields["free_bytes"]) == (SIZE, 40_960)
     assert list(workspace.lake.iterdir()) == []
@@ -118,10 +103,11 @@ def test_no_room(
 
 def test_what_is_here_needs_no_room(donor: StandInDonor, workspace: CopyWorkspace) -> None:
     grant = donor.grant()
-    tasks = tasks_of(grant)
-    assert require_space(workspace, tasks) == SIZE
-    fetch_files(workspace, [grant], [t for t in tasks if t.path != "big.parquet"])
-    assert require_space(workspace, tasks) == FILES["big.parquet"][0]
+    assert require_space(workspace, select_all(workspace, grant).works) == SIZE
+    small = [task for task in tasks_of(grant) if task.path != "big.parquet"]
+    fetch_files(workspace, [grant], select_files(workspace, grant, small))
+    left = require_space(workspace, select_all(workspace, grant).works)
+    assert left == FILES["big.parquet"][0]
 
 
 def test_the_disk_fills_up_meanwhile(
@@ -140,9 +126,9 @@ def test_the_disk_fills_up_meanwhile(
     with monkeypatch.context() as patch:
         patch.setattr(placing.os, "pwrite", full)
         with pytest.raises(DiskFullError, match="no space left"):
-            fetch_files(workspace, [grant], tasks_of(grant), streams=2)
-    stats = fetch_files(workspace, [grant], tasks_of(grant), streams=2)
-    assert stats.resumed_bytes >= 5 * CHUNK
+            fetch_all(workspace, [grant], streams=2)
+    stats = fetch_all(workspace, [grant], streams=2)
+    assert stats.reused_bytes >= 5 * CHUNK
     assert_staged(workspace, donor.lake)
 
 
@@ -152,5 +138,4 @@ def test_a_link_into_nowhere_is_no_file(donor: StandInDonor, workspace: CopyWork
     target = donor.lake / "t" / "big.parquet"
     (own / "big.parquet").symlink_to(Path(target))
     grant = donor.grant()
-    selection = select_files(workspace, grant, grant.tables[0], ["big.parquet"], own)
-    assert selection.reused_bytes == 0
+    assert len(select_all(workspace, grant).works) == len(FILES)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from tests.node_processes import wait_until
 from tests.stand_in_donor import Fault, StandInDonor
-from tests.unit.worker.copy.fetch.conftest import CHUNK, FILES, assert_staged, tasks_of
+from tests.unit.worker.copy.fetch.conftest import CHUNK, FILES, assert_staged, fetch_all
 
 from sparktxlog.errors import InvalidNameError, RemoteProtocolError, TransportError
-from sparktxlog.worker.copy.fetch.fetch import fetch_files
 from sparktxlog.worker.copy.fetch.tasks import ChunkRecord
-from sparktxlog.worker.copy.fetch.workspace import CopyWorkspace, remove_others
+from sparktxlog.worker.copy.fetch.workspace import CopyWorkspace, remove_workspaces
 
 SIZE = sum(size for size, _ in FILES.values())
 
@@ -46,7 +46,7 @@ def break_off(donor: StandInDonor, older: CopyWorkspace, fault: Fault) -> None:
     donor.fault = fault
     grant = donor.grant()
     with pytest.raises(TransportError):
-        fetch_files(older, [grant], tasks_of(grant), streams=1)
+        fetch_all(older, [grant], streams=1)
     donor.fault = lambda path, offset: ""
 
 
@@ -76,16 +76,15 @@ def test_adopting_an_older_copy(
     break_off(donor, older, once_the_others_are_proved)
     change_a_file(donor)
     grant = donor.grant()
-    assert workspace.adopt(older, tasks_of(grant)) == len(FILES)
-    assert not older.part("t", "big.parquet").exists()
-    assert workspace.adopt(older, tasks_of(grant)) == 0
-    older.remove()
-    stats = fetch_files(workspace, [grant], tasks_of(grant))
+    workspace.adopt_older()
+    assert [space.copy_id for space in CopyWorkspace.found(workspace.lake)] == ["copy1"]
+    workspace.adopt_older()
+    stats = fetch_all(workspace, [grant])
     assert_staged(workspace, donor.lake)
     assert ("big.parquet", 0) not in donor.chunks
     assert ("a/exact.parquet", 0) in donor.chunks
     # A whole file that is another one by now was never counted as found.
-    assert stats.fetched_bytes + stats.resumed_bytes == SIZE
+    assert stats.fetched_bytes + stats.reused_bytes == SIZE
     assert stats.fetched_bytes == 2 * CHUNK + FILES["big.parquet"][0] - 9 * CHUNK
 
 
@@ -100,21 +99,44 @@ def test_a_part_of_a_file_that_changed_is_fetched_twice(
     )
     change_a_file(donor)
     grant = donor.grant()
-    assert workspace.adopt(older, tasks_of(grant)) >= 1
-    older.remove()
-    stats = fetch_files(workspace, [grant], tasks_of(grant))
+    workspace.adopt_older()
+    stats = fetch_all(workspace, [grant])
     assert_staged(workspace, donor.lake)
     asked = [offset for path, offset in donor.chunks if path == "a/exact.parquet"]
     assert sorted(asked) == [0, CHUNK, CHUNK]
     # The chunk that seemed to be here, and the one fetched beside it.
-    assert stats.fetched_bytes + stats.resumed_bytes == SIZE + 2 * CHUNK
+    assert stats.fetched_bytes + stats.reused_bytes == SIZE + 2 * CHUNK
+
+
+def test_a_name_is_given_after_its_record(
+    donor: StandInDonor, workspace: CopyWorkspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed between both, a file of another donor would be taken for one fetched before."""
+    path = "a/exact.parquet"
+    fetch_all(workspace, [donor.grant()])
+    theirs = donor.lake / "t" / path
+    first, status = theirs.read_bytes(), theirs.stat()
+    theirs.write_bytes(b"other" + first[5:])
+
+    def named_and_killed(self: Path, target: Path) -> None:
+        os.rename(self, target)
+        raise RuntimeError("killed")
+
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError):
+        patch.setattr(Path, "replace", named_and_killed)
+        fetch_all(workspace, [donor.grant()])
+    assert workspace.staged("t", path).read_bytes()[:5] == b"other"
+    theirs.write_bytes(first)
+    os.utime(theirs, ns=(status.st_mtime_ns, status.st_mtime_ns))
+    fetch_all(workspace, [donor.grant()])
+    assert_staged(workspace, donor.lake)
 
 
 def test_cleanup(workspace: CopyWorkspace) -> None:
     for name in ("a", "b", "c"):
-        CopyWorkspace(workspace.lake, name).journal("0").close()
+        with CopyWorkspace(workspace.lake, name).journal("0"):
+            pass
     assert {space.copy_id for space in CopyWorkspace.found(workspace.lake)} == {"a", "b", "c"}
-    assert remove_others(workspace.lake, keep={"b"}) == ["a", "c"]
-    assert [space.copy_id for space in CopyWorkspace.found(workspace.lake)] == ["b"]
-    CopyWorkspace(workspace.lake, "a").remove()
+    remove_workspaces(workspace.lake)
+    assert CopyWorkspace.found(workspace.lake) == []
     assert CopyWorkspace.found(workspace.lake / "none") == []
