@@ -89,13 +89,11 @@ class Replica:
         self.step()
         self.backed_up = True
 
-    def copy_of_two_tables(self) -> int:
+    def request_copy(self) -> None:
         assert self.backed_up
         self.step()
-        return 2
 
-    def fetch(self, index: int) -> None:
-        assert index in (0, 1)
+    def stage_tables(self) -> None:
         self.step()
 
     def restart(self) -> CopyOutcome:
@@ -115,7 +113,7 @@ class Copying(Replica):
     """A replica that is its own copy: `request` without a range asks for a grant."""
 
     def request(self, *span: int) -> Any:
-        return super().request(*span) if span else self.copy_of_two_tables()
+        return super().request(*span) if span else self.request_copy()
 
 
 ORDER = st.one_of(

@@ -141,12 +141,6 @@ class ReplicaCopy:
         return self.ticket.grants[0]
 
     @property
-    def ticket_grants(self) -> tuple[Grant, ...]:
-        """All grants of the ticket, best donor first."""
-        assert self.ticket is not None
-        return self.ticket.grants
-
-    @property
     def staging(self) -> CopyStager:
         """What the attempt under way has staged."""
         assert self._staging is not None
@@ -163,8 +157,8 @@ class ReplicaCopy:
         if self._info.backup_dir and self.state.tables:
             back_up(self._lake, Path(self._info.backup_dir), self._copy_id, self.state.tables)
 
-    def request(self) -> int:
-        """Have donors pin a snapshot; return the number of its tables.
+    def request(self) -> None:
+        """Have donors pin a snapshot.
 
         Raises:
             ApplyError: Nobody lends, or the snapshot is of no use here (definite).
@@ -185,11 +179,10 @@ class ReplicaCopy:
                 f"donor {grant.node_id} is of lineage {grant.lineage!r}, "
                 f"this node of {self._info.lineage!r}"
             )
-        return len(grant.tables)
 
-    def fetch(self, index: int) -> None:
-        """Stage the table of that number; errors as `CopyStager.fetch`."""
-        self.staging.fetch(index)
+    def stage_tables(self) -> None:
+        """As `CopyStager`."""
+        self.staging.stage_tables()
 
     # --- the swap -----------------------------------------------------------------------------
 
@@ -384,7 +377,7 @@ class ReplicaCopy:
             worker_id=self.state.worker_id,
             node_id=self._info.node_id,
             kind=CatchUpKind.COPY,
-            donors=tuple(grant.node_id for grant in self.ticket_grants),
+            donors=tuple(grant.node_id for grant in self.ticket.grants),
             from_position=outcome.from_position,
             to_position=outcome.position if end == "done" else outcome.from_position,
             started_at=self._started_at,

@@ -86,31 +86,22 @@ class CopyStager:
         self.standing: dict[str, int] = {}
         #: Table → kept, rename or commit, of what stands.
         self.ways: dict[str, str] = {}
-        #: Table → what is to come of it; None before all of them were looked at.
-        self._coming: dict[str, _Coming] | None = None
 
-    def fetch(self, index: int) -> None:
-        """Fetch the table of that number into the workspace, unless it stands already.
-
-        The first call looks at all tables.
+    def stage_tables(self) -> None:
+        """Fetch all tables that do not stand already into the workspace, and recount them.
 
         Raises:
             TransportError, StorageError: The donor failed; ask for a ticket anew.
             DiskFullError: The tables do not fit together; nothing of their data was fetched.
             ApplyError: The table cannot be copied by its files (definite).
         """
-        if self._coming is None:
-            self._coming = self._prepare()
-        name = self._grant.tables[index].definition.name
-        coming = self._coming.get(name)
-        if coming is None:
-            return
-        with failures_named(name):
-            self.fetched += self._fetcher.fetch(coming.data)
-            _prune(coming.staged.path, coming.paths)
-            if self._options.verify:
-                self._recount(coming.staged)
-            self.staged[name] = coming.staged
+        for name, coming in self._prepare().items():
+            with failures_named(name):
+                self.fetched += self._fetcher.fetch(coming.data)
+                _prune(coming.staged.path, coming.paths)
+                if self._options.verify:
+                    self._recount(coming.staged)
+                self.staged[name] = coming.staged
 
     # --- before the first data file -----------------------------------------------------------
 
@@ -141,30 +132,28 @@ class CopyStager:
     def _select_log(self, offered: OfferedTable, *, whole: bool) -> Wanted:
         return self._fetcher.select(offered.definition.name, log_files(offered, whole=whole))
 
-    def _plan(self, offered: OfferedTable, wanted: Wanted, old: LogVersion | None) -> _Coming:
+    def _plan(self, offered: OfferedTable, log: Wanted, old: LogVersion | None) -> _Coming:
         """Fetch a table's log; decide how it is swapped in, and which data that needs."""
         name, stage = offered.definition.name, self._fetcher.staged(offered.definition.name)
-        log = self._stage_log(offered, stage, wanted, whole=old is None)
-        check_copyable(name, log)
-        way = swap_way(old, log)
+        version = self._stage_log(offered, stage, log)
+        check_copyable(name, version)
+        way = swap_way(old, version)
         if way is Way.RENAME and old is not None:
-            rest = self._select_log(offered, whole=True)
-            self._fetcher.require_space([rest])
-            log = self._stage_log(offered, stage, rest, whole=True)
-        files = data_files(offered, log, history=self._options.history)
-        paths = {file.path for file in (*log_files(offered, whole=way is Way.RENAME), *files)}
+            log = self._select_log(offered, whole=True)
+            self._fetcher.require_space([log])
+            version = self._stage_log(offered, stage, log)
+        files = data_files(offered, version, history=self._options.history)
+        data = self._fetcher.select(name, files)
         return _Coming(
-            staged=StagedTable(offered=offered, path=stage, log=log, way=way),
-            data=self._fetcher.select(name, files),
-            paths=frozenset(paths),
+            staged=StagedTable(offered=offered, path=stage, log=version, way=way),
+            data=data,
+            paths=log.paths | data.paths,
         )
 
-    def _stage_log(
-        self, offered: OfferedTable, stage: Path, wanted: Wanted, *, whole: bool
-    ) -> LogVersion:
-        self.fetched += self._fetcher.fetch(wanted)
+    def _stage_log(self, offered: OfferedTable, stage: Path, log: Wanted) -> LogVersion:
+        self.fetched += self._fetcher.fetch(log)
         # Left by an attempt with another donor, its log would be read as part of this one.
-        _prune(stage, {file.path for file in log_files(offered, whole=whole)}, LOG)
+        _prune(stage, log.paths, LOG)
         forget_log(self._session, stage)
         return read_log(self._session, stage, offered.version)
 

@@ -221,11 +221,10 @@ class ReplicaDriver:
         if not self._backed_up:
             copy.back_up()
             self._backed_up, self._task = True, _Task.GRANT
-        tables = copy.request()
+        copy.request()
         _logger.info("copying position %d from %s", copy.grant.position, copy.grant.node_id)
         self._task, self._failures = _Task.COPY, 0
-        for index in range(tables):
-            copy.fetch(index)
+        copy.stage_tables()
         self._end_copy(copy.restart())
         self._backed_up = False
         self._barren_copies += 1

@@ -140,14 +140,13 @@ def test_tables_that_fit_one_by_one_only_are_refused_before_their_data(
 ) -> None:
     made, fetcher = stage(tmp_path, 1_000, monkeypatch)
     with pytest.raises(DiskFullError, match="1200"):
-        made.fetch(0)
+        made.stage_tables()
     assert "fetch data" not in fetcher.done and made.staged == {}
 
 
 def test_room_for_all_is_asked_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made, fetcher = stage(tmp_path, 1_200, monkeypatch)
-    made.fetch(0)
-    made.fetch(1)
+    made.stage_tables()
     assert fetcher.done == [
         "select one log", "select two log", "room for 20",
         "fetch log", "select one data", "fetch log", "select two data", "room for 1200",

@@ -22,7 +22,7 @@ from sparktxlog.worker.replica.replica_driver import TRANSITIONS, ReplicaDriver,
 
 
 class Copy:
-    """A copy of two tables that may fail."""
+    """A copy that may fail."""
 
     def __init__(self, replica: Replica) -> None:
         self.replica = replica
@@ -35,13 +35,12 @@ class Copy:
         self.replica.done.append("back up")
         self.replica.fail("back up")
 
-    def request(self) -> int:
+    def request(self) -> None:
         self.replica.done.append("request")
         self.replica.fail("request")
-        return 2
 
-    def fetch(self, index: int) -> None:
-        self.replica.done.append(f"fetch {index}")
+    def stage_tables(self) -> None:
+        self.replica.done.append("fetch")
         self.replica.fail("fetch")
 
     def restart(self) -> CopyOutcome:
@@ -128,7 +127,7 @@ def test_a_gap_that_the_log_no_longer_holds_needs_a_copy() -> None:
     replica = Replica()
     driven = driver(replica)
     driven.take(30, 35)
-    assert replica.done == ["ask 1-35", "back up", "request", "fetch 0", "fetch 1"]
+    assert replica.done == ["ask 1-35", "back up", "request", "fetch"]
     assert replica.position == 40 and driven.phase is ReplicaPhase.BASIC
     (outcome,) = replica.outcomes
     assert outcome is not None and outcome.donor == "B"
@@ -180,7 +179,7 @@ def test_a_failed_chunk_begins_again_with_the_request() -> None:
     replica.failures["fetch"] = [LeaseGoneError("gone")]
     driver(replica).copy("told")
     assert replica.done == [
-        "back up", "request", "fetch 0", "fail", "request", "fetch 0", "fetch 1",
+        "back up", "request", "fetch", "fail", "request", "fetch",
     ]  # fmt: skip
 
 
@@ -307,7 +306,7 @@ def test_a_copy_that_is_in_place_is_not_begun_again_when_the_node_is_away() -> N
     replica.failures["report"] = [TransportError("no answer")]
     with pytest.raises(TransportError, match="no answer"):
         driver(replica).copy("told")
-    assert replica.done == ["back up", "request", "fetch 0", "fetch 1"]
+    assert replica.done == ["back up", "request", "fetch"]
     assert (replica.position, replica.pauses, replica.outcomes) == (40, [], [None])
 
 

@@ -42,6 +42,11 @@ class Wanted:
         return sum(task.size_bytes for task in self.tasks)
 
     @property
+    def paths(self) -> frozenset[str]:
+        """Paths of all files."""
+        return frozenset(task.path for task in self.tasks)
+
+    @property
     def missing_bytes(self) -> int:
         """Bytes that are not here."""
         return sum(work.missing_bytes for work in self.works)
