@@ -8,6 +8,7 @@ merging     commits made by Spark: MERGE, DELETE
 placing     commits made without Spark: staged files in place
 settling    what a power cut leaves of commits
 steps       the commits of one table, each once
+version_files  which files make one version of a table
 tables      table logs: creation, own and foreign commits
 deltalog    a table's log as Spark's Delta reads and writes it
 """

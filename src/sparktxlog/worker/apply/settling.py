@@ -23,10 +23,10 @@ from sparktxlog.worker.apply.batches import Batch
 from sparktxlog.worker.apply.tables import (
     check_expected,
     commit_path,
-    files_of,
     read_actions,
     read_commit,
 )
+from sparktxlog.worker.apply.version_files import files_of
 
 _logger = logging.getLogger(__name__)
 

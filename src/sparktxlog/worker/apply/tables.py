@@ -9,17 +9,13 @@ otherwise make the worker skip what is missing.
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import pwd
-import re
 import uuid
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
-from urllib.parse import unquote
 
 import msgspec
 from deltalake import Schema
@@ -30,19 +26,9 @@ from sparktxlog.model.signature import TableSignature
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.storage.durability import sync_directory
 from sparktxlog.worker.apply.batches import STEPS, Batch, Step
+from sparktxlog.worker.apply.version_files import files_of
 
 _METADATA_KEY = "sparktxlog"
-_DIGITS_AND_LETTERS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-#: Delta names the files of deletion vectors in Z85, an alphabet that Python 3.11 lacks.
-_Z85_TO_B85 = str.maketrans(
-    _DIGITS_AND_LETTERS + ".-:+=^!/*?&<>()[]{}@%$#",
-    "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~",
-)
-
-#: Checkpoints: of one file, of one of several parts, and of version 2.
-CHECKPOINT = re.compile(
-    r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10})\.parquet|\.parquet|\.[0-9a-f-]{36}\.(?:json|parquet))"
-)
 
 
 class OwnCommit(
@@ -139,21 +125,6 @@ def newest_version(table: Path, known: int) -> int:
     while commit_path(table, version + 1).exists():
         version += 1
     return version
-
-
-def newest_checkpoint(names: Iterable[str], version: int) -> int:
-    """Return the newest version ≤ a version that has all parts of a checkpoint, -1 = none.
-
-    Args:
-        names: Of the log's files, without its directory.
-    """
-    parts: dict[tuple[int, int], int] = {}
-    for name in names:
-        match = CHECKPOINT.fullmatch(name)
-        if match and int(match[1]) <= version:
-            key = (int(match[1]), int(match[3] or 1))
-            parts[key] = parts.get(key, 0) + 1
-    return max((at for (at, total), found in parts.items() if found >= total), default=-1)
 
 
 def read_commit(table: Path, version: int) -> TableCommit:
@@ -343,20 +314,6 @@ def create_table(table: Path, definition: TableDefinition, user_metadata: str, t
         fresh.unlink()
     for directory in (log, table, table.parent):
         sync_directory(directory)
-
-
-def files_of(add: dict[str, Any]) -> list[str]:
-    """Return the data file of an add action, and its deletion vector where it has a file.
-
-    Paths are those of the files, relative to the table.
-    """
-    files = [unquote(add["path"])]
-    vector = add.get("deletionVector") or {}
-    if vector.get("storageType") == "u":
-        prefix, encoded = vector["pathOrInlineDv"][:-20], vector["pathOrInlineDv"][-20:]
-        name = uuid.UUID(bytes=base64.b85decode(encoded.translate(_Z85_TO_B85)))
-        files.append(str(Path(prefix) / f"deletion_vector_{name}.bin"))
-    return files
 
 
 def _author(path: Path, info: dict[str, Any]) -> str:

@@ -19,13 +19,16 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from sparktxlog.worker.apply.tables import commit_path, files_of, newest_checkpoint
-
-LOG = "_delta_log"
-#: Commits, checksums, compacted commits, checkpoints: the version they reach is the last number.
-_LOG_FILE = re.compile(
-    r"(?:\d{20}\.)?(\d{20})\.(?:json|crc|compacted\.json|checkpoint(?:\..+)?\.(?:parquet|json))"
+from sparktxlog.worker.apply.tables import commit_path
+from sparktxlog.worker.apply.version_files import (
+    LOG,
+    files_of,
+    log_paths,
+    may_be_data,
+    missing_commit,
+    newest_checkpoint,
 )
+
 _CLASSIC_CHECKPOINT = re.compile(r"\d{20}\.checkpoint(?:\.\d{10}\.\d{10})?\.parquet")
 
 
@@ -40,7 +43,7 @@ def version_files(table: Path, version: int) -> dict[str, int | None]:
         VersionGoneError: Log or data files of the version are missing.
         OSError: The directory cannot be read.
     """
-    log, start = _log_files(table, version)
+    log = _log_files(table, version)
     files: dict[str, int | None] = dict.fromkeys(log)
     try:
         opened = DeltaTable(table, version=version)
@@ -54,43 +57,29 @@ def version_files(table: Path, version: int) -> dict[str, int | None]:
     for path, size in live:
         files[_on_disk(table, path)] = size
     if "deletionVectors" in features:
-        files |= dict.fromkeys(_vectors(table, start, version))
+        files |= dict.fromkeys(_vectors(table, newest_checkpoint(log, version), version))
     return files
 
 
 def all_data_files(table: Path) -> list[str]:
     """Return all files of a directory that may belong to some version, ascending."""
-    found = []
-    for path in table.rglob("*"):
-        parts = path.relative_to(table).parts
-        hidden = any(part[0] in "._" and "=" not in part for part in parts)
-        if not hidden and path.is_file():
-            found.append("/".join(parts))
-    return sorted(found)
+    paths = (path.relative_to(table).as_posix() for path in table.rglob("*") if path.is_file())
+    return sorted(path for path in paths if may_be_data(path))
 
 
 def is_commit(path: str) -> bool:
     """Tell whether a file is of the log: its time is part of the table's history."""
-    return path.startswith(f"{LOG}/")
+    return path.startswith(LOG)
 
 
-def _log_files(table: Path, version: int) -> tuple[list[str], int]:
-    """Return the log's files up to a version, and the newest checkpoint of it, -1 = none."""
-    try:
-        names = [path.name for path in (table / LOG).iterdir()]
-        sidecars = [path.name for path in (table / LOG / "_sidecars").glob("*.parquet")]
-    except FileNotFoundError as error:
-        raise VersionGoneError(f"{table} is no Delta table") from error
-    kept = [n for n in names if (m := _LOG_FILE.fullmatch(n)) and int(m[1]) <= version]
-    start = newest_checkpoint(kept, version)
-    missing = [
-        number
-        for number in range(start + 1, version + 1)
-        if commit_path(table, number).name not in kept
-    ]
-    if missing:
-        raise VersionGoneError(f"{table} has no log of version {missing[0]}")
-    return sorted([f"{LOG}/{n}" for n in kept] + [f"{LOG}/_sidecars/{n}" for n in sidecars]), start
+def _log_files(table: Path, version: int) -> list[str]:
+    paths = [path.relative_to(table).as_posix() for path in (table / LOG).rglob("*")]
+    if not paths:
+        raise VersionGoneError(f"{table} is no Delta table")
+    missing = missing_commit(paths, version)
+    if missing is not None:
+        raise VersionGoneError(f"{table} has no log of version {missing}")
+    return sorted(log_paths(paths, version))
 
 
 def _on_disk(table: Path, path: str) -> str:

@@ -1,31 +1,27 @@
-"""Which files a version of a table needs, and whether copying files carries the table at all.
+"""Which files of a donor's table a copy needs, and whether copying files carries it at all.
 
 A donor offers every file of a table's directory.  The log comes first: a new table takes all of it
 up to the version, another only the newest complete checkpoint and what follows.  Opened at that
 version it names the live data files and the files of deletion vectors; everything else in the
 directory belongs to older versions and comes along only for history.
-
-Paths in the log are quoted once more than names of files (`a%20b`); partition values are quoted in
-the names themselves (`x%2Fy`).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from enum import Enum
 from urllib.parse import unquote
 
 from sparktxlog.errors import ApplyError
 from sparktxlog.model.copying import OfferedFile, OfferedTable
-from sparktxlog.worker.apply.deltalog import Action, LogVersion
-from sparktxlog.worker.apply.tables import CHECKPOINT, files_of, newest_checkpoint
+from sparktxlog.worker.apply.deltalog import LogVersion
+from sparktxlog.worker.apply.version_files import (
+    live_paths,
+    log_paths,
+    may_be_data,
+    missing_commit,
+)
 
-LOG = "_delta_log/"
-_COMMIT = re.compile(r"(\d{20})\.json")
-_CHECKSUM = re.compile(r"(\d{20})\.crc")
-_COMPACTED = re.compile(r"\d{20}\.(\d{20})\.compacted\.json")
-_SIDECARS = f"{LOG}_sidecars/"
 _ABSOLUTE = re.compile(r"/|[A-Za-z][A-Za-z0-9+.-]*:")
 
 #: Features that a commit of file actions into another log carries: they concern single files,
@@ -75,39 +71,17 @@ def log_files(offered: OfferedTable, *, whole: bool) -> list[OfferedFile]:
     Raises:
         ApplyError: The offered log lacks a commit (definite).
     """
-    version = offered.version
-    start = newest_checkpoint((file.path.removeprefix(LOG) for file in offered.files), version)
-    wanted = [
-        file
-        for file in offered.files
-        if file.path.startswith(LOG) and _is_wanted(file.path, -1 if whole else start, version)
-    ]
-    there = {found for file in wanted if (found := _number(_COMMIT, file.path)) is not None}
-    missing = sorted(set(range(start + 1, version + 1)) - there)
-    if missing:
+    paths = [file.path for file in offered.files]
+    missing = missing_commit(paths, offered.version)
+    if missing is not None:
         raise ApplyError(
-            f"table {offered.definition.name!r}: the donor's log lacks version {missing[0]}",
+            f"table {offered.definition.name!r}: the donor's log lacks version {missing}",
             hint="Nothing was changed here.  Repair the donor, or copy from another one.",
             table=offered.definition.name,
-            version=missing[0],
+            version=missing,
         )
-    return wanted
-
-
-def _is_wanted(path: str, start: int, version: int) -> bool:
-    if path.startswith(_SIDECARS):
-        return not path.removeprefix(_SIDECARS).startswith(".")
-    for pattern in (_COMMIT, _CHECKSUM, _COMPACTED):
-        found = _number(pattern, path)
-        if found is not None:
-            return max(start, 0) <= found <= version and (pattern is not _COMPACTED or start < 0)
-    found = _number(CHECKPOINT, path)
-    return found is not None and found <= version and (start < 0 or found == start)
-
-
-def _number(pattern: re.Pattern[str], path: str) -> int | None:
-    match = pattern.fullmatch(path.removeprefix(LOG))
-    return int(match[1]) if match else None
+    wanted = set(log_paths(paths, offered.version, whole=whole))
+    return [file for file in offered.files if file.path in wanted]
 
 
 # --- the data ---------------------------------------------------------------------------------
@@ -137,22 +111,8 @@ def data_files(
             path=missing[0],
         )
     if history:
-        wanted |= {path for path in by_path if _is_data(path)}
+        wanted |= {path for path in by_path if may_be_data(path, changes=True)}
     return [by_path[path] for path in sorted(wanted)]
-
-
-def live_paths(adds: Iterable[Action]) -> set[str]:
-    """Return the files behind `add` actions, deletion vectors included, by relative path."""
-    return {path for add in adds for path in files_of(add)}
-
-
-def _is_data(path: str) -> bool:
-    """Tell whether a file may belong to some version: as Delta's own VACUUM does."""
-    *folders, name = path.split("/")
-    if name.startswith("."):
-        return False
-    hidden = [part for part in folders if part[:1] in "._" and "=" not in part]
-    return not name.startswith("_") and hidden in ([], ["_change_data"])
 
 
 # --- what can be copied -----------------------------------------------------------------------

@@ -27,11 +27,12 @@ from sparktxlog.worker.apply.merging import read_newest, read_version, tagged
 from sparktxlog.worker.apply.signatures import signature_of
 from sparktxlog.worker.apply.steps import failures_named
 from sparktxlog.worker.apply.tables import newest_version
+from sparktxlog.worker.apply.version_files import LOG
 from sparktxlog.worker.copy.copy_terms import CopyOptions
 from sparktxlog.worker.copy.donor_fetcher import DonorFetcher
 from sparktxlog.worker.copy.fetch.selection import Wanted
 from sparktxlog.worker.copy.fetch.tasks import Fetched
-from sparktxlog.worker.copy.layout import LOG, Way, check_copyable, data_files, log_files, swap_way
+from sparktxlog.worker.copy.layout import Way, check_copyable, data_files, log_files, swap_way
 from sparktxlog.worker.copy.swap import StagedTable, find_copy, is_renamed
 from sparktxlog.worker.replica.state import PendingCopy, ReplicaState, ReplicaTable
 

@@ -30,7 +30,8 @@ from sparktxlog.worker.apply.deltalog import Action, LogTransaction, LogVersion,
 from sparktxlog.worker.apply.merging import tagged
 from sparktxlog.worker.apply.settling import settle
 from sparktxlog.worker.apply.tables import OwnCommit, commit_path, read_commit
-from sparktxlog.worker.copy.layout import LOG, Way, live_paths
+from sparktxlog.worker.apply.version_files import LOG, live_paths
+from sparktxlog.worker.copy.layout import Way
 from sparktxlog.worker.repair.examining import newest_commit
 from sparktxlog.worker.repair.table_quarantine import TableQuarantine
 
@@ -114,14 +115,8 @@ def is_renamed(table: Path, offered: OfferedTable) -> bool:
     """Tell whether a table's log is the offered one: sizes and times of all its commits."""
     if commit_path(table, offered.version + 1).exists():
         return False
-    commits = [
-        file
-        for file in offered.files
-        if file.path.startswith(LOG)
-        and file.path.endswith(".json")
-        and file.path.removeprefix(LOG).removesuffix(".json").isdigit()
-        and int(file.path.removeprefix(LOG)[:20]) <= offered.version
-    ]
+    names = {str(commit_path(Path(), version)) for version in range(offered.version + 1)}
+    commits = [file for file in offered.files if file.path in names]
     for file in commits:
         path = table / file.path
         if not path.exists():

@@ -23,7 +23,7 @@ from sparktxlog.worker.apply.tables import (
     is_own,
     read_commit,
 )
-from sparktxlog.worker.copy.layout import LOG
+from sparktxlog.worker.apply.version_files import LOG
 from sparktxlog.worker.replica.state import PlacedLog, ReplicaTable
 
 
