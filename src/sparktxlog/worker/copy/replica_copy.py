@@ -103,22 +103,19 @@ class ReplicaCopy:
 
     def _journaled(self, state: ReplicaState) -> ReplicaState:
         """Begin a copy in the replica's state, or go on with the one begun."""
-        if state.copying is not None:
-            if self._options.forced:
-                # Whoever asks anew may have named another donor, or the first one.
-                pending = replace(state.copying, forced=True, donor=self._options.donor)
-                state = replace(state, copying=pending)
-                self._directory.save(state)
-            return state
-        marked = bool(state.diverged)
-        pending = PendingCopy(
-            copy_id=uuid.uuid4().hex[:12],
-            started_at=self._started_at,
-            forced=self._options.forced,
-            donor=self._options.donor,
-            suspect=self._contested
-            or (self._verdict in _SUSPECT and not (self._verdict == "DIVERGED" and marked)),
-        )
+        pending = state.copying
+        if pending is None:
+            marked = self._verdict == "DIVERGED" and bool(state.diverged)
+            pending = PendingCopy(
+                copy_id=uuid.uuid4().hex[:12],
+                started_at=self._started_at,
+                forced=self._options.forced,
+                donor=self._options.donor,
+                suspect=self._contested or (self._verdict in _SUSPECT and not marked),
+            )
+        elif self._options.forced:
+            # Whoever asks anew may have named another donor, or the first one.
+            pending = replace(pending, forced=True, donor=self._options.donor)
         state = replace(state, copying=pending)
         self._directory.save(state)
         return state

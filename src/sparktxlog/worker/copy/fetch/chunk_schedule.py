@@ -143,12 +143,9 @@ class Schedule:
     def fail(self, error: TxLogError) -> None:
         """Stop with an error; the first one counts."""
         with self._changed:
-            self._fail(error)
-
-    def _fail(self, error: TxLogError) -> None:
-        if self.error is None:
-            self.error = error
-        self._changed.notify_all()
+            if self.error is None:
+                self.error = error
+            self._changed.notify_all()
 
     # -- chunks ------------------------------------------------------------------------------------
 
@@ -163,7 +160,7 @@ class Schedule:
                     file.in_flight += 1
                     return donor, file, file.missing.pop()
                 if self._stuck():
-                    self._fail(self._no_donor_left())
+                    self.fail(self._no_donor_left())
                     break
                 self._changed.wait()
             return None
@@ -223,11 +220,11 @@ class Schedule:
             file.in_flight -= 1
             file.missing.append(chunk)
             if not isinstance(error, FileChangedError):
-                self._drop(donor, error)
+                self.drop(donor, error)
             else:
                 file.donors.discard(donor)
                 if not self._usable(file):
-                    self._fail(error)
+                    self.fail(error)
             self._offer(file)
 
     def _offer(self, file: FileWork) -> None:
@@ -243,16 +240,13 @@ class Schedule:
     def drop(self, donor: int, error: TxLogError) -> None:
         """Give a donor up; what it has under way may still come."""
         with self._changed:
-            self._drop(donor, error)
-
-    def _drop(self, donor: int, error: TxLogError) -> None:
-        state = self._donors[donor]
-        # An end from outside breaks requests off: that is not the donor's fault.
-        if state.error is None and not self.over:
-            _logger.info("donor %s is given up: %s", state.node_id, error.message)
-            state.error = error
-            state.ready.clear()
-            self._changed.notify_all()
+            state = self._donors[donor]
+            # An end from outside breaks requests off: that is not the donor's fault.
+            if state.error is None and not self.over:
+                _logger.info("donor %s is given up: %s", state.node_id, error.message)
+                state.error = error
+                state.ready.clear()
+                self._changed.notify_all()
 
     def in_use(self, donor: int) -> bool:
         """Return whether a donor was not given up."""
@@ -320,7 +314,7 @@ class Schedule:
         with self._changed:
             self._in_proof -= 1
             if file.rounds == _ROUNDS:
-                self._fail(
+                self.fail(
                     DamagedChunkError(
                         f"table {file.task.table!r}: {file.task.path} is not what its donor says, "
                         f"fetched {file.rounds} times",
