@@ -10,7 +10,6 @@ place: the next fetch into the same workspace goes on from there.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
@@ -126,19 +125,14 @@ class FetchThreads:
         self._grants = grants
         self._schedule = schedule
         self._silence_s = silence_s
+        #: Grows while other threads read it: they take a copy, which is one step.
         self._links: list[DonorLink] = []
-        self._lock = threading.Lock()
 
     def connect(self, donor: int) -> DonorLink:
         """Return a new link to a donor; `drive` breaks it off when it is overdue, or at the end."""
         link = DonorLink(self._grants[donor], silence_s=self._silence_s)
-        with self._lock:
-            self._links.append(link)
+        self._links.append(link)
         return link
-
-    def _all_links(self) -> list[DonorLink]:
-        with self._lock:
-            return list(self._links)
 
     # -- the caller's thread -----------------------------------------------------------------------
 
@@ -166,7 +160,7 @@ class FetchThreads:
                     wait(fetching, timeout=_GRACE_S, return_when=FIRST_EXCEPTION)
             finally:
                 self._schedule.halt()
-                for link in self._all_links():
+                for link in list(self._links):
                     link.abort()
         report()
         # What a thread died of comes before what the others made of it.
@@ -184,7 +178,7 @@ class FetchThreads:
                 report()
             if any(future.done() and future.exception() for future in futures):
                 return
-            for link in self._all_links():
+            for link in list(self._links):
                 if link.overdue(now):
                     link.abort()
 

@@ -27,8 +27,7 @@ from sparktxlog.worker.copy.fetch.workspace import CopyWorkspace
 class FetchPlan:
     """A part of a fetch for another process: picklable, and all that this process needs."""
 
-    lake: str
-    copy_id: str
+    workspace: CopyWorkspace
     #: Number of the part.
     part: int
     #: Without their file lists.
@@ -87,8 +86,7 @@ def plan_parts(
     bare = tuple(replace(grant, tables=()) for grant in grants)
     return [
         FetchPlan(
-            lake=str(workspace.lake),
-            copy_id=workspace.copy_id,
+            workspace=workspace,
             part=part,
             grants=bare,
             works=tuple(works),
@@ -125,7 +123,7 @@ def run_partition(plan: FetchPlan) -> FetchedPart:
         TxLogError: As `fetch_files`; what is in place is in the journals.
     """
     began = time.monotonic()
-    workspace = CopyWorkspace(plan.lake, plan.copy_id)
+    workspace = plan.workspace
     if not workspace.root.is_dir():
         raise StorageError(
             f"{workspace.root} is not there: this process does not see the lake of its driver",

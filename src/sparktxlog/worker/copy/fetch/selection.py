@@ -90,14 +90,11 @@ def select_files(workspace: CopyWorkspace, grant: Grant, tasks: Sequence[FileTas
     return Wanted(tasks=tuple(tasks), works=tuple(works))
 
 
-def require_space(
-    workspace: CopyWorkspace, works: Iterable[FileWork], *, margin_bytes: int = MARGIN_BYTES
-) -> int:
+def require_space(workspace: CopyWorkspace, works: Iterable[FileWork]) -> int:
     """Check before the first chunk that the files fit on the disk of the lake; nothing is written.
 
     Args:
         works: Files to fetch; what the workspace has of them takes no room again.
-        margin_bytes: Room that must be left.
 
     Returns:
         Bytes that the files will take.
@@ -108,11 +105,11 @@ def require_space(
     needed = missing_bytes(workspace, works)
     status = os.statvfs(workspace.lake)
     free = status.f_bavail * status.f_frsize
-    if needed + margin_bytes > free:
+    if needed + MARGIN_BYTES > free:
         raise DiskFullError(
-            f"the copy needs {needed:,} bytes and a margin of {margin_bytes:,}, "
+            f"the copy needs {needed:,} bytes and a margin of {MARGIN_BYTES:,}, "
             f"{free:,} bytes are free in {workspace.lake}",
-            hint=f"Free {needed + margin_bytes - free:,} bytes on that disk; nothing was fetched.",
+            hint=f"Free {needed + MARGIN_BYTES - free:,} bytes on that disk; nothing was fetched.",
             needed_bytes=needed,
             free_bytes=free,
             path=str(workspace.lake),

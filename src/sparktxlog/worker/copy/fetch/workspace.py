@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -23,14 +22,13 @@ from typing import Self, TypeVar
 
 import msgspec
 
-from sparktxlog.errors import InvalidNameError, RemoteProtocolError
+from sparktxlog.errors import RemoteProtocolError
 from sparktxlog.model.ids import check_table_name
-from sparktxlog.storage.durability import storing
+from sparktxlog.storage.durability import append_line, storing
 from sparktxlog.worker.copy.fetch.tasks import ChunkRecord, FileKey, FileTask
 
 #: Below the lake; Delta ignores the leading underscore.
 COPIES = Path("_sparktxlog", "copies")
-_COPY_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
 _PART = ".part"
 _FILES = "files.jsonl"
 _R = TypeVar("_R", "ChunkRecord", "FileRecord")
@@ -85,11 +83,6 @@ class LineJournal:
             if self._file.write(line) != len(line):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    def sync(self) -> None:
-        """Bring the lines to the disk; errors as `append`."""
-        with storing(self._path):
-            os.fsync(self._file.fileno())
-
     def __enter__(self) -> Self:
         return self
 
@@ -104,20 +97,10 @@ class CopyWorkspace:
 
     Args:
         lake: Root of the replica's tables.
-        copy_id: Of the ticket.
-
-    Raises:
-        InvalidNameError: The copy id is no name for a directory (definite).
+        copy_id: Names the directory.
     """
 
     def __init__(self, lake: str | Path, copy_id: str) -> None:
-        if not _COPY_ID.fullmatch(copy_id):
-            raise InvalidNameError(
-                f"copy id {copy_id[:140]!r} is none",
-                hint="Letters, digits, - and _ are allowed, 1 to 128 of them.",
-                field="copy_id",
-                value=copy_id[:140],
-            )
         self.lake = Path(lake)
         self.copy_id = copy_id
         self.root = self.lake / COPIES / copy_id
@@ -130,7 +113,7 @@ class CopyWorkspace:
         except FileNotFoundError:
             return []
         entries.sort(key=lambda entry: (-entry.stat().st_mtime_ns, entry.name))
-        return [CopyWorkspace(lake, e.name) for e in entries if _COPY_ID.fullmatch(e.name)]
+        return [CopyWorkspace(lake, entry.name) for entry in entries]
 
     # -- files -------------------------------------------------------------------------------------
 
@@ -174,10 +157,11 @@ class CopyWorkspace:
         Raises:
             DiskFullError, StorageError: Not all are there; records without files are harmless.
         """
-        with LineJournal(self.root / _FILES) as journal:
-            for record in records:
-                journal.append(record)
-            journal.sync()
+        lines, path = [msgspec.json.encode(record) for record in records], self.root / _FILES
+        if lines:
+            with storing(path):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                append_line(path, b"\n".join(lines))
 
     def chunk_records(self) -> dict[FileKey, dict[int, set[str]]]:
         """Return file → chunk number → digests that some line gives it; more than one after

@@ -421,7 +421,7 @@ def test_an_executor_that_does_not_see_the_lake(
     grant = donor.grant()
     (plan,) = plan_parts(workspace, [grant], select_all(workspace, grant), parts=1)
     with pytest.raises(StorageError, match="does not see the lake"):
-        _run(replace(plan, lake=str(tmp_path / "elsewhere")))
+        _run(replace(plan, workspace=CopyWorkspace(tmp_path / "elsewhere", "copy1")))
 
 
 def test_wrong_chunks_of_an_earlier_attempt(donor: StandInDonor, workspace: CopyWorkspace) -> None:

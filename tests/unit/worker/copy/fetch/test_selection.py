@@ -95,7 +95,7 @@ def test_no_room(
     works = [FileWork.whole(task, CHUNK) for task in tasks_of(donor.grant())]
     monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_bavail=10, f_frsize=4096))
     with pytest.raises(DiskFullError, match=rf"needs {SIZE:,} bytes .* 40,960 bytes are free") as e:
-        require_space(workspace, works, margin_bytes=100)
+        require_space(workspace, works)
     assert e.value.definite
     assert (e.value.fields["needed_bytes"], e.value.fields["free_bytes"]) == (SIZE, 40_960)
     assert list(workspace.lake.iterdir()) == []
