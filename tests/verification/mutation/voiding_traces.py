@@ -311,13 +311,3 @@ def all_wishes_count(core: type[Master]) -> None:
     actions = node.hear(promise, node.promise("c", ballot))
     for flush in sent(actions, Flush):
         assert set(flush.candidate.voided) == set(voids)
-
-
-TRACES = (
-    lost_runs_are_voided, whole_runs_are_not_voided, who_is_silent_may_hold_it,
-    whose_answer_cannot_be_right_may_hold_it,
-    ordered_runs_are_not_voided, a_void_begins_anew_where_a_flush_hangs,
-    a_failed_void_changes_nothing, a_void_survives_a_restart, a_lagging_node_takes_the_void,
-    an_own_run_stays_until_its_void_is_durable,
-    a_decided_void_outlives_an_older_flush, all_wishes_count,
-)  # fmt: skip
