@@ -1,46 +1,30 @@
 """A cluster of sans-I/O masters in one thread: network, disks and clocks are under test control.
 
-Each node is a `Master` and a `SimulatedFront` that keeps exactly what `Persist…` actions said, so
-a crash loses everything else.  What nodes send lies in `Cluster.letters` until a test delivers,
+Each node is a `Master` and a `CoreDisk` that keeps exactly what `Persist…` actions said, so a crash
+loses everything else.  What nodes send lies in `Cluster.letters` until a test delivers,
 drops, duplicates or reorders it.  Payloads are really needed: a push or fetch finds one only at a
-node whose front holds it.  Nothing here reads a clock or draws a number.
+node whose disk holds it.  Nothing here reads a clock or draws a number.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from tests.verification.recovered import QueuedIds, announced, in_window, queue_end, repeats_in
+from tests.verification.model.disk import CoreDisk
 
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import RunFacts
-from sparktxlog.model.table import TableDefinition
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.words.actions import (
+    PERSISTS,
     Action,
     Alarm,
     CheckUnstamped,
     FetchPayload,
-    PersistAnnouncement,
-    PersistBallot,
-    PersistForeignRun,
-    PersistOwnRun,
-    PersistQueue,
-    PersistReservation,
-    PersistRestamp,
-    PersistView,
-    PersistVoid,
-    PersistWithdrawal,
     PrefetchFiles,
-    SendAnnouncement,
-    SendEpochMessage,
-    SendPost,
-    SendPush,
-    SendTail,
 )
-from sparktxlog.protocol.words.balloting import BallotState
 from sparktxlog.protocol.words.events import (
     AnnouncementReceived,
     EpochMessageReceived,
@@ -55,89 +39,14 @@ from sparktxlog.protocol.words.events import (
     TailReceived,
     Tick,
 )
-from sparktxlog.protocol.words.messages import Announcement, QueueEntry, RunHeader, Tail
+from sparktxlog.protocol.words.messages import RunHeader
 from sparktxlog.protocol.words.recovery import (
     MasterConfig,
-    RecoveredRun,
     RecoveredState,
 )
-from sparktxlog.protocol.words.view import View
 
 #: Entries of one simulated tail message.
 TAIL_LIMIT = 5
-
-
-class SimulatedFront:
-    """Durable state of a node, in the memory of the test."""
-
-    def __init__(self) -> None:
-        self.reserved = 0
-        #: (origin, seq) → header and facts of every durable run, synchronized ones included.
-        self.runs: dict[tuple[str, int], tuple[RunHeader, RunFacts]] = {}
-        self.queue: list[QueueEntry] = []
-        self.tables: dict[str, TableDefinition] = {}
-        #: Ticket → own unstamped run.
-        self.announcements: dict[int, RunSubmitted] = {}
-        #: Digests whose staged files are here.
-        self.files: set[bytes] = set()
-        self.view: View | None = None
-        self.ballot: BallotState | None = None
-
-    def keep(
-        self, action: PersistBallot | PersistView | PersistRestamp | PersistVoid, own: str
-    ) -> None:
-        """Keep what an epoch decision leaves behind."""
-        match action:
-            case PersistBallot():
-                self.ballot = action.state
-            case PersistView():
-                self.view = action.view
-                ordered = {(e.header.origin, e.header.seq) for e in self.queue}
-                self.runs = {
-                    key: run for key, run in self.runs.items() if key[0] == own or key in ordered
-                }
-            case PersistVoid():
-                header = action.voided.header
-                self.runs[header.origin, header.seq] = (header, action.voided.facts)
-            case PersistRestamp():
-                key = (action.header.origin, action.header.seq)
-                self.runs[key] = (action.header, self.runs[key][1])
-
-    def holds(self, header: RunHeader) -> bool:
-        """Return whether header and payload of the run are durable here."""
-        held = self.runs.get((header.origin, header.seq))
-        return held is not None and held[0] == header
-
-    def load(self, id_window: int) -> RecoveredState:
-        """Return what a restarted node begins with."""
-        watermarks: dict[str, int] = {}
-        for entry in self.queue:
-            watermarks[entry.header.origin] = entry.header.last
-        base, base_key = queue_end(self.queue)
-        incoming = [
-            RecoveredRun(header=header, facts=facts)
-            for (origin, seq), (header, facts) in self.runs.items()
-            if seq > watermarks.get(origin, 0)
-        ]
-        return RecoveredState(
-            base=base,
-            base_key=base_key,
-            reserved=self.reserved,
-            watermarks=watermarks,
-            incoming=incoming,
-            announcements=announced(self.announcements.values()),
-            tables=list(self.tables.values()),
-            view=self.view,
-            ballot=self.ballot,
-            recent_ids=[
-                (entry.position, self.runs[entry.header.origin, entry.header.seq][1].ids)
-                for entry in in_window(self.queue, id_window)
-            ],
-            repeats=repeats_in(self.queue, id_window),
-            older_ids=QueuedIds(
-                self.queue, lambda header: self.runs[header.origin, header.seq][1].ids
-            ),
-        )
 
 
 @dataclass(slots=True)
@@ -173,21 +82,20 @@ class Letter:
                 return "prefetch"
 
 
-@dataclass(slots=True)
 class Node:
     """One simulated node."""
 
-    config: MasterConfig
-    front: SimulatedFront = field(default_factory=SimulatedFront)
-    master: Master | None = None
-    #: What the running master began with.
-    started_with: RecoveredState = field(default_factory=RecoveredState)
-    #: Clock of this node minus the cluster's, microseconds.
-    skew: int = 0
-    #: Facts of submits and arrivals that are not durable yet.
-    at_hand: dict[bytes, RunFacts] = field(default_factory=dict)
-    submits: dict[int, RunSubmitted] = field(default_factory=dict)
-    alarms: list[Alarm] = field(default_factory=list)
+    def __init__(self, config: MasterConfig, facts: dict[bytes, RunFacts]) -> None:
+        self.config = config
+        self.name = config.node_id
+        self.disk = CoreDisk(self.name, facts)
+        self.master: Master | None = None
+        #: What the running master began with.
+        self.started_with = RecoveredState()
+        #: Clock of this node minus the cluster's, microseconds.
+        self.skew = 0
+        self.submits: dict[int, RunSubmitted] = {}
+        self.alarms: list[Alarm] = []
 
 
 #: Called with (node name, events, actions executed, whole) after each step of a node.
@@ -211,7 +119,7 @@ class Cluster:
         master_class: type[Master] = Master,
         **settings: Any,
     ) -> None:
-        self.members = tuple(NodeId(member) for member in members)
+        self.members = tuple(members)
         self.quorum = quorum
         self.now = 1_000
         self.master_class = master_class
@@ -220,26 +128,29 @@ class Cluster:
         self._count = 0
         self._tickets = 0
         base = MasterConfig(
-            node_id=self.members[0],
-            members=self.members,
+            node_id=NodeId(self.members[0]),
+            members=tuple(map(NodeId, self.members)),
             quorum=quorum,
             lineage="simulated",
             **settings,
         )
-        self.nodes = {member: Node(config=replace(base, node_id=member)) for member in self.members}
+        #: Facts of all payloads, by digest.
+        self.facts: dict[bytes, RunFacts] = {}
+        self.nodes: dict[str, Node] = {
+            member: Node(replace(base, node_id=NodeId(member)), self.facts)
+            for member in self.members
+        }
         #: Pairs (sender, receiver) whose letters do not arrive.
         self.cut: set[tuple[str, str]] = set()
 
     # ------------------------------------------------------------------ nodes
 
     def start(self, name: str) -> None:
-        """Start (or restart) a node from its front and let it post."""
-        node = self.nodes[NodeId(name)]
+        """Start (or restart) a node from its disk and let it post."""
+        node = self.nodes[name]
         assert node.master is None
-        node.at_hand, node.submits = {}, {}
-        for submit in node.front.announcements.values():
-            node.at_hand[submit.digest] = submit.facts
-        node.started_with = node.front.load(node.config.id_window)
+        node.submits = dict(node.disk.announcements)
+        node.started_with = node.disk.load(node.config.id_window)
         node.master = self.master_class(node.config, node.started_with, self.now + node.skew)
         self.step(name, [Tick()])
 
@@ -250,8 +161,8 @@ class Cluster:
                 self.start(member)
 
     def crash(self, name: str) -> None:
-        """Lose everything of a node but its front."""
-        self.nodes[NodeId(name)].master = None
+        """Lose everything of a node but its disk."""
+        self.nodes[name].master = None
 
     def alive(self) -> list[str]:
         """Return the nodes that run, in precedence order."""
@@ -263,12 +174,9 @@ class Cluster:
         Args:
             executed: The node crashes after so many of the actions; None = it survives.
         """
-        node = self.nodes[NodeId(name)]
+        node = self.nodes[name]
         if node.master is None:
             return
-        for event in events:
-            if isinstance(event, PayloadArrived):
-                node.at_hand[event.header.digest] = event.facts
         actions = node.master.handle_all(events, self.now + node.skew)
         whole = executed is None or executed >= len(actions)
         done = actions if whole else actions[:executed]
@@ -306,8 +214,8 @@ class Cluster:
             facts=facts,
             session=session,
         )
-        node = self.nodes[NodeId(name)]
-        node.at_hand[event.digest] = facts
+        node = self.nodes[name]
+        self.facts[event.digest] = facts
         node.submits[event.ticket] = event
         if node.master is not None:
             self.step(name, [event], executed)
@@ -370,38 +278,8 @@ class Cluster:
         self.letters.append(Letter(self._count, sender, receiver, event))
 
     def _execute(self, node: Node, action: Action) -> None:
-        front, name = node.front, node.config.node_id
+        name = node.name
         match action:
-            case PersistOwnRun():
-                header = action.header
-                front.runs[header.origin, header.seq] = (header, node.at_hand[header.digest])
-                front.announcements.pop(action.ticket, None)
-                front.files.add(header.digest)
-            case PersistForeignRun():
-                header = action.header
-                front.runs[header.origin, header.seq] = (header, node.at_hand[header.digest])
-                front.files.add(header.digest)
-            case PersistReservation():
-                front.reserved = action.counter
-            case PersistAnnouncement():
-                front.announcements[action.ticket] = node.submits[action.ticket]
-                front.files.add(action.digest)
-            case PersistWithdrawal():
-                front.announcements.pop(action.ticket, None)
-            case PersistQueue():
-                front.queue.extend(action.entries)
-                front.tables.update((d.name, d) for _, d in action.tables)
-            case SendPost():
-                self._send(name, action.peer, PostReceived(post=action.post))
-            case SendPush():
-                assert front.holds(action.header), "pushed before it was durable"
-                facts = front.runs[action.header.origin, action.header.seq][1]
-                self._send(name, action.peer, PayloadArrived(header=action.header, facts=facts))
-            case SendAnnouncement():
-                event = AnnouncementReceived(announcement=action.announcement)
-                self._send(name, action.peer, event)
-            case SendTail():
-                self._send_tail(node, action)
             case FetchPayload() | PrefetchFiles():
                 source = self._source(action)
                 self._count += 1
@@ -410,39 +288,22 @@ class Cluster:
                 self._send(name, name, FilesHeld(digest=action.digest))
             case Alarm():
                 node.alarms.append(action)
-            case PersistBallot() | PersistView() | PersistRestamp() | PersistVoid():
-                front.keep(action, name)
-            case SendEpochMessage():
-                self._send(name, action.peer, EpochMessageReceived(message=action.message))
-            case _:
-                pass  # told to people and clients: watchers see it
+            case _ if isinstance(action, PERSISTS):
+                node.disk.write([action], node.submits)
+            case _:  # what is told to people and clients, watchers see
+                letter = node.disk.letter_of(action, node.config, TAIL_LIMIT)
+                if letter is not None:
+                    self._send(name, *letter)
 
     def _source(self, action: FetchPayload | PrefetchFiles) -> str:
         if isinstance(action, PrefetchFiles):
             return action.announcement.origin
-        for source in action.sources:
-            node = self.nodes[source]
-            if node.master is not None and node.front.holds(action.header):
-                return source
-        return action.sources[0]
+        holders = (source for source in action.sources if self._holds(source, action.header))
+        return next(holders, action.sources[0])
 
-    def _send_tail(self, node: Node, action: SendTail) -> None:
-        previous, entries = bytes(32), []
-        start = action if action.ahead is None else action.ahead
-        for entry in node.front.queue:
-            if entry.end <= start.position:
-                previous = entry.chain_hash
-            else:
-                entries.append(entry)
-        assert previous == start.chain_hash, "another queue at the lagger's merge base (P28)"
-        tail = Tail(
-            lineage=node.front.view.lineage if node.front.view else node.config.lineage,
-            epoch=node.front.view.epoch if node.front.view else node.config.epoch,
-            sender=node.config.node_id,
-            previous_hash=previous,
-            entries=tuple(entries[:TAIL_LIMIT]),
-        )
-        self._send(node.config.node_id, action.peer, TailReceived(tail=tail))
+    def _holds(self, name: str, header: RunHeader) -> bool:
+        node = self.nodes[name]
+        return node.master is not None and node.disk.holds(header)
 
     def _digest(self, letter: Letter) -> bytes | None:
         if isinstance(letter.fetch, FetchPayload):
@@ -451,17 +312,12 @@ class Cluster:
 
     def _look_up(self, letter: Letter) -> Event:
         """Answer a fetch from the source's disk, as it is when the fetch gets there."""
-        source, digest = self.nodes[NodeId(letter.sender)], self._digest(letter)
+        digest = self._digest(letter)
         assert digest is not None
         if isinstance(letter.fetch, FetchPayload):
             header = letter.fetch.header
-            if source.master is not None and source.front.holds(header):
-                facts = source.front.runs[header.origin, header.seq][1]
-                return PayloadArrived(header=header, facts=facts)
-        elif source.master is not None and digest in source.front.files:
-            self.nodes[NodeId(letter.receiver)].front.files.add(digest)
+            if self._holds(letter.sender, header):
+                return PayloadArrived(header=header, facts=self.facts[digest])
+        elif self.nodes[letter.sender].master is not None:
             return FilesHeld(digest=digest)
         return FetchFailed(digest=digest, reason="not there")
-
-
-__all__ = ["Announcement", "Cluster", "Letter", "Node", "SimulatedFront", "Watcher"]

@@ -55,7 +55,7 @@ class PrefixConsistency(Invariant):
     def check(self) -> None:
         """Compare new entries."""
         for name, node in self.cluster.nodes.items():
-            queue, checked = node.front.queue, self._checked[name]
+            queue, checked = node.disk.queue, self._checked[name]
             if len(queue) < checked:
                 self.fail(f"the queue of {name} shrank from {checked} to {len(queue)}")
             for index in range(checked, len(queue)):
@@ -83,7 +83,7 @@ class DownClosed(Invariant):
         """Look at new entries."""
         for name, node in self.cluster.nodes.items():
             end, chain, key = self._last.get(name, (0, GENESIS_HASH, (0, 0, "", 0)))
-            for entry in node.front.queue[self._seen[name] :]:
+            for entry in node.disk.queue[self._seen[name] :]:
                 header = entry.header
                 seq = self._seqs.get((name, header.origin), 0)
                 if entry.position != end + 1 or header.seq != seq + 1 or header.key <= key:
@@ -93,7 +93,7 @@ class DownClosed(Invariant):
                 self._seqs[name, header.origin] = header.last
                 end, chain, key = entry.end, entry.chain_hash, header.key
             self._last[name] = (end, chain, key)
-            self._seen[name] = len(node.front.queue)
+            self._seen[name] = len(node.disk.queue)
 
 
 class Executable(Invariant):
@@ -107,11 +107,11 @@ class Executable(Invariant):
         """Look at new entries."""
         nodes = self.cluster.nodes
         for name, node in nodes.items():
-            for entry in node.front.queue[self._seen[name] :]:
-                holders = [m for m, other in nodes.items() if other.front.holds(entry.header)]
+            for entry in node.disk.queue[self._seen[name] :]:
+                holders = [m for m, other in nodes.items() if other.disk.holds(entry.header)]
                 if name not in holders or len(holders) < self.cluster.quorum:
                     self.fail(f"{name} ordered {entry.header.key}, held by {holders}")
-            self._seen[name] = len(node.front.queue)
+            self._seen[name] = len(node.disk.queue)
 
 
 class CounterMonotonic(Invariant):
@@ -130,7 +130,7 @@ class CounterMonotonic(Invariant):
                 if post.counter < self._posted.get(link, -1):
                     self.fail(f"{name} posted {self._posted[link]}, then {post.counter}")
                 self._posted[link] = post.counter
-                if post.counter > self.cluster.nodes[post.sender].front.reserved:
+                if post.counter > self.cluster.nodes[post.sender].disk.reserved:
                     self.fail(f"{name} posted {post.counter} above its reservation")
                 best = self._promise.get(name, (-1, 0))
                 self._promise[name] = max(best, (post.counter, post.last_seq))
@@ -170,10 +170,10 @@ class AckKept(Invariant):
         """Look for accepted runs at their origin and acquired ones at the quorum."""
         nodes = self.cluster.nodes
         for (origin, _), header in self.accepted.items():
-            if not next(n for m, n in nodes.items() if m == origin).front.holds(header):
+            if not next(n for m, n in nodes.items() if m == origin).disk.holds(header):
                 self.fail(f"accepted run {header.key} is lost at its origin")
         for header in self._acquired:
-            if sum(node.front.holds(header) for node in nodes.values()) < self.cluster.quorum:
+            if sum(node.disk.holds(header) for node in nodes.values()) < self.cluster.quorum:
                 self.fail(f"acquired run {header.key} is not held by the quorum")
         self._acquired.clear()
 
@@ -264,14 +264,15 @@ class Invariants:
     def check_healed(self) -> None:
         """I8: all queues equal, every accepted run ordered exactly once, everybody idle."""
         self.check()
-        queues = {name: node.front.queue for name, node in self.cluster.nodes.items()}
+        queues = {name: node.disk.queue for name, node in self.cluster.nodes.items()}
         lengths = {name: len(queue) for name, queue in queues.items()}
         if len(set(lengths.values())) != 1:
             raise InvariantViolation(f"Healed: queues of {lengths} runs after healing")
         ordered = [(e.header.origin, e.header.seq) for e in next(iter(queues.values()))]
-        durable = {key for node in self.cluster.nodes.values() for key in node.front.runs}
+        disks = [node.disk for node in self.cluster.nodes.values()]
+        durable = {key[::2] for disk in disks for key in (*disk.incoming, *disk.ordered)}
         if len(set(ordered)) != len(ordered) or set(ordered) != durable:
             raise InvariantViolation(f"Healed: not ordered: {sorted(durable - set(ordered))}")
-        waiting = {n: s.front.announcements for n, s in self.cluster.nodes.items()}
+        waiting = {n: s.disk.announcements for n, s in self.cluster.nodes.items()}
         if any(waiting.values()):
             raise InvariantViolation(f"Healed: unstamped runs are left: {waiting}")

@@ -151,7 +151,7 @@ class Scenario:
     def do_commit(self, arguments: list[str], options: dict[str, str]) -> list[str]:
         """Submit a run of `n` transactions."""
         name, label = arguments
-        node = self.cluster.nodes[NodeId(name)]
+        node = self.cluster.nodes[name]
         if "ts" in options:
             self.cluster.now = max(self.cluster.now, int(options["ts"]) - node.skew)
         n = int(options.get("n", "1"))
@@ -179,7 +179,7 @@ class Scenario:
         )
         stamped = [
             header.ts
-            for header, _ in node.front.runs.values()
+            for header in (*node.disk.incoming.values(), *node.disk.ordered.values())
             if header.digest == digest and header.origin == name
         ]
         if "ts" in options and stamped != [int(options["ts"])]:
@@ -262,7 +262,7 @@ class Scenario:
             self._held_master(name).hold(None)
 
     def _held_master(self, name: str) -> HeldMaster:
-        master = self.cluster.nodes[NodeId(name)].master
+        master = self.cluster.nodes[name].master
         assert isinstance(master, HeldMaster)
         return master
 
@@ -302,6 +302,7 @@ class Scenario:
             size_bytes=1,
         )
         facts = RunFacts(n=1, ids=_id("forged"))
+        self.cluster.facts[header.digest] = facts
         self.cluster.step(receiver, [PayloadArrived(header=header, facts=facts)])
 
     def do_forge_post(self, arguments: list[str], options: dict[str, str]) -> None:
@@ -339,8 +340,8 @@ class Scenario:
         return [line for name in names for line in self._show(name, views)]
 
     def _show(self, name: str, views: list[str]) -> list[str]:
-        node = self.cluster.nodes[NodeId(name)]
-        synchronized = " ".join(self._label(entry.header) for entry in node.front.queue)
+        node = self.cluster.nodes[name]
+        synchronized = " ".join(self._label(entry.header) for entry in node.disk.queue)
         if node.master is None:
             return [f"{name}: down synchronized=[{synchronized}]"]
         status = node.master.status()
@@ -380,7 +381,7 @@ class Scenario:
         return [
             f"{name}: {entry.position + r.index} {self._label(entry.header)}[{r.index}] {r.code}"
             for name in names
-            for entry in self.cluster.nodes[NodeId(name)].front.queue
+            for entry in self.cluster.nodes[name].disk.queue
             for r in entry.rejections
         ]
 

@@ -152,7 +152,7 @@ def test_six_messages_for_an_isolated_transaction_of_three_masters() -> None:
     )
     cluster.submit("a", [bytes(16)])
     cluster.deliver_all()
-    assert [len(node.front.queue) for node in cluster.nodes.values()] == [1, 1, 1]
+    assert [len(node.disk.queue) for node in cluster.nodes.values()] == [1, 1, 1]
     assert len(posts) == 6
 
 
@@ -194,14 +194,14 @@ def test_a_halted_master_says_why_and_refuses() -> None:
     cluster.submit("a", [bytes(16)])
     post = next(x for x in cluster.letters if x.kind == "post").event
     assert isinstance(post, PostReceived)
-    node = cluster.nodes[NodeId("b")]
-    node.front.reserved = 0
+    node = cluster.nodes["b"]
+    node.disk.reserved = 0
     cluster.crash("a")
-    cluster.nodes[NodeId("a")].front.runs.clear()
+    cluster.nodes["a"].disk.incoming.clear()
     cluster.deliver_all()
     cluster.start("a")
     cluster.deliver_all()
-    master = cluster.nodes[NodeId("a")].master
+    master = cluster.nodes["a"].master
     assert master is not None
     assert "only up to 0" in master.status().halted
     assert master.next_deadline() is None

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import pytest
 from tests.verification.cluster import Cluster
 
-from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.words.actions import Action, SendEpochMessage, TellAcquired, TellOrdered
 from sparktxlog.protocol.words.balloting import Prepare
 from sparktxlog.protocol.words.events import Event
@@ -42,11 +41,12 @@ class Five:
 
     def runs(self, name: str) -> list[tuple[str, int]]:
         """Return the runs in a node's queue."""
-        queue = self.cluster.nodes[NodeId(name)].front.queue
+        queue = self.cluster.nodes[name].disk.queue
         return [(entry.header.origin, entry.header.seq) for entry in queue]
 
     def holds(self, name: str) -> bool:
-        return ("1", 1) in self.cluster.nodes[NodeId(name)].front.runs
+        disk = self.cluster.nodes[name].disk
+        return ("1", 1, 1) in disk.incoming or ("1", 1, 1) in disk.ordered
 
     def let_pass(self, steps: int) -> None:
         for _ in range(steps):
@@ -86,7 +86,7 @@ def test_whoever_goes_on_has_what_was_told(told: type[Action], dead: str) -> Non
     five.let_pass(100)
     assert five.proposers == {"4"}
     for name in left:
-        master = five.cluster.nodes[NodeId(name)].master
+        master = five.cluster.nodes[name].master
         assert master is not None
         assert (list(master.view.members), master.phase) == (left, Phase.NORMAL), name
         assert five.runs(name) == [("1", 1)], name
@@ -102,7 +102,7 @@ def test_with_three_dead_nobody_goes_on_without_what_was_told() -> None:
     five.let_pass(100)
     assert not five.proposers
     for name in "45":
-        master = five.cluster.nodes[NodeId(name)].master
+        master = five.cluster.nodes[name].master
         assert master is not None
         assert (master.view.epoch, master.phase) == (1, Phase.SUSPECT)
     # One of them returns: it brings the run along.

@@ -14,7 +14,7 @@ from collections.abc import Callable, Hashable
 from enum import Enum
 from typing import Any
 
-from tests.verification.simulation.disk import SimulatedDisk
+from tests.verification.model.disk import CoreDisk
 
 from sparktxlog.errors import InvariantViolation
 from sparktxlog.model.operation import RunFacts
@@ -261,7 +261,7 @@ _RULES: dict[type, dict[str, Rule]] = {
         "repeat_at": _due, "stage": describe, "view": describe,
         "voids": describe, "objections": describe,
     },
-    SimulatedDisk: {
+    CoreDisk: {
         "owner": _no, "incarnation": describe, "reserved": describe, "incoming": describe,
         "queue": describe, "ordered": _no, "tables": describe, "announcements": describe,
         "view": describe, "ballot": describe, "standings": _no, "_watermarks": _no, "_facts": _no,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tests.verification.exploration.nodes import Facts
-from tests.verification.simulation.disk import key_of
+from tests.verification.model.disk import key_of
 
 from sparktxlog.errors import InvariantViolation
 from sparktxlog.protocol.words.messages import QueueEntry, chain_hash

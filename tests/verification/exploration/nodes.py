@@ -15,7 +15,7 @@ from typing import Any
 
 from tests.verification.exploration.canonical import describe
 from tests.verification.exploration.demanded import PROPOSES, DemandedMaster
-from tests.verification.simulation.disk import RunKey, SimulatedDisk, key_of
+from tests.verification.model.disk import CoreDisk, RunKey, key_of
 
 from sparktxlog.errors import InvariantViolation
 from sparktxlog.model.operation import RunFacts
@@ -25,10 +25,7 @@ from sparktxlog.protocol.words.actions import (
     Action,
     Alarm,
     FetchPayload,
-    SendEpochMessage,
     SendPost,
-    SendPush,
-    SendTail,
     TellAcquired,
     TellPhase,
     TellRejected,
@@ -37,13 +34,11 @@ from sparktxlog.protocol.words.balloting import ProbeAnswer, Standing
 from sparktxlog.protocol.words.events import (
     EpochMessageReceived,
     Event,
-    PayloadArrived,
     PostReceived,
     RunSubmitted,
-    TailReceived,
     Tick,
 )
-from sparktxlog.protocol.words.messages import Post, QueueEntry, RunHeader, Tail
+from sparktxlog.protocol.words.messages import Post, QueueEntry, RunHeader
 from sparktxlog.protocol.words.recovery import MasterConfig, NoOlderIds, RecoveredState
 from sparktxlog.protocol.words.view import TAKES_SUBMITS, View
 
@@ -60,7 +55,7 @@ class NodeState:
     """What one node is: memory, disk, time, and what it said before."""
 
     master: DemandedMaster
-    disk: SimulatedDisk
+    disk: CoreDisk
     now: int = 0
     #: Transactions submitted so far.
     submitted: int = 0
@@ -153,7 +148,7 @@ class Nodes:
         self._outcomes: dict[tuple[int, int], Outcome] = {}
         self._pickling = copyreg.dispatch_table.copy()
         self._pickling[IdWindow] = _reduce_window
-        self._pickling[SimulatedDisk] = self._reduce_disk
+        self._pickling[CoreDisk] = self._reduce_disk
         _DISKS[id(self)] = self.payloads
 
     @property
@@ -163,7 +158,7 @@ class Nodes:
 
     def start(self, name: str) -> Outcome:
         """Start a node for the first time."""
-        disk = SimulatedDisk(name, self.payloads)
+        disk = CoreDisk(name, self.payloads)
         disk.standings = {other: Standing() for other in self.configs if other != name}
         config = self.configs[name]
         state = NodeState(self._master_class(config, _recovered(config, disk), 0), disk)
@@ -213,11 +208,8 @@ class Nodes:
             InvariantViolation: The step breaks an invariant.
         """
         actions = state.master.handle_all(events, state.now)
-        before = list(state.disk.queue)
         submits = {submit.ticket: submit for submit in self._submits[name]}
         state.disk.write([a for a in actions if isinstance(a, PERSISTS)], submits)
-        if state.disk.queue[: len(before)] != before:
-            raise InvariantViolation(f"I4: the queue of {name} changed")
         sent: list[Sent] = []
         for action in actions:
             self._carry_out(name, state, action, sent)
@@ -235,17 +227,6 @@ class Nodes:
                     raise InvariantViolation(f"I11: {name} posted above its reservation: {post}")
                 state.posted = post
                 sent.append(Sent(name, action.peer, PostReceived(post=_ranked(action.post))))
-            case SendPush():
-                facts = self.payloads[action.header.digest]
-                event = PayloadArrived(header=action.header, facts=facts)
-                sent.append(Sent(name, action.peer, event))
-            case SendEpochMessage():
-                told = EpochMessageReceived(message=action.message)
-                sent.append(Sent(name, action.peer, told))
-            case SendTail():
-                tail = self._tail(name, state, action)
-                if tail is not None:
-                    sent.append(Sent(name, action.peer, TailReceived(tail=tail)))
             case FetchPayload():
                 sent.append(Sent("", name, None, action.header, action.sources))
             case TellAcquired():
@@ -258,20 +239,9 @@ class Nodes:
                 if action.phase == "FAULT":
                     raise InvariantViolation(f"{name} halts: {action.reason}")
             case _:
-                pass
-
-    def _tail(self, name: str, state: NodeState, action: SendTail) -> Tail | None:
-        start = action if action.ahead is None else action.ahead
-        entries = tuple(e for e in state.disk.queue if e.position > start.position)
-        if not entries:
-            return None
-        if entries[0].previous_hash != start.chain_hash:
-            raise InvariantViolation(f"{action.peer} has another queue than {name} (P28)")
-        view = state.master.view
-        return Tail(
-            lineage=view.lineage, epoch=view.epoch, sender=self.configs[name].node_id,
-            previous_hash=entries[0].previous_hash, entries=entries,
-        )  # fmt: skip
+                letter = state.disk.letter_of(action, self.configs[name], len(state.disk.queue))
+                if letter is not None:
+                    sent.append(Sent(name, *letter))
 
     def _intern(self, name: str, state: NodeState) -> int:
         key = (name, state.key())
@@ -312,7 +282,7 @@ class Nodes:
         pickler.dump(state)
         return stream.getvalue()
 
-    def _reduce_disk(self, disk: SimulatedDisk) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    def _reduce_disk(self, disk: CoreDisk) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         fields = {name: value for name, value in vars(disk).items() if name != "_facts"}
         return _disk, (id(self), fields)
 
@@ -337,14 +307,14 @@ def _ranked(post: Post) -> Post:
 _DISKS: dict[int, dict[bytes, RunFacts]] = {}
 
 
-def _disk(owner: int, fields: dict[str, Any]) -> SimulatedDisk:
-    disk = SimulatedDisk.__new__(SimulatedDisk)
+def _disk(owner: int, fields: dict[str, Any]) -> CoreDisk:
+    disk = CoreDisk.__new__(CoreDisk)
     vars(disk).update(fields)
     disk._facts = _DISKS[owner]
     return disk
 
 
-def _recovered(config: MasterConfig, disk: SimulatedDisk) -> RecoveredState:
+def _recovered(config: MasterConfig, disk: CoreDisk) -> RecoveredState:
     # No id comes twice here: what is older than the window is never asked.
     return replace(disk.load(config.id_window), older_ids=NoOlderIds())
 

@@ -26,7 +26,7 @@ from tests.verification.exploration.nodes import (
     Nodes,
     Outcome,
 )
-from tests.verification.simulation.disk import key_of
+from tests.verification.model.disk import key_of
 
 from sparktxlog.errors import InvariantViolation
 from sparktxlog.protocol.words.events import Event, PayloadArrived, PostReceived

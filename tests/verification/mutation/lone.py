@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TypeVar
 
-from tests.verification.simulation.disk import SimulatedDisk
+from tests.verification.model.disk import CoreDisk
 
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import RunFacts
@@ -98,7 +98,7 @@ class Lone:
         #: How far its wall clock is ahead, microseconds.
         self.off_us = 0
         self.facts: dict[bytes, RunFacts] = {}
-        self.disk = SimulatedDisk(own, self.facts)
+        self.disk = CoreDisk(own, self.facts)
         self.disk.standings = {name: Standing() for name in votes if name != own}
         self.submits: dict[int, RunSubmitted] = {}
         self.master: Master

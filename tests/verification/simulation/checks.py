@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tests.verification.simulation.disk import RunKey, key_of
+from tests.verification.model.disk import RunKey, key_of
 from tests.verification.simulation.marks import LOST
 from tests.verification.simulation.outcomes import Outcomes
 from tests.verification.simulation.trace import Trace

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tests.verification.model.disk import CoreDisk
 from tests.verification.simulation.clients import Clients
-from tests.verification.simulation.disk import SimulatedDisk
 from tests.verification.simulation.network import Weather
 from tests.verification.simulation.node import SimulatedNode
 from tests.verification.simulation.operator import Operator
@@ -103,7 +103,7 @@ class Faults:
         self._failing: SimulatedNode | None = None
         self._fails_on = False
         #: Node → an image of its disk.
-        self._images: dict[str, SimulatedDisk] = {}
+        self._images: dict[str, CoreDisk] = {}
         self._take_images()
         # So that every history has epochs: one member after the other is away for long.
         if founded_wrong is not None:
@@ -288,7 +288,7 @@ class Faults:
             delay_us = self._world.seconds(0.1, 60)
             self._world.after(delay_us, self._bring_back, node, image, 200, _COPY)
 
-    def _bring_back(self, node: SimulatedNode, image: SimulatedDisk, tries: int, mark: str) -> None:
+    def _bring_back(self, node: SimulatedNode, image: CoreDisk, tries: int, mark: str) -> None:
         """Do it when the others can tell: all are there, and none needs what the image lacks."""
         world = self._world
         if world.now >= self._until or not tries or node.kept is not None:
@@ -340,7 +340,7 @@ class Faults:
                 node.crash()
         for node in nodes[:2]:
             node.kept = node.disk
-            node.mount(SimulatedDisk(node.name, world.facts))
+            node.mount(CoreDisk(node.name, world.facts))
             world.after(self._world.seconds(0.1, 5), self._operator.start, node)
         for node in nodes[:2]:
             world.after(self._world.seconds(20, 40), self._right_disk, node)

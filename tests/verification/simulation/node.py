@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tests.verification.simulation.disk import SimulatedDisk
+from tests.verification.model.disk import CoreDisk
 from tests.verification.simulation.marks import crash_mark
 
 from sparktxlog.errors import OutdatedError
@@ -56,7 +56,7 @@ class SimulatedNode:
         self.config = config
         self.name = config.node_id
         self._facts = facts
-        self.disk = SimulatedDisk(self.name, facts)
+        self.disk = CoreDisk(self.name, facts)
         self.master: Master | None = None
         self.paused = False
         #: Microseconds its wall clock is ahead, and by how much its clocks are fast (parts per
@@ -74,7 +74,7 @@ class SimulatedNode:
         #: True: its disk has no room; a write is tried again until it has.
         self.full = False
         #: The true disk, while another one is mounted.
-        self.kept: SimulatedDisk | None = None
+        self.kept: CoreDisk | None = None
         self.submits: dict[int, RunSubmitted] = {}
         #: Phase told of last since the start, and in which epoch.
         self.told_phase: tuple[Phase, int] | None = None
@@ -177,11 +177,11 @@ class SimulatedNode:
         """Return, once started, as a new incarnation without a memory (P21)."""
         assert self.master is None
         incarnation = self.disk.incarnation + 1
-        self.disk = SimulatedDisk(self.name, self._facts)
+        self.disk = CoreDisk(self.name, self._facts)
         self.disk.incarnation = incarnation
         self.world.checks.disk_lost(self)
 
-    def mount(self, disk: SimulatedDisk) -> None:
+    def mount(self, disk: CoreDisk) -> None:
         """Have another disk from the next start on."""
         assert self.master is None
         self.disk = disk

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import replace
 
-from tests.verification.simulation.disk import key_of
+from tests.verification.model.disk import key_of
 from tests.verification.simulation.node import FOUNDED_US, SimulatedNode
 from tests.verification.simulation.world import World
 

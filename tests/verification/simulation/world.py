@@ -26,10 +26,8 @@ from sparktxlog.protocol.words.actions import (
     CheckUnstamped,
     FetchPayload,
     PrefetchFiles,
-    SendAnnouncement,
     SendEpochMessage,
     SendPost,
-    SendPush,
     SendTail,
     TellPhase,
 )
@@ -44,7 +42,6 @@ from sparktxlog.protocol.words.balloting import (
     Vote,
 )
 from sparktxlog.protocol.words.events import (
-    AnnouncementReceived,
     EpochMessageReceived,
     Event,
     FetchFailed,
@@ -53,11 +50,9 @@ from sparktxlog.protocol.words.events import (
     Greeted,
     LinkChanged,
     PayloadArrived,
-    PostReceived,
     RunSubmitted,
-    TailReceived,
 )
-from sparktxlog.protocol.words.messages import RunHeader, Tail
+from sparktxlog.protocol.words.messages import RunHeader
 from sparktxlog.protocol.words.recovery import MasterConfig
 from sparktxlog.protocol.words.versions import OLDEST
 from sparktxlog.protocol.words.view import Phase, Seat, View
@@ -399,21 +394,17 @@ class World:
 
     def carry_out(self, node: SimulatedNode, action: Action) -> None:
         """Carry out what is no `Persist…`."""
+        if isinstance(action, SendPost):
+            self.checks.posted(node, action)
+        elif isinstance(action, SendEpochMessage):
+            self.marks.message(action.message)
+        letter = node.disk.letter_of(action, node.config, _TAIL_RUNS)
+        if letter is not None:
+            if isinstance(action, SendTail):
+                self.marks.hit("tail served")
+            self.send(node, *letter)
+            return
         match action:
-            case SendPost():
-                self.checks.posted(node, action)
-                self.send(node, action.peer, PostReceived(post=action.post))
-            case SendPush():
-                facts = self.facts[action.header.digest]
-                self.send(node, action.peer, PayloadArrived(header=action.header, facts=facts))
-            case SendEpochMessage():
-                self.marks.message(action.message)
-                self.send(node, action.peer, EpochMessageReceived(message=action.message))
-            case SendAnnouncement():
-                event = AnnouncementReceived(announcement=action.announcement)
-                self.send(node, action.peer, event)
-            case SendTail():
-                self._send_tail(node, action)
             case FetchPayload():
                 self._fetch(node, action.header, list(action.sources), node.life)
             case PrefetchFiles():
@@ -480,33 +471,6 @@ class World:
             suspects = set(probe.suspects).intersection(node.master.status().suspects)
             if any(self._linked.get((node.name, suspect)) for suspect in suspects):
                 self.marks.hit("suspected on a complaint")
-
-    def _send_tail(self, node: SimulatedNode, action: SendTail) -> None:
-        queue = node.disk.queue
-        start = action if action.ahead is None else action.ahead
-        low, high = 0, len(queue)
-        while low < high:
-            middle = (low + high) // 2
-            if queue[middle].position <= start.position:
-                low = middle + 1
-            else:
-                high = middle
-        entries = tuple(queue[low : low + _TAIL_RUNS])
-        if not entries:
-            return
-        if entries[0].previous_hash != start.chain_hash:
-            self.checks.fail(f"{action.peer} has another queue than {node.name} (P28)")
-        self.marks.hit("tail served")
-        assert node.master is not None or not node.up
-        view = node.disk.view
-        tail = Tail(
-            lineage="simulated" if view is None else view.lineage,
-            epoch=1 if view is None else view.epoch,
-            sender=node.name,
-            previous_hash=entries[0].previous_hash,
-            entries=entries,
-        )
-        self.send(node, action.peer, TailReceived(tail=tail))
 
     # -- fetches -----------------------------------------------------------------------------------
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
-from tests.verification.recovered import QueuedIds, announced, in_window, queue_end, repeats_in
-
+from sparktxlog.errors import InvariantViolation
 from sparktxlog.model.operation import RunFacts
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.protocol.words.actions import (
@@ -22,11 +23,29 @@ from sparktxlog.protocol.words.actions import (
     PersistView,
     PersistVoid,
     PersistWithdrawal,
+    SendAnnouncement,
+    SendEpochMessage,
+    SendPost,
+    SendPush,
+    SendTail,
 )
 from sparktxlog.protocol.words.balloting import BallotState, Standing
-from sparktxlog.protocol.words.events import RunSubmitted
-from sparktxlog.protocol.words.messages import QueueEntry, RunHeader
-from sparktxlog.protocol.words.recovery import RecoveredRun, RecoveredState
+from sparktxlog.protocol.words.events import (
+    AnnouncementReceived,
+    EpochMessageReceived,
+    Event,
+    PayloadArrived,
+    PostReceived,
+    RunSubmitted,
+    TailReceived,
+)
+from sparktxlog.protocol.words.messages import MergeBase, QueueEntry, RunHeader, Tail
+from sparktxlog.protocol.words.recovery import (
+    MasterConfig,
+    RecoveredAnnouncement,
+    RecoveredRun,
+    RecoveredState,
+)
 from sparktxlog.protocol.words.view import View
 
 #: Names of disks; they are compared only.
@@ -45,7 +64,11 @@ def _by_seq(header: RunHeader) -> int:
     return header.seq
 
 
-class SimulatedDisk:
+def _position(entry: QueueEntry) -> int:
+    return entry.position
+
+
+class CoreDisk:
     """Durable state of one node.
 
     Args:
@@ -79,9 +102,9 @@ class SimulatedDisk:
         self._watermarks: dict[str, int] = {}
         self._facts = facts
 
-    def image(self) -> SimulatedDisk:
+    def image(self) -> CoreDisk:
         """Return a copy, as somebody takes one who may bring it back later."""
-        other = SimulatedDisk(self.owner, self._facts)
+        other = CoreDisk(self.owner, self._facts)
         for name, value in vars(self).items():
             plain = isinstance(value, (dict, list)) and value is not self._facts
             setattr(other, name, value.copy() if plain else value)
@@ -96,6 +119,52 @@ class SimulatedDisk:
                 staged_bytes=header.staged_bytes, facts=self._facts[header.digest],
             )  # fmt: skip
         self.incarnation, self.instance, self.reserved = incarnation, next(_instances), 0
+
+    def letter_of(
+        self, action: Action, config: MasterConfig, tail_runs: int
+    ) -> tuple[str, Event] | None:
+        """Return which peer gets what if the node does this that its core wants.
+
+        Args:
+            tail_runs: Most runs of one message with a piece of the queue.
+
+        Returns:
+            None if the action sends nothing.
+        """
+        event: Event | None
+        match action:
+            case SendPost():
+                event = PostReceived(post=action.post)
+            case SendEpochMessage():
+                event = EpochMessageReceived(message=action.message)
+            case SendPush():
+                assert self.holds(action.header), "pushed before it was durable"
+                facts = self._facts[action.header.digest]
+                event = PayloadArrived(header=action.header, facts=facts)
+            case SendAnnouncement():
+                event = AnnouncementReceived(announcement=action.announcement)
+            case SendTail():
+                event = self._tail(action, config, tail_runs)
+            case _:
+                return None
+        return None if event is None else (action.peer, event)
+
+    def _tail(self, action: SendTail, config: MasterConfig, tail_runs: int) -> Event | None:
+        start = action if action.ahead is None else action.ahead
+        first = bisect_right(self.queue, start.position, key=_position)
+        entries = tuple(self.queue[first : first + tail_runs])
+        if not entries:
+            return None
+        if entries[0].previous_hash != start.chain_hash:
+            raise InvariantViolation(f"P28: {action.peer} has another queue than {self.owner}")
+        tail = Tail(
+            lineage=config.lineage if self.view is None else self.view.lineage,
+            epoch=config.epoch if self.view is None else self.view.epoch,
+            sender=config.node_id,
+            previous_hash=entries[0].previous_hash,
+            entries=entries,
+        )
+        return TailReceived(tail=tail)
 
     @property
     def is_empty(self) -> bool:
@@ -163,34 +232,95 @@ class SimulatedDisk:
         own = (self.owner, self.incarnation)
         self.incoming = {key: h for key, h in self.incoming.items() if key[:2] == own}
 
-    def queued_ids(self) -> QueuedIds:
-        """Return all ids of the queue, to be searched."""
-        return QueuedIds(self.queue, self._ids_of)
-
     def _ids_of(self, header: RunHeader) -> bytes:
         return self._facts[header.digest].ids
 
     def load(self, id_window: int) -> RecoveredState:
         """Return what a restarted node begins with."""
-        base, base_key = queue_end(self.queue)
-        return RecoveredState(
-            base=base,
-            base_key=base_key,
+        recent: list[QueueEntry] = []
+        for entry in reversed(self.queue):
+            if entry.end <= self.queue[-1].end - id_window:
+                break
+            recent.append(entry)
+        state = RecoveredState(
             reserved=self.reserved,
             watermarks=dict(self._watermarks),
             incoming=[
                 RecoveredRun(header=header, facts=self._facts[header.digest])
                 for header in self.incoming.values()
             ],
-            announcements=announced(self.announcements.values()),
+            announcements=[
+                RecoveredAnnouncement(
+                    ticket=submit.ticket,
+                    digest=submit.digest,
+                    size_bytes=submit.size_bytes,
+                    staged_bytes=submit.staged_bytes,
+                    facts=submit.facts,
+                    session=submit.session,
+                )
+                for submit in self.announcements.values()
+            ],
             tables=list(self.tables.values()),
             view=self.view,
             ballot=self.ballot,
             standings=dict(self.standings),
-            recent_ids=[
-                (entry.position, self._facts[entry.header.digest].ids)
-                for entry in in_window(self.queue, id_window)
+            recent_ids=[(e.position, self._ids_of(e.header)) for e in reversed(recent)],
+            repeats=[
+                (entry.position + rejection.index, rejection.first)
+                for entry in reversed(recent)
+                for rejection in entry.rejections
+                if rejection.first is not None
             ],
-            repeats=repeats_in(self.queue, id_window),
-            older_ids=self.queued_ids(),
+            older_ids=QueuedIds(self.queue, self._ids_of),
         )
+        if not self.queue:
+            return state
+        last, header = self.queue[-1], self.queue[-1].header
+        base = MergeBase(
+            position=last.end, chain_hash=last.chain_hash, origin=header.origin, seq=header.last
+        )
+        return replace(state, base=base, base_key=header.key)
+
+
+class QueuedIds:
+    """`OlderIds` of a simulated disk: all ids of its queue and what is on its way there.
+
+    Args:
+        ids_of: Returns the ids of a run.
+    """
+
+    def __init__(self, queue: Sequence[QueueEntry], ids_of: Callable[[RunHeader], bytes]) -> None:
+        self._queue = queue
+        self._ids_of = ids_of
+        self._unwritten: list[tuple[int, bytes]] = []
+        #: Id → its positions, ascending, of so many entries of the queue.
+        self._positions: dict[bytes, list[int]] = {}
+        self._entries = 0
+
+    def appended(self, position: int, ids: bytes) -> None:
+        """Keep the ids of a run that is on its way to the disk."""
+        end = self._queue[-1].end if self._queue else 0
+        self._unwritten = [item for item in self._unwritten if item[0] > end]
+        self._unwritten.append((position, ids))
+
+    def find(self, ids: bytes, after: int) -> list[tuple[int, int]]:
+        """Return (index, first position behind `after`) of the ids that are queued there."""
+        for entry in self._queue[self._entries :]:
+            for at, one in enumerate(_split(self._ids_of(entry.header)), start=entry.position):
+                self._positions.setdefault(one, []).append(at)
+        self._entries = len(self._queue)
+        on_their_way: dict[bytes, int] = {}
+        for first, held in self._unwritten:
+            for at, one in enumerate(_split(held), start=first):
+                on_their_way.setdefault(one, at)
+        found: dict[bytes, tuple[int, int]] = {}
+        for index, one in enumerate(_split(ids)):
+            known = (*self._positions.get(one, ()), on_their_way.get(one, 0))
+            queued_at = next((at for at in known if at > after), None)
+            if queued_at is not None:
+                found[one] = (index, queued_at)
+        return sorted(found.values())
+
+
+def _split(ids: bytes) -> list[bytes]:
+    return [ids[at : at + 16] for at in range(0, len(ids), 16)]
