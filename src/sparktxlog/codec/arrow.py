@@ -63,10 +63,11 @@ _KNOWN = (
     "Known types: boolean, tinyint, smallint, int, bigint, float, double, decimal(p,s), string,"
     " binary, date, timestamp, timestamp_ntz, array<>, struct<>, map<,>."
 )
-_TOKEN = re.compile(r"\s*(?:(?P<quoted>`(?:[^`]|``)+`)|(?P<word>[^\s<>(),:`]+)|(?P<mark>[<>(),:]))")
+_TOKEN = re.compile(r"\s*(`(?:[^`]|``)+`|[^\s<>(),:`]+|[<>(),:])")
 _MARKS = frozenset("<>(),:")
-#: Nesting of types beyond this is an attack or a mistake.
+#: Nesting of types beyond this is an attack or a mistake, and so are longer names.
 _MAX_DEPTH = 32
+_MAX_CHARACTERS = 65_536
 #: Names up to this length are remembered with their types.
 _REMEMBERED = 200
 
@@ -184,29 +185,25 @@ def _quoted(name: str) -> str:
 
 
 class _Parser:
-    """Recursive descent over the tokens of one DDL name."""
+    """Recursive descent over the tokens of one DDL name; quoted names keep their backticks."""
 
     def __init__(self, ddl: str) -> None:
         self._ddl = ddl
+        text, at = ddl.rstrip(), 0
+        #: What is left to read, the next one last.
         self._tokens: list[str] = []
-        self._quoted: set[int] = set()
-        self._next = 0
-        at = 0
-        text = ddl.rstrip()
-        while at < len(text):
-            match = _TOKEN.match(text, at)
-            if match is None or len(text) > 65_536:
-                raise self._error()
-            if match["quoted"]:
-                self._quoted.add(len(self._tokens))
-                self._tokens.append(match["quoted"][1:-1].replace("``", "`"))
-            else:
-                self._tokens.append(match["word"] or match["mark"])
+        for match in _TOKEN.finditer(text):
+            if match.start() != at:
+                break
+            self._tokens.append(match[1])
             at = match.end()
+        if at != len(text) or at > _MAX_CHARACTERS:
+            raise self._error()
+        self._tokens.reverse()
 
     def whole(self) -> pa.DataType:
         kind = self._type(0)
-        if self._next != len(self._tokens):
+        if self._tokens:
             raise self._error()
         return kind
 
@@ -215,36 +212,32 @@ class _Parser:
         name = _ALIASES.get(word, word)
         if depth > _MAX_DEPTH:
             raise self._error()
-        if name in _SIMPLE:
-            return _SIMPLE[name]
         match name:
             case "decimal":
                 return self._decimal()
             case "array":
                 self._expect("<")
-                item = self._type(depth + 1)
-                self._expect(">")
-                return pa.list_(pa.field("element", item))
+                kind = pa.list_(pa.field("element", self._type(depth + 1)))
             case "map":
                 self._expect("<")
                 key = self._type(depth + 1)
                 self._expect(",")
-                value = self._type(depth + 1)
-                self._expect(">")
-                return pa.map_(key, value)
+                kind = pa.map_(key, self._type(depth + 1))
             case "struct":
-                return self._struct(depth)
-        raise self._error()
+                self._expect("<")
+                kind = self._struct(depth)
+            case _ if name in _SIMPLE:
+                return _SIMPLE[name]
+            case _:
+                raise self._error()
+        self._expect(">")
+        return kind
 
     def _decimal(self) -> pa.DataType:
-        if self._peek() != "(":
+        if not self._accept("("):
             return pa.decimal128(10, 0)
-        self._expect("(")
         precision = self._number()
-        scale = 0
-        if self._peek() == ",":
-            self._expect(",")
-            scale = self._number()
+        scale = self._number() if self._accept(",") else 0
         self._expect(")")
         if not (1 <= precision <= 38 and 0 <= scale <= precision):
             raise SchemaMismatchError(
@@ -253,44 +246,36 @@ class _Parser:
         return pa.decimal128(precision, scale)
 
     def _struct(self, depth: int) -> pa.DataType:
-        self._expect("<")
-        fields = []
-        names: set[str] = set()
-        while True:
-            name = self._take(quotable=True)
-            if name.lower() in names:
+        fields: dict[str, pa.Field] = {}
+        while not fields or self._accept(","):
+            name = self._take()
+            if name in _MARKS:
+                raise self._error()
+            if name.startswith("`"):
+                name = name[1:-1].replace("``", "`")
+            if name.lower() in fields:
                 raise SchemaMismatchError(
                     f"{self._ddl!r}: field {name!r} stands twice (case is ignored)", type=self._ddl
                 )
-            names.add(name.lower())
-            if self._peek() == ":":
-                self._expect(":")
-            fields.append(pa.field(name, self._type(depth + 1)))
-            if self._peek() != ",":
-                break
-            self._expect(",")
-        self._expect(">")
-        return pa.struct(fields)
+            self._accept(":")
+            fields[name.lower()] = pa.field(name, self._type(depth + 1))
+        return pa.struct(list(fields.values()))
 
-    def _peek(self) -> str:
-        if self._next < len(self._tokens) and self._next not in self._quoted:
-            return self._tokens[self._next]
-        return ""
+    def _take(self) -> str:
+        if not self._tokens:
+            raise self._error()
+        return self._tokens.pop()
 
-    def _take(self, *, quotable: bool = False) -> str:
-        if self._next >= len(self._tokens):
-            raise self._error()
-        token = self._tokens[self._next]
-        quoted = self._next in self._quoted
-        if (quoted and not quotable) or (not quoted and token in _MARKS):
-            raise self._error()
-        self._next += 1
-        return token
+    def _accept(self, mark: str) -> bool:
+        """Take a mark if it comes next."""
+        found = bool(self._tokens) and self._tokens[-1] == mark
+        if found:
+            self._tokens.pop()
+        return found
 
     def _expect(self, mark: str) -> None:
-        if self._peek() != mark:
+        if not self._accept(mark):
             raise self._error()
-        self._next += 1
 
     def _number(self) -> int:
         token = self._take()

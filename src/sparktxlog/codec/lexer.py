@@ -23,7 +23,9 @@ _ESCAPES = {
     "0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a",
     "'": "'", '"': '"', "\\": "\\", "%": "\\%", "_": "\\_",
 }  # fmt: skip
-_UNICODE = re.compile(r"u([0-9a-fA-F]{4})")
+#: A doubled quote, a character by its number, or another escape.
+_ESCAPE = re.compile(r"('')|\\u([0-9a-fA-F]{4})|\\(.)", re.DOTALL)
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,43 +102,28 @@ def _stray(text: str, at: int) -> InvalidRequestError:
 
 def _decoded(text: str, body: str, at: int) -> str:
     """Return the value of a string literal, as Spark's parser reads it."""
-    if "\\" not in body and "'" not in body:
-        return body
-    parts = []
-    index = 0
-    while index < len(body):
-        char = body[index]
-        if char == "'":  # doubled
-            parts.append("'")
-            index += 2
-        elif char != "\\":
-            parts.append(char)
-            index += 1
-        elif (unicode := _UNICODE.match(body, index + 1)) is not None:
-            code = int(unicode[1], 16)
-            if 0xD800 <= code < 0xE000:
-                raise fault(text, at + index, "half a surrogate pair is no character")
-            parts.append(chr(code))
-            index += 6
-        elif body[index + 1] in _ESCAPES:
-            parts.append(_ESCAPES[body[index + 1]])
-            index += 2
-        else:
-            raise fault(text, at + index, "this escape is not known", "Write \\\\ for a backslash.")
-    return "".join(parts)
+
+    def value_of(match: re.Match[str]) -> str:
+        doubled, digits, char = match.groups()
+        if doubled:
+            return "'"
+        if digits and not 0xD800 <= int(digits, 16) < 0xE000:
+            return chr(int(digits, 16))
+        if char in _ESCAPES:
+            return _ESCAPES[char]
+        if digits:
+            raise fault(text, at + match.start(), "half a surrogate pair is no character")
+        raise fault(
+            text, at + match.start(), "this escape is not known", "Write \\\\ for a backslash."
+        )
+
+    return _ESCAPE.sub(value_of, body)
 
 
 def string_literal(value: str) -> str:
     """Return text as a string literal that Spark SQL reads back exactly."""
-    out = []
-    for char in value:
-        if char in "'\\":
-            out.append("\\" + char)
-        elif char < " " or char == "\x7f":
-            out.append(f"\\u{ord(char):04x}")
-        else:
-            out.append(char)
-    return f"'{''.join(out)}'"
+    quoted = re.sub(r"['\\]", r"\\\g<0>", value)
+    return "'" + _CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", quoted) + "'"
 
 
 def quoted_name(name: str) -> str:

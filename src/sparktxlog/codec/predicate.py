@@ -231,17 +231,18 @@ class _Parser:
         self._depth += 1
         if self._depth > _MAX_DEPTH and not self._as_ordered:
             raise self._fault(self._peek(), f"it is nested more than {_MAX_DEPTH} deep")
-        parts = [self._conjunction()]
-        while self._accept("OR"):
-            parts.append(self._conjunction())
+        found = self._joined("OR", self._conjunction)
         self._depth -= 1
-        return parts[0] if len(parts) == 1 else f"({' OR '.join(parts)})"
+        return found
 
     def _conjunction(self) -> str:
-        parts = [self._negation()]
-        while self._accept("AND"):
-            parts.append(self._negation())
-        return parts[0] if len(parts) == 1 else f"({' AND '.join(parts)})"
+        return self._joined("AND", self._negation)
+
+    def _joined(self, word: str, part: Callable[[], str]) -> str:
+        parts = [part()]
+        while self._accept(word):
+            parts.append(part())
+        return parts[0] if len(parts) == 1 else f"({f' {word} '.join(parts)})"
 
     def _negation(self) -> str:
         count = 0
@@ -277,12 +278,10 @@ class _Parser:
         if negated:
             raise self._fault(self._peek(), "IN, BETWEEN or LIKE is wanted after NOT")
         if self._accept("IS"):
-            return f"({left.sql} IS {'NOT ' if self._accept('NOT') else ''}{self._null()})"
+            negated = "NOT " if self._accept("NOT") else ""
+            self._expect("NULL")
+            return f"({left.sql} IS {negated}NULL)"
         return self._comparison(left)
-
-    def _null(self) -> str:
-        self._expect("NULL")
-        return "NULL"
 
     def _comparison(self, left: _Value) -> str:
         operator = self._peek()
