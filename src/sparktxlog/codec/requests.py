@@ -57,14 +57,15 @@ MAX_FILES = 100_000
 MAX_COLUMNS = 2_000
 #: Characters of all predicates of a transaction.
 _MAX_PREDICATES = 4 * MAX_LENGTH
-_DIGEST = re.compile(r"[0-9a-f]{64}")
 _LEVEL = re.compile(r"(accepted|acquired|ordered|applied)(?:\(([0-9]{1,3})\))?")
 
 
 _Names = Annotated[list[str], msgspec.Meta(max_length=MAX_COLUMNS)]
 #: Sums over a transaction's files stay below 2^63.
-_Bytes = Annotated[int, msgspec.Meta(le=1 << 45)]
-_Rows = Annotated[int, msgspec.Meta(le=1 << 45)]
+_Bytes = Annotated[int, msgspec.Meta(ge=1, le=1 << 45)]
+_Rows = Annotated[int, msgspec.Meta(ge=0, le=1 << 45)]
+_Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$", max_length=64)]
+_Session = Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
 
 
 class ColumnRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -81,7 +82,8 @@ class FileRequest(msgspec.Struct, forbid_unknown_fields=True):
     path: str
     size_bytes: _Bytes
     rows: _Rows
-    digest: str
+    #: SHA-256, hexadecimal.
+    digest: _Digest
     partition: dict[str, str | None] | None = None
 
 
@@ -106,9 +108,11 @@ class OperationRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaults
 class TransactionRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     """One transaction."""
 
-    operations: Annotated[list[OperationRequest], msgspec.Meta(max_length=MAX_OPERATIONS)]
+    operations: Annotated[
+        list[OperationRequest], msgspec.Meta(min_length=1, max_length=MAX_OPERATIONS)
+    ]
     transaction_id: str | None = None
-    session: str | None = None
+    session: _Session | None = None
     level: str | None = None
     #: Seconds.
     timeout: float | None = None
@@ -184,13 +188,6 @@ def prepare(
         CommitRejectedError: The class that fits; nothing happened (definite).
     """
     operations = request.operations
-    if not 1 <= len(operations) <= MAX_OPERATIONS:
-        raise InvalidRequestError(
-            f"a transaction has 1 to {MAX_OPERATIONS:,} operations, not {len(operations):,}",
-            operations=len(operations),
-        )
-    if request.session is not None and not 1 <= len(request.session) <= 128:
-        raise InvalidRequestError("a session's name has 1 to 128 characters")
     predicates = sum(len(operation.predicate or "") for operation in operations)
     if predicates > _MAX_PREDICATES:
         raise OversizeError(
@@ -363,7 +360,7 @@ def _files(
     transaction_id: bytes,
     seen: set[str],
 ) -> tuple[StagedFile, ...]:
-    """Check staged files by form: place, digest, partition values."""
+    """Check staged files by form: place and partition values."""
     root = transaction_id_to_text(transaction_id) + "/"
     files = []
     for request in requests:
@@ -381,13 +378,6 @@ def _files(
                 f"staged file {path[:140]!r} stands twice", path=path[:140], table=definition.name
             )
         seen.add(path)
-        if request.size_bytes < 1 or request.rows < 0 or not _DIGEST.fullmatch(request.digest):
-            raise InvalidRequestError(
-                f"staged file {path[:140]!r}: size above 0, rows from 0 and a SHA-256 digest in "
-                "64 hexadecimal digits are wanted",
-                path=path[:140],
-                table=definition.name,
-            )
         _check_partition(request, definition, kind)
         files.append(StagedFile(**asdict(request) | {"partition": request.partition or None}))
     if len(seen) > MAX_FILES:

@@ -201,9 +201,9 @@ def test_bodies_of_another_form(body: bytes) -> None:
         (files(path=f"/{ID}/x"), InvalidNameError, "no path below"),
         (files(path=f"{ID}/a\x00b"), InvalidNameError, "no path below"),
         (files(path=f"{uuid.UUID(int=1)}/x.parquet"), InvalidNameError, "not below"),
-        (files(digest="xyz"), InvalidRequestError, "SHA-256"),
-        (files(size_bytes=0), InvalidRequestError, "size above 0"),
-        (files(rows=-1), InvalidRequestError, "rows from 0"),
+        (files(digest="xyz"), InvalidRequestError, r"\^\[0-9a-f\]\{64\}.*files\[0\].digest"),
+        (files(size_bytes=0), InvalidRequestError, r">= 1 .*files\[0\].size_bytes"),
+        (files(rows=-1), InvalidRequestError, r">= 0 .*files\[0\].rows"),
         (op("append", "nope", rows=[]), UnknownTableError, "no table 'nope'"),
         (op("append", "bulk", files=[FILE, FILE]), InvalidRequestError, "stands twice"),
         (files(partition=None), SchemaMismatchError, "partition columns"),
@@ -222,7 +222,7 @@ def test_bad_operations(operation: dict[str, Any], error: type[TxLogError], matc
 
 
 def test_numbers_of_operations_and_sizes() -> None:
-    with pytest.raises(InvalidRequestError, match="1 to 1,000 operations"):
+    with pytest.raises(InvalidRequestError, match=r"length >= 1 .*operations"):
         make()
     with pytest.raises(InvalidRequestError, match="length <= 1000"):
         make(*[op("append", rows=[ROW])] * 1001)

@@ -58,10 +58,9 @@ class LocalPayloadStore(PayloadStore):
             (root / INCOMING).mkdir(parents=True, exist_ok=True)
         self.root = root.resolve()
         self._lock = threading.Lock()
-        #: Path → inode, size and modification time at verification, with the digest found.
-        self._verified: dict[Path, tuple[_Mark, str]] = {}
-        #: Path → when it was verified, monotonic seconds; the same keys.
-        self._verified_s: dict[Path, float] = {}
+        #: Path → inode, size and modification time at verification, the digest found, and when,
+        #: monotonic seconds.
+        self._verified: dict[Path, tuple[_Mark, str, float]] = {}
 
     def path(self, relative: str) -> str:
         """Return the absolute path of a checked relative name; the file need not exist.
@@ -89,7 +88,7 @@ class LocalPayloadStore(PayloadStore):
         mark = self._mark(file, path)
         with self._lock:
             known = self._verified.get(path)
-        if known == (mark, file.digest):
+        if known is not None and known[:2] == (mark, file.digest):
             return
         with storing(path):
             _check_file(file, path)
@@ -217,15 +216,14 @@ class LocalPayloadStore(PayloadStore):
     def _remember(self, path: Path, mark: _Mark, digest: str) -> None:
         with self._lock:
             if len(self._verified) >= _REMEMBERED:
-                oldest = next(iter(self._verified))
-                del self._verified[oldest], self._verified_s[oldest]
-            self._verified[path] = (mark, digest)
-            self._verified_s[path] = monotonic()
+                del self._verified[next(iter(self._verified))]
+            self._verified[path] = (mark, digest, monotonic())
 
     def verified_within(self, path: Path, seconds: float) -> bool:
         """Return whether a file was verified so lately that its submit may be under way."""
         with self._lock:
-            return monotonic() - self._verified_s.get(path, float("-inf")) < seconds
+            known = self._verified.get(path)
+        return known is not None and monotonic() - known[2] < seconds
 
     def forget_verified(self, relative: str) -> None:
         """Let the next `verify` of a file read it, whatever was seen of it before."""
@@ -235,7 +233,6 @@ class LocalPayloadStore(PayloadStore):
         """Forget that a file was verified: it is removed."""
         with self._lock:
             self._verified.pop(path, None)
-            self._verified_s.pop(path, None)
 
 
 def _check_file(file: StagedFile, path: Path) -> None:
