@@ -25,7 +25,6 @@ from sparktxlog.service.endpoints import (
     Door,
     Endpoint,
     Handler,
-    JsonDoor,
     RouteHandlers,
     endpoint,
     problem_response,
@@ -107,10 +106,10 @@ def _doors(running: Node, bodies: Bodies) -> Mapping[Role, Door]:
         return {"token": token}
 
     return {
-        **dict.fromkeys(checks, JsonDoor(check_token, bodies)),
-        Role.ANYBODY: JsonDoor(lambda request, route: {}, bodies),
+        **dict.fromkeys(checks, Door(check_token, bodies)),
+        Role.ANYBODY: Door(lambda request, route: {}, bodies),
         Role.PEER: PeerDoor(running.peering, config.body_limit),
-        Role.LEASE: JsonDoor(check_lease, Bodies(config.body_limit)),
+        Role.LEASE: Door(check_lease, Bodies(config.body_limit)),
     }
 
 

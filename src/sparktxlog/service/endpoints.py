@@ -10,7 +10,7 @@ import inspect
 import logging
 import re
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
@@ -38,28 +38,8 @@ class RouteHandlers:
     """
 
 
-class Door(Protocol):
-    """How the callers of some roles come in, and in which form they are answered."""
-
-    async def admit(self, request: Request, route: Route) -> dict[str, Any]:
-        """Let a request pass whose caller has the route's role; return what proved it.
-
-        Raises:
-            UnauthorizedError: It has not; nothing happened (definite).
-        """
-
-    async def read_body(self, request: Request, route: Route, admitted: dict[str, Any]) -> Any:
-        """Return the body, decoded; `admitted` is what `admit` returned."""
-
-    def encode(self, answer: Any) -> bytes:
-        """Return the bytes of an answer."""
-
-    def refuse(self, request: Request, error: TxLogError) -> Response:
-        """Return what an error is answered with."""
-
-
-class JsonDoor:
-    """JSON in and out: for all but peers.
+class Door:
+    """How the callers of some roles come in, and in which form they are answered: JSON.
 
     Args:
         check: Raises unless the caller has the route's role; returns what proved it.
@@ -71,11 +51,15 @@ class JsonDoor:
         self._bodies = bodies
 
     async def admit(self, request: Request, route: Route) -> dict[str, Any]:
-        """Check the caller."""
+        """Let a request pass whose caller has the route's role; return what proved it.
+
+        Raises:
+            UnauthorizedError: It has not; nothing happened (definite).
+        """
         return self._check(request, route)
 
     async def read_body(self, request: Request, route: Route, admitted: dict[str, Any]) -> Any:
-        """Return the decoded JSON."""
+        """Return the body, decoded; `admitted` is what `admit` returned."""
         body = await self._bodies.read(request, route.body_bytes)
         check_parts(body)
         try:
@@ -86,11 +70,11 @@ class JsonDoor:
             ) from error
 
     def encode(self, answer: Any) -> bytes:
-        """Return JSON."""
+        """Return the bytes of an answer."""
         return _encode_json(answer)
 
     def refuse(self, request: Request, error: TxLogError) -> Response:
-        """Return a problem document."""
+        """Return what an error is answered with: a problem document."""
         return problem_response(error)
 
 

@@ -24,7 +24,7 @@ from sparktxlog.model.operation import StagedFile
 from sparktxlog.runtime.commit.file_repair import FileRepair
 from sparktxlog.runtime.donors.donor import Donor
 from sparktxlog.runtime.peering import Peering
-from sparktxlog.service.endpoints import RouteHandlers, problem_response
+from sparktxlog.service.endpoints import Door, RouteHandlers, problem_response
 from sparktxlog.service.listener import HEAD_S
 from sparktxlog.service.routes import BINARY, MSGPACK, Route
 from sparktxlog.storage.payloads.payload_store import PayloadStore
@@ -33,7 +33,7 @@ from sparktxlog.storage.payloads.payload_store import PayloadStore
 _LEAST_LIMIT = 64 << 20
 
 
-class PeerDoor:
+class PeerDoor(Door):
     """Peers: a signature over method, target and the digest of the body; msgpack.
 
     Args:
@@ -72,12 +72,10 @@ class PeerDoor:
         return {"sender": sender, "body": body}
 
     async def read_body(self, request: Request, route: Route, admitted: dict[str, Any]) -> Any:
-        """Return the decoded message."""
         body = admitted["body"]
         return body if route.body is bytes else wire.decode(route.body, body)
 
     def encode(self, answer: Any) -> bytes:
-        """Return msgpack."""
         return wire.encode(answer)
 
     def refuse(self, request: Request, error: TxLogError) -> Response:

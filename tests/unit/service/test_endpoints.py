@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from sparktxlog.errors import ForbiddenError
 from sparktxlog.service.bodies import Bodies
-from sparktxlog.service.endpoints import Handler, JsonDoor, endpoint
+from sparktxlog.service.endpoints import Door, Handler, endpoint
 from sparktxlog.service.query import whole
 from sparktxlog.service.routes import Role, Route
 
@@ -49,7 +49,7 @@ def call(handler: Handler, *, query: str = "", body: bytes = b"[1]", may: bool =
     }
 
     async def main() -> Response:
-        return await endpoint(ROUTE, handler, JsonDoor(check, Bodies(100)))(Request(scope, receive))
+        return await endpoint(ROUTE, handler, Door(check, Bodies(100)))(Request(scope, receive))
 
     return asyncio.run(main())
 

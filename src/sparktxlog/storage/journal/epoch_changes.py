@@ -35,7 +35,6 @@ from sparktxlog.storage.journal.sqlite_schema import (
     keep_out_older,
     put_meta,
     read_meta,
-    view_of,
 )
 from sparktxlog.storage.journal.waiting_ids import run_key
 
@@ -145,7 +144,7 @@ def reset(db: sqlite3.Connection, write: ResetJournal) -> tuple[Ends, list[_Run]
     for table in ("queue", "segments", "catalog", "watermarks", "recent_ids"):
         db.execute(f"DELETE FROM {table}")
     ends = _put_snapshot(db, snapshot)
-    if (view := newer_view(view_of(meta.get("view")), snapshot.view)) is not None:
+    if (view := newer_view(meta.get("view"), snapshot.view)) is not None:
         _keep_view(db, view)
     put_meta(db, incarnation=incarnation, resets=meta.get("resets", 0) + 1)
     return ends, gone

@@ -37,7 +37,6 @@ from sparktxlog.storage.journal.sqlite_schema import (
     ENTRY_COLUMNS,
     HEADER_COLUMNS,
     RUN_KEY,
-    ballot_of,
     definition_of,
     facts_of,
     header_of,
@@ -48,7 +47,6 @@ from sparktxlog.storage.journal.sqlite_schema import (
     segment_of,
     stored_entry,
     translate,
-    view_of,
 )
 
 #: Ids of a snapshot come in pieces of so many.
@@ -147,8 +145,8 @@ class JournalReader:
                 incoming=incoming,
                 announcements=_read_announcements(db),
                 tables=tables,
-                view=view_of(meta.get("view")),
-                ballot=ballot_of(meta.get("ballot")),
+                view=meta.get("view"),
+                ballot=meta.get("ballot"),
                 recent_ids=read_recent_ids(db, base.position - id_window),
                 repeats=read_repeats(db, base.position - id_window),
                 older_ids=self,
@@ -383,7 +381,7 @@ def _read_segments(db: sqlite3.Connection, after: int, limit: int) -> list[Segme
 
 def _read_snapshot(db: sqlite3.Connection, id_window: int) -> QueueSnapshot:
     meta = read_meta(db)
-    view = view_of(meta.get("view"))
+    view = meta.get("view")
     position = meta.get("published", 0)
     if not position:
         return QueueSnapshot(view=view)

@@ -81,6 +81,10 @@ RUN_KEY = "origin = ? AND incarnation = ? AND seq = ?"
 encode = msgspec.msgpack.Encoder().encode
 segment_of = msgspec.msgpack.Decoder(Segment).decode
 definition_of = msgspec.msgpack.Decoder(TableDefinition).decode
+_decode_meta = {
+    "view": msgspec.msgpack.Decoder(View).decode,
+    "ballot": msgspec.msgpack.Decoder(BallotState).decode,
+}
 
 
 class _Facts(msgspec.Struct, array_like=True):
@@ -95,8 +99,6 @@ class _Facts(msgspec.Struct, array_like=True):
 
 _decode_facts = msgspec.msgpack.Decoder(_Facts).decode
 _decode_rejections = msgspec.msgpack.Decoder(tuple[Rejection, ...]).decode
-_decode_view = msgspec.msgpack.Decoder(View).decode
-_decode_ballot = msgspec.msgpack.Decoder(BallotState).decode
 
 
 def open_journal(path: Path) -> sqlite3.Connection:
@@ -243,16 +245,7 @@ def encode_facts(facts: RunFacts) -> bytes:
 
 def facts_of(n: int, ids: bytes, body: bytes) -> RunFacts:
     """Return what `encode_facts` wrote."""
-    facts = _decode_facts(body)
-    return RunFacts(
-        n=n,
-        ids=ids,
-        touches=facts.touches,
-        creates=facts.creates,
-        acceptance=facts.acceptance,
-        valid_until=facts.valid_until,
-        voided=facts.voided,
-    )
+    return RunFacts(n=n, ids=ids, **msgspec.structs.asdict(_decode_facts(body)))
 
 
 def rejections_of(body: bytes | None) -> tuple[Rejection, ...]:
@@ -260,19 +253,10 @@ def rejections_of(body: bytes | None) -> tuple[Rejection, ...]:
     return () if body is None else _decode_rejections(body)
 
 
-def view_of(body: bytes | None) -> View | None:
-    """Return an encoded view, None for None."""
-    return None if body is None else _decode_view(body)
-
-
-def ballot_of(body: bytes | None) -> BallotState | None:
-    """Return an encoded state of a voter, None for None."""
-    return None if body is None else _decode_ballot(body)
-
-
 def read_meta(db: sqlite3.Connection) -> dict[str, Any]:
-    """Return all single values of the journal by name."""
-    return dict(db.execute("SELECT name, value FROM meta").fetchall())
+    """Return all single values of the journal by name: a view, a ballot, else numbers."""
+    rows = db.execute("SELECT name, value FROM meta")
+    return {name: _decode_meta.get(name, int)(value) for name, value in rows}
 
 
 def put_meta(db: sqlite3.Connection, **values: int | bytes) -> None:

@@ -63,11 +63,6 @@ class LocalPayloadStore(PayloadStore):
         self._verified: dict[Path, tuple[_Mark, str, float]] = {}
 
     def path(self, relative: str) -> str:
-        """Return the absolute path of a checked relative name; the file need not exist.
-
-        Raises:
-            InvalidNameError: It would leave the root, or crosses a link (definite).
-        """
         absolute = self.root / check_relative_path(relative)
         if relative.split("/", 1)[0] == INCOMING or absolute.resolve() != absolute:
             raise InvalidNameError(
@@ -78,12 +73,6 @@ class LocalPayloadStore(PayloadStore):
         return str(absolute)
 
     def verify(self, file: StagedFile) -> None:
-        """Check existence, size, digest and rows, then fsync file and directories.
-
-        Raises:
-            PayloadStoreError: No such file: node and executors see different stores (definite).
-            ManifestMismatchError: Size, rows or digest differ (definite).
-        """
         path = Path(self.path(file.path))
         mark = self._mark(file, path)
         with self._lock:
@@ -105,16 +94,6 @@ class LocalPayloadStore(PayloadStore):
         return stat.S_ISREG(status.st_mode) and status.st_size == file.size_bytes
 
     def receive(self, file: StagedFile, chunks: Iterable[bytes], offset: int = 0) -> None:
-        """Write, verify, fsync and put in place a file fetched from a peer; resumes at offset.
-
-        If `chunks` breaks off with an exception, what came is kept for a later call.
-
-        Raises:
-            ManifestMismatchError: What came is not the file; nothing of it is kept (definite).
-            PayloadStoreError: `offset` lies beyond what is here (definite).
-            BusyError: Another transfer of the same file is under way (definite).
-            DiskFullError: No space left; what came is kept (definite).
-        """
         final = Path(self.path(file.path))
         partial = self._partial(file)
         with storing(partial):
@@ -143,23 +122,17 @@ class LocalPayloadStore(PayloadStore):
         self._remember(final, self._mark(file, final), file.digest)
 
     def received_bytes(self, file: StagedFile) -> int:
-        """Return how much of a broken-off transfer is here, to resume there."""
         try:
             return min(self._partial(file).stat().st_size, file.size_bytes)
         except FileNotFoundError:
             return 0
 
     def write_file(self, relative: str, content: bytes | memoryview) -> None:
-        """Write a published file, replacing what an interrupted publish left under its name.
-
-        **After calling** `sync` before anything refers to the file.
-        """
         path = Path(self.path(relative))
         with storing(path):
             replace_file(path, content)
 
     def sync(self, relatives: Iterable[str]) -> None:
-        """Bring written files and their names to the disk."""
         paths = [self.path(relative) for relative in relatives]
         with storing(self.root):
             for path in paths:

@@ -15,7 +15,10 @@ class FileSink(Protocol):
     """Where files of published rows go."""
 
     def write_file(self, relative: str, content: bytes | memoryview) -> None:
-        """Write a file, in the place of one that an interrupted call left under its name."""
+        """Write a file, in the place of one that an interrupted call left under its name.
+
+        **After calling** bring it to the disk before anything refers to it.
+        """
 
 
 class PayloadStore(FileSink, Protocol):
@@ -28,11 +31,11 @@ class PayloadStore(FileSink, Protocol):
         """Return the absolute path of a checked relative name; the file need not exist.
 
         Raises:
-            InvalidNameError: It would leave the root (definite).
+            InvalidNameError: It would leave the root, or crosses a link (definite).
         """
 
     def verify(self, file: StagedFile) -> None:
-        """Check existence, size and digest, then fsync file and directory.
+        """Check existence, size, digest and rows, then fsync file and directories.
 
         Raises:
             PayloadStoreError: No such file: node and executors see different stores (definite).
@@ -43,7 +46,16 @@ class PayloadStore(FileSink, Protocol):
         """Return whether the file was verified here before or stands here with its size."""
 
     def receive(self, file: StagedFile, chunks: Iterable[bytes], offset: int = 0) -> None:
-        """Write, verify, fsync and put in place a file fetched from a peer; resumes at offset."""
+        """Write, verify, fsync and put in place a file fetched from a peer; resumes at offset.
+
+        If `chunks` breaks off with an exception, what came is kept for a later call.
+
+        Raises:
+            ManifestMismatchError: What came is not the file; nothing of it is kept (definite).
+            PayloadStoreError: `offset` lies beyond what is here (definite).
+            BusyError: Another transfer of the same file is under way (definite).
+            DiskFullError: No space left; what came is kept (definite).
+        """
 
     def received_bytes(self, file: StagedFile) -> int:
         """Return how much of a broken-off transfer is here, to resume there."""
