@@ -119,7 +119,7 @@ def _read(reader: Callable[[Any], Any], key: str, value: Any, source: str) -> An
 
 
 def check_directories(config: NodeConfig) -> None:
-    """Pass a node's directories if this user can write them, or make them where they shall be.
+    """Check that this user can write a node's directories, or make those that are missing.
 
     Nothing is made or changed.
 
@@ -257,7 +257,7 @@ def _check_secrets(read: Mapping[str, Any], where: str, peers: tuple[ConfiguredP
 
 
 def _read_secret(key: str, file: Path, where: str) -> str:
-    """Return what a secret's file holds, if nobody but its owner and group can get at it."""
+    """Return what a secret's file holds, if only its owner and group can read and write it."""
     try:
         if file.stat().st_mode & _OTHERS:
             raise _wrong(

@@ -1,1 +1,1 @@
-"""How everybody who is no node calls a node: `link` (connections, errors), `tokens`."""
+"""Calls to a node from outside the cluster: `link` (connections, errors), `tokens`."""

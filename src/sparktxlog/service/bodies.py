@@ -41,7 +41,7 @@ class Bodies:
 
     Args:
         limit: Most bytes of one body.  All that are being read or decoded at once may have half
-            as much again; who comes then is told that the node is busy.
+            as much again; a request beyond that is refused as busy.
     """
 
     def __init__(self, limit: int) -> None:
@@ -76,7 +76,7 @@ class Bodies:
                     taken += len(chunk)
                     chunks.append(chunk)
                 elif size <= 2 * limit:
-                    # Read on for a while: who still writes cannot read the answer.
+                    # Read on for a while: a client that still writes cannot read the answer.
                     chunks.clear()
                 else:
                     break
@@ -138,7 +138,7 @@ def check_unfolding(body: bytes) -> None:
     try:
         operations = _rows_decoder.decode(body).operations
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
-        return  # whoever decodes it says what is wrong
+        return  # the decoder says what is wrong
     size = sum(_unfolded(memoryview(operation.rows)) for operation in operations)
     if size > ROWS_UNFOLDED_BYTES:
         raise OversizeError(

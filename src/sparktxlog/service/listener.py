@@ -1,7 +1,7 @@
 """The server in front of the application, and what a connection may take before it is somebody.
 
-uvicorn with httptools bounds neither URL nor headers, waits for ever, and takes every connection.
-Here each has a bound: 64 KiB and 10 s for a head, 64 KiB for what stands between the bytes of a
+uvicorn with httptools limits neither URL nor headers, waits for ever, and takes every connection.
+Here each has a limit: 64 KiB and 10 s for a head, 64 KiB for what stands between the bytes of a
 body (extensions of chunks, trailers), `SILENCE_S` for a body that stopped, and places: clients have
 `connections-limit` of them, peers have their own, and file descriptors remain for files.
 """
@@ -30,7 +30,7 @@ _log = structlog.get_logger("sparktxlog.service")
 
 #: Most bytes of a head (request line and headers), and of all that a body carries beside its bytes.
 HEAD_BYTES = 64 << 10
-#: Seconds for a head, and of silence within a body or with an answer that nobody takes.
+#: Seconds for a head; and of silence within a body, or while the other side reads no answer.
 HEAD_S = 10.0
 SILENCE_S = 30.0
 #: Places of peers, and of connections that have not said yet who they are.
@@ -119,7 +119,7 @@ def client_places(wanted: int) -> int:
 
 
 class Doors:
-    """Which connections there are; keeps places for peers, and closes who holds one for nothing.
+    """Keeps the connections: places for peers, and an end for those that hold one for nothing.
 
     Args:
         places: Connections that clients may have.
@@ -127,15 +127,15 @@ class Doors:
 
     def __init__(self, places: int) -> None:
         self._places = places
-        #: Who has not sent a head yet, in the order of arrival.
+        #: Connections that have not sent a head yet, in the order of arrival.
         self._new: dict[Connection, None] = {}
         self._clients: set[Connection] = set()
         self._peers: set[Connection] = set()
-        #: True: the server stops, nobody enters any more.
+        #: True: the server stops, no connection is taken any more.
         self.shut = False
 
     def enter(self, connection: Connection) -> None:
-        """Take in a connection; if there are too many, who came first and said nothing must go."""
+        """Take in a connection; if there are too many, close the oldest one that sent nothing."""
         self._new[connection] = None
         if self.shut:
             connection.abort()
@@ -153,7 +153,7 @@ class Doors:
     def place(self, connection: Connection, *, as_peer: bool) -> bool:
         """Give a connection whose head is complete its place; False if none is left.
 
-        The routes of peers check signatures before all else, and close on whoever has none.
+        The routes of peers check signatures before all else, and close a connection without one.
         """
         mine, places = (self._peers, PEER_PLACES) if as_peer else (self._clients, self._places)
         if connection in mine:
@@ -282,7 +282,7 @@ class Connection(HttpToolsProtocol):
     def _unsupported_upgrade_warning(self) -> None:
         """Say nothing: the request is answered as any other."""
 
-    # -- who keeps the node waiting ----------------------------------------------------------------
+    # -- silent connections ----------------------------------------------------------------
 
     def check(self, now: float) -> None:
         """Close the connection if it has kept the node waiting for too long."""

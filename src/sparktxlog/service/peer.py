@@ -59,7 +59,7 @@ class PeerDoor(Door):
 
         sender = check(claimed) if claimed else ""
         try:
-            # What is signed may take as long as it moves, else it is nobody's yet.
+            # A signed body may take as long as bytes come; another one has no known sender yet.
             async with asyncio.timeout(None if claimed else HEAD_S):
                 limit = self._limit if route.body_bytes is None else route.body_bytes
                 body, digest = await _read_signed(request, limit)

@@ -145,7 +145,7 @@ class CopyRequest(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class RepairRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """Names the positions of which files could not be read."""
+    """The range of positions whose files could not be read."""
 
     first: Annotated[int, msgspec.Meta(ge=1, le=MAX_POSITION)]
     last: Annotated[int, msgspec.Meta(ge=1, le=MAX_POSITION)]
@@ -183,7 +183,7 @@ class SetQuorum(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class VoidRun(msgspec.Struct, forbid_unknown_fields=True):
-    """A run that nobody can deliver; `status` names them."""
+    """A run that no node can deliver; `status` names such runs."""
 
     run: Annotated[
         str, msgspec.Meta(description="8 to 64 hexadecimal digits: its digest, or the beginning.")

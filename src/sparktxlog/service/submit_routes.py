@@ -112,9 +112,9 @@ class SubmitRoutes(RouteHandlers):
         return json_response(replace(receipt, rows=prepared.carried))
 
     async def _reach(self, request: Request) -> float:
-        """Wait for the position that the request shall come after; return the seconds waited.
+        """Wait for the position that the request asks to follow; return the seconds waited.
 
-        Nothing of the body is read before, so those who wait hold no memory.
+        The body is read afterwards, so a waiting request holds no memory.
         """
         after = AFTER.read(request.query_params.get(AFTER.name))
         if not after:

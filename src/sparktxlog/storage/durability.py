@@ -127,7 +127,7 @@ def whole_lines(path: Path) -> list[bytes]:
 
 
 def free_name(path: Path) -> Path:
-    """Return a name that nothing has: that one, or with a number behind it."""
+    """Return a name that nothing has: that one, or with a number after it."""
     found, number = path, 1
     while found.exists():
         number += 1

@@ -88,9 +88,9 @@ class PutRestamp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResetJournal:
-    """Go on behind a snapshot: the queue, and all that was made of it, is replaced (P21).
+    """Go on after a snapshot: the queue, and all that was made of it, is replaced (P21).
 
-    Incoming runs go, but for those of `node_id` under its incarnation behind the snapshot's
+    Incoming runs go, but for those of `node_id` under its incarnation after the snapshot's
     watermark; reserved counter, ballot, unstamped runs and named values stay.  What was published
     counts as published and expired.  **After calling** start the node anew.
     """
@@ -126,12 +126,12 @@ class MarkPublished:
 class ForgetPayloads:
     """Payloads of the queue up to `position` are needed by no member any more.
 
-    Those behind `spare_after` stay for nodes that are behind and want to come back, as long as
+    Those after `spare_after` stay for nodes that lag and want to come back, as long as
     all that is held takes at most `spare_bytes`; from there on the oldest ones go (P21).
     """
 
     position: int
-    #: None = nobody is behind.
+    #: None = no node lags.
     spare_after: int | None = None
     spare_bytes: int = 0
 
@@ -280,7 +280,7 @@ class StoredEntry:
 
 
 class IdPieces(Sequence[tuple[int, bytes]]):
-    """Ids that are many and lie on disk: whoever iterates holds one piece at a time.
+    """Many ids, on disk: an iteration holds one piece at a time.
 
     Args:
         read: Returns all pieces once more: (first position, ids), ascending, without gap.

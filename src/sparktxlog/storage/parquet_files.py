@@ -7,7 +7,7 @@ taken from the rows themselves, never from a footer, and every rounding goes out
 * strings cut to 32 characters, the maximum followed by a character above any that was cut off;
 * timestamps in milliseconds, the minimum rounded down, the maximum up;
 * floats only of a column without NaN and infinities;
-* nothing for booleans, binary and nested columns, and for columns behind the first 32.
+* nothing for booleans, binary and nested columns, and for columns after the first 32.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A file's digest is a tree: SHA-256 over the concatenated SHA-256 of its chunks.  A chunk is hashed
 once: what it was then is what later copies and the tree are told, so that bytes which went bad on
-the disk meanwhile are noticed by whoever receives them.  A file that is no longer what it was when
+the disk meanwhile are noticed by the receiver.  A file that is no longer what it was when
 it was pinned is refused, before and after reading.
 """
 

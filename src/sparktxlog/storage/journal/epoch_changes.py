@@ -3,7 +3,7 @@
     PutBallot    before a PROMISE or ACCEPTED leaves
     PutView      ends an epoch: what others stamped in it and is not in the queue goes
     PutRestamp   an own run that was not in the final queue, with its stamp of the new epoch
-    ResetJournal   the queue of a node that is too far behind is replaced by a snapshot
+    ResetJournal   the queue of a node that lags too far is replaced by a snapshot
 
 The functions change tables only; what the journal holds in memory it changes itself, once the
 transaction was kept.
@@ -236,7 +236,7 @@ def _check_own(write: ResetJournal, incarnation: int, watermark: int) -> None:
 
 
 def newer_view(held: View | None, told: View | None) -> View | None:
-    """Return the view that counts behind a reset: the snapshot's, unless it is an older one."""
+    """Return the view that counts after a reset: the snapshot's, unless it is an older one."""
     if told is None or held is None:
         return told or held
     same = held.lineage == told.lineage or held.continues(told.lineage, told.epoch)

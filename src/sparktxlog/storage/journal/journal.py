@@ -66,7 +66,7 @@ from sparktxlog.storage.journal.waiting_ids import WaitingIds, run_key
 from sparktxlog.storage.lock import DirectoryLock
 
 JOURNAL_NAME = "front.sqlite"
-#: Permissions of a data directory that is made: transactions and instance are nobody else's.
+#: Permissions of a data directory that is made: transactions and instance belong to its user alone.
 PRIVATE = 0o700
 _log = structlog.get_logger("sparktxlog.front")
 
@@ -236,7 +236,7 @@ class Journal(JournalReader):
             case DropExpired():
                 log_expiry.drop_expired(self._db, write)
             case ShrinkJournal():
-                pass  # no part of the transaction: done behind it
+                pass  # no part of the transaction: done after it
             case PutValue():
                 self._db.execute(
                     "INSERT OR REPLACE INTO named_values VALUES(?, ?)", (write.name, write.value)

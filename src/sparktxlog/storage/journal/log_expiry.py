@@ -3,7 +3,7 @@
 Shortening takes two writes, so that a kill between them loses no track of files:
 
     ExpireLog    one transaction: `kept_after` moves; from then on readers get ExpiredError, and
-                 the segments behind it stay, out of reach, as the list of files to remove
+                 the expired segments stay, out of reach, as the list of files to remove
     (the files of those segments are removed, again and again until the next write)
     DropExpired  one transaction: the segments whose files are gone
 

@@ -1,6 +1,6 @@
-"""What the journal lets go of: payload containers of the queue, and rows behind the id window.
+"""What the journal lets go of: payload containers of the queue, and rows older than the id window.
 
-Containers of the queue stay until all members have them.  For nodes that are behind and no
+Containers of the queue stay until all members have them.  For nodes that lag and are no
 members they stay longer, up to a bound of bytes (P21): what such a node lacks is then fetched run
 by run; beyond the bound it needs a snapshot.
 """
@@ -33,7 +33,7 @@ class Ends:
     forgotten: int = 0
     #: Queue rows up to here are gone.
     pruned: int = 0
-    #: Bytes of the containers behind `forgotten`, `RUN_BYTES` included.
+    #: Bytes of the containers after `forgotten`, `RUN_BYTES` included.
     held_bytes: int = 0
 
 
@@ -43,7 +43,7 @@ def held_bytes_of(header: RunHeader) -> int:
 
 
 def read_held_bytes(db: sqlite3.Connection, forgotten: int) -> int:
-    """Return the bytes of the queue's containers behind a position; costs O(runs held)."""
+    """Return the bytes of the queue's containers after a position; costs O(runs held)."""
     held: int = db.execute(
         "SELECT coalesce(sum(size_bytes + ?), 0) FROM queue WHERE position > ?",
         (RUN_BYTES, forgotten),

@@ -43,7 +43,7 @@ def open_snapshot(path: Path) -> QueueSnapshot:
         with path.open("rb") as file:
             snapshot = decode_whole(_take(file) or b"")
         for _ in _ids(path):
-            pass  # whoever reads them shall find nothing wrong
+            pass  # so that a later reader finds nothing wrong
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise RemoteProtocolError(f"no snapshot in these bytes: {error}") from error
     return replace(snapshot, recent_ids=IdPieces(lambda: _ids(path)))

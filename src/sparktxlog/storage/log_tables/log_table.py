@@ -92,7 +92,7 @@ class LogTable:
         self._commits = 0
         #: True: what a kill between removal and vacuum left was looked for.
         self._swept = False
-        #: True: a commit failed, so the handle may be behind the disk.
+        #: True: a commit failed, so the handle may know less than the disk holds.
         self._stale = False
         self._check_format()
         repair(directory, safe_version)
@@ -249,7 +249,7 @@ class LogTable:
             if gone:
                 self._commit([self._removal(file, data_change=True) for file in gone], [])
             if gone or (not self._swept and self._has_removed_files()):
-                # A checkpoint first: the vacuum's own commits shall not outweigh what it frees.
+                # A checkpoint first: the vacuum's own commits must not outweigh what it frees.
                 self._table.create_checkpoint()
                 self._vacuum(0)
                 self._table = DeltaTable(self.directory)

@@ -24,10 +24,10 @@ ASIDE = "set-aside"
 
 
 def set_aside(log_root: Path, resets: int) -> Path | None:
-    """Move the table of before a snapshot out of the way, so that a new one begins behind it.
+    """Move the table of before a snapshot out of the way, so that a new one begins after it.
 
     It may be a prefix of the queue or another history: its transaction version would be taken for
-    ours, and rows behind the snapshot would be left out.  Done once for each reset, so a repeated
+    ours, and rows after the snapshot would be left out.  Done once for each reset, so a repeated
     call, also after a crash, leaves the new table alone.
 
     Args:
@@ -88,7 +88,7 @@ class QueueTable:
         lineage: Part of the name under which the table counts our transactions: a queue of
             another lineage never passes for this one.
         published_version: Delta version in the last `MarkPublished`: known to be fsynced.
-        kept_after: Positions up to here are expired; a table that was lost begins behind them.
+        kept_after: Positions up to here are expired; a table that was lost begins after them.
 
     Raises:
         CorruptLogError: A commit up to `published_version` is damaged.

@@ -99,7 +99,7 @@ class PayloadExpiry:
     def remove_unnamed(self, journal: Journal, kept_after: int, older_than_s: float) -> int:
         """Remove old files that no transaction names: staged and never submitted, or rejected.
 
-        A directory counts as old by its youngest file: who still stages is left alone.
+        A directory counts as old by its youngest file: a job that still stages is left alone.
 
         Args:
             journal: Says what is named.

@@ -34,7 +34,7 @@ def plan_segments(
     """Cut neighbours in the queue so that no piece crosses a signature boundary (S2a).
 
     A boundary is the first run end at or after each multiple of `signature_interval`.  The last
-    piece may end before one: the segment behind it then begins there.
+    piece may end before one: the next segment then begins there.
     """
     pieces: list[list[StoredEntry]] = []
     piece: list[StoredEntry] = []
