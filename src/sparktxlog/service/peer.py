@@ -125,8 +125,7 @@ class PeerRoutes(RouteHandlers):
         self.watch, self.pushes = peering.watch, peering.on_push
         self.announcements, self.tails = peering.on_announcement, peering.on_tail
         self.queue_tail, self.run = peering.run_behind, peering.run_payload
-        self.peer_snapshot = peering.snapshots.whole
-        self.snapshot_offer, self.snapshot_part = peering.snapshots.offer, peering.snapshots.part
+        self.peer_snapshot, self.snapshot_offer = peering.snapshots.whole, peering.snapshots.offer
         self.replica_size = donor.size
 
     async def hello(self, sender: str, body: wire.Hello, request: Request) -> Response:
@@ -145,6 +144,9 @@ class PeerRoutes(RouteHandlers):
             self._peering.note_unknown(sender, error)
         else:
             await self._peering.on_epoch(sender, message)
+
+    async def snapshot_part(self, name: str, offset: int) -> bytes:
+        return await self._peering.snapshots.part(name, offset)
 
     async def runs(self, body: wire.RunsRequest) -> wire.RunsAnswer:
         return wire.RunsAnswer(payloads=await self._peering.run_payloads(body.runs))
