@@ -29,7 +29,7 @@ FORBIDDEN_WORDS = tuple(
 MODULE_NAMES = {"utils", "util", "common", "helpers", "helper", "manager", "misc"}
 #: Names that still occur twice; none may be added.
 DOUBLE_MODULES = {"staging"}
-DOUBLE_CLASSES = {"Journal", "Peer", "ReplicaVerdict", "Snapshot"}
+DOUBLE_CLASSES = {"Journal", "Snapshot"}
 #: Paths of the machine something was written on.
 MACHINE_PATH = re.compile(
     "|".join(("/wo" + "rk/", "/tm" + "p/t1", "/ro" + "ot/", "/ho" + "me/[a-z]"))

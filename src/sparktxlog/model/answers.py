@@ -426,7 +426,7 @@ class ProbedFile(TypedDict):
     digest: str
 
 
-class JudgedReplica(TypedDict):
+class ComparedReplica(TypedDict):
     """A replica of this site, and how it compares with the others."""
 
     worker_id: str
@@ -446,7 +446,7 @@ class SiteSignatures(TypedDict):
     """Signatures of this site's replica at the ends of its batches, positions ascending."""
 
     node_id: str
-    replicas: list[JudgedReplica]
+    replicas: list[ComparedReplica]
     signatures: list[BatchSignatures]
 
 
