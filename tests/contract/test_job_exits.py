@@ -141,7 +141,7 @@ def test_spark_that_does_not_start_ends_in_a_line_of_json(
     def get_or_create(_: object) -> None:
         raise Py4JError("Could not parse Master URL: 'moon'")
 
-    monkeypatch.setattr(job, "open_source", lambda _: Node())
+    monkeypatch.setattr(job, "HttpLogSource", lambda *_, **__: Node())
     monkeypatch.setattr(session, "jar_settings", dict)
     monkeypatch.setattr(SparkSession.Builder, "getOrCreate", get_or_create)
     assert load("apply").main(["--master", "moon", "--json"]) == job.ERROR

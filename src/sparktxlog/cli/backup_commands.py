@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from sparktxlog.api.jobs.job_options import require_spark
 from sparktxlog.cli.root import (
     DEFAULT_URL,
     AsJson,
@@ -28,7 +29,6 @@ from sparktxlog.cli.root import (
     local_spark,
     print_json,
     print_table,
-    require_spark,
     show,
     time_text,
 )

@@ -12,10 +12,8 @@ from sparktxlog import __version__
 from sparktxlog.cli import (  # noqa: F401 - each adds its commands
     backup_commands,
     job_commands,
-    maintain_command,
     peer_commands,
     status_commands,
-    verify_command,
 )
 from sparktxlog.cli.root import (
     AsJson,

@@ -1,18 +1,19 @@
-"""Commands `commit`, `apply`, `catch-up`, `replicate` and `repair`: jobs of the same names.
+"""Commands that are jobs, too: `commit`, `apply`, `catch-up`, `repair`, `maintain`, `verify`, …
 
-They are made of what `api.job_options` says of the jobs.
+They are made of what `api.jobs.job_options` says of the jobs.
 """
 
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from inspect import Parameter, Signature
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from sparktxlog.api.jobs.job_options import JOBS, JobCommand, JobOption
+from sparktxlog.api.jobs.job_options import JOBS, JobCommand, JobOption, require_spark
 from sparktxlog.cli.root import (
     DEFAULT_URL,
     AsJson,
@@ -20,9 +21,14 @@ from sparktxlog.cli.root import (
     Url,
     app,
     end,
+    print_json,
+    print_rows,
     print_table,
-    require_spark,
 )
+
+if TYPE_CHECKING:
+    from sparktxlog.api.jobs.job import JobContext
+    from sparktxlog.worker.verify.verify import Verification
 
 _COLUMNS = (
     "position", "published", "verdict", "batches", "transactions", "seconds", "stopped", "diverged",
@@ -31,6 +37,11 @@ _COPY_COLUMNS = (
     "donor", "from_position", "position", "tables", "size_bytes", "wire_bytes", "reused_bytes",
     "seconds", "quarantined",
 )  # fmt: skip
+_TABLE_COLUMNS = (
+    "table", "files_before", "files", "disk_before", "disk", "optimized", "vacuumed", "seconds",
+    "skipped", "failed",
+)  # fmt: skip
+_REMOVAL_COLUMNS = ("kind", "removed", "kept", "files", "size_bytes", "skipped", "failed")
 
 
 def _command(found: JobCommand) -> Callable[..., None]:
@@ -41,7 +52,7 @@ def _command(found: JobCommand) -> Callable[..., None]:
         arguments = Namespace(**given)
         if said := found.conflict(arguments):
             raise typer.BadParameter(said)
-        _run(found, arguments, as_json)
+        _RUNS.get(found.work, _run)(found, arguments, as_json)
 
     # What must be given stands first.
     options = sorted(found.options, key=lambda option: not option.required)
@@ -70,7 +81,9 @@ def _parameter(option: JobOption) -> Parameter:
         kind = kind | None
     shown: Any = typer.Argument(help=option.help)
     if option.flag.startswith("--"):
-        shown = typer.Option(option.flag, help=option.help, metavar=option.metavar)
+        shown = typer.Option(
+            option.flag, help=option.help, metavar=option.metavar, min=option.least
+        )
     return _keyword(option.attribute, Annotated[kind, shown], default)
 
 
@@ -83,11 +96,91 @@ def _run(found: JobCommand, arguments: Namespace, as_json: bool) -> None:
     if as_json:
         job.print_result(code, result)
     elif "verdict" in result:  # a commit, and a repair that did nothing, have said so
-        print_table("replica", {name: name for name in _COLUMNS}, [result])
-        if result["copies"]:
-            print_table("copies", {name: name for name in _COPY_COLUMNS}, result["copies"])
+        _print_lines("replica", _COLUMNS, [result])
+        _print_lines("copies", _COPY_COLUMNS, result["copies"])
     end(ExitCode(code))
 
+
+def _print_lines(title: str, columns: tuple[str, ...], lines: list[dict[str, Any]]) -> None:
+    if lines:
+        print_table(title, {name: name for name in columns}, lines)
+
+
+def _maintain(found: JobCommand, arguments: Namespace, as_json: bool) -> None:
+    from sparktxlog.api.jobs.job import job_context, work_of
+    from sparktxlog.api.jobs.progress_lines import say
+
+    with job_context(arguments, say if as_json else typer.echo) as context:
+        code, result = work_of(found)(context)
+    if as_json:
+        print_json(result)
+    else:
+        _print_lines("tables", _TABLE_COLUMNS, result["tables"])
+        _print_lines("removed", _REMOVAL_COLUMNS, result["removed"])
+    end(ExitCode(code))
+
+
+def _verify(_: JobCommand, arguments: Namespace, as_json: bool) -> None:
+    from sparktxlog.api.jobs.job import job_context
+
+    with job_context(arguments) as context:
+        report, lines, code = verification_report(context)
+    if as_json:
+        print_json(report)
+    elif arguments.compare:
+        for line in lines:
+            typer.echo(line)
+        if "recount" in report:
+            _print_counts("rows counted", report["recount"])
+    else:
+        others = ", ".join(report["compared_sites"]) or "no other site"
+        title = f"site {report['node_id']} at position {report['position']:,}, against {others}"
+        _print_counts(title, report)
+    end(code)
+
+
+def verification_report(context: JobContext) -> tuple[dict[str, Any], list[str], ExitCode]:
+    """Verify a replica, or compare the sites; return the JSON, lines for people, and exit code."""
+    from sparktxlog.api.jobs.upkeep import verified
+
+    compare = context.arguments.compare
+    found = verified(context, recount=context.arguments.recount or not compare)
+    counted = {} if found.counted is None else _findings_of(found.counted)
+    if found.compared is None:
+        return counted, [], ExitCode(found.code)
+    report = found.compared.to_document(found.conclusions)
+    if counted:
+        report["recount"] = counted
+    return report, found.comparison_lines(), ExitCode(found.code)
+
+
+def _findings_of(found: Verification) -> dict[str, Any]:
+    return {
+        "node_id": found.node_id,
+        "position": found.position,
+        "sound": found.sound,
+        "verdict": found.verdict,
+        "plan": found.plan,
+        "compared_sites": list(found.compared_sites),
+        "tables": {table.table: asdict(table) | {"sound": table.sound} for table in found.tables},
+    }
+
+
+def _print_counts(title: str, report: Mapping[str, Any]) -> None:
+    columns = ("table", "version", "rows:signature by full scan", "sound", "what differs")
+    rows = []
+    for name, found in sorted(report["tables"].items()):
+        differing = [f"{site} has {text}" for site, text in found["differing_sites"].items()]
+        causes = [*found["causes"], *differing]
+        rows.append([name, found["version"], found["counted"], found["sound"], causes])
+    print_rows(title, columns, rows)
+
+
+#: Commands whose output is not that of their job.
+_RUNS: dict[str, Callable[[JobCommand, Namespace, bool], None]] = {
+    "upkeep:maintain": _maintain,
+    "upkeep:verify": _verify,
+}
 
 for _name, _job in JOBS.items():
     app.command(_name, epilog=f"Example: sparktxlog {_name} {_job.example}")(_command(_job))

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
@@ -16,12 +15,12 @@ from rich.console import Console
 from rich.table import Table
 
 from sparktxlog.api.jobs.job_options import ExitCode as ExitCode
+from sparktxlog.api.jobs.job_options import require_spark
 from sparktxlog.errors import (
     ConfigError,
     DivergedError,
     InvalidNameError,
     InvalidRequestError,
-    MissingDependencyError,
     NotAppliedError,
     TransportError,
     TxLogError,
@@ -92,22 +91,6 @@ class NodeApi(Http):
             f"no node answers at {self.url}: {error}",
             hint="Start it with `sparktxlog serve`, or name another one with --url.",
             url=self.url,
-        )
-
-
-def require_spark(way_out: str = "") -> None:
-    """Refuse to begin what will need Spark where it is not installed.
-
-    Args:
-        way_out: What else the user may do, a sentence.
-
-    Raises:
-        MissingDependencyError: There is no PySpark (definite).
-    """
-    if find_spec("pyspark") is None:
-        raise MissingDependencyError(
-            "this command needs PySpark",
-            hint=f"Run: pip install 'sparktxlog[spark]'.  {way_out}".strip(),
         )
 
 

@@ -11,7 +11,8 @@ import pytest
 from tests.unit.cli.test_command_line import invoke
 from tests.unit.worker.backup.test_imaging import Lake, rows
 
-from sparktxlog.cli import backup_commands, root
+from sparktxlog.api.jobs import job_options
+from sparktxlog.cli import backup_commands
 from sparktxlog.worker.backup.image_store import ImageStore
 from sparktxlog.worker.replica.state import read_state
 
@@ -157,7 +158,7 @@ def test_counting_rows_is_refused_at_once_without_spark(
 ) -> None:
     store, new = tmp_path / "backups", tmp_path / "new"
     shell.text("backup", store, "--lake", lake.path, "--name", "one")
-    monkeypatch.setattr(root, "find_spec", lambda _: None)
+    monkeypatch.setattr(job_options, "find_spec", lambda _: None)
     assert "add --no-verify" in shell.text("restore", store, "--lake", new, code=1)
     assert not new.exists()
     assert "PySpark" in shell.text("backup", "verify", store, "one", "--recount", code=1)

@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from sparktxlog.api.jobs.job import open_source
+from sparktxlog.api.jobs.job import JobContext
 from sparktxlog.cli.root import NodeApi
 from sparktxlog.errors import ForbiddenError
 from sparktxlog.http.tokens import client_token
@@ -87,7 +87,7 @@ def test_questions_show_the_clients_token_and_acts_the_operators(
     assert client_token() == (None if asks is None else asks.removeprefix("Bearer "))
 
     node.shown.clear()
-    with closing(open_source(Namespace(url=url))) as source:
+    with closing(JobContext(arguments=Namespace(url=url)).open_source()) as source:
         source._call(object, "POST", "/v1/worker/transfers", body=b"{}")
         source.maintain_log()
     assert node.shown == [("POST", asks), ("POST", acts)]
@@ -107,7 +107,7 @@ def test_the_refusal_keeps_its_class_and_hint(node: Node) -> None:
     with pytest.raises(ForbiddenError, match="Set it"):
         NodeApi(url).send("POST", "/v1/force", {})
     with (
-        closing(open_source(Namespace(url=url))) as source,
+        closing(JobContext(arguments=Namespace(url=url)).open_source()) as source,
         pytest.raises(ForbiddenError, match="Set it"),
     ):
         source.maintain_log()

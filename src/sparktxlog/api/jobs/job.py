@@ -1,4 +1,7 @@
-"""What the Spark jobs of a replica share: arguments, exit codes, JSON line."""
+"""What the Spark jobs of a replica share: arguments, exit codes, JSON line.
+
+Spark is imported and started by the first job step that needs it.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +9,15 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
-
-from sparktxlog.api.jobs.job_options import JOBS, LAKE, MASTER, ExitCode, JobCommand, JobOption
+from sparktxlog.api.jobs.job_options import JOBS, ExitCode, JobCommand, require_spark
 from sparktxlog.api.jobs.progress_lines import say, start_logging
-from sparktxlog.api.session import build_session
 from sparktxlog.errors import (
     ApplyError,
     CommitStateUnknownError,
@@ -30,8 +29,12 @@ from sparktxlog.errors import (
     first_lines,
 )
 from sparktxlog.http.tokens import admin_token, client_token
-from sparktxlog.worker.replica.applier import ApplyOutcome
 from sparktxlog.worker.replica.source import HttpLogSource
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from sparktxlog.worker.replica.applier import ApplyOutcome
 
 OK, ERROR, USAGE, LAGGING, DIVERGED, UNREACHABLE, BAD_CONFIG = ExitCode
 _CODES: tuple[tuple[type[TxLogError], int], ...] = (
@@ -43,41 +46,80 @@ _CODES: tuple[tuple[type[TxLogError], int], ...] = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class JobContext:
-    """What a job works with."""
+    """What a job works with; made by `job_context`."""
 
     arguments: argparse.Namespace
-    spark: SparkSession
+    #: Prints a line for people.
+    tell: Callable[[str], None] = say
+
+    @cached_property
+    def spark(self) -> SparkSession:
+        """The job's Spark session, started now if it is not there yet.
+
+        Raises:
+            MissingDependencyError: There is no PySpark, or Spark did not start (definite).
+        """
+        require_spark()
+        from sparktxlog.api.session import build_session
+
+        start_logging()
+        # spark-submit has chosen the master where it started this process.
+        submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+        master = self.arguments.master or (None if submitted else "local[*]")
+        return build_session(master, app_name="sparktxlog-worker")
 
     def open_source(self) -> HttpLogSource:
-        """Return a new connection to the node."""
-        return open_source(self.arguments)
+        """Return a new connection to the node that the arguments name.
+
+        An operator's token is shown only for what takes one, unless there is no other.
+        """
+        return HttpLogSource(self.arguments.url, client_token(), admin_token=admin_token())
+
+
+@contextmanager
+def job_context(
+    arguments: argparse.Namespace, tell: Callable[[str], None] = say
+) -> Iterator[JobContext]:
+    """Give a job its context, and stop the Spark session that it started.
+
+    Raises:
+        ApplyError: Spark failed; tables keep their last whole state (definite).
+    """
+    context = JobContext(arguments=arguments, tell=tell)
+    try:
+        yield context
+    except Exception as error:
+        if "spark" not in vars(context) or isinstance(error, TxLogError):
+            raise
+        from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+        from pyspark.errors import PySparkException
+
+        if not isinstance(error, (PySparkException, Py4JError)):
+            raise
+        raise ApplyError(
+            f"Spark failed: {first_lines(error)}",
+            hint="Tables keep their last whole state; the job may be repeated.",
+        ) from error
+    finally:
+        if "spark" in vars(context):
+            context.spark.stop()
 
 
 #: What a job does: context → exit code and result.
 Work = Callable[[JobContext], tuple[int, dict[str, Any]]]
 
 
-def open_source(arguments: argparse.Namespace) -> HttpLogSource:
-    """Return a connection to the node that the arguments name.
-
-    An operator's token is shown only for what takes one, unless there is no other.
-    """
-    return HttpLogSource(arguments.url, client_token(), admin_token=admin_token())
-
-
-def parser(
-    description: str, options: Sequence[JobOption] = (LAKE, MASTER)
-) -> argparse.ArgumentParser:
-    """Return a parser with what all jobs of a replica take, and the options of one of them."""
-    made = argparse.ArgumentParser(description=description)
+def parser(found: JobCommand) -> argparse.ArgumentParser:
+    """Return a parser with what all jobs take, and the options of one of them."""
+    made = argparse.ArgumentParser(description=found.does)
     made.add_argument(
         "--url",
         default=os.environ.get("SPARKTXLOG_URL", "http://127.0.0.1:7070"),
         help="URL of the site's node; a token comes from SPARKTXLOG_CLIENT_TOKEN",
     )
-    for option in options:
+    for option in found.options:
         option.add_to(made)
     made.add_argument("--json", action="store_true", help="end with one line of JSON on stdout")
     return made
@@ -95,43 +137,27 @@ def main_of(name: str) -> Callable[[Sequence[str]], int]:
     found = JOBS[name]
 
     def main(argv: Sequence[str]) -> int:
-        made = parser(found.does, found.options)
+        made = parser(found)
         arguments = made.parse_args(argv)
         if said := found.conflict(arguments):
             made.error(said)
-        return run_job(arguments, work_of(found))
+        code, result = perform(arguments, work_of(found))
+        if arguments.json:
+            print_result(code, result)
+        return code
 
     return main
 
 
-def run_job(arguments: argparse.Namespace, work: Work) -> int:
-    """Start Spark, do the work, print its result, and return the exit code."""
-    code, result = perform(arguments, work)
-    if arguments.json:
-        print_result(code, result)
-    return code
-
-
 def perform(arguments: argparse.Namespace, work: Work) -> tuple[int, dict[str, Any]]:
-    """Start Spark and do the work; return exit code and result, those of an error as well."""
+    """Do the work; return exit code and result, those of an error as well."""
     start_logging()
     try:
-        # A node that is away is reported before Spark takes its seconds to start.
-        with closing(open_source(arguments)) as source:
-            source.info()
-        # spark-submit has chosen the master where it started this process.
-        submitted = "PYSPARK_GATEWAY_PORT" in os.environ
-        master = arguments.master or (None if submitted else "local[*]")
-        spark = build_session(master, app_name="sparktxlog-worker")
-        try:
-            return work(JobContext(arguments=arguments, spark=spark))
-        except (PySparkException, Py4JError) as error:
-            raise ApplyError(
-                f"Spark failed: {first_lines(error)}",
-                hint="Tables keep their last whole state; the job may be repeated.",
-            ) from error
-        finally:
-            spark.stop()
+        with job_context(arguments) as context:
+            # A node that is away is reported before Spark takes its seconds to start.
+            with closing(context.open_source()) as source:
+                source.info()
+            return work(context)
     except TxLogError as error:
         say(str(error))
         return exit_code(error), {"error": error.to_problem()}

@@ -9,8 +9,11 @@ import argparse
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
+from sparktxlog.errors import MissingDependencyError
 from sparktxlog.model.operation import ROW_KINDS, OperationKind
 
 #: Seconds that a worker waits for what is ordered and not published yet.
@@ -50,6 +53,8 @@ class JobOption:
     #: For one that may be given several times.
     repeated: bool = False
     required: bool = False
+    #: Least value that the command takes.
+    least: int | None = None
 
     @property
     def attribute(self) -> str:
@@ -68,7 +73,8 @@ class JobOption:
             self.flag,
             type=self.kind,
             default=[] if self.repeated else self.default,
-            action="append" if self.repeated else "store",
+            action="extend" if self.repeated else "store",
+            nargs="+" if self.repeated else None,
             choices=self.choices or None,
             metavar=self.metavar,
             required=self.required,
@@ -92,7 +98,29 @@ class JobCommand:
     conflict: Callable[[argparse.Namespace], str] = lambda _: ""
 
 
-def _conflict(arguments: argparse.Namespace) -> str:
+def require_spark(way_out: str = "") -> None:
+    """Refuse to begin what will need Spark where it is not installed.
+
+    Args:
+        way_out: What else the user may do, a sentence.
+
+    Raises:
+        MissingDependencyError: There is no PySpark (definite).
+    """
+    if find_spec("pyspark") is None:
+        raise MissingDependencyError(
+            "this command needs PySpark",
+            hint=f"Run: pip install 'sparktxlog[spark]'.  {way_out}".strip(),
+        )
+
+
+def _verify_conflict(arguments: argparse.Namespace) -> str:
+    if arguments.compare or not (arguments.recount or arguments.since or arguments.peer_url):
+        return ""
+    return "--recount, --since and --peer-url belong to --compare: add --compare"
+
+
+def _apply_conflict(arguments: argparse.Namespace) -> str:
     if arguments.follow and arguments.once:
         return "--once and --follow exclude each other"
     if arguments.at_most is None:
@@ -189,6 +217,41 @@ _REPAIR = (
     _TIMEOUT,
 )  # fmt: skip
 
+_MAINTAIN = (
+    LAKE,
+    MASTER,
+    JobOption(flag="--tables", kind=str, repeated=True, metavar="NAME",
+              help="Only this table; may be repeated."),
+    JobOption(flag="--no-optimize", help="Compact no tables."),
+    JobOption(flag="--no-vacuum", help="Keep old files."),
+    JobOption(flag="--dry-run", help="Say what would be done; change nothing."),
+    JobOption(flag="--min-files", kind=int, default=20, least=2, metavar="N",
+              help="Compact tables with at least so many small files."),
+    JobOption(flag="--wait", kind=float, default=30.0, least=0, metavar="SECONDS",
+              help="Seconds to wait for a running worker."),
+    JobOption(flag="--images", kind=Path, metavar="DIR",
+              help="Directory of images: remove those of this site that are older than the log."),
+    JobOption(flag="--keep-images", kind=int, default=3, least=1, metavar="N",
+              help="How many of the newest images to keep."),
+    JobOption(flag="--drop-quarantine-older-than", kind=int, least=1, metavar="DAYS",
+              help="Remove rows and tables that copies put aside."),
+    JobOption(flag="--drop-backups-older-than", kind=int, least=1, metavar="DAYS",
+              help="Remove old files that copies kept in backup-dir."),
+)  # fmt: skip
+_VERIFY = (
+    LAKE,
+    MASTER,
+    JobOption(flag="--table", kind=str, repeated=True, metavar="NAME",
+              help="Table to recount, may be repeated; default: all."),
+    JobOption(flag="--compare", help="Find where sites began to differ; needs no Spark."),
+    JobOption(flag="--recount",
+              help="With --compare: recount this site's rows too, as jobs/verify.py always does."),
+    JobOption(flag="--since", kind=int, default=0, least=0, metavar="POSITION",
+              help="With --compare: position up to which all are equal."),
+    JobOption(flag="--peer-url", kind=str, repeated=True, metavar="NAME=URL",
+              help="With --compare: where a site's node is reached."),
+)  # fmt: skip
+
 JOBS: dict[str, JobCommand] = {
     "commit": JobCommand(
         does="Commit a Parquet, CSV, JSON or Delta input to a table of the log.",
@@ -198,7 +261,7 @@ JOBS: dict[str, JobCommand] = {
     "apply": JobCommand(
         does="Apply the published log to the site's replica: once, for ever, or up to a position.",
         example="--url http://127.0.0.1:7070 --follow",
-        work="replica_jobs:apply", options=_APPLY, conflict=_conflict,
+        work="replica_jobs:apply", options=_APPLY, conflict=_apply_conflict,
     ),
     "catch-up": JobCommand(
         does="Bring the site's replica back to the published end: by replay or copy, as the node "
@@ -215,5 +278,18 @@ JOBS: dict[str, JobCommand] = {
         "Rows that others added are kept in quarantine. A copy is offered where another site can "
         "give one. No other worker may run; --dry-run may run beside one.",
         example="orders --dry-run", work="replica_jobs:repair", options=_REPAIR,
+    ),
+    "maintain": JobCommand(
+        does="Shorten the log to its limits now; compact and vacuum the replica's tables.\n\n"
+        "With both --no-optimize and --no-vacuum no Spark is started.  Images, quarantine and old "
+        "files are left alone unless an option names them.",
+        example="--dry-run --json", work="upkeep:maintain", options=_MAINTAIN,
+    ),
+    "verify": JobCommand(
+        does="Recount the replica's signatures by full scan, with Spark, and compare the sites.\n\n"
+        "With --compare, say from which position and in which table sites differ, by what they "
+        "reported.",
+        example="--url http://127.0.0.1:7070", work="upkeep:verify", options=_VERIFY,
+        conflict=_verify_conflict,
     ),
 }  # fmt: skip

@@ -122,6 +122,7 @@ def _applier(
     at_most: int | None = None,
 ) -> Iterator[Applier]:
     """Hold the replica, with one connection for the log and one for reports."""
+    spark = context.spark  # what keeps it from starting is reported before anything is held
     with closing(context.open_source()) as plain, closing(context.open_source()) as reporting:
         lake = context.arguments.lake or plain.info().lake_root
         cut = None if at_most is None else find_cut(plain.document, at_most)
@@ -131,7 +132,7 @@ def _applier(
         source = plain if follows else JobSource(plain.url, plain.token, cut)
         with closing(source), closing(ReplicaDirectory(lake)) as directory:
             yield Applier(
-                context.spark, source, directory, reporting=reporting, copies=copies,
+                spark, source, directory, reporting=reporting, copies=copies,
                 replays_anyway=replays_anyway, open_fetcher=open_fetcher,
             )  # fmt: skip
 

@@ -1,85 +1,150 @@
-"""What `jobs/maintain.py` does besides the tables: what expired, its arguments, and its result."""
+"""What the jobs `maintain` and `verify` do, for `jobs/*.py` and the commands of these names.
+
+Spark is started only if there are tables to compact or rows to count.
+"""
 
 from __future__ import annotations
 
-import argparse
-import sys
-from collections.abc import Sequence
-from dataclasses import asdict
-from pathlib import Path
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import asdict, dataclass
 from time import time_ns
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sparktxlog.api.jobs import job
-from sparktxlog.worker.backup.removal import (
-    KEEP_IMAGES,
-    Removal,
-    SiteLog,
-    Unwanted,
-    remove_expired,
+from sparktxlog.api.jobs.progress_lines import say
+from sparktxlog.worker.backup.removal import Removal, SiteLog, Unwanted, remove_expired
+from sparktxlog.worker.verify.comparing import (
+    SiteComparison,
+    compare_sites,
+    comparison_lines,
+    conclusions,
 )
-from sparktxlog.worker.replica.maintenance import TableUpkeep
-from sparktxlog.worker.replica.source import HttpLogSource, NodeInfo
+from sparktxlog.worker.verify.histories import read_peer_urls
+from sparktxlog.worker.verify.single_flight import VERIFICATION, single_flight
+
+if TYPE_CHECKING:
+    from sparktxlog.worker.replica.maintenance import TableUpkeep
+    from sparktxlog.worker.verify.verify import Verification
 
 
-def add_leftover_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say what may go; without them nothing does."""
-    parser.add_argument(
-        "--images", type=Path, metavar="DIR",
-        help="remove backup images there that the log has outlived",
-    )  # fmt: skip
-    parser.add_argument(
-        "--keep-images", type=int, default=KEEP_IMAGES, metavar="N",
-        help="but keep the site's N newest ones",
-    )  # fmt: skip
-    parser.add_argument(
-        "--drop-quarantine-older-than", type=int, metavar="DAYS",
-        help="remove rows and tables that copies put aside",
-    )  # fmt: skip
-    parser.add_argument(
-        "--drop-backups-older-than", type=int, metavar="DAYS",
-        help="remove old files that copies kept in backup-dir",
-    )  # fmt: skip
-
-
-def unwanted_of(arguments: argparse.Namespace, info: NodeInfo) -> Unwanted:
-    """Return what the arguments say may go.
-
-    Raises:
-        InvalidRequestError: They make no sense for this node (definite).
-    """
+def maintain(context: job.JobContext) -> tuple[int, dict[str, Any]]:
+    """Shorten the log, compact and vacuum tables, and remove what the arguments name."""
+    a = context.arguments
     unwanted = Unwanted(
-        images=arguments.images,
-        keep_images=arguments.keep_images,
-        quarantine_days=arguments.drop_quarantine_older_than,
-        backup_days=arguments.drop_backups_older_than,
-        dry_run=arguments.dry_run,
+        images=a.images,
+        keep_images=a.keep_images,
+        quarantine_days=a.drop_quarantine_older_than,
+        backup_days=a.drop_backups_older_than,
+        dry_run=a.dry_run,
     )
-    unwanted.check(old_files=info.backup_dir is not None)
-    return unwanted
-
-
-def remove_unwanted(lake: str | Path, unwanted: Unwanted, source: HttpLogSource) -> list[Removal]:
-    """Remove what may go now, named on stderr; hold `single_flight`.
-
-    **Before calling** have the log shortened: what it has outlived is known then.
-    """
-    site = SiteLog.of(source.document("/v1/info"))
-    removed = remove_expired(lake, unwanted, site, now_us=time_ns() // 1000)
-    sys.stderr.writelines(f"{removal.describe()}\n" for removal in removed)
-    return removed
-
-
-def result_of(
-    log: dict[str, Any], tables: Sequence[TableUpkeep], removed: Sequence[Removal], *, dry_run: bool
-) -> tuple[int, dict[str, Any]]:
-    """Return the job's exit code and the result for its line of JSON."""
+    with closing(context.open_source()) as source:
+        info = source.info()
+        unwanted.check(old_files=info.backup_dir is not None)
+        lake = a.lake or info.lake_root
+        log = {} if a.dry_run else source.maintain_log()
+        for line in _log_lines(log):
+            context.tell(line)
+        tables = [] if a.no_optimize and a.no_vacuum else _maintain_tables(context, lake)
+        removed: list[Removal] = []
+        if unwanted.anything:
+            with single_flight(lake):
+                # Asked again: what the log has outlived is known after it was shortened.
+                site = SiteLog.of(source.document("/v1/info"))
+                removed = remove_expired(lake, unwanted, site, now_us=time_ns() // 1000)
+    for removal in removed:
+        say(removal.describe())
     done: list[TableUpkeep | Removal] = [*tables, *removed]
-    failed = any(one.failed for one in done)
-    skipped = any(one.skipped for one in done) and not dry_run
-    code = job.ERROR if failed else job.LAGGING if skipped else job.OK
-    return code, {
+    skipped = any(one.skipped for one in done) and not a.dry_run
+    code = job.LAGGING if skipped else job.OK
+    return job.ERROR if any(one.failed for one in done) else code, {
         "log": log,
         "tables": [asdict(table) for table in tables],
         "removed": [asdict(removal) for removal in removed],
     }
+
+
+def _maintain_tables(context: job.JobContext, lake: str) -> list[TableUpkeep]:
+    from sparktxlog.worker.replica.maintenance import Upkeep, maintain_replica
+
+    a = context.arguments
+    wanted = Upkeep(
+        tables=a.tables, optimize=not a.no_optimize, vacuum=not a.no_vacuum, dry_run=a.dry_run,
+        many_files=a.min_files, wait_s=a.wait,
+    )  # fmt: skip
+    with single_flight(lake):
+        return maintain_replica(context.spark, lake, wanted, say)
+
+
+def _log_lines(log: Mapping[str, Any]) -> list[str]:
+    if not log:
+        return ["dry run: the log is left as it is"]
+    kept = (
+        f"log: kept after position {log['pruned_to']:,}, {log['transactions']:,} transactions "
+        f"removed, {log['log_bytes_before']:,} to {log['log_bytes']:,} bytes"
+    )
+    lines = [kept]
+    if log["held_by"]:
+        lines.append(f"held back by: {', '.join(log['held_by'])}")
+    if log["overrun"]:
+        lines.append(f"needs a copy now: worker of {', '.join(log['overrun'])}")
+    return lines
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verified:
+    """What a site's rows were found to be, and how its reports differ from those of other sites."""
+
+    #: None = not asked for.
+    counted: Verification | None
+    compared: SiteComparison | None
+    #: What follows from both, a sentence each.
+    conclusions: list[str]
+
+    @property
+    def code(self) -> int:
+        """The exit code."""
+        counted, compared = self.counted, self.compared
+        if (counted and not counted.sound) or (compared and not compared.equal):
+            return job.DIVERGED
+        return job.OK if compared is None or compared.complete else job.LAGGING
+
+    def comparison_lines(self) -> list[str]:
+        """Return the comparison for people."""
+        return [] if self.compared is None else comparison_lines(self.compared, self.conclusions)
+
+
+def verified(context: job.JobContext, *, recount: bool) -> Verified:
+    """Recount the replica of a node by Spark, or compare the reports of all sites, or both.
+
+    Raises:
+        TransportError: The node cannot be reached.
+        LockedError: Another recount runs on the lake (definite).
+        NotAppliedError: No worker has applied anything there yet (definite).
+    """
+    a, counted, compared = context.arguments, None, None
+    with closing(context.open_source()) as source:
+        if a.compare:
+            compared = compare_sites(source, read_peer_urls(a.peer_url), since=a.since)
+        if recount:
+            lake = a.lake or source.info().lake_root
+            with single_flight(lake, VERIFICATION):
+                spark = context.spark
+                from sparktxlog.worker.verify.verify import verify_replica
+
+                counted = verify_replica(spark, source, lake, a.table)
+    said = [] if compared is None else conclusions(compared, counted)
+    return Verified(counted=counted, compared=compared, conclusions=said)
+
+
+def verify(context: job.JobContext) -> tuple[int, dict[str, Any]]:
+    """Recount the replica, and compare the sites if that is asked for; the job's form of it."""
+    from sparktxlog.worker.verify.verify import recount_lines
+
+    found = verified(context, recount=True)
+    assert found.counted is not None, "a job always recounts"
+    say("\n".join([*recount_lines(found.counted), *found.comparison_lines()]))
+    result = {"sound": found.counted.sound, **asdict(found.counted)}
+    if found.compared is not None:
+        result["comparison"] = found.compared.to_document(found.conclusions)
+    return found.code, result

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
 
-from sparktxlog.cli.verify_command import run_verification
+from sparktxlog.api.jobs.job import JobContext
+from sparktxlog.api.jobs.upkeep import verified
 from sparktxlog.errors import LockedError, NotAppliedError
 from sparktxlog.worker.replica.maintenance import TableUpkeep, Upkeep, describe, maintain_replica
 from sparktxlog.worker.replica.source import HttpLogSource, NodeInfo
@@ -29,13 +31,14 @@ def test_one_verification_runs_on_a_lake_beside_its_maintenance(
         node_id="A", lineage="l", payload_root="p", lake_root=str(tmp_path), signature_interval=9
     )
     monkeypatch.setattr(HttpLogSource, "info", lambda _: info)
+    arguments = Namespace(url="http://a:1", compare=False, lake=None)
     # Refused before Spark takes its seconds to start.
     with (
         single_flight(tmp_path),
         single_flight(tmp_path, VERIFICATION),
         pytest.raises(LockedError, match=f"verification of {tmp_path} is running already"),
     ):
-        run_verification("http://a:1", [], token=None)
+        verified(JobContext(arguments=arguments), recount=True)
     with single_flight(tmp_path / "mistyped", VERIFICATION):
         assert not (tmp_path / "mistyped").exists()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,8 +17,9 @@ import pytest
 from deltalake import write_deltalake
 from pyarrow.fs import PyFileSystem
 
+from sparktxlog.api.jobs.job import JobContext
+from sparktxlog.cli.job_commands import verification_report
 from sparktxlog.cli.root import ExitCode
-from sparktxlog.cli.verify_command import run_comparison
 from sparktxlog.errors import InvalidRequestError
 from sparktxlog.storage.log_tables.log_schemas import SIGNATURES
 from sparktxlog.worker.replica.source import HttpLogSource
@@ -148,26 +150,27 @@ def test_equal_sites_are_equal(nodes: dict[str, CannedNode]) -> None:
 
 def test_a_site_that_never_reported_is_named(nodes: dict[str, CannedNode]) -> None:
     """Nothing differs, but nothing was compared either: that is not in sync."""
-    url = nodes["A"].url
+    asked = Namespace(url=nodes["A"].url, compare=True, recount=False, peer_url=[], since=0)
+    context = JobContext(arguments=asked)
     nodes["B"].states = nodes["A"].states[:3]
-    assert run_comparison(url, [], peers={}, since=0, recount=False, token=None)[1] == 0
+    assert verification_report(context)[2] == 0
     nodes["C"].states = []
-    report, code = run_comparison(url, [], peers={}, since=0, recount=False, token=None)
+    report, lines, code = verification_report(context)
     assert (code, report["equal"], report["unreported"]) == (ExitCode.LAGGING, True, ("C",))
-    assert any("site C has not reported" in line for line in report["lines"])
+    assert any("site C has not reported" in line for line in lines)
     # Nor is it where two have no position in common, or nobody has reported at all.
     nodes["C"].states = states_of("C", [7])
-    report, code = run_comparison(url, [], peers={}, since=0, recount=False, token=None)
+    report, lines, code = verification_report(context)
     assert (code, report["unreported"]) == (ExitCode.LAGGING, ())
     for node in nodes.values():
         node.states = []
-    report, code = run_comparison(url, [], peers={}, since=0, recount=False, token=None)
+    report, lines, code = verification_report(context)
     assert (code, report["unreported"]) == (ExitCode.LAGGING, ("A", "B", "C"))
     # A witness has no tables; a difference counts for more.
     for peer in nodes["A"].documents["/v1/status"]["peers"]:
         peer["witness"] = peer["id"] == "C"
     nodes["A"].states, nodes["B"].states = (states_of(name, [9], 9) for name in "AB")
-    report, code = run_comparison(url, [], peers={}, since=0, recount=False, token=None)
+    report, lines, code = verification_report(context)
     assert (code, report["unreported"]) == (ExitCode.DIVERGED, ())
 
 
