@@ -78,7 +78,7 @@ class Node:
         transfers = Transfers(base.state.values)
         self.damage = Damage()
         self.replicas = Replicas(base)
-        self.core = CoreLoop(base, self.replicas.applied, throttle.busy)
+        self.core = CoreLoop(base, self.replicas, throttle)
         self.membership = Membership(base, self.core, self.replicas)
         #: What operators can see and ask of epochs.
         self.epochs = self.membership.epochs
@@ -173,13 +173,8 @@ class Node:
     async def stop(self) -> None:
         """Stop cleanly; nothing accepted is lost."""
         self.begin_stop()
-        for owner in (
-            self.membership,
-            self.fetcher,
-            self.files,
-            self.fleet,
-            self.donor,
-        ):
+        owners = (self.membership, self._delivery, self.fetcher, self.files, self.fleet, self.donor)
+        for owner in owners:
             await owner.close()
         if not self.config.is_witness:
             await self.log.close()

@@ -17,8 +17,9 @@ image of its disk.  It is told to join as well, does so by itself, and nobody el
 from __future__ import annotations
 
 import hmac
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import structlog
 
@@ -68,6 +69,31 @@ class ShownDisk:
         return self.instance + (f"@{self.incarnation}" if self.incarnation > 1 else "")
 
 
+class GreetingNode(Protocol):
+    """What a greeter asks of its node."""
+
+    def remember(self, node_id: str, shown: str) -> None:
+        """Keep what a peer showed, a `ShownDisk` as text."""
+
+    def is_fresh(self) -> bool:
+        """Return whether this node keeps nothing of the log yet."""
+
+    def is_linked(self, node_id: str) -> bool:
+        """Return whether a node under its known instance can be reached now."""
+
+    def shortfall(self, node_id: str, standing: Standing) -> str:
+        """Return why a node must come back as another, given what it loaded (P30)."""
+
+    def is_blank(self, node_id: str) -> bool:
+        """Return whether a node showed nothing yet that anything could rest on."""
+
+    def shown(self, lineage: str, epoch: int) -> tuple[str, int, str]:
+        """Return the decision on an epoch, and this node's position and chain hash."""
+
+    def standing(self) -> Standing | None:
+        """Return what else this node shows of itself (P30)."""
+
+
 class Greeter:
     """Holds this node's greeting and judges those of others.
 
@@ -75,13 +101,7 @@ class Greeter:
         own: This node's greeting.
         places: The other nodes: node id → place, or its URLs with commas between them.
         instances: What peers showed before: node id → `ShownDisk` as text.
-        remember: Called with node id and such a text when a peer's instance is to be kept.
-        is_fresh: Returns whether this node keeps nothing of the log yet.
-        is_linked: Returns whether a node under its known instance can be reached now.
-        doubt: Returns why a node must come back as another, given what it loaded (P30).
-        shown: Returns the decision on an epoch of a lineage, and position and chain hash that this
-            node shows now.
-        standing: Returns what it shows of itself besides (P30).
+        node: This node, asked at each greeting.
     """
 
     def __init__(
@@ -89,26 +109,13 @@ class Greeter:
         own: Hello,
         places: Mapping[str, Place | str],
         instances: Mapping[str, str],
-        remember: Callable[[str, str], None],
-        *,
-        is_fresh: Callable[[], bool] = lambda: False,
-        is_linked: Callable[[str], bool] = lambda node_id: True,
-        doubt: Callable[[str, Standing], str] = lambda node_id, standing: "",
-        is_blank: Callable[[str], bool] = lambda node_id: False,
-        shown: Callable[[str, int], tuple[str, int, str]] = lambda lineage, epoch: ("", 0, ""),
-        standing: Callable[[], Standing | None] = lambda: None,
+        node: GreetingNode,
     ) -> None:
         self._own = own
         self._places: dict[str, Place] = {}
         self.set_places(places)
         self._shown = {node_id: ShownDisk.of_text(text) for node_id, text in instances.items()}
-        self._remember = remember
-        self._is_fresh = is_fresh
-        self._is_linked = is_linked
-        self._doubt = doubt
-        self._is_blank = is_blank
-        self._shown_now = shown
-        self._standing = standing
+        self._node = node
         self._joiners: dict[str, Joiner] = {}
         #: Node → version that both speak, by its last greeting.
         self._common: dict[str, int] = {}
@@ -116,11 +123,11 @@ class Greeter:
     @property
     def own(self) -> Hello:
         """This node's greeting as of now."""
-        decision, position, chain_hash = self._shown_now(self._own.lineage, self._own.epoch)
-        fresh = self._is_fresh()
+        decision, position, chain_hash = self._node.shown(self._own.lineage, self._own.epoch)
+        fresh = self._node.is_fresh()
         return replace(
             self._own, fresh=fresh, decision=decision, position=position,
-            chain_hash=chain_hash, standing=self._standing(),
+            chain_hash=chain_hash, standing=self._node.standing(),
             # A release that knows no range would not tell it to join.
             wire_version=FIRST_VERSION if fresh else self._own.wire_version,
         )  # fmt: skip
@@ -173,7 +180,7 @@ class Greeter:
 
     def _keep(self, node_id: str, instance: str, incarnation: int) -> None:
         shown = self._shown[node_id] = ShownDisk(instance=instance, incarnation=incarnation)
-        self._remember(node_id, shown.to_text())
+        self._node.remember(node_id, shown.to_text())
 
     def recognizes(self, hello: Hello, expected: str) -> bool:
         """Return whether a greeting is of the node expected, as it is known; changes nothing."""
@@ -255,7 +262,7 @@ class Greeter:
         # It was admitted while it was not reached from here, or an empty disk was in its place.
         # Who speaks under a later incarnation is a joiner.
         admitted = known.incarnation < place.incarnation
-        returned = self._is_blank(hello.node_id) and not hello.fresh
+        returned = self._node.is_blank(hello.node_id) and not hello.fresh
         replaced = (admitted or returned) and hello.incarnation == place.incarnation
         return replaced and not self._is_old_alive(hello)
 
@@ -263,7 +270,7 @@ class Greeter:
         # Not asked of who went on under a lineage of its own: an operator forced it as it was.
         if hello.standing is None or hello.lineage not in (own.lineage, *own.ancestors):
             return ""
-        return self._doubt(hello.node_id, hello.standing)
+        return self._node.shortfall(hello.node_id, hello.standing)
 
     def _next_incarnation(self, hello: Hello, place: Place) -> int:
         if self._is_old_alive(hello):
@@ -274,7 +281,7 @@ class Greeter:
         joiner = self._joiners.get(hello.node_id)
         if joiner is not None and joiner.instance == hello.instance:
             return False
-        return self._is_linked(hello.node_id)
+        return self._node.is_linked(hello.node_id)
 
     def check_identity(self, hello: Hello, expected: str) -> None:
         """Accept a greeting that is of the place where it should be.
@@ -321,7 +328,7 @@ class Greeter:
         Raises:
             WireVersionError: There is none (definite).
         """
-        fresh = self._is_fresh()
+        fresh = self._node.is_fresh()
         (oldest, newest), (least, most) = self._own.versions, hello.versions
         # Whoever keeps nothing of the log learns the version in force when it joins.
         if fresh and not hello.fresh:

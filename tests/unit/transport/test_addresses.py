@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.greetings import make_greeter
 
 from sparktxlog.codec import wire
 from sparktxlog.codec.wire import Hello
@@ -15,7 +16,7 @@ from sparktxlog.errors import PeerTimeoutError, TxLogError
 from sparktxlog.transport import addresses as addresses_module
 from sparktxlog.transport.addresses import AddressCheck, check_interval_s, found_addresses
 from sparktxlog.transport.exchange import PeerAnswer
-from sparktxlog.transport.greeting import Greeter, Joiner, Place
+from sparktxlog.transport.greeting import Joiner, Place
 from sparktxlog.transport.peer_link import PeerLink
 from sparktxlog.transport.signing import Signer, StaleSessionError
 
@@ -37,7 +38,7 @@ class Bench:
     def __init__(
         self, monkeypatch: pytest.MonkeyPatch, urls: tuple[str, ...] = URLS, which: str = "all"
     ) -> None:
-        self.greeter = Greeter(A, {"B": ",".join(urls)}, {"B": "ib"}, lambda *_: None)
+        self.greeter = make_greeter(A, {"B": ",".join(urls)}, {"B": "ib"}, lambda *_: None)
         signer = Signer("secret", "A", "1")
         self.link = PeerLink(
             "B", ",".join(urls), greeter=self.greeter, signer=signer, on_link=lambda *_: None
@@ -265,7 +266,9 @@ def test_only_news_is_news(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_who_is_recognized_changes_nothing() -> None:
     kept: list[str] = []
-    judge = Greeter(A, {"B": "http://b", "C": "http://c"}, {"B": "ib"}, lambda n, i: kept.append(i))
+    judge = make_greeter(
+        A, {"B": "http://b", "C": "http://c"}, {"B": "ib"}, lambda n, i: kept.append(i)
+    )
     other = replace(B, instance="other", incarnation=2)
     assert judge.recognizes(B, "B")
     assert not judge.recognizes(B, "C")

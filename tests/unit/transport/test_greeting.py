@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from tests.greetings import make_greeter
 
 from sparktxlog.codec.wire import Hello, speaking
 from sparktxlog.config import SETTINGS
@@ -18,7 +19,7 @@ B = replace(A, node_id="B", url="http://b", instance="ib", boot="2")
 
 def greeter(**instances: str) -> tuple[Greeter, list[tuple[str, str]]]:
     kept: list[tuple[str, str]] = []
-    made = Greeter(A, {"B": "http://b"}, instances, lambda node, i: kept.append((node, i)))
+    made = make_greeter(A, {"B": "http://b"}, instances, lambda node, i: kept.append((node, i)))
     return made, kept
 
 
@@ -102,9 +103,9 @@ def test_a_node_that_went_on_in_an_epoch_unknown_to_a_forced_one_is_a_fork() -> 
 
 def test_an_older_disk_is_seen_beyond_a_force_too() -> None:
     """It was away when a member was let go on alone, or learned of that before it was judged."""
-    judge = Greeter(
+    judge = make_greeter(
         A, {"B": "http://b"}, {"B": "ib"}, lambda node, instance: None,
-        doubt=lambda node, standing: "it shows less",
+        shortfall=lambda node, standing: "it shows less",
     )  # fmt: skip
     shown = replace(B, standing=Standing(start=1))
     assert judge.judge(shown, "B") == 2
@@ -117,7 +118,7 @@ def test_an_older_disk_is_seen_beyond_a_force_too() -> None:
 def test_who_joins_in_the_place_of_an_empty_disk_is_noted_as_a_joiner() -> None:
     """Else its second greeting, over the link that the first one made, is a second node's."""
     linked = False
-    judge = Greeter(
+    judge = make_greeter(
         A, {"B": "http://b"}, {"B": "ib"}, lambda node, instance: None,
         is_linked=lambda node: linked, is_blank=lambda node: True,
     )  # fmt: skip
@@ -129,7 +130,7 @@ def test_who_joins_in_the_place_of_an_empty_disk_is_noted_as_a_joiner() -> None:
 
 def test_founders_of_other_places_do_not_begin_a_log_together() -> None:
     own = replace(A, founding_hash="f")
-    judge = Greeter(own, {"B": "http://b"}, {}, lambda node, instance: None)
+    judge = make_greeter(own, {"B": "http://b"}, {}, lambda node, instance: None)
     with pytest.raises(ForbiddenPeerError, match="configuration"):
         judge.check(replace(B, founding_hash="g"), "B")
     judge.check(replace(B, founding_hash="f"), "B")
@@ -142,7 +143,7 @@ class Doorkeeper:
     def __init__(self) -> None:
         self.linked = False
         self.kept: list[tuple[str, str]] = []
-        self.greeter = Greeter(
+        self.greeter = make_greeter(
             A, {"B": Place(urls=("http://b",), incarnation=2)}, {"B": "ib"},
             lambda node, instance: self.kept.append((node, instance)),
             is_linked=lambda node: self.linked,
@@ -188,7 +189,7 @@ def test_a_node_that_was_admitted_elsewhere_is_taken_under_its_new_incarnation()
     with pytest.raises(ForbiddenPeerError, match="two nodes with one id"):
         judge.judge(B, "B")
     # After a start as well, whenever the view came.
-    again = Greeter(
+    again = make_greeter(
         A, {"B": Place(urls=("http://b",), incarnation=3)}, {"B": "new@2"}, lambda node, i: None,
         is_linked=lambda node: False,
     )  # fmt: skip
@@ -231,10 +232,10 @@ def test_a_new_node_is_told_the_lineage_to_join() -> None:
 def test_who_shows_less_than_before_joins_under_the_next_incarnation() -> None:
     """P30: whoever it is, as long as it is the node known here."""
     kept: list[tuple[str, str]] = []
-    judge = Greeter(
+    judge = make_greeter(
         A, {"B": Place(urls=("http://b",), incarnation=2)}, {"B": "ib@2"},
         lambda node, shown: kept.append((node, shown)),
-        doubt=lambda node, standing: "counter" if standing.counter < 7 else "",
+        shortfall=lambda node, standing: "counter" if standing.counter < 7 else "",
     )  # fmt: skip
     shown = replace(B, incarnation=2, standing=Standing(incarnation=2, start=3, counter=7))
     assert judge.judge(shown, "B") == 0
@@ -249,7 +250,7 @@ def test_who_shows_less_than_before_joins_under_the_next_incarnation() -> None:
 
 def test_an_image_of_before_a_node_came_back_joins_once_the_other_is_gone() -> None:
     linked = [True]
-    judge = Greeter(
+    judge = make_greeter(
         A, {"B": Place(urls=("http://b",), incarnation=2)}, {"B": "second@2"}, lambda *_: None,
         is_linked=lambda node: linked[0],
     )  # fmt: skip
@@ -262,7 +263,7 @@ def test_an_image_of_before_a_node_came_back_joins_once_the_other_is_gone() -> N
 
 def test_a_greeting_shows_what_is_so_now() -> None:
     now = ["d1", 4, "ab"]
-    judge = Greeter(A, {}, {}, lambda *_: None, shown=lambda *_: tuple(now))  # type: ignore[arg-type,return-value]
+    judge = make_greeter(A, {}, {}, lambda *_: None, shown=lambda *_: tuple(now))  # type: ignore[arg-type,return-value]
     assert (judge.own.decision, judge.own.position, judge.own.chain_hash) == ("d1", 4, "ab")
     now[1] = 5
     assert judge.own.position == 5
@@ -273,7 +274,9 @@ def test_a_greeting_shows_what_is_so_now() -> None:
 
 def test_a_greeting_shows_the_decision_on_the_epoch_that_it_names() -> None:
     """The core may be in the next one already: that digest would look like a fork (I5)."""
-    judge = Greeter(A, {}, {}, lambda *_: None, shown=lambda lineage, epoch: (f"{epoch}", 0, ""))
+    judge = make_greeter(
+        A, {}, {}, lambda *_: None, shown=lambda lineage, epoch: (f"{epoch}", 0, "")
+    )
     judge.enter({}, A.lineage, (), epoch=6)
     assert (judge.own.epoch, judge.own.decision) == (6, "6")
 
@@ -283,7 +286,7 @@ def versions_of(own: Hello, peer: Hello) -> tuple[int, int]:
     found = []
     for here, there in ((own, peer), (peer, own)):
         place = {there.node_id: there.url}
-        judge = Greeter(here, place, {}, lambda node, i: None, is_fresh=lambda f=here.fresh: f)  # type: ignore[misc]
+        judge = make_greeter(here, place, {}, lambda node, i: None, is_fresh=lambda f=here.fresh: f)  # type: ignore[misc]
         judge.check(there, there.node_id)
         found.append(judge.version(there.node_id))
     return found[0], found[1]
@@ -315,13 +318,13 @@ def test_a_release_that_knows_no_range_is_spoken_to_as_before() -> None:
 @pytest.mark.parametrize("peer", [B, speaking(B, 2, 2), speaking(B, 3, 3)])
 def test_who_does_not_speak_the_version_in_force_is_refused_with_the_way_out(peer: Hello) -> None:
     """The log works by version 4: what older releases make of it would differ."""
-    judge = Greeter(speaking(A, 5, 4), {"B": "http://b"}, {}, lambda node, i: None)
+    judge = make_greeter(speaking(A, 5, 4), {"B": "http://b"}, {}, lambda node, i: None)
     with pytest.raises(WireVersionError) as caught:
         judge.check(peer, "B")
     least, most = peer.versions
     assert f"speaks wire versions {least} to {most}, this one () 4 to 5" in caught.value.message
     assert "Install the newer release at node 'B'" in caught.value.message
-    other = Greeter(peer, {"A": "http://a"}, {}, lambda node, i: None)
+    other = make_greeter(peer, {"A": "http://a"}, {}, lambda node, i: None)
     with pytest.raises(WireVersionError, match="Install the newer release at this node"):
         other.check(speaking(A, 5, 4), "A")
 
@@ -329,9 +332,9 @@ def test_who_does_not_speak_the_version_in_force_is_refused_with_the_way_out(pee
 def test_an_empty_node_of_a_newer_release_may_join_a_log_of_an_older_one() -> None:
     """It would found a log of its own version; in this one it learns which is in force."""
     new, old = replace(speaking(B, 3, 3), fresh=True, founding_hash="f"), speaking(A, 3, 2)
-    judge = Greeter(old, {"B": "http://b"}, {}, lambda node, i: None)
+    judge = make_greeter(old, {"B": "http://b"}, {}, lambda node, i: None)
     assert judge.judge(new, "B") == 2, "it was not told to join"
-    fresh = Greeter(speaking(B, 3, 3), {"A": "http://a"}, {}, lambda n, i: None,
+    fresh = make_greeter(speaking(B, 3, 3), {"A": "http://a"}, {}, lambda n, i: None,
                     is_fresh=lambda: True)  # fmt: skip
     assert fresh.own.wire_version == 2, "else a release that knows no range refuses it"
     fresh.check_identity(A, "A")
@@ -340,7 +343,7 @@ def test_an_empty_node_of_a_newer_release_may_join_a_log_of_an_older_one() -> No
 
 
 def test_a_view_may_raise_what_a_node_must_speak() -> None:
-    judge = Greeter(speaking(A, 3, 2), {"B": "http://b"}, {}, lambda node, i: None)
+    judge = make_greeter(speaking(A, 3, 2), {"B": "http://b"}, {}, lambda node, i: None)
     judge.check(B, "B")
     judge.enter({"B": "http://b"}, "l", (), epoch=2, version=3)
     assert judge.own.versions == (3, 3)

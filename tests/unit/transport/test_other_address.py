@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from tests.greetings import make_greeter
 
 from sparktxlog.codec import wire
 from sparktxlog.codec.wire import Hello
@@ -16,7 +17,6 @@ from sparktxlog.protocol.words.balloting import Probe
 from sparktxlog.protocol.words.messages import MergeBase, Post
 from sparktxlog.transport import peer_link as peers_module
 from sparktxlog.transport.exchange import PeerAnswer
-from sparktxlog.transport.greeting import Greeter
 from sparktxlog.transport.peer_link import PeerLink
 from sparktxlog.transport.signing import Signer
 
@@ -34,7 +34,7 @@ class Bench:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, urls: str = f"{ONE},{TWO}") -> None:
         own = hello("A", "http://a", "ia")
-        self.greeter = Greeter(own, {"B": urls}, {"B": "ib"}, lambda *_: None)
+        self.greeter = make_greeter(own, {"B": urls}, {"B": "ib"}, lambda *_: None)
         self.changes: list[bool] = []
         self.link = PeerLink(
             "B", urls, greeter=self.greeter, signer=Signer("secret", "A", "1"),

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from sparktxlog.runtime.commit.cycle import Cycle
 from sparktxlog.runtime.commit.executor import Executor
 from sparktxlog.runtime.commit.holdings import Holdings, OwnRun
 from sparktxlog.runtime.commit.receipts import Receipts
+from sparktxlog.runtime.donors.copy_throttle import CopyThrottle
+from sparktxlog.runtime.fleet.replicas import Replicas
 from sparktxlog.runtime.foundation import Foundation
 
 #: Peers' payloads that wait for the core, and durable payloads kept in memory, bytes.
@@ -19,17 +19,11 @@ class CoreLoop:
     """What the core needs to work; runs of former starts that have no stamp are followed again.
 
     **After calling** the constructor: run `executor.run` and `cycle.run`, and `close` in the end.
-
-    Args:
-        applied: Returns the position that a number of replicas have applied.
-        on_busy: Told whether own runs are on their way (see `Receipts`).
     """
 
-    def __init__(
-        self, base: Foundation, applied: Callable[[int], int], on_busy: Callable[[bool], None]
-    ) -> None:
+    def __init__(self, base: Foundation, replicas: Replicas, throttle: CopyThrottle) -> None:
         self.holdings = Holdings(foreign_limit_bytes=_FOREIGN_BYTES, cache_limit_bytes=_CACHE_BYTES)
-        self.receipts = Receipts(applied, on_busy)
+        self.receipts = Receipts(replicas.applied, throttle.busy)
         self.executor = Executor(base.front, self.holdings, node_id=base.config.node_id)
         self.cycle = Cycle(base, self.executor, self.holdings, self.receipts)
         for run in base.state.core.announcements:

@@ -65,6 +65,10 @@ class Delivery:
         #: End of the queue up to which transactions are counted as ordered.
         self._counted = base.ordered.value
 
+    async def close(self) -> None:
+        """Send no tail any more."""
+        await self._tails.close()
+
     # -- what the executor passes on ---------------------------------------------------------------
 
     def deliver(self, action: Action, at: int) -> None:
@@ -92,7 +96,7 @@ class Delivery:
             case TellChange():
                 self._membership.epochs.on_change(action)
             case TellDoubt():
-                self._membership.doubt(action.peer)
+                self._membership.greet_anew(action.peer)
             case Alarm():
                 pass  # the cycle has told it
             case _:

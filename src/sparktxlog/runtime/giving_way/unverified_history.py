@@ -61,57 +61,51 @@ def keep_uncompared(found: Uncompared) -> PutValue:
     return PutValue(name=_NAME, value=msgspec.msgpack.encode(found))
 
 
-class Keeper:
-    """Keeps what a snapshot would drop of this node's front, as it was at start."""
+def keep_dropped_runs(
+    base: Foundation, snapshot: QueueSnapshot, incarnation: int, peer: str, at: int
+) -> Uncompared:
+    """Write to `log/quarantine` what a snapshot would drop of the front, as it was at the start.
 
-    def __init__(self, base: Foundation) -> None:
-        self._config = base.config
-        self._front = base.front
-        self._payloads = base.payloads
-        self._state = base.state
-        self._view = base.master.view
+    Fsynced; blocks.  Done again it adds nothing.
 
-    def keep(self, snapshot: QueueSnapshot, incarnation: int, peer: str, at: int) -> Uncompared:
-        """Write to `log/quarantine` what goes, fsynced; blocks.  Done again it adds nothing.
+    Args:
+        incarnation: Under which this node goes on.
+        peer: The node that gave the snapshot.
+        at: Wall clock, microseconds since 1970 UTC.
 
-        Args:
-            incarnation: Under which this node goes on.
+    Raises:
+        CorruptLogError: The front lacks a run of its queue.
+        StorageError: Do it again: nothing was dropped.
+    """
+    state = base.state
+    runs, quarantine_id = _dropped_runs(base, snapshot, incarnation), ""
+    if runs:
+        quarantine_id = act_id(state, [run.stored for run in runs])
+        export = Export(base.front, base.payloads, base.config.data_dir, state.core.tables)
+        export.write(quarantine_id, runs)
+    return Uncompared(
+        position=state.core.base.position,
+        snapshot_position=snapshot.position,
+        peer=peer,
+        at=at,
+        quarantine_id=quarantine_id,
+        kept=sum(run.stored.entry.header.n for run in runs),
+    )
 
-        Raises:
-            CorruptLogError: The front lacks a run of its queue.
-            StorageError: Do it again: nothing was dropped.
-        """
-        runs = self._runs(snapshot, incarnation)
-        quarantine_id = ""
-        if runs:
-            quarantine_id = act_id(self._state, [run.stored for run in runs])
-            export = Export(
-                self._front, self._payloads, self._config.data_dir, self._state.core.tables
-            )
-            export.write(quarantine_id, runs)
-        return Uncompared(
-            position=self._state.core.base.position,
-            snapshot_position=snapshot.position,
-            peer=peer,
-            at=at,
-            quarantine_id=quarantine_id,
-            kept=sum(run.stored.entry.header.n for run in runs),
-        )
 
-    def _runs(self, snapshot: QueueSnapshot, incarnation: int) -> list[GivenUp]:
-        core, own = self._state.core, self._config.node_id
-        watermark = snapshot.watermarks.get(own, 0)
-        end = core.base.position
-        runs = [
-            # The end of the queue that no table holds for certain.
-            *ordered_runs(self._front, self._state.published, end),
-            *waiting_runs(
-                core, own, self._state.incarnation, self._view.epoch,
-                lambda header: not _stays(header, own, incarnation, watermark),
-            ),
-        ]  # fmt: skip
-        known = _known_ids(snapshot, runs)
-        return given_up(runs, end, own, self._view, lambda stored: stored.ids[:16] in known)
+def _dropped_runs(base: Foundation, snapshot: QueueSnapshot, incarnation: int) -> list[GivenUp]:
+    core, own, view = base.state.core, base.config.node_id, base.master.view
+    watermark, end = snapshot.watermarks.get(own, 0), core.base.position
+    runs = [
+        # The end of the queue that no table holds for certain.
+        *ordered_runs(base.front, base.state.published, end),
+        *waiting_runs(
+            core, own, base.state.incarnation, view.epoch,
+            lambda header: not _stays(header, own, incarnation, watermark),
+        ),
+    ]  # fmt: skip
+    known = _known_ids(snapshot, runs)
+    return given_up(runs, end, own, view, lambda stored: stored.ids[:16] in known)
 
 
 def _stays(header: RunHeader, own: str, incarnation: int, watermark: int) -> bool:

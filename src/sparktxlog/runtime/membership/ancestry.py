@@ -21,7 +21,6 @@ from sparktxlog.errors import ExpiredError, NotFoundError, TransportError
 from sparktxlog.model.ids import transaction_id_to_text
 from sparktxlog.protocol.words.messages import Tail
 from sparktxlog.protocol.words.recovery import RecoveredState
-from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.storage.interfaces import QueueSnapshot
 from sparktxlog.storage.journal.journal import Journal
 from sparktxlog.transport.peer_link import PeerLink
@@ -44,35 +43,34 @@ class Compared:
     certain: bool = True
 
 
-class Ancestry:
-    """Compares this node's queue, as it was at start, with peers'."""
+async def compare_queues(
+    front: Journal, core: RecoveredState, link: PeerLink, snapshot: QueueSnapshot
+) -> Compared:
+    """Compare a node's queue, as it was at its start, with a peer's that reaches further.
 
-    def __init__(self, base: Foundation) -> None:
-        self._front = base.front
-        self._core = base.state.core
+    Args:
+        core: What the front held at the start.
+        snapshot: The peer's.
 
-    async def compare(self, link: PeerLink, snapshot: QueueSnapshot) -> Compared:
-        """Compare the queue with a peer's, whose snapshot reaches further.
-
-        Raises:
-            TransportError: The peer does not answer (any more): ask again.
-            RemoteProtocolError: Its answer is none (definite).
-        """
-        base = self._core.base
-        if not base.position:
-            return Compared()
-        differs = await asyncio.to_thread(contradiction, self._front, self._core, snapshot)
-        if differs:
-            return Compared(differs=differs)
-        if _known_hashes(snapshot).get(base.position) == base.chain_hash:
-            return Compared()
-        try:
-            tail = await link.get_run_behind(base.position)
-        except TransportError as error:
-            if error.fields.get("status") not in _NOT_THERE:
-                raise
-            return Compared(certain=False)
-        return Compared(differs=_unlinked(self._core, tail), certain=bool(tail.entries))
+    Raises:
+        TransportError: The peer does not answer: ask again.
+        RemoteProtocolError: It sent no valid answer (definite).
+    """
+    base = core.base
+    if not base.position:
+        return Compared()
+    differs = await asyncio.to_thread(contradiction, front, core, snapshot)
+    if differs:
+        return Compared(differs=differs)
+    if _known_hashes(snapshot).get(base.position) == base.chain_hash:
+        return Compared()
+    try:
+        tail = await link.get_run_behind(base.position)
+    except TransportError as error:
+        if error.fields.get("status") not in _NOT_THERE:
+            raise
+        return Compared(certain=False)
+    return Compared(differs=_unlinked(core, tail), certain=bool(tail.entries))
 
 
 def _unlinked(core: RecoveredState, tail: Tail) -> str:

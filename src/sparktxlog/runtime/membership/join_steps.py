@@ -36,8 +36,12 @@ from sparktxlog.protocol.words.view import View
 from sparktxlog.runtime.clock import wall_us
 from sparktxlog.runtime.commit.core_loop import CoreLoop
 from sparktxlog.runtime.foundation import Foundation
-from sparktxlog.runtime.giving_way.unverified_history import Keeper, keep_uncompared, uncompared
-from sparktxlog.runtime.membership.ancestry import Ancestry
+from sparktxlog.runtime.giving_way.unverified_history import (
+    keep_dropped_runs,
+    keep_uncompared,
+    uncompared,
+)
+from sparktxlog.runtime.membership.ancestry import compare_queues
 from sparktxlog.runtime.membership.join_orders import JoinOrder, StartAgainError, keep_order
 from sparktxlog.runtime.membership.queue_snapshots import SnapshotTaker
 from sparktxlog.runtime.membership.standings import become_another
@@ -67,9 +71,7 @@ class Joining:
         self._executor = core.executor
         #: What is known of the last snapshot that nobody could compare the history here with.
         self.uncompared = uncompared(base.state.values)
-        self._ancestry = Ancestry(base)
         self.taker = SnapshotTaker(base.config.data_dir / "snapshots")
-        self._keeper = Keeper(base)
         self._own = base.core.incarnation
         self._node_id = base.config.node_id
         #: What it was told at an earlier start.
@@ -229,7 +231,9 @@ class Joining:
         try:
             snapshot = await self.taker.take(link)
             if snapshot.position > self._position:
-                compared = await self._ancestry.compare(link, snapshot)
+                compared = await compare_queues(
+                    self._base.front, self._base.state.core, link, snapshot
+                )
                 if compared.differs:
                     self._halt(link, compared.differs)
                     return
@@ -273,7 +277,7 @@ class Joining:
         self, link: PeerLink, snapshot: QueueSnapshot, order: JoinOrder
     ) -> PutValue:
         found = await asyncio.to_thread(
-            self._keeper.keep, snapshot, order.incarnation, link.node_id, wall_us()
+            keep_dropped_runs, self._base, snapshot, order.incarnation, link.node_id, wall_us()
         )
         _log.error(
             "the history here could not be compared with that of the snapshot",

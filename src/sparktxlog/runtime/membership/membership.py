@@ -22,6 +22,7 @@ from sparktxlog.model.answers import PeerState
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.values import split_urls
 from sparktxlog.protocol.order.status import MasterStatus, PeerStatus
+from sparktxlog.protocol.words.balloting import Standing
 from sparktxlog.protocol.words.events import Event, LinkChanged, PayloadArrived
 from sparktxlog.protocol.words.messages import RunHeader
 from sparktxlog.protocol.words.versions import OLDEST, deciders
@@ -35,7 +36,7 @@ from sparktxlog.runtime.membership.join_steps import Joining
 from sparktxlog.runtime.membership.standings import INSTANCE, PEER_INSTANCE
 from sparktxlog.storage.interfaces import PutValue
 from sparktxlog.transport.addresses import AddressCheck, check_interval_s
-from sparktxlog.transport.greeting import Greeter, Place
+from sparktxlog.transport.greeting import Greeter, GreetingNode, Place
 from sparktxlog.transport.peer_link import PeerLink
 from sparktxlog.transport.signing import Signer, Verifier
 
@@ -60,7 +61,7 @@ def places_of(config: NodeConfig, seats: Iterable[Seat]) -> dict[str, Place]:
     return found
 
 
-class Membership:
+class Membership(GreetingNode):
     """Owns the links, greetings, epochs and joining of a node; belongs to the event loop.
 
     **After calling** the constructor: `start`, and `close` in the end.
@@ -120,18 +121,42 @@ class Membership:
         }
         return Greeter(
             speaking(own, base.core.newest, view.version), places_of(config, view.roster), known,
-            self._remember_instance,
-            is_fresh=base.is_fresh, is_linked=self._is_linked, doubt=base.master.judge,
-            is_blank=base.master.is_blank,
-            shown=self._shown,
-            standing=lambda: base.master.standing,
+            self,
         )  # fmt: skip
 
-    def _shown(self, lineage: str, epoch: int) -> tuple[str, int, str]:
+    # -- what the greeter asks ---------------------------------------------------------------------
+
+    def remember(self, node_id: str, shown: str) -> None:
+        """Keep durably what a peer showed."""
+        self._executor.write([PutValue(name=PEER_INSTANCE + node_id, value=shown.encode())])
+
+    def is_fresh(self) -> bool:
+        """Return whether this node keeps nothing of the log yet."""
+        return self._base.is_fresh()
+
+    def is_linked(self, node_id: str) -> bool:
+        """Return whether a node's known instance is there; a link that is up is tried once more."""
+        link = self._base.links.get(node_id)
+        if link is None or not link.up:
+            return False
+        link.verify()
+        return True
+
+    def shortfall(self, node_id: str, standing: Standing) -> str:
+        """Return what a node lacks of what it showed before, as the core judges it (P30)."""
+        return self._base.master.judge(node_id, standing)
+
+    def is_blank(self, node_id: str) -> bool:
+        """Return whether a node showed nothing yet that anything could rest on."""
+        return self._base.master.is_blank(node_id)
+
+    def shown(self, lineage: str, epoch: int) -> tuple[str, int, str]:
+        """Return the decision on an epoch, and this node's position and chain hash."""
         return self.epochs.shown(lineage, epoch)  # there once somebody greets
 
-    def _remember_instance(self, node_id: str, instance: str) -> None:
-        self._executor.write([PutValue(name=PEER_INSTANCE + node_id, value=instance.encode())])
+    def standing(self) -> Standing | None:
+        """Return what this node shows of itself."""
+        return self._base.master.standing
 
     # -- start and end -----------------------------------------------------------------------------
 
@@ -188,7 +213,7 @@ class Membership:
                 self.addresses.look_again()
         for link in links.values():
             if link.up and link.newest < view.version:  # what it greeted with is over
-                self.doubt(link.node_id)
+                self.greet_anew(link.node_id)
                 link.greet_again()
 
     def _add(self, node_id: str, urls: tuple[str, ...]) -> None:
@@ -209,14 +234,6 @@ class Membership:
             supervisor=self._base.supervisor,
         )
 
-    def _is_linked(self, node_id: str) -> bool:
-        """Whether a node's known instance is there; a link that seems up is tried once more."""
-        link = self._base.links.get(node_id)
-        if link is None or not link.up:
-            return False
-        link.verify()
-        return True
-
     def _on_link(self, node_id: str, up: bool) -> None:
         base, link = self._base, self._base.links.get(node_id)
         if link is None:
@@ -230,7 +247,7 @@ class Membership:
             # A peer that was away, or restarted, learns of this site's replica at once.
             link.report(self._replicas.latest_own(base.clock.now()))
 
-    def doubt(self, node_id: str) -> None:
+    def greet_anew(self, node_id: str) -> None:
         """Let a node greet anew, and be judged anew."""
         if self.verifier is not None:
             self.verifier.expel(node_id)

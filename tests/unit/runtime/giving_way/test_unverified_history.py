@@ -13,8 +13,8 @@ from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.words.messages import QueueEntry
 from sparktxlog.protocol.words.view import View
 from sparktxlog.runtime.giving_way.unverified_history import (
-    Keeper,
     Uncompared,
+    keep_dropped_runs,
     keep_uncompared,
     uncompared,
 )
@@ -57,8 +57,7 @@ def keep(node: Node, snapshot: QueueSnapshot) -> Uncompared:
             config=node.config, front=front, payloads=node.payloads, state=state,
             master=SimpleNamespace(view=VIEW),
         )  # fmt: skip
-        keeper = Keeper(base)
-        return keeper.keep(snapshot, state.incarnation, "A", 17)
+        return keep_dropped_runs(base, snapshot, state.incarnation, "A", 17)
     finally:
         front.close()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.words.messages import MergeBase, QueueEntry, Tail
 from sparktxlog.protocol.words.recovery import RecoveredState
 from sparktxlog.protocol.words.view import View
-from sparktxlog.runtime.membership.ancestry import Ancestry, Compared, first_difference
+from sparktxlog.runtime.membership.ancestry import Compared, compare_queues, first_difference
 from sparktxlog.storage.interfaces import AppendQueue, PutRun, QueueSnapshot, StoredEntry
 
 #: Six positions that both have.
@@ -73,8 +72,7 @@ def compare(
 ) -> Compared:
     front, core = recovered(runs, pruned=pruned)
     link: Any = peer
-    base: Any = SimpleNamespace(front=front, state=SimpleNamespace(core=core))
-    return asyncio.run(Ancestry(base).compare(link, peer.snapshot(**options)))
+    return asyncio.run(compare_queues(front, core, link, peer.snapshot(**options)))
 
 
 def view_behind(entry: QueueEntry, **changed: Any) -> View:

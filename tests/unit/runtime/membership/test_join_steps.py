@@ -8,6 +8,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from sparktxlog.codec.wire import Hello
 from sparktxlog.config import load_config
 from sparktxlog.errors import TransportError, TxLogError
@@ -15,6 +17,7 @@ from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.words.actions import Alarm
 from sparktxlog.protocol.words.messages import QueueEntry, RunHeader
 from sparktxlog.runtime.giving_way.unverified_history import Uncompared
+from sparktxlog.runtime.membership import join_steps
 from sparktxlog.runtime.membership.ancestry import Compared
 from sparktxlog.runtime.membership.founding import core_config, with_lineage
 from sparktxlog.runtime.membership.join_orders import JoinOrder, StartAgainError, join_order
@@ -48,7 +51,7 @@ class Bench:
         self.fresh = True
         self.snapshot = QueueSnapshot()
         self.node_id = "A"
-        self.compared = Compared()
+        self.compared: Compared | TxLogError = Compared()
         self.kept: list[tuple[int, str]] = []
         self.alarms: list[Alarm] = []
         self.looked: list[int] = []
@@ -66,15 +69,13 @@ class Bench:
             ),
             master=SimpleNamespace(view=SimpleNamespace(epoch=1)), front=None, payloads=None,
             is_fresh=lambda: self.fresh, fail=self.started.append, supervisor=Supervisor(),
+            bench=self,
         )  # fmt: skip
         core: Any = SimpleNamespace(
             executor=self, cycle=SimpleNamespace(raise_alarm=self.alarms.append)
         )
         self.joining = Joining(base, core)
-        self.joining.taker = self.joining._ancestry = self.joining._keeper = surroundings
-
-    async def compare(self, link: Any, snapshot: QueueSnapshot) -> Compared:
-        return self.compared
+        self.joining.taker = surroundings
 
     def keep(self, snapshot: QueueSnapshot, incarnation: int, peer: str, at: int) -> Uncompared:
         self.kept.append((incarnation, peer))
@@ -116,6 +117,20 @@ def snapshot_at(position: int) -> QueueSnapshot:
     )  # fmt: skip
     entry = QueueEntry(position=1, header=header, previous_hash=bytes(32), chain_hash=b"h" * 32)
     return QueueSnapshot(last=StoredEntry(entry=entry, ids=bytes(16 * position), ordered_at=1))
+
+
+@pytest.fixture(autouse=True)
+def surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the bench, which is also the link, say how queues compare and what is kept."""
+
+    async def compare(front: Any, core: Any, link: Any, snapshot: QueueSnapshot) -> Compared:
+        if isinstance(link.compared, TxLogError):
+            raise link.compared
+        found: Compared = link.compared
+        return found
+
+    monkeypatch.setattr(join_steps, "compare_queues", compare)
+    monkeypatch.setattr(join_steps, "keep_dropped_runs", lambda base, *args: base.bench.keep(*args))
 
 
 async def settle() -> None:
@@ -289,10 +304,7 @@ def test_a_failed_comparison_is_repeated_and_replaces_nothing() -> None:
         bench = Bench(BEHIND, position=4)
         bench.snapshot = snapshot_at(9)
 
-        async def fails(link: Any, snapshot: QueueSnapshot) -> Compared:
-            raise TransportError("no answer")
-
-        bench.joining._ancestry.compare = fails  # type: ignore[method-assign]
+        bench.compared = TransportError("no answer")
         bench.link_up()
         await settle()
         assert (bench.greeted, bench.writes, bench.started) == (1, [], [])
