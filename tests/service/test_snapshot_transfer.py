@@ -16,6 +16,7 @@ from tests.slow_link import SlowLink, slow_link
 
 from sparktxlog.runtime.membership import queue_snapshots
 from sparktxlog.runtime.membership.join_orders import StartAgainError
+from sparktxlog.runtime.membership.queue_snapshots import SnapshotGiver
 from sparktxlog.runtime.node import Node
 
 #: Bytes of one part here, and the part in which the link breaks.
@@ -53,16 +54,17 @@ def test_a_snapshot_whose_link_is_cut_goes_on(
             async with pair(tmp_path, way, ports) as (_, b):
                 assert isinstance(await asyncio.wait_for(b.failed, 60), StartAgainError)
             served: list[int] = []
+            give = SnapshotGiver.part
+
+            async def cut_off(giver: SnapshotGiver, name: str, offset: int) -> bytes:
+                served.append(offset)
+                if len(served) == CUT_AT:
+                    way.cut()
+                return await give(giver, name, offset)
+
+            # Routes take the method when the application is built.
+            monkeypatch.setattr(SnapshotGiver, "part", cut_off)
             async with pair(tmp_path, way, ports) as (a, b):
-                give = a.peering.snapshots.part
-
-                async def cut_off(name: str, offset: int) -> bytes:
-                    served.append(offset)
-                    if len(served) == CUT_AT:
-                        way.cut()
-                    return await give(name, offset)
-
-                monkeypatch.setattr(a.peering.snapshots, "part", cut_off)
                 error = await asyncio.wait_for(b.failed, 60)
                 assert isinstance(error, StartAgainError) and "begins at position 3" in str(error)
                 assert b.base.links["A"].ups > 1
