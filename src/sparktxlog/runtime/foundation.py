@@ -1,4 +1,4 @@
-"""What a node stands on: its settings, durable state, core, clock and threads.
+"""What all owners of a node share: settings, durable state, core, clock and threads.
 
 All of it is there before the first owner is built, and nothing is added later.
 """

@@ -147,7 +147,7 @@ def _per_peer(status: Mapping[str, Any]) -> Iterable[GaugeMetricFamily | Counter
             answers.add_metric([peer["id"], address], 1 if good else 0)
     yield answers
     lag = GaugeMetricFamily(
-        "sparktxlog_peer_lag", "Positions the peer is behind this node.", labels=["peer"]
+        "sparktxlog_peer_lag", "Positions that the peer lags behind this node.", labels=["peer"]
     )
     for peer in status["peers"]:
         lag.add_metric([peer["id"]], max(0, status["position"] - peer["position"]))

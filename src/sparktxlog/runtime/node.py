@@ -41,7 +41,7 @@ from sparktxlog.transport.exchange import OpenSession, open_session
 
 _log = structlog.get_logger("sparktxlog.node")
 
-#: The core begins when all peers were greeted once, or after so long.
+#: The core begins when all peers were greeted once, or after so many seconds.
 _TRIED_S = 1.0
 
 
@@ -159,7 +159,7 @@ class Node:
         self.base.fail(error)
 
     def begin_stop(self) -> None:
-        """Take no more submits; who waits learns that the outcome is open."""
+        """Take no more submits; clients that wait learn that the outcome is unknown."""
         self.base.ending.set()
         self.core.cycle.fail_waiting(BusyError("the node is stopping"))
         self.core.receipts.close(
@@ -203,7 +203,7 @@ class Node:
         return await self.base.settings.change(changes, self.core.executor.write)
 
     def status(self, *, tables: bool = False) -> StatusAnswer:
-        """Return the master's view: queues, peers, who is awaited and why, replicas.
+        """Return the master's view: queues, peers, missing nodes and why, replicas.
 
         Args:
             tables: Each replica with its tables, which may be 10,000; else with their number.

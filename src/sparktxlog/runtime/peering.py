@@ -1,4 +1,4 @@
-"""The side of a node that its peers see: who may speak, what they say, what they may fetch.
+"""The side of a node that its peers see: admission, messages, and what they may fetch.
 
 Before anything else the sender must be a configured peer and its request signed, new and
 meant for this start (see `transport.signing`).  What is refused changes nothing.
@@ -317,7 +317,7 @@ class Peering:
             )
 
     async def run_behind(self, position: int) -> Tail:
-        """Return the run of the queue that holds the position behind one; no entry = none does.
+        """Return the run of the queue that holds the next position; no entry = none does.
 
         For a node that asks whether its queue is the beginning of this one.  What the log has
         expired is told as long as its rows are there.

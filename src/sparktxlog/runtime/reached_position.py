@@ -1,4 +1,4 @@
-"""A number that only grows, and those who wait until it has reached theirs."""
+"""A position that only grows, and waiting until it has reached a value."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ReachedPosition:
         return self.value
 
     def release(self) -> None:
-        """Wake all who wait, whatever they wait for: the node stops."""
+        """End all waits: the node stops."""
         for _, _, future in self._waiting:
             if not future.done():
                 future.set_result(None)

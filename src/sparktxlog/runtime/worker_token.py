@@ -1,4 +1,4 @@
-"""The token by which a worker shows that it is this node's, and no client that says so.
+"""The token by which a worker proves that it belongs to this node.
 
 Made by the node in its data directory, readable by its user only; a worker shares disk and user
 with its node anyway.  It is new whenever the file is gone, and stays otherwise.

@@ -1,4 +1,4 @@
-"""Taking transactions: what clients submit, ask for again by id, and are told of it."""
+"""Accepting transactions: checks, repeated ids, waiting for a level, and receipts."""
 
 from __future__ import annotations
 
@@ -233,7 +233,7 @@ class Submits:
             raise BusyError("the node is stopping", hint="Submit again when it is back.")
 
     def _check_quorum(self, level: Level) -> None:
-        """Refuse what nobody has seen yet and cannot be ordered now."""
+        """Refuse a new transaction that cannot be ordered now."""
         self._membership.epochs.restriction.check(level, self._base.config.suspect_timeout)
 
     async def _known(

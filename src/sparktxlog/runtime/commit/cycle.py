@@ -88,7 +88,7 @@ class Cycle:
         return True
 
     def tell_always(self, event: Event) -> None:
-        """Queue an event that the core counts on and whose number it bounds itself."""
+        """Queue an event that the core must not miss; the core bounds how many there are."""
         self._events.append(event)
         self._wake.set()
 
@@ -235,7 +235,7 @@ class Cycle:
         self.look_for_rest()
 
     def _enter(self, view: View) -> None:
-        """Let the shell follow a new view, behind the actions that came with it."""
+        """Let the shell follow a new view, after the actions that came with it."""
         self._view = view
         delivery = self._delivery
         assert delivery is not None, "only `run` enters views"

@@ -1,7 +1,7 @@
-"""Data that cannot be had: runs that nobody can deliver, and own files that are not whole.
+"""Lost or damaged data: runs that no node can deliver, and own files that are not whole.
 
-The core asks again and again, ever more seldom, and nothing after such a run is ordered.  So the
-operator must hear of it: in the log, in `status`, in `readyz` and as a metric.
+The core asks again at growing intervals, and orders nothing after such a run.  So the operator is
+told: in the log, in `status`, in `readyz` and by a metric.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Damage:
         self._files: dict[str, tuple[float, str]] = {}
 
     def failed(self, run: RunHeader | Announcement, reason: str) -> None:
-        """Note that nobody who should have it could give a run's data."""
+        """Note that no node that should have a run's data could give it."""
         now = self._clock()
         seq = run.seq if isinstance(run, RunHeader) else None
         found = self._runs.setdefault(
@@ -61,7 +61,7 @@ class Damage:
             )  # fmt: skip
 
     def concerns(self, digest: bytes) -> bool:
-        """Return whether a run's data could not be had the last time."""
+        """Return whether the last attempt to get a run's data failed."""
         return digest in self._runs
 
     def arrived(self, digest: bytes) -> None:

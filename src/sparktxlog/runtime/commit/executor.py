@@ -1,4 +1,4 @@
-"""The executor: works the core's actions off in order, grouping what must be durable.
+"""The executor: carries out the core's actions in order, and groups what must be durable.
 
 The order is that of `protocol/words/action_order.py` ("persist before you speak"): the writes of a
 batch are made durable together, with one fsync in the single writer thread, and while the disk
@@ -99,7 +99,7 @@ class Executor:
         self.disk_full = False
 
     def put(self, items: Iterable[Action | AsideWrite]) -> None:
-        """Queue actions behind all earlier ones."""
+        """Queue actions after all earlier ones."""
         self._stream.put(items)
         self._ready.set()
 
@@ -145,7 +145,7 @@ class Executor:
             raise known from error
 
     def _fail(self, error: TxLogError) -> None:
-        """Let nobody wait for a write that never comes."""
+        """Fail all writes that wait: none of them will be done."""
         self._failed = error
         for item in (*self._batch, *self._stream):
             if isinstance(item, AsideWrite) and item.done is not None and not item.done.done():

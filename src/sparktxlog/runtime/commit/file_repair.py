@@ -1,7 +1,7 @@
 """Staged files of this node: verified before they count, fetched again if they are damaged.
 
 Any node that holds a run has its files, so what one disk lost another one may give.  Files are
-judged by this node's own manifest or segment, never by what a peer says that it wants.
+checked against this node's own manifest or segment, never against what a peer asks for.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ class FileRepair:
         return payload
 
     def on_view(self, view: View) -> None:
-        """Alarm nobody any more because of a run that is void."""
+        """Clear what was reported of runs that are void."""
         for voided in view.voided:
             self._damage.arrived(voided.digest)
             for file in self._looked_at.get(voided.digest, ()):
@@ -288,10 +288,10 @@ class FileRepair:
             _log.exception("looking at files failed unexpectedly")
 
     async def close(self) -> None:
-        """Look at nothing more."""
+        """Stop all checks."""
         await self._tasks.close()
 
 
 def _told(asked: dict[str, str]) -> str:
-    """Return what the others said, as the end of a sentence."""
+    """Return why other nodes did not help, as the end of a sentence."""
     return "".join(f"; {node}: {why}" for node, why in asked.items())

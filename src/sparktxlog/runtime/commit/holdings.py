@@ -60,10 +60,10 @@ class Holdings:
         try:
             return self._own[ticket]
         except KeyError:
-            raise InvariantViolation(f"no submit stands behind ticket {ticket}") from None
+            raise InvariantViolation(f"there is no submit with ticket {ticket}") from None
 
     def announced(self, ticket: int) -> None:
-        """Let the payload of a durable, unstamped run go; the front has it."""
+        """Drop the payload of a durable, unstamped run; the front has it."""
         run = self.own(ticket)
         if run.payload is not None:
             self.cache(run.digest, run.payload)
@@ -113,7 +113,7 @@ class Holdings:
             self._wanted[run_key(header)] = payload
 
     def foreign_refused(self, header: RunHeader) -> None:
-        """Let a payload go that the core has no use for."""
+        """Drop a payload that the core does not want."""
         payload = self._foreign.pop(run_key(header), None)
         if payload is not None:
             self._foreign_bytes -= len(payload)
@@ -139,7 +139,7 @@ class Holdings:
         self._ends.append((end, digest))
 
     def release(self, position: int) -> None:
-        """Let payloads up to a position go: nobody needs them any more."""
+        """Drop payloads up to a position: no node needs them any more."""
         while self._ends and self._ends[0][0] <= position:
             payload = self._cache.pop(self._ends.popleft()[1], None)
             if payload is not None:

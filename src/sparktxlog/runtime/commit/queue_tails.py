@@ -27,12 +27,12 @@ class _OtherHistory:
     """What was found for a peer whose queue is not the beginning of this one."""
 
     alarm: Alarm
-    #: The run here that holds the position behind the peer's end, if the queue reaches so far.
+    #: The run here that holds the position after the peer's end, if the queue reaches so far.
     proof: Tail
 
 
 class QueueTails:
-    """Sends peers what follows their queue, to each one tail after the other."""
+    """Sends each peer what follows its queue, one tail at a time."""
 
     def __init__(self, base: Foundation, cycle: Cycle) -> None:
         self._base = base

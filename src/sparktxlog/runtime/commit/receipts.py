@@ -1,4 +1,4 @@
-"""Receipts: who waits for which transaction to reach which level.
+"""Receipts: which client waits for which transaction to reach which level.
 
 A `Submission` follows one own run from submit until it is ordered; then only those who wait for
 replicas keep it.  Nothing here is kept per transaction of a larger run.
@@ -49,7 +49,7 @@ class Submission:
     ordered_at: int | None = None
     reached: Level | None = None
     waiters: list[_Waiter] = field(default_factory=list)
-    #: Why it came to nothing; the core may say so before anybody waits.
+    #: Why it failed; the core may say so before a client waits.
     failure: TxLogError | None = None
 
     @property
@@ -116,7 +116,7 @@ def _unknown(ids: bytes, receipt: Receipt, level: Level, when: str) -> CommitSta
 
 
 class Receipts:
-    """All submissions that are not ordered yet, and all who wait.
+    """All submissions that are not ordered yet, and all clients that wait.
 
     Args:
         applied: Returns the position that `copies` replicas have applied.
@@ -246,7 +246,7 @@ class Receipts:
         """The own run is durable at the acquisition quorum."""
         submission = self._by_run.get((header.origin, header.seq))
         if submission is not None and submission.reached is not Level.ORDERED:
-            # What comes now is small, but its way is not to be longer for a copy's sake.
+            # From here on few bytes travel, and a copy must not delay them.
             asyncio.get_running_loop().call_later(ORDERING_S, self._arrived, submission)
             submission.header = header
             submission.reached = Level.ACQUIRED
@@ -299,7 +299,7 @@ class Receipts:
     def detach(self, reason: str) -> None:
         """End all waits: this node takes no part any more, so what they wait for may not come.
 
-        Who waits for replicas gets the receipt of what is ordered, as `late`.
+        A client that waits for replicas gets the receipt of what is ordered, as `late`.
 
         The runs stay known: what is restamped, or ordered by the others, is answered by its id.
         A submit that the core has not answered yet is left to it: it refuses definitely.
@@ -344,7 +344,7 @@ class Receipts:
         submission.waiters.clear()
 
     def _purge(self, copies: int) -> None:
-        """Drop those who gave up once they are many: replicas may stand still for long."""
+        """Drop waits that timed out, once they are many: replicas may stand still for long."""
         heap = self._replicas.get(copies, [])
         self._expired += 1
         if self._expired > 64 and 2 * self._expired > len(heap):

@@ -1,6 +1,6 @@
 """Getting payloads of peers' runs: manifest and inline rows first, then staged files.
 
-Runs beside the rounds and never holds them up.  Several runs and several files of a run move in
+Works beside the rounds and never delays them.  Several runs and several files of a run move in
 parallel, each bounded; what a broken link left of a file is resumed.  Everything is verified
 against the digest that came with the header before the core hears of it.
 """
@@ -85,7 +85,7 @@ class RunFetcher:
     """Carries out `FetchPayload` and `PrefetchFiles`.
 
     Args:
-        damage: Learns of runs whose data nobody can give.
+        damage: Is told of runs whose data no node can give.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class RunFetcher:
                 self._damage.failed(run, str(error))
             self._membership.tell_fetched(FetchFailed(digest=run.digest, reason=str(error)))
         except Exception as error:  # noqa: BLE001
-            # A mistake of ours must not leave the core waiting for an answer for ever.
+            # After a mistake in this code, too, the core must get its answer.
             _log.exception("fetch failed unexpectedly", run=run.digest.hex()[:12])
             self._membership.tell_fetched(FetchFailed(digest=run.digest, reason=repr(error)))
 

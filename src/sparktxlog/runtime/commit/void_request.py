@@ -1,4 +1,4 @@
-"""A run that nobody can deliver: the wish of an operator to void it (P32)."""
+"""Voiding a run that no node can deliver, on an operator's request (P32)."""
 
 from __future__ import annotations
 

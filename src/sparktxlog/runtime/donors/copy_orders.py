@@ -39,7 +39,7 @@ class Copies:
 
         Args:
             forced: A copy is wanted though replaying would do.
-            donor: Somebody says that this node's replica is right; empty = nobody named one.
+            donor: The site whose replica an operator says is right; empty = none was named.
 
         Raises:
             LocalProtocolError: No copy is possible or due, with the reason (definite).
@@ -63,7 +63,7 @@ class Copies:
 
         Args:
             donors: Node ids, best first.
-            named: Somebody chose the donor, so it lends though another replica differs.
+            named: An operator chose the donor, so it lends even if another replica differs.
 
         Raises:
             LocalProtocolError: None of them gave a lease; says why for each (definite).

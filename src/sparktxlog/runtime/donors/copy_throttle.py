@@ -1,11 +1,11 @@
-"""CopyThrottle of chunks: copies yield to this node's own transactions.
+"""The throttle of copies: their chunks yield to this node's own transactions.
 
 A chunk is served in a *turn*: from reading its file until the connection has taken its last byte.
 While own transactions are on their way, after a turn of t seconds the next one waits until they are
 through, or t x (1 / share - 1) seconds have passed.  So a copy takes at most about `share` of the
 time from them, but always goes on.  Turns overlap only where no transactions were for a while:
 otherwise a writer that comes again soon would find the link taken by several of them.  One object
-for all copies of a node; who asked first comes first.
+serves all copies of a node, in the order of their requests.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 from sparktxlog.errors import DonorYieldsError
 
-#: CopyThrottle at once after so many seconds without own transactions.
+#: Turns at once after so many seconds without own transactions.
 AT_ONCE = 4
 RECENT_S = 1.0
 #: Seconds without own transactions after which they are taken to be through: a writer that sends
@@ -103,7 +103,7 @@ class CopyThrottle:
         now = self._clock()
         if self._yielding(now):
             pause = min(seconds * (1 / self._share - 1), LONGEST_PAUSE_S)
-            # CopyThrottle that began together, before there were transactions, ran side by side.
+            # Turns that began together, before there were transactions, ran side by side.
             self._pause_ends = max(self._pause_ends, now + pause)
         self._look()
 

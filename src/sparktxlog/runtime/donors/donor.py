@@ -45,7 +45,7 @@ _log = structlog.get_logger("sparktxlog.donor")
 #: Leases at once; each holds a list of all files of the replica.
 MAX_LEASES = 32
 _THREADS = 4
-#: How much the threads that read, hash and compress stand behind the node itself (at most to 19).
+#: Added to the niceness of the threads that read, hash and compress (19 at most).
 _NICER = 10
 #: Sizes of table versions remembered.
 _MAX_SIZES = 1_000
@@ -277,7 +277,7 @@ class Donor:
             NotFoundError: No replica that is KNOWN (definite).
             StorageError: Its tables cannot be read.
         """
-        # Also of one that others differ from: somebody may name it as the donor.
+        # Also of a replica that others differ from: an operator may name it as the donor.
         report = await self._report(named=True)
         files = {}
         for table, state in sorted(report.tables.items()):
@@ -331,7 +331,7 @@ def _offer(
 
 
 def _step_back() -> None:
-    """Let the protocol's thread go first: a copy takes what the node does not need."""
+    """Lower this thread's priority: a copy takes only what the node does not need."""
     if sys.platform == "linux":  # elsewhere priorities belong to whole processes
         own = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), min(own + _NICER, 19))

@@ -20,10 +20,10 @@ from sparktxlog.runtime.foundation import Foundation
 
 _log = structlog.get_logger("sparktxlog.planning")
 
-#: What a donor said about its size is good for so many seconds, that it could not say for fewer.
+#: Seconds for which a donor's answer is used, and for which a failure is.
 SIZES_S = 10.0
 FAILURES_S = 1.0
-#: Longest wait of a decision for donors' sizes, seconds; who is slower cannot say now.
+#: Longest wait of a decision for donors' sizes, seconds.
 ASK_S = 5.0
 
 
@@ -45,7 +45,7 @@ class DonorSizes:
         """Return donor → plain bytes the target lacks of it; None where the donor could not say.
 
         Args:
-            again: Somebody waits for it: who could not say a moment ago is asked once more.
+            again: An operator waits: a donor that could not answer a moment ago is asked again.
         """
         for donor in donors:
             if donor in self._known and self._is_old(donor, again=again):

@@ -1,7 +1,7 @@
 """Leases of a donor: who may read which pinned files, and until when.
 
-A lease lives as long as it is used; every request renews it, and one under way keeps it.  Nobody
-needs to ask for a lease to expire: a timer looks after the one that may be over first.
+A lease lives as long as it is used; every request renews it, and one under way keeps it.  A
+timer ends leases that are over, also if nobody asks.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class Leases:
         self._on_end(lease_id)
 
     def close(self) -> None:
-        """Forget all leases without a word to anybody."""
+        """Forget all leases; nobody is told."""
         if self._timer is not None:
             self._timer.cancel()
         self._leases.clear()

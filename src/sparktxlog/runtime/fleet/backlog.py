@@ -29,7 +29,7 @@ _KEYED = (
 
 @dataclass(slots=True, kw_only=True)
 class _Sum:
-    """Work of the segments behind `position` up to `end`, and what the last batch is made of."""
+    """Work of the segments after `position` up to `end`, and what the last batch is made of."""
 
     position: int
     end: int
@@ -72,7 +72,7 @@ class _Sum:
 
 
 class Backlog:
-    """Counts what is published behind a position.
+    """Counts what is published after a position.
 
     Args:
         signature_interval: Where batches end, positions (S2a).

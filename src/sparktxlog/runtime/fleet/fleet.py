@@ -183,7 +183,7 @@ class Fleet:
 
         Args:
             forced: A copy is wanted though replaying would do.
-            donor: Somebody says that this site's replica is right; empty = nobody named one.
+            donor: The site whose replica an operator says is right; empty = none was named.
 
         Raises:
             LocalProtocolError: No copy is possible or due, with the reason (definite).

@@ -165,7 +165,7 @@ class Planning:
         """Return the decision for a worker of this site and the nodes to copy from, best first.
 
         Args:
-            forced: Somebody asks for a copy whatever the estimates say.
+            forced: An operator asks for a copy, whatever the estimates say.
             donor: The only node to copy from, though others may differ from it; empty = any.
 
         Raises:

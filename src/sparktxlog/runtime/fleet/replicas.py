@@ -2,8 +2,8 @@
 
 Reports of the own site come from its worker, those of other sites with their nodes' posts.  Each
 is judged by the log (`comparison`), and by what the other sites say of the positions that it
-reported (`opinions`): whoever was heard first has no more weight.  So a report may turn the
-verdict on another replica, and `turned` tells of it.
+reported (`opinions`); the order in which sites were heard does not matter.  So a report may turn
+the verdict on another replica, and `turned` tells of it.
 
 The own replica's batches are kept, bounded, as snapshots: position → table versions.  After a
 restart they are this site's opinions and nothing more; others repeat theirs.  What convicted the
@@ -366,7 +366,7 @@ class Replicas:
         return [replace(own.report, age_us=now - own.heard_at if own.heard_at else -1)]
 
     def history(self, after: int, limit: int) -> list[WorkerReport]:
-        """Return the own replica's known states behind a position, ascending, at most `limit`."""
+        """Return the own replica's known states after a position, ascending, at most `limit`."""
         found = (batch for position, batch in self._batches.items() if position > after)
         return list(islice(found, limit))
 

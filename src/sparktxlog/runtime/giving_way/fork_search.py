@@ -3,7 +3,8 @@
 The other node is asked over its client API, and every question is small: whether it goes on and
 under which lineage, single runs for their chain hashes, single transactions for whether it has
 them.  What is pruned at either side cannot be compared; then the best bound that is certainly
-common is found, and everything behind it counts as parted: more is kept than differs, never less.
+common is found, and everything after it counts as different: more may be kept than differs, never
+less.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ class Followed:
             ) from error
 
     def run_behind(self, position: int) -> QueueRun | None:
-        """Return its first run that starts behind a position.
+        """Return its first run that starts after a position.
 
         Raises:
             ExpiredError: It does not keep its queue back to there (definite).
@@ -90,7 +91,7 @@ class Followed:
         return QueueRun(first=first, last=first + n - 1, chain_hash=chain_hash)
 
     def floor(self) -> int:
-        """Return the position behind which it keeps its queue."""
+        """Return the position after which it keeps its queue."""
         try:
             self.run_behind(0)
         except ExpiredError as error:
@@ -179,7 +180,7 @@ def _has(front: Journal, position: int, chain_hash: bytes) -> bool:
 
 
 def _floor(front: Journal, end: int) -> int:
-    """Return the position behind which a front keeps its queue: rows go from the beginning."""
+    """Return the position after which a front keeps its queue: old rows go first."""
     return bisect.bisect_left(
         range(1, end + 1), True, key=lambda at: front.read_entry_at(at) is not None
     )

@@ -1,6 +1,6 @@
 """Writing runs that a node gives up to `log/quarantine`, with all they consist of (P28).
 
-Two acts do so: `peer quarantine`, on a stopped node, with everything behind the last common
+Two acts do so: `peer quarantine`, on a stopped node, with everything after the last common
 position (`quarantine`); and a node whose history nobody can compare any more, with what the
 snapshot it takes over would drop (`uncompared`).  Both are named by what is given up, so that the
 same again, after a kill, writes nothing twice.
@@ -46,7 +46,7 @@ def waiting_runs(
     epoch: int,
     wanted: Callable[[RunHeader], bool] = lambda header: True,
 ) -> Iterator[StoredEntry]:
-    """Yield what was never ordered, without payloads, numbered on behind the queue's end.
+    """Yield what was never ordered, without payloads, numbered on after the queue's end.
 
     Args:
         own: This node, and its incarnation and epoch: unstamped runs are its own.
@@ -74,7 +74,7 @@ def waiting_runs(
 
 
 def ordered_runs(front: Journal, after: int, end: int) -> Iterator[StoredEntry]:
-    """Yield the queue behind a position, without payloads, also where it is expired.
+    """Yield the queue after a position, without payloads, also where it is expired.
 
     Raises:
         CorruptLogError: The front lacks a run of its queue.
@@ -101,7 +101,7 @@ def given_up(
     """Return runs with why they are given up.
 
     Args:
-        end: Position at which the queue ends; what is numbered behind it was never ordered.
+        end: Position at which the queue ends; what is numbered after it was never ordered.
         own: This node.
         survives: Returns whether the other queue has a run as well.
     """

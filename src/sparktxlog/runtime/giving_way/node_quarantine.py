@@ -6,7 +6,7 @@ step durable before the next, and all of it harmless when done again after a kil
 
 1. the last common position is found by chain hashes (`catchup.forks`), from the client API of a
    node that goes on: O(log n) small questions;
-2. everything behind it goes to the Delta table `log/quarantine`, with its rows, and with what was
+2. everything after it goes to the Delta table `log/quarantine`, with its rows, and with what was
    accepted and never ordered (`storage.log_tables.quarantine_table`);
 3. the queue's Delta table, and tables set aside earlier, move to `quarantine/<id>`;
 4. the front gives its place to an empty one that only holds the order to join under the next
@@ -82,7 +82,7 @@ class GaveWay:
     #: Those of them that the followed queue has as well, and those that lack something.
     surviving: int
     incomplete: int
-    #: Positions behind `common` that this front had pruned: they are in no table.
+    #: Positions after `common` that this front had pruned: they are in no table.
     pruned: int
     #: Delta table of what was kept, and where front, queue table and files are.
     table: Path
@@ -231,7 +231,7 @@ class _Act:
     def _check_differs(
         self, followed: Followed, fork: Fork, ordered: Sequence[StoredEntry]
     ) -> None:
-        """Refuse where the node only has to be started, or the other one is the one behind."""
+        """Refuse where the node only has to be started, or the other one lags."""
         view = self._view
         if not (ordered or self._rejoin) and followed.can_be_followed(view):
             raise LocalProtocolError(

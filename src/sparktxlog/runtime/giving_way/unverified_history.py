@@ -1,10 +1,10 @@
 """What a node keeps when it takes over a snapshot that nobody can compare its history with (P28).
 
-It is so far behind that no position is known to both any more (`ancestry`).  Most likely its queue
-is the beginning of the peer's, and it only has to go on; it does.  But nobody can say so, and
-therefore nothing that the snapshot would drop goes: what was acquired from others, own transactions
+It lags so far that no position is known to both any more (`ancestry`).  Most likely its queue is
+the beginning of the peer's, so it goes on with the snapshot.  But no node can prove that, so
+nothing that the snapshot would drop is deleted: what was acquired from others, own transactions
 under numbers that the snapshot has already, and what was ordered and not published yet are written
-to `log/quarantine` before.  Own ones behind these numbers stay in the front and are ordered anew.
+to `log/quarantine` before.  Own ones after these numbers stay in the front and are ordered anew.
 What was published stays where it is set aside (`queue_table.set_aside`).
 
 The node says so in its log, and in its status for as long as it has this front.

@@ -57,7 +57,7 @@ class EpochHistory:
         found = [_decode(value) for name, value in saved.items() if name.startswith(_PREFIX)]
         #: Ascending, without gap.  Never changed, only replaced: another thread reads it.
         self._kept: tuple[NumberedEpoch, ...] = tuple(sorted(found, key=lambda item: item[0]))
-        #: The same, and behind it what is on its way to the disk.
+        #: The same, and after it what is on its way to the disk.
         self._noted = self._kept
         self._settled = asyncio.Event()
         self._settled.set()

@@ -1,9 +1,9 @@
 """Which payload containers the front may forget: decisions only (protocol P9, P21).
 
 Members need what they have not in their queues yet.  A node with a place that is no member at the
-moment comes back by fetching the queue, run by run, from behind where it last stood: for it
+moment comes back by fetching the queue, run by run, from where it last stood: for it
 containers are spared, up to a bound of bytes.  If it needs older ones it takes over a snapshot.
-What the log has expired is spared for nobody: nobody can ask for it.
+What the log has expired is not spared: no node can ask for it.
 """
 
 from __future__ import annotations

@@ -126,7 +126,7 @@ class Pruning:
         return self._front.size_bytes() + self._counted
 
     def close(self) -> None:
-        """Let nobody wait for a round that never comes."""
+        """Fail all requests for a round: none will come."""
         with self._lock:
             waiting, self._asked = [*self._asked, *self._answering], []
             self._answering = []
@@ -273,7 +273,7 @@ class Pruning:
                     position=holder.position, published=view.published, log_bytes=log_bytes,
                     limit_bytes=view.limits.size_bytes,
                 )  # fmt: skip
-        # Who came on, or has a copy, is warned of anew.
+        # A worker that moved on, or has a copy, may be warned of again.
         overrun_before = {
             f"overrun {h.node_id}" for h in view.holders if h.position < view.kept_after
         }

@@ -1,4 +1,4 @@
-"""The published log of a node: the publisher, who holds the log back, and what may be forgotten."""
+"""The published log of a node: its publisher, the replicas that still need it, what may go."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ class PublishedLog:
         return await self._base.published.reach(at_least, min(timeout, _MAX_WAIT_S))
 
     async def segments(self, after: int, wait: float, limit: int) -> tuple[int, list[Segment]]:
-        """Return published position and segments behind `after`, waiting for one if needed.
+        """Return published position and segments after a position, waiting for one if needed.
 
         Raises:
             ExpiredError: `after` lies before what the node keeps (definite).
@@ -181,7 +181,7 @@ class PublishedLog:
         return published, segments
 
     def queue(self, after: int, limit: int) -> list[ListedRun]:
-        """Return entries of the synchronized queue behind a position, for people."""
+        """Return entries of the synchronized queue after a position, for people."""
         stored = self._base.front.read_queue(
             max(after, 0), max(1, min(limit, _MAX_PAGE)), payloads=False
         )

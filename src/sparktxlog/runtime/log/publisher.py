@@ -269,7 +269,7 @@ class Publisher:
         self._compare(queue)
         if max(queue.position, kept_after) < self._published:
             _log.warning(
-                "queue table was behind and is restored",
+                "queue table lagged and is restored",
                 held=queue.position,
                 published=self._published,
             )
@@ -300,7 +300,7 @@ class Publisher:
         try:
             known = self._front.read_hash_at(end.position)
         except ExpiredError:
-            return  # the table is behind what the front remembers
+            return  # the table ends before what the front remembers
         if known is None or (end.chain_hash is not None and end.chain_hash != known):
             raise end.contradicts(self._log_root / QUEUE_NAME, known)
 

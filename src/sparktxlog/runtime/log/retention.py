@@ -6,7 +6,7 @@ end.  None of them goes beyond what every peer holds in its own queue and this n
 - count (`tx-log-max-size`) and age (`tx-log-max-depth`, by the wall clock at ordering, never by
   `ts`): they remove only what every configured worker applied.  There is one worker at each
   member; one that never reported holds the log back from its beginning.  A segment was ordered no
-  later than those behind it: one that a wrong clock stamped is as old as the next one, so it stops
+  later than those after it: one that a wrong clock stamped is as old as the next one, so it stops
   nothing.
 - bytes (`tx-log-max-bytes`), the hard cap: what workers have not applied goes as well, oldest
   first, but never what no replica has applied: nobody could give a copy of it.
@@ -154,7 +154,7 @@ def decide(
 def _dated(cuts: Iterable[SegmentCut], view: RetentionView) -> Iterator[tuple[SegmentCut, int]]:
     """Return the published cuts, each with the latest time at which it can have been ordered.
 
-    That is the running minimum of the stamps from the end on.  It is looked for only behind a stamp
+    That is the running minimum of the stamps from the end on.  It is looked for only after a stamp
     that says nothing, because it lies in the future or is not known: so the log is not read as a
     whole, and a stamp that is wrong and past keeps its segment no longer than it was wrong.
     """
@@ -225,7 +225,7 @@ class Holders:
         return [PutValue(name=_PREFIX + report.node_id, value=msgspec.msgpack.encode(holder))]
 
     def set_members(self, members: Iterable[str]) -> None:
-        """Follow other members: who is none any more keeps the log no longer."""
+        """Follow other members: a node that is no member any more does not hold the log back."""
         self._held = {
             node_id: self._held.get(node_id, Holder(node_id=node_id)) for node_id in sorted(members)
         }

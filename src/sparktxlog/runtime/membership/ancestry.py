@@ -1,13 +1,13 @@
 """Whether a node's queue is the beginning of a peer's: found out before a snapshot replaces it.
 
-A node that is too far behind takes over a snapshot, and with it the peer's history (P21).  If its
+A node that lags too far takes over a snapshot, and with it the peer's history (P21).  If its
 own is another one it must not: what only it has would be cut off silently (P28).
 
 Equal hashes at one position mean that all before is equal (S1), and a peer prunes its queue from
-the beginning.  So one question is complete: the peer's run behind the end of the own queue.  Where
+the beginning.  So one question is complete: the peer's run after the end of the own queue.  Where
 the peer keeps it no more, the snapshot itself may still tell: it has the hash where the epoch
-before its view ended, the numbers of each origin, and the ids of its last positions.  All but the
-hash at the own end only refute; if nothing does, nobody can tell any more.
+before its view ended, the numbers of each origin, and the ids of its last positions.  Only the
+hash at the own end proves anything; all else can refute.  If nothing does, no node can tell.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _unlinked(core: RecoveredState, tail: Tail) -> str:
 
 
 def contradiction(front: Journal, core: RecoveredState, snapshot: QueueSnapshot) -> str:
-    """Return why a queue is no beginning of one whose snapshot lies behind it, empty = unknown."""
+    """Return why a queue is no beginning of one whose snapshot lies after it, empty = unknown."""
     for origin, seq in sorted(core.watermarks.items()):
         told = snapshot.watermarks.get(origin, 0)
         if told < seq:

@@ -1,4 +1,4 @@
-"""The epochs of a node as people and clients see them: phase, changes, `force`, who hears whom.
+"""The epochs of a node as people and clients see them: phase, changes, `force`, links.
 
 What an operator asks becomes an event of the core, and its answer ends the wait.  Nothing is
 decided here: a refusal carries the core's reason (definite), a missing answer is UNKNOWN.
@@ -51,7 +51,7 @@ Edit = Callable[[tuple[Seat, ...]], tuple[Seat, ...]]
 
 
 class Epochs:
-    """Follows the core's phases and carries operators' wishes to it."""
+    """Follows the core's phases and passes operators' requests to it."""
 
     def __init__(self, base: Foundation, core: CoreLoop, greeter: Greeter) -> None:
         self._config = base.config
@@ -90,7 +90,7 @@ class Epochs:
             self._receipts.detach(f"this node is {told.phase.value}: {told.reason}")
 
     def on_change(self, told: TellChange) -> None:
-        """Answer who waits for a change."""
+        """Answer the request for a change, if one waits."""
         _log.warning("change of places", epoch=told.epoch, reason=told.text)
         future = self._waiting.pop(told.ticket, None)
         if future is not None and not future.done():
@@ -365,6 +365,6 @@ def first_reason(phase: Phase, view: View, node_id: NodeId) -> str:
 
 
 def duty_master(view: View, suspects: Iterable[str]) -> str | None:
-    """Return the master on duty: the first member that is not missed."""
+    """Return the master on duty: the first member that is not missing."""
     missing = set(suspects)
     return next((str(member) for member in view.members if member not in missing), None)

@@ -10,7 +10,8 @@ A node that was away so long that the data of the runs it misses is kept nowhere
 same way from the second step on; its own runs that are not in the queue stay.  It has a queue, and
 a snapshot replaces it only if it is the beginning of the peer's (`ancestry`): a node of another
 history halts, like all that find a fork, and `peer quarantine` keeps what only it has (P28).  Where
-nobody can tell any more, it keeps what the snapshot would drop, and says so (`unverified_history`).
+no node can tell any more, it keeps what the snapshot would drop, and says so
+(`unverified_history`).
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ class Joining:
         #: nothing of it: while clients commit there is always one that comes.
         self._missed_runs: dict[bytes, int] = {}
         self._misses = 0
-        #: Position behind which the queue was asked for last, and the look whether it is there.
+        #: Position after which the queue was asked for last, and the look whether it is there.
         self._asked = -1
         self._look: asyncio.Task[None] | None = None
         #: Peers that took this node as it is, since the start.
@@ -183,7 +184,7 @@ class Joining:
             self._misses += 1
             gone = self._misses >= _QUEUE_MISSES
         if gone and self._task is None:
-            _log.warning("too far behind", position=self._position)
+            _log.warning("lags too far", position=self._position)
             order = JoinOrder(lineage=lineage, incarnation=incarnation, behind=True)
             self._join(order)
 

@@ -1,8 +1,8 @@
-"""The other nodes: who has a place, the links to them, and the epochs that are agreed with them.
+"""The other nodes: their places, the links to them, and the epochs that are agreed with them.
 
 Until an epoch is decided the places are those of the configuration; afterwards those of the newest
 view, whatever the configuration says.  A node that gets a place gets a link; one that loses its
-place is a stranger from then on, its requests are refused and nobody contacts it any more.
+place is a stranger from then on: its requests are refused, and this node contacts it no more.
 """
 
 from __future__ import annotations
@@ -269,7 +269,7 @@ class Membership(GreetingNode):
     # -- status ------------------------------------------------------------------------------------
 
     def versions(self) -> dict[str, Any]:
-        """Return the wire version in force, what this node speaks, and who keeps it back."""
+        """Return the wire version in force, what this node speaks, and which nodes hold it back."""
         links, view = self._base.links, self._base.master.view
         newest = newest_version(self._base.config)
         older = {

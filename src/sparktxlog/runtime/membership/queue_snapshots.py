@@ -1,7 +1,7 @@
 """Snapshots of a queue on their way to a node that joins, part by part (protocol P21).
 
 The giver writes one to a file and keeps that as long as somebody asks for parts of it; the taker
-keeps what it got, and goes on behind that when the link broke or it was started again.  A snapshot
+keeps what it got, and goes on after that when the link broke or it was started again.  A snapshot
 that the giver has no more, or that of another giver, begins anew.
 """
 

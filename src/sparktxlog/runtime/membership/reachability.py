@@ -1,4 +1,4 @@
-"""Who reaches which address of whom, from what the nodes tell each other.
+"""Which node reaches which address of which other node, as the nodes tell each other.
 
 Each node knows which addresses of its peers answer it, and tells them (`transport.addresses`).
 Here the reports of all become one matrix: observer → node → address → whether it answers.  What a

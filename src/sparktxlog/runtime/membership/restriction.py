@@ -1,9 +1,9 @@
-"""Whether a node can order: not if a member is away and the others cannot decide.
+"""Whether a node can order: it cannot while a member is missing and the others cannot decide.
 
-Such a node waits: it goes on by itself when others return.  Until then it takes what shall be kept
-(level `accepted`), and answers reads.  What shall be ordered is refused, definitely, once this has
-lasted for `suspect-timeout`; before, it waits, because a link that breaks for a moment and a member
-that is being evicted are everyday things.  What was taken already is never refused.
+Such a node waits: it goes on by itself when others return.  Until then it takes transactions
+at level `accepted`, and answers reads.  A transaction that is to be ordered waits for
+`suspect-timeout`, because links break for a moment and members are evicted every day; after that it
+is refused, definitely.  What was accepted already is never refused.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Restriction:
         return False
 
     def shown(self) -> ShownRestriction | None:
-        """Return who is waited for, since when and what is possible; None = nothing is amiss."""
+        """Return the missing nodes, since when, and what is possible; None = no restriction."""
         self.look()
         if self._since is None:
             return None

@@ -33,11 +33,11 @@ def keep_standing(node: str, standing: Standing) -> PutValue:
 
 def kept_standings(values: Mapping[str, bytes]) -> dict[str, Standing]:
     """Return what is kept of other nodes; who is not in it was never heard (P29)."""
-    known = {name: Standing() for name in _behind(PEER_INSTANCE, values)}
-    return known | {name: _decode(values[_PREFIX + name]) for name in _behind(_PREFIX, values)}
+    known = {name: Standing() for name in _suffixes(PEER_INSTANCE, values)}
+    return known | {name: _decode(values[_PREFIX + name]) for name in _suffixes(_PREFIX, values)}
 
 
-def _behind(prefix: str, names: Iterable[str]) -> list[str]:
+def _suffixes(prefix: str, names: Iterable[str]) -> list[str]:
     return [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
 
 
