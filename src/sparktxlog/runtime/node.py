@@ -18,7 +18,7 @@ from sparktxlog.config import NodeConfig
 from sparktxlog.errors import BusyError, CommitStateUnknownError, StorageError, TxLogError
 from sparktxlog.model.answers import InfoAnswer, SettingValue, StatusAnswer
 from sparktxlog.runtime.commit.acceptance import Submits
-from sparktxlog.runtime.commit.core_loop import CoreLoop
+from sparktxlog.runtime.commit.cycle import CoreLoop
 from sparktxlog.runtime.commit.damage import Damage
 from sparktxlog.runtime.commit.delivery import Delivery
 from sparktxlog.runtime.commit.file_repair import FileRepair

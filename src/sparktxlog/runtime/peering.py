@@ -48,7 +48,7 @@ from sparktxlog.protocol.words.events import (
     TailReceived,
 )
 from sparktxlog.protocol.words.messages import Announcement, Tail
-from sparktxlog.runtime.commit.core_loop import CoreLoop
+from sparktxlog.runtime.commit.cycle import CoreLoop
 from sparktxlog.runtime.commit.queue_tails import tail_of
 from sparktxlog.runtime.commit.run_fetching import check_run
 from sparktxlog.runtime.fleet.fleet import Fleet

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sparktxlog.model.answers import EpochView
-from sparktxlog.runtime.commit import core_loop
+from sparktxlog.runtime.commit import cycle
 from sparktxlog.runtime.commit.delivery import Delivery
 from sparktxlog.runtime.commit.executor import AsideWrite, Executor
 from sparktxlog.runtime.membership.epochs import Edit, Epochs
@@ -27,7 +27,7 @@ class HastyExecutor(Executor):
 
 
 def _hasty() -> None:
-    mutated: Any = core_loop
+    mutated: Any = cycle
     mutated.Executor = HastyExecutor
 
 

@@ -24,7 +24,7 @@ from sparktxlog.model.operation import Acceptance, RunManifest
 from sparktxlog.model.receipt import LEVEL_RANK, Level, Receipt, ReceiptRejection
 from sparktxlog.protocol.words.versions import ACCEPTANCE
 from sparktxlog.runtime.clock import wall_us
-from sparktxlog.runtime.commit.core_loop import CoreLoop
+from sparktxlog.runtime.commit.cycle import CoreLoop
 from sparktxlog.runtime.commit.receipts import Submission, check_copies, make_receipt
 from sparktxlog.runtime.fleet.replicas import Replicas
 from sparktxlog.runtime.foundation import Foundation

@@ -1,4 +1,4 @@
-"""The cycle: the one task that owns the core.
+"""The core at work: the cycle, the one task that owns it, and what the cycle works with.
 
 It drains everything that waits, hands it to the core in one call, and appends the core's actions
 to the executor's stream.  While a write is in flight further cycles go on, so work pipelines.
@@ -27,6 +27,8 @@ from sparktxlog.runtime.clock import wall_us
 from sparktxlog.runtime.commit.executor import Executor
 from sparktxlog.runtime.commit.holdings import Holdings, OwnRun
 from sparktxlog.runtime.commit.receipts import Receipts, Submission
+from sparktxlog.runtime.donors.copy_throttle import CopyThrottle
+from sparktxlog.runtime.fleet.replicas import Replicas
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.storage.interfaces import OlderIdsFound
 
@@ -37,6 +39,9 @@ _log = structlog.get_logger("sparktxlog.cycle")
 
 #: Events that wait for the core; beyond it submits are refused and messages dropped.
 _MAX_EVENTS = 16_384
+#: Peers' payloads that wait for the core, and durable payloads kept in memory, bytes.
+_FOREIGN_BYTES = 128 << 20
+_CACHE_BYTES = 16 << 20
 
 
 @dataclass(slots=True, eq=False)
@@ -320,3 +325,25 @@ def _together(found: Sequence[Acceptance | None]) -> Acceptance | None:
     oldest = min(known, key=lambda one: one.position)
     repeats = ((index, at) for index, one in enumerate(known) for _, at in one.repeats)
     return replace(oldest, repeats=tuple(repeats))
+
+
+class CoreLoop:
+    """What the core needs to work; runs of former starts that have no stamp are followed again.
+
+    **After calling** the constructor: run `executor.run` and `cycle.run`, and `close` in the end.
+    """
+
+    def __init__(self, base: Foundation, replicas: Replicas, throttle: CopyThrottle) -> None:
+        self.holdings = Holdings(foreign_limit_bytes=_FOREIGN_BYTES, cache_limit_bytes=_CACHE_BYTES)
+        self.receipts = Receipts(replicas.applied, throttle.busy)
+        self.executor = Executor(base.front, self.holdings, node_id=base.config.node_id)
+        self.cycle = Cycle(base, self.executor, self.holdings, self.receipts)
+        for run in base.state.core.announcements:
+            own = OwnRun(digest=run.digest, payload=None, session=run.session)
+            self.holdings.put_own(run.ticket, own)
+            self.receipts.open(run.ticket, run.facts.ids, singles=run.facts.n == 1)
+            self.receipts.accepted(run.ticket, None)
+
+    def close(self) -> None:
+        """Wait for the write in flight and stop the writer."""
+        self.executor.close()

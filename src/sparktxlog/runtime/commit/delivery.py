@@ -28,7 +28,7 @@ from sparktxlog.protocol.words.actions import (
 )
 from sparktxlog.protocol.words.balloting import JoinRequest, TailRequest
 from sparktxlog.protocol.words.view import Phase, View
-from sparktxlog.runtime.commit.core_loop import CoreLoop
+from sparktxlog.runtime.commit.cycle import CoreLoop
 from sparktxlog.runtime.commit.file_repair import FileRepair
 from sparktxlog.runtime.commit.queue_tails import QueueTails
 from sparktxlog.runtime.commit.run_fetching import RunFetcher

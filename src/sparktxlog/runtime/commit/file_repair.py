@@ -25,7 +25,7 @@ from sparktxlog.model.operation import StagedFile
 from sparktxlog.protocol.words.events import FilesHeld, FilesLost
 from sparktxlog.protocol.words.messages import RunHeader
 from sparktxlog.protocol.words.view import View
-from sparktxlog.runtime.commit.core_loop import CoreLoop
+from sparktxlog.runtime.commit.cycle import CoreLoop
 from sparktxlog.runtime.commit.damage import Damage
 from sparktxlog.runtime.commit.run_fetching import NO_DATA, RunFetcher, staged_files
 from sparktxlog.runtime.foundation import Foundation

@@ -13,7 +13,7 @@ from sparktxlog.errors import InvalidRequestError, NotAppliedError, NotFoundErro
 from sparktxlog.model.answers import ReportAnswer, SiteSignatures, SnapshotAnswer
 from sparktxlog.model.copying import CopyTicket, Decision, Transfer
 from sparktxlog.model.report import Recount, WorkerReport
-from sparktxlog.runtime.commit.core_loop import CoreLoop
+from sparktxlog.runtime.commit.cycle import CoreLoop
 from sparktxlog.runtime.commit.executor import AsideWrite
 from sparktxlog.runtime.donors.copy_orders import Copies
 from sparktxlog.runtime.donors.donor_sizes import DonorSizes

@@ -10,7 +10,7 @@ from sparktxlog.model.answers import ListedRun
 from sparktxlog.model.ids import transaction_id_to_text
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.runtime.clock import wall_us
-from sparktxlog.runtime.commit.core_loop import CoreLoop
+from sparktxlog.runtime.commit.cycle import CoreLoop
 from sparktxlog.runtime.commit.executor import AsideWrite
 from sparktxlog.runtime.fleet.transfers import Transfers
 from sparktxlog.runtime.foundation import Foundation

@@ -27,7 +27,7 @@ from sparktxlog.protocol.words.actions import TellChange, TellPhase
 from sparktxlog.protocol.words.events import ChangeRequested, Event, ForceRequested
 from sparktxlog.protocol.words.messages import Post
 from sparktxlog.protocol.words.view import Phase, Seat, View, Voided, decision_digest
-from sparktxlog.runtime.commit.core_loop import CoreLoop
+from sparktxlog.runtime.commit.cycle import CoreLoop
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.runtime.log.epoch_history import EpochHistory, view_of
 from sparktxlog.runtime.membership.reachability import (

@@ -35,7 +35,7 @@ from sparktxlog.errors import (
 from sparktxlog.protocol.words.actions import Alarm
 from sparktxlog.protocol.words.view import View
 from sparktxlog.runtime.clock import wall_us
-from sparktxlog.runtime.commit.core_loop import CoreLoop
+from sparktxlog.runtime.commit.cycle import CoreLoop
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.runtime.giving_way.unverified_history import (
     keep_dropped_runs,

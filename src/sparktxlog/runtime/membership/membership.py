@@ -27,7 +27,7 @@ from sparktxlog.protocol.words.events import Event, LinkChanged, PayloadArrived
 from sparktxlog.protocol.words.messages import RunHeader
 from sparktxlog.protocol.words.versions import OLDEST, deciders
 from sparktxlog.protocol.words.view import Phase, Seat, View
-from sparktxlog.runtime.commit.core_loop import CoreLoop
+from sparktxlog.runtime.commit.cycle import CoreLoop
 from sparktxlog.runtime.fleet.replicas import Replicas
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.runtime.membership.epochs import Epochs
