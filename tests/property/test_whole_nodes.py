@@ -45,12 +45,20 @@ def test_whole_nodes_with_faults_violate_nothing() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("mutant", "seeds", "story"),
-    [("hasty", 1, "I7"), ("careless", 4, "its disk held"), ("obliging", 2, "no epoch has")],
+    ("mutant", "first", "seeds", "story"),
+    [
+        ("hasty", 0, 1, "I7"),
+        ("careless", 0, 4, "its disk held"),
+        ("obliging", 0, 2, "no epoch has"),
+        ("credulous", 15, 1, "its copy was let in"),
+    ],
 )
-def test_a_node_that_breaks_a_rule_is_found(mutant: str, seeds: int, story: str) -> None:
-    """It speaks before it wrote; its commits are not synced; it says yes to an operator."""
-    code, said, totals = simulate("--seeds", str(seeds), "--mutant", mutant)
+def test_a_node_that_breaks_a_rule_is_found(
+    mutant: str, first: int, seeds: int, story: str
+) -> None:
+    """It speaks before it wrote, syncs no commit, says yes to an operator, takes silence for no."""
+    asked = ("--first", str(first), "--seeds", str(seeds), "--mutant", mutant)
+    code, said, totals = simulate(*asked)
     assert code == 1 and totals["violations"] >= 1, said
     assert story in said
     assert f"--mutant {mutant}" in said

@@ -45,6 +45,20 @@ def test_a_kill_leaves_all_that_was_written(tmp_path: Path) -> None:
     assert (disk.path / "file").read_bytes() == b"never synced"
 
 
+def test_a_copy_is_what_the_disk_holds_while_its_node_writes_on(tmp_path: Path) -> None:
+    disks = Disks(tmp_path, Random(1))
+    disk, other = disks.make("a"), disks.make("a-copy")
+    front = opened(disk)
+    put(disk, front, "before")
+    other.copy(disk)
+    put(disk, front, "after")
+    copied = opened(other)
+    put(other, copied, "there")
+    assert (names(front), names(copied)) == ({"before", "after"}, {"before", "there"})
+    front.close()
+    copied.close()
+
+
 def test_a_process_that_ended_locks_nothing(tmp_path: Path) -> None:
     disk = SimulatedDisk(tmp_path, "a", Random(1))
     partial = disk.path / "payloads" / INCOMING / "file"

@@ -12,6 +12,7 @@ that serves its peers.  All nodes live on one event loop of one process.  Replac
   with delays, cuts, resets and repetitions, after the rules of TCP;
 - a kill (`disk`): what a node left on its disk is copied, as a kill or a power loss leaves it.
 
-One seed is one history: everything by chance is drawn from it.  `faults` breaks things, `checks`
-asserts the invariants, `marks` counts that rare branches were really taken.
+One seed is one history: everything by chance is drawn from it.  `faults` breaks things, `clones`
+starts copies of nodes beside them, `checks` asserts the invariants, `marks` counts that rare
+branches were really taken.
 """

@@ -127,6 +127,10 @@ class Checks:
         if (position, chain) != known:
             self.fail(f"I1: {node.name} starts at {position}, its disk held {known[0]}")
 
+    def cloned(self, node: SimulatedNode, clone: SimulatedNode) -> None:
+        """See a copy of a disk made."""
+        self._durable[clone.name] = self._durable.get(node.name, (0, _GENESIS))
+
     def disk_lost(self, node: SimulatedNode) -> None:
         """See a node lose everything."""
         self._durable[node.name] = (0, _GENESIS)
@@ -248,7 +252,7 @@ class Checks:
         post = wire.decode(wire.Envelope, body).post
         if post is None:
             return
-        generation = self._world.nodes[sender].disk.generation
+        generation = self._world.find(sender).disk.generation
         line = (sender, generation, post.epoch, receiver)
         if post.counter < self._posted.get(line, -1):
             self.fail(f"I11: {sender} posted {self._posted[line]}, then {post.counter}")
@@ -262,7 +266,7 @@ class Checks:
         elif status == 409:
             self.marks["refused as stale"] += 1
         elif status == 500 and target.startswith("/peer/v1/files/"):
-            if not self._world.nodes[receiver].disk.sync_error:
+            if not self._world.find(receiver).disk.sync_error:
                 self.fail(f"{receiver} cannot read {target}, its disk works")
         elif status >= 500 and status != 503:
             self.fail(f"{receiver} answers {status} to {target}")

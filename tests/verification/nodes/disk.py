@@ -183,6 +183,14 @@ class SimulatedDisk:
             path.unlink()
             path.write_bytes(content)
 
+    def copy(self, other: SimulatedDisk) -> None:
+        """Hold what another disk holds, whose node may run on."""
+        shutil.copytree(
+            other.path, self.path, ignore=shutil.ignore_patterns(_SHARED_MEMORY), dirs_exist_ok=True
+        )
+        self.generation = other.generation
+        self._settle()
+
     def lose(self) -> None:
         """Lose everything; what comes next is another disk."""
         self.crash(power=False)

@@ -153,11 +153,14 @@ class Faults:
 
     def _pause(self) -> None:
         node = self._any()
-        life = node.life
-        if life is not None and not life.paused:
-            self._world.checks.happened("pause")
-            life.paused = True
-            self._world.after(self._between(0.1, 9), self._resume, life)
+        if node.life is not None and not node.life.paused:
+            self.pause(node.life, self._between(0.1, 9))
+
+    def pause(self, life: Life, seconds: float) -> None:
+        """Stop a process for a while, as SIGSTOP does."""
+        self._world.checks.happened("pause")
+        life.paused = True
+        self._world.after(seconds, self._resume, life)
 
     def _resume(self, life: Life) -> None:
         if life.paused and life.runs:
@@ -174,29 +177,43 @@ class Faults:
             self._world.checks.happened("two disks lost")
 
     def _lose(self, *nodes: SimulatedNode) -> bool:
-        """Lose disks if all memories count, and the others can decide, and have it all."""
-        world, views = self._world, self._world.checks.views
-        if any(node.life is None or node.running is None for node in nodes):
+        """Lose disks if all memories count, and the others can do without."""
+        if self._world.clones or not all(self.remembers(node) for node in nodes):
             return False
-        assert nodes[0].running is not None
-        view = views[max(views)] if views else first_view(core_config(nodes[0].running.config))
-        for other in world.nodes.values():
-            seat = view.seat(other.name)
-            if seat is None or other.running is None or other.disk.doubtful:
-                return False
-            if other.disk.generation != seat.incarnation:
-                return False
-        others = set(world.nodes) - {node.name for node in nodes}
-        # What was voted for may be decided already.
-        cores = [node.running.base.master for node in world.nodes.values() if node.running]
-        votes = [core.accepted for core in cores if core.accepted is not None]
-        # Fewer members are lost than copies were promised, then (P12).
-        if not all(one.elects(others) and one.preserves(others) for one in (view, *votes)):
+        if not self.spares(*nodes):
             return False
         for node in nodes:
             node.kill(disk=True)
             self._back(node)
         return True
+
+    def remembers(self, node: SimulatedNode) -> bool:
+        """Return whether a node runs with the disk that has its place in the cluster.
+
+        It has not if that disk is new since, or if a copy of it was admitted in its place.
+        """
+        running, views = node.running, self._world.checks.views
+        if running is None or node.disk.doubtful:
+            return False
+        view = views[max(views)] if views else first_view(core_config(running.config))
+        seat = view.seat(node.name)
+        return (
+            seat is not None
+            and node.disk.generation <= seat.incarnation == running.base.master.incarnation
+        )
+
+    def spares(self, *nodes: SimulatedNode) -> bool:
+        """Return whether all others remember, and can decide, and have it all."""
+        world, views = self._world, self._world.checks.views
+        others = {name: node for name, node in world.nodes.items() if node not in nodes}
+        if not all(self.remembers(node) for node in others.values()):
+            return False
+        cores = [node.running.base.master for node in world.nodes.values() if node.running]
+        view = views[max(views)] if views else cores[0].view
+        # What was voted for may be decided already.
+        votes = [core.accepted for core in cores if core.accepted is not None]
+        # Fewer members are lost than copies were promised, then (P12).
+        return all(one.elects(others) and one.preserves(others) for one in (view, *votes))
 
     # -- disks -------------------------------------------------------------------------------------
 

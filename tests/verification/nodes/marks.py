@@ -8,6 +8,7 @@ EXPECTED = (
     "kill inside a transaction", "power loss", "clean stop", "rolling restart", "disk lost",
     "disk full", "disk full while a batch waits", "slow disk", "pause", "partition", "one-way cut",
     "bad weather", "clock far off", "fsync of files fails",
+    "copy runs beside its node", "copy refused beside its node",
     "commit failed", "stopped by a failed write", "start on a failing disk",
     "power loss after a failed commit", "power loss while a commit was written",
     "doubtful commit found at a start", "quorum changed",

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from sparktxlog.errors import TransportError
 from sparktxlog.model.answers import EpochView
 from sparktxlog.runtime.commit import cycle
 from sparktxlog.runtime.commit.delivery import Delivery
@@ -14,6 +15,9 @@ from sparktxlog.runtime.commit.executor import AsideWrite, Executor
 from sparktxlog.runtime.membership.epochs import Edit, Epochs
 from sparktxlog.storage.journal import journal as front
 from sparktxlog.storage.journal.sqlite_schema import open_journal
+from sparktxlog.transport.peer_link import PeerLink
+
+_WHO_ANSWERS = PeerLink._who_answers
 
 
 class HastyExecutor(Executor):
@@ -54,9 +58,23 @@ def _obliging() -> None:
     mutated.change = _obliged
 
 
+async def _heard_nothing(self: PeerLink, url: str) -> str:
+    """Take any failure of a question for the sign that nobody is there."""
+    try:
+        return await _WHO_ANSWERS(self, url)
+    except TransportError:
+        return ""
+
+
+def _credulous() -> None:
+    mutated: Any = PeerLink
+    mutated._who_answers = _heard_nothing
+
+
 #: Name → puts the mutant into its place, for the rest of this process.
 MUTANTS: Mapping[str, Callable[[], None]] = {
     "hasty": _hasty,
     "careless": _careless,
     "obliging": _obliging,
+    "credulous": _credulous,
 }

@@ -119,6 +119,8 @@ class Network:
     cut: set[tuple[str, str]] = field(default_factory=set)
     #: Host name of an address → who listens there.
     servers: dict[str, Server] = field(default_factory=dict)
+    #: Host → other one, whose wires it has as well.
+    beside: dict[str, str] = field(default_factory=dict)
     #: Lives between which a connection stands.
     _connected: set[tuple[int, int]] = field(default_factory=set)
     _under_way: dict[int, _Exchange] = field(default_factory=dict)
@@ -141,8 +143,7 @@ class Network:
 
         Raises:
             TimeoutError: No answer in time.
-            ConnectionRefusedError: No process listens there.
-            aiohttp.ClientError: The connection broke.
+            aiohttp.ClientError: The connection failed or broke.
         """
         server = urlsplit(exchange.url).hostname or ""
         try:
@@ -180,7 +181,7 @@ class Network:
         except TimeoutError:
             raise aiohttp.ConnectionTimeoutError(f"no connection to {server}") from None
         if self.servers[server].life is None:
-            raise ConnectionRefusedError(errno.ECONNREFUSED, f"{server} refused the connection")
+            raise aiohttp.ClientOSError(errno.ECONNREFUSED, f"{server} refused the connection")
         self._connected.add(self._pair(sender, server))
 
     # -- on the way --------------------------------------------------------------------------------
@@ -193,7 +194,8 @@ class Network:
             delay += random.random() * weather.late_s
         await asyncio.sleep(delay)
         again = _RESEND_S
-        while (sender, receiver) in self.cut or (
+        wire = (self.beside.get(sender, sender), self.beside.get(receiver, receiver))
+        while wire in self.cut or (
             weather.lost and random.random() < weather.lost
         ):  # fmt: skip
             await asyncio.sleep(again)

@@ -43,6 +43,8 @@ class SimulatedNode:
         self.name = name
         self.disk = world.disks.make(name)
         self._settings = settings
+        #: False: a copy of another node's data directory, of which nobody promised anything.
+        self.original = True
         self.life: Life | None = None
         self.running: Node | None = None
         self.app: ASGIApp | None = None
@@ -70,6 +72,17 @@ class SimulatedNode:
             owner is self.life and is_write(work) and any(isinstance(w, AppendQueue) for w in of[0])
             for owner, work, of in self.world.loop.waiting_work.values()
         )
+
+    def clone(self, name: str) -> SimulatedNode:
+        """Return another node with this one's configuration and a copy of its disk as it is."""
+        clone = SimulatedNode(self.world, name, self._settings)
+        clone.original, clone.witness = False, self.witness
+        clone.disk.copy(self.disk)
+        self.world.clients.staged.copied(self.disk.path, clone.disk.path)
+        clone.wall_off_ns, clone.drift_ppm = self.wall_off_ns, self.drift_ppm
+        self.world.network.beside[name] = self.name
+        self.world.checks.cloned(self, clone)
+        return clone
 
     # -- start -------------------------------------------------------------------------------------
 

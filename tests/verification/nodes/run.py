@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from time import process_time
 
+from tests.verification.nodes.clones import Clones
 from tests.verification.nodes.faults import Faults
 from tests.verification.nodes.world import Layout, World
 from tests.verification.seeds import Outcome
@@ -18,6 +20,8 @@ LAYOUTS = (
     Layout(name="four", masters=("a", "b", "c", "d")),
     Layout(name="five", masters=("a", "b", "c", "d", "e")),
 )
+#: So many rounds of all layouts have one in which copies of data directories run.
+_CLONED_EVERY = 4
 #: Faults begin so late, and no more of them after; seconds.
 _FAULTS_FROM_S, FAULTS_UNTIL_S = 5.0, 120.0
 #: Mean time between two faults, seconds.
@@ -28,7 +32,9 @@ _HEAL_S = 150.0
 
 def layout_of(seed: int) -> Layout:
     """Return the cluster that a seed simulates."""
-    return LAYOUTS[seed % len(LAYOUTS)]
+    layout = LAYOUTS[seed % len(LAYOUTS)]
+    cloned = seed // len(LAYOUTS) % _CLONED_EVERY == _CLONED_EVERY - 1
+    return replace(layout, cloned=True) if cloned else layout
 
 
 def run_seed(
@@ -57,6 +63,8 @@ def run_seed(
 
 def _simulate(world: World, until_s: float, faults: bool, outcome: Outcome) -> None:
     breaks = Faults(world, _FAULTS_FROM_S, until_s, _FAULT_PAUSE_S) if faults else None
+    if breaks is not None and world.layout.cloned:
+        Clones(world, breaks, _FAULTS_FROM_S, until_s)
     for node in world.nodes.values():
         world.after(world.random.random(), node.start)
     world.run_until(until_s)

@@ -87,6 +87,11 @@ class StagedFiles:
         if self._world.random.random() < 0.5:
             path.write_bytes(self._content[:-1] + b"?")
 
+    def copied(self, disk: Path, copy: Path) -> None:
+        """See a node's directory copied, with what is harmed there."""
+        harmed = [path.relative_to(disk) for path in self._harmed if path.is_relative_to(disk)]
+        self._harmed |= {copy / path for path in harmed}
+
     def was_harmed(self, identity: bytes) -> bool:
         """Return whether a file of a transaction was harmed anywhere."""
         return self.file_of(identity).path in self._ever

@@ -29,6 +29,8 @@ class Layout:
     name: str
     masters: tuple[str, ...]
     witnesses: tuple[str, ...] = ()
+    #: True: copies of its data directories run as well.
+    cloned: bool = False
 
 
 class World:
@@ -65,6 +67,8 @@ class World:
         self.network = Network(self.loop, self.random, self.checks)
         staging.install(self.network)
         self.nodes = self._make_nodes()
+        #: Copies of nodes that run beside them, by their names.
+        self.clones: dict[str, SimulatedNode] = {}
         self.clients = Clients(self, load_until_s, pause_s=1.5)
 
     def _make_nodes(self) -> dict[str, SimulatedNode]:
@@ -103,6 +107,10 @@ class World:
             self.network.servers[name] = node
         return nodes
 
+    def find(self, name: str) -> SimulatedNode:
+        """Return a node, or a copy of one."""
+        return self.nodes.get(name) or self.clones[name]
+
     @property
     def context(self) -> Context:
         """A context of no node's life."""
@@ -137,7 +145,7 @@ class World:
     def _lag(self, executor: object) -> tuple[float, float]:
         """Return how long work of a pool takes, and how long its end needs to be told."""
         life, random = LIFE.get(), self.random
-        node = None if life is None else self.nodes[life.name]
+        node = None if life is None else self.find(life.name)
         slow = 0.002
         if node is not None and getattr(executor, "_thread_name_prefix", "") == "front-writer":
             slow = node.slow_s
@@ -151,7 +159,7 @@ class World:
     ) -> None:  # fmt: skip
         if life is None or not is_write(work):
             return
-        node = self.nodes[life.name]
+        node = self.find(life.name)
         if error is None:
             node.disk.committed()
             self.checks.wrote(node, *arguments)
