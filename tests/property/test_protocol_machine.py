@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tests.verification.cluster import Cluster
-from tests.verification.invariants import Invariants
+from tests.verification.cluster_checks import ClusterChecks
 from tests.verification.strategies import FAST
 
 _CHOICE = st.integers(0, 1_000)
@@ -16,14 +16,14 @@ class ProtocolMachine(RuleBasedStateMachine):
     """Loss, duplication, reordering, partitions and crashes at any action (I1–I4, I7, I11)."""
 
     cluster: Cluster
-    rules_kept: Invariants
+    rules_kept: ClusterChecks
     ids = 0
 
     @initialize(members=st.sampled_from([2, 3]), everybody=st.booleans())
     def begin(self, members: int, everybody: bool) -> None:
         quorum = members if everybody else members // 2 + 1
         self.cluster = Cluster("abc"[:members], quorum, **FAST)
-        self.rules_kept = Invariants(self.cluster)
+        self.rules_kept = ClusterChecks(self.cluster)
         self.cluster.start_all()
 
     def _node(self, choice: int) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from random import Random
 
 from tests.verification.cluster import Cluster, Watcher
-from tests.verification.invariants import Invariants
+from tests.verification.cluster_checks import ClusterChecks
 
 from sparktxlog.model.operation import RunFacts, Touch
 from sparktxlog.model.table import Column, TableDefinition
@@ -48,7 +48,7 @@ class Schedule:
 
     def __init__(self, cluster: Cluster, draw: Draw) -> None:
         self.cluster = cluster
-        self.invariants = Invariants(cluster)
+        self.checks = ClusterChecks(cluster)
         self._draw = draw
         self._ids = 0
         cluster.start_all()
@@ -90,7 +90,7 @@ class Schedule:
         else:
             a, b = self._pick(list(cluster.members)), self._pick(list(cluster.members))
             cluster.link(a, b, up=self._draw(2) == 0)
-        self.invariants.check()
+        self.checks.check()
 
     def _deliver(self) -> None:
         letters = self.cluster.letters
@@ -135,7 +135,7 @@ class Schedule:
     def finish(self) -> None:
         """Heal the cluster and check that it becomes equal (I8)."""
         self.cluster.heal()
-        self.invariants.check_healed()
+        self.checks.check_healed()
 
 
 def run_schedule(

@@ -15,9 +15,9 @@ from typing import Any
 
 from tests.verification.exploration.canonical import describe
 from tests.verification.exploration.demanded import PROPOSES, DemandedMaster
-from tests.verification.model.disk import CoreDisk, RunKey, key_of
+from tests.verification.model.disk import CoreDisk, key_of
+from tests.verification.model.invariants import check_post, violated
 
-from sparktxlog.errors import InvariantViolation
 from sparktxlog.model.operation import RunFacts
 from sparktxlog.protocol.order.idwindow import IdWindow
 from sparktxlog.protocol.words.actions import (
@@ -38,7 +38,7 @@ from sparktxlog.protocol.words.events import (
     RunSubmitted,
     Tick,
 )
-from sparktxlog.protocol.words.messages import Post, QueueEntry, RunHeader
+from sparktxlog.protocol.words.messages import Post, RunHeader
 from sparktxlog.protocol.words.recovery import MasterConfig, NoOlderIds, RecoveredState
 from sparktxlog.protocol.words.view import TAKES_SUBMITS, View
 
@@ -79,14 +79,13 @@ class Facts:
 
     name: str
     blob: bytes
-    queue: tuple[QueueEntry, ...]
-    view: View | None
+    #: As it is in this state: nobody writes to it.
+    disk: CoreDisk
     #: View that is decided and not in force yet.
     decided: View | None
     is_member: bool
     phase: str
     told: tuple[RunHeader, ...]
-    holds: frozenset[tuple[RunKey, bytes]]
     may_submit: bool
     may_propose: bool
     now: int
@@ -220,24 +219,23 @@ class Nodes:
     def _carry_out(self, name: str, state: NodeState, action: Action, sent: list[Sent]) -> None:
         match action:
             case SendPost():
-                post = (action.post.epoch, action.post.counter)
-                if post < state.posted:
-                    raise InvariantViolation(f"I11: {name} posted {state.posted}, then {post}")
-                if action.post.counter > state.disk.reserved:
-                    raise InvariantViolation(f"I11: {name} posted above its reservation: {post}")
-                state.posted = post
+                epoch, counter = state.posted
+                if action.post.epoch < epoch:
+                    violated(f"I11: {name} posts in {action.post.epoch}, after {epoch}")
+                check_post(state.disk, action.post, counter if action.post.epoch == epoch else -1)
+                state.posted = (action.post.epoch, action.post.counter)
                 sent.append(Sent(name, action.peer, PostReceived(post=_ranked(action.post))))
             case FetchPayload():
                 sent.append(Sent("", name, None, action.header, action.sources))
             case TellAcquired():
                 state.told = (*state.told, action.header)
             case Alarm():
-                raise InvariantViolation(f"{name}: {action.text}")
+                violated(f"{name}: {action.text}")
             case TellRejected():
-                raise InvariantViolation(f"{name} refuses a submit: {action.text}")
+                violated(f"{name} refuses a submit: {action.text}")
             case TellPhase():
                 if action.phase == "FAULT":
-                    raise InvariantViolation(f"{name} halts: {action.reason}")
+                    violated(f"{name} halts: {action.reason}")
             case _:
                 letter = state.disk.letter_of(action, self.configs[name], len(state.disk.queue))
                 if letter is not None:
@@ -260,13 +258,11 @@ class Nodes:
         return Facts(
             name=name,
             blob=self._freeze(state),
-            queue=tuple(disk.queue),
-            view=disk.view,
+            disk=disk,
             decided=master._decided,
             is_member=is_member,
             phase=master.phase,
             told=state.told,
-            holds=holds,
             may_submit=master.phase in TAKES_SUBMITS and state.submitted < len(self._submits[name]),
             may_propose=is_member and master.phase in PROPOSES,
             now=state.now,

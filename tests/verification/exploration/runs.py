@@ -41,8 +41,8 @@ def replay(name: str, steps: Sequence[str]) -> tuple[int, list[str]]:
         said.append(words)
     for number in state[: len(space.names)]:
         node = space.nodes.facts[number]
-        queue = [f"{e.header.origin}:{e.header.seq}" for e in node.queue]
-        epoch = 1 if node.view is None else node.view.epoch
+        queue = [f"{e.header.origin}:{e.header.seq}" for e in node.disk.queue]
+        epoch = 1 if node.disk.view is None else node.disk.view.epoch
         said.append(f"{node.name}: {node.phase}, epoch {epoch}, queue {queue}")
     return 0, said
 

@@ -26,7 +26,6 @@ from tests.verification.exploration.nodes import (
     Nodes,
     Outcome,
 )
-from tests.verification.model.disk import key_of
 
 from sparktxlog.errors import InvariantViolation
 from sparktxlog.protocol.words.events import Event, PayloadArrived, PostReceived
@@ -260,9 +259,8 @@ class Space:
     def _found(self, own: State | list[int], message: Message) -> bool:
         """Return whether a source holds the payload."""
         assert message.wanted is not None
-        run = (key_of(message.wanted), message.wanted.digest)
         held_by = [own[self._index[source]] for source in message.sources]
-        return any(at >= 0 and run in self.nodes.facts[at].holds for at in held_by)
+        return any(at >= 0 and self.nodes.facts[at].disk.holds(message.wanted) for at in held_by)
 
     def _payload(self, message: Message) -> Event:
         assert message.wanted is not None
@@ -336,7 +334,7 @@ def explore(
         if found.violation or len(walk.known) >= limit:
             break
         walk.level, walk.following = walk.following, []
-    found.epochs = max((node.view.epoch for node in space.nodes.facts if node.view), default=1)
+    found.epochs = max((n.disk.view.epoch for n in space.nodes.facts if n.disk.view), default=1)
     return found
 
 

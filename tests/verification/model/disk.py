@@ -173,9 +173,12 @@ class CoreDisk:
 
     def holds(self, header: RunHeader) -> bool:
         """Return whether the payload of a run is durable here; its stamp may have changed."""
-        key = key_of(header)
-        held = self.incoming.get(key) or self.ordered.get(key)
+        held = self.stored(key_of(header))
         return held is not None and held.digest == header.digest
+
+    def stored(self, key: RunKey) -> RunHeader | None:
+        """Return the header of a durable run as it is stamped here."""
+        return self.incoming.get(key) or self.ordered.get(key)
 
     def reaches(self, header: RunHeader) -> bool:
         """Return whether all runs of an origin up to this one are durable here."""

@@ -7,11 +7,19 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tests.verification.model.disk import RunKey, key_of
+from tests.verification.model.invariants import (
+    Answers,
+    OneQueue,
+    check_entered,
+    check_post,
+    note_decision,
+    violated,
+)
 from tests.verification.simulation.marks import LOST
 from tests.verification.simulation.outcomes import Outcomes
 from tests.verification.simulation.trace import Trace
 
-from sparktxlog.errors import InvariantViolation, PayloadStoreError
+from sparktxlog.errors import PayloadStoreError
 from sparktxlog.protocol.words.actions import (
     Action,
     PersistAnnouncement,
@@ -27,9 +35,9 @@ from sparktxlog.protocol.words.actions import (
     TellOrdered,
     TellRejected,
 )
-from sparktxlog.protocol.words.messages import QueueEntry, RunHeader, chain_hash
+from sparktxlog.protocol.words.messages import RunHeader
 from sparktxlog.protocol.words.versions import ACCEPTANCE, NEWEST, OLDEST
-from sparktxlog.protocol.words.view import Phase, View, same_decision
+from sparktxlog.protocol.words.view import Phase, View
 
 if TYPE_CHECKING:
     from tests.verification.simulation.node import SimulatedNode
@@ -37,18 +45,16 @@ if TYPE_CHECKING:
 
 
 class Checks:
-    """Watches one world; `fail` raises with the seed's story."""
+    """Watches one world."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         config = next(iter(world.nodes.values())).config
         self._outcomes = Outcomes(world.facts, world.marks, config.id_window, config.id_window_us)
+        self.queue = OneQueue()
         #: The one queue that all queues are prefixes of.
-        self.log: list[QueueEntry] = []
-        self._checked: dict[str, int] = {}
-        self._positions: dict[RunKey, int] = {}
-        #: Origin → incarnation and last number of its last run in the queue.
-        self._numbers: dict[str, tuple[int, int]] = {}
+        self.log = self.queue.log
+        self._positions = self.queue.positions
         self.views: dict[int, View] = {}
         self.accepted: dict[RunKey, tuple[str, int]] = {}
         #: Digests of runs that clients were told are refused for certain.
@@ -58,7 +64,7 @@ class Checks:
         #: Ticket → run, once stamped.
         self.stamped: dict[int, RunKey] = {}
         self._acquired: dict[RunKey, tuple[RunHeader, int]] = {}
-        self._told: dict[RunKey, tuple[int, object]] = {}
+        self._answers = Answers()
         self._posted: dict[tuple[str, int, int, str], int] = {}
         #: (node, ticket) of what is durable and waits for its stamp → the node's incarnation.
         self._unstamped: dict[tuple[str, int], int] = {}
@@ -70,10 +76,6 @@ class Checks:
         #: True: all is well again, so each member takes what it is given.
         self.nobody_is_refused = False
         self._trace = Trace()
-
-    def fail(self, story: str) -> None:
-        """Raise a violation."""
-        raise InvariantViolation(f"at {self._world.now / 1e6:.6f} s: {story}")
 
     @property
     def trace(self) -> str:
@@ -94,12 +96,12 @@ class Checks:
     def disk_lost(self, node: SimulatedNode) -> None:
         """See a node lose everything; its queue begins anew."""
         self._world.marks.hit("disk lost")
-        self._checked[node.name] = 0
+        self.queue.compared[node.name] = 0
 
     def disk_changed(self, node: SimulatedNode) -> None:
         """See a node get another disk: what clients were told of what is not on it, it forgot."""
         disk, name = node.disk, node.name
-        self._checked[name] = 0
+        self.queue.compared[name] = 0
         # A run that was withdrawn, or ordered, since is on it again: nobody hears of it any more.
         self._answered.update(submit.digest for submit in disk.announcements.values())
         self._refused -= self._answered
@@ -131,17 +133,16 @@ class Checks:
         if header.origin != node.name or header.epoch != view.epoch or (
             node.name not in view.members
         ):  # fmt: skip
-            self.fail(f"P20: {node.name} stamps {header} anew, members are {view.members}")
+            violated(f"P20: {node.name} stamps {header} anew, members are {view.members}")
 
     def posted(self, node: SimulatedNode, action: SendPost) -> None:
         """I11: posted counters of one epoch never fall, counted when a post really leaves."""
         post = action.post
         view = self.views.get(post.epoch)
         if node.name not in (view.members if view else self._world.layout.masters):
-            self.fail(f"P19: {node.name} posts in epoch {post.epoch} without being a member")
+            violated(f"P19: {node.name} posts in epoch {post.epoch} without being a member")
         link = (node.name, node.disk.incarnation, post.epoch, action.peer)
-        if post.counter < self._posted.get(link, -1):
-            self.fail(f"I11: {node.name} posted {self._posted[link]}, then {post.counter}")
+        check_post(node.disk, post, self._posted.get(link, -1))
         self._posted[link] = post.counter
 
     def wrote(self, node: SimulatedNode, persists: Sequence[Action]) -> None:
@@ -162,41 +163,15 @@ class Checks:
         """P31: nobody orders what its release does not know a rule for."""
         facts = [self._world.facts[entry.header.digest] for entry in action.entries]
         if node.newest < ACCEPTANCE and any(fact.acceptance for fact in facts):
-            self.fail(f"P31: {node.name} speaks up to {node.newest}, and reads an acceptance")
+            violated(f"P31: {node.name} speaks up to {node.newest}, and reads an acceptance")
 
     def _check_queue(self, node: SimulatedNode) -> None:
-        """I1, I2, I3: prefix of the one queue, sorted, gapless, linked; payloads are here."""
-        queue, log = node.disk.queue, self.log
-        for index in range(self._checked.get(node.name, 0), len(queue)):
-            entry = queue[index]
-            if index < len(log):
-                if log[index] != entry:
-                    self.fail(f"I1: {node.name} has {entry.header} at run {index}, others "
-                              f"{log[index].header}")  # fmt: skip
-                continue
-            self._check_next(entry)
-            self._positions[key_of(entry.header)] = entry.end
-            log.append(entry)
+        """I1, I2, I7, P25c: the queue is that of all, and has the right outcomes."""
+        for entry in self.queue.see(node.disk):
+            if entry.header.digest in self._refused:
+                violated(f"I7: {entry.header} is ordered, its client was told that it is refused")
+            self._check_outcome(self._outcomes.ordered(entry))
             self.transactions += entry.header.n
-        self._checked[node.name] = len(queue)
-
-    def _check_next(self, entry: QueueEntry) -> None:
-        """I2, P25c: the entry follows the end of the one queue, and has the right outcomes."""
-        header, last = entry.header, self.log[-1] if self.log else None
-        end, previous = (last.end, last.chain_hash) if last else (0, bytes(32))
-        if entry.position != end + 1 or (last and header.key <= last.header.key):
-            self.fail(f"I2: {header} at {entry.position} follows {last}")
-        if entry.previous_hash != previous or entry.chain_hash != chain_hash(previous, header):
-            self.fail(f"I2: broken hash link at {entry.position}")
-        if key_of(header) in self._positions:
-            self.fail(f"I2: {key_of(header)} stands twice in the queue")
-        if header.digest in self._refused:
-            self.fail(f"I7: {header} is ordered, its client was told that it is refused")
-        incarnation, number = self._numbers.get(header.origin, (1, 0))
-        if header.seq != number + 1 or header.incarnation < incarnation:
-            self.fail(f"I2: {header} follows number {number} of incarnation {incarnation}")
-        self._numbers[header.origin] = (header.incarnation, header.last)
-        self._check_outcome(self._outcomes.ordered(entry))
 
     def _check_created(self, node: SimulatedNode, action: PersistQueue) -> None:
         """P25b: with the entries, added or of a tail, the tables that they create are written."""
@@ -206,7 +181,7 @@ class Checks:
         if expected:
             self._world.marks.hit("table created")
         if action.tables != expected:
-            self.fail(f"P25b: {node.name} creates {action.tables} in {first}-{end}: {expected}")
+            violated(f"P25b: {node.name} creates {action.tables} in {first}-{end}: {expected}")
 
     def _check_catalog(self, node: SimulatedNode) -> None:
         """P25b: the tables of a core are those of the one queue, up to its position."""
@@ -214,32 +189,26 @@ class Checks:
         position, tables = node.master.base.position, dict(node.master.catalog)
         expected = self._outcomes.catalog.at(position)
         if tables != expected:
-            self.fail(f"P25b: {node.name} has {sorted(tables)} at {position}: {sorted(expected)}")
+            violated(f"P25b: {node.name} has {sorted(tables)} at {position}: {sorted(expected)}")
 
     def _check_view(self, node: SimulatedNode, view: View) -> None:
         """I4, I5, I6: one decision an epoch; its final queue has all that was promised."""
         if view.version > node.newest:
-            self.fail(f"P31: {node.name} speaks up to {node.newest}, in force is {view.version}")
+            violated(f"P31: {node.name} speaks up to {node.newest}, in force is {view.version}")
         if view.version > OLDEST and self._world.layout.upgraded:
             self._world.marks.hit("version raised")
-        known = self.views.get(view.epoch)
-        if known is None:
-            self.views[view.epoch] = view
+        if note_decision(self.views, view):
             self._note_view(view)
-        elif not same_decision(known, view):
-            self.fail(f"I5: two decisions on epoch {view.epoch}: {known} and {view}")
         # A node that lost its disk may learn of the view that still counts its older self.
         counts = node.name in view.members and view.is_current(node.name, node.disk.incarnation)
-        if counts and node.disk.queue:
-            end = node.disk.queue[-1].end
-            if end < view.end.position:
-                self.fail(f"I4: {node.name} enters {view.epoch} at {end} of {view.end.position}")
+        if counts:
+            check_entered(node.disk, view)
         for key, (header, epoch) in list(self._acquired.items()):
             at = self._positions.get(key)
             if at is not None:
                 del self._acquired[key]
             elif epoch < view.epoch and counts:
-                self.fail(f"I6: {header} was told as acquired, and is not in the final queue of "
+                violated(f"I6: {header} was told as acquired, and is not in the final queue of "
                           f"epoch {view.epoch - 1}")  # fmt: skip
 
     def _check_flushed(self, view: View) -> None:
@@ -250,7 +219,7 @@ class Checks:
                 wanted = [header for header in view.tail if view.void(header) is None]
                 missing = [header for header in wanted if not disk.holds(header)]
                 if missing:
-                    self.fail(f"I3: {member} enters {view.epoch} without {missing[0]}")
+                    violated(f"I3: {member} enters {view.epoch} without {missing[0]}")
 
     def _check_void(self, view: View) -> None:
         """P32: what is void, no member before it held whole, without gap before it."""
@@ -261,7 +230,7 @@ class Checks:
             for name in before.members if before else self._world.layout.masters:
                 node = self._world.nodes[name]
                 if self._world.is_whole(node, lost) and node.disk.reaches(lost):
-                    self.fail(f"P32: {name} holds {lost}, which is void in epoch {view.epoch}")
+                    violated(f"P32: {name} holds {lost}, which is void in epoch {view.epoch}")
 
     def _note_view(self, view: View) -> None:
         self._check_flushed(view)
@@ -302,10 +271,7 @@ class Checks:
                 if key_of(header) not in self._positions:
                     self._acquired[key_of(header)] = (header, header.epoch)
             case TellOrdered():
-                for entry in action.entries:
-                    told = (entry.position, entry.rejections)
-                    if self._told.setdefault(key_of(entry.header), told) != told:
-                        self.fail(f"I7: {node.name} told {entry.header} {told}")
+                self._answers.see(node.name, action)
             case TellRejected():
                 self._check_refusal(node, action)
             case TellChange():
@@ -322,13 +288,13 @@ class Checks:
         if withdrawn:
             self._world.marks.hit("run withdrawn")
         elif self.nobody_is_refused:
-            self.fail(f"I8: {node.name} refuses a submit: {action.code}, {action.text}")
+            violated(f"I8: {node.name} refuses a submit: {action.code}, {action.text}")
         digest = node.submits[action.ticket].digest
         if digest in self._answered:
             return
         self._refused.add(digest)
         if any(entry.header.digest == digest for entry in node.disk.queue):
-            self.fail(f"I7: {node.name} refuses what is ordered already: {action.text}")
+            violated(f"I7: {node.name} refuses what is ordered already: {action.text}")
 
     def _check_session(self, node: SimulatedNode, ticket: int) -> None:
         """P1a: the runs of one session are stamped in submit order."""
@@ -336,7 +302,7 @@ class Checks:
         if submit is not None and submit.session is not None:
             line = (node.name, node.disk.incarnation, submit.session)
             if ticket < self._last_ticket.get(line, 0):
-                self.fail(f"P1a: {node.name} stamps {ticket} behind {self._last_ticket[line]}, "
+                violated(f"P1a: {node.name} stamps {ticket} behind {self._last_ticket[line]}, "
                           f"which came later in {submit.session}")  # fmt: skip
             self._last_ticket[line] = ticket
 
@@ -356,27 +322,27 @@ class Checks:
             assert node.master is not None
             status = node.master.status()
             if status.phase is not Phase.NORMAL or status.busy or status.unstamped_runs:
-                self.fail(f"I8: {name} is {status.phase} in epoch {status.epoch}, members "
+                violated(f"I8: {name} is {status.phase} in epoch {status.epoch}, members "
                           f"{status.members}, waits for {status.waiting_for}")  # fmt: skip
             if len(node.disk.queue) != len(self.log):
-                self.fail(f"I8: {name} has {len(node.disk.queue)} of {len(self.log)} runs")
+                violated(f"I8: {name} has {len(node.disk.queue)} of {len(self.log)} runs")
             self._check_outcome(self._outcomes.check_known(name, node.master))
             self._check_catalog(node)
             if node.master.view.version != NEWEST:
-                self.fail(f"P31: {name} still works by version {node.master.view.version}")
+                violated(f"P31: {name} still works by version {node.master.view.version}")
         self._check_outcome(self._outcomes.check_once(self.log))
         for entry in self.log:
-            told = self._told.get(key_of(entry.header), (entry.position, entry.rejections))
+            told = self._answers.told.get(key_of(entry.header), (entry.position, entry.rejections))
             if told != (entry.position, entry.rejections):
-                self.fail(f"I7: {entry.header} is at {entry.position}, clients were told {told}")
+                violated(f"I7: {entry.header} is at {entry.position}, clients were told {told}")
         for key, (name, incarnation) in self.accepted.items():
             kept = world.nodes[name].disk.incarnation == incarnation and name in seats
             if kept and key not in self._positions:
-                self.fail(f"I8: accepted run {key} was never ordered")
+                violated(f"I8: accepted run {key} was never ordered")
 
         for (name, ticket), incarnation in self._unstamped.items():
             if world.nodes[name].disk.incarnation == incarnation and name in seats:
-                self.fail(f"I8: {name} accepted {ticket}, and never stamped it")
+                violated(f"I8: {name} accepted {ticket}, and never stamped it")
 
     def _is_lost(self, newest: View) -> bool:
         """Return whether the one member of the newest epoch had to come back without its memory.
@@ -389,4 +355,4 @@ class Checks:
 
     def _check_outcome(self, wrong: str) -> None:
         if wrong:
-            self.fail(wrong)
+            violated(wrong)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from itertools import combinations
 from typing import TYPE_CHECKING
 
+from tests.verification.model.invariants import violated
 from tests.verification.simulation.network import Weather
 
 from sparktxlog.protocol.master import first_view
@@ -71,7 +72,7 @@ class Progress:
         for names, since in self._since.items():
             world.checks.still_us = max(world.checks.still_us, world.now - since)
             if world.now - since > self._bound_us:
-                world.checks.fail(
+                violated(
                     f"I12: {', '.join(name for name, _ in names)} hear each other, have both "
                     f"quorums, and ordered nothing of what waits since {since / 1e6:.6f} s"
                 )

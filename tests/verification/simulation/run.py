@@ -63,7 +63,7 @@ def run_seed(
         with _no_collection():
             _simulate(world, hour_us, transactions, fault_pause_us)
     except (InvariantViolation, AssertionError) as error:
-        outcome.violation = f"{type(error).__name__}: {error}"
+        outcome.violation = f"{type(error).__name__}: at {world.now / 1e6:.6f} s: {error}"
     checks = world.checks
     outcome.trace, outcome.events, outcome.marks = checks.trace, world.steps, world.marks.counts
     outcome.epochs = max(checks.views, default=1)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
+from tests.verification.model.invariants import violated
 from tests.verification.simulation.checks import Checks
 from tests.verification.simulation.marks import Marks
 from tests.verification.simulation.network import Network, Weather
@@ -548,4 +549,4 @@ class World:
         if told.phase is Phase.NORMAL and before == (Phase.SUSPECT, told.view.epoch):
             self.marks.hit("suspect cleared")
         if told.phase is Phase.FAULT and f"[{OutdatedError.code}]" not in told.reason:
-            self.checks.fail(f"{node.name} halts: {told.reason}")
+            violated(f"{node.name} halts: {told.reason}")
