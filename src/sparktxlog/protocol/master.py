@@ -404,7 +404,7 @@ class Master:
     def is_blank(self, node: str) -> bool:
         """Return whether a node showed nothing yet that anything could rest on."""
         known = self._standings.of(node)
-        return known is not None and known.is_blank
+        return known is not None and known.binds_nothing
 
     def judge(self, peer: str, shown: Standing) -> str:
         """Return why a node that greets must come back under the next incarnation (P30).

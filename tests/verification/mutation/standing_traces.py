@@ -231,6 +231,27 @@ def an_empty_disk_binds_nobody(core: type[Master]) -> None:
     assert node.master.judge("b", replace(full, start=2, boot="older", position=2))
 
 
+def an_empty_disk_that_was_told_of_an_epoch_binds_nobody(core: type[Master]) -> None:
+    """P29, P30: the true disk may come back in its place, unless it lacks that epoch."""
+    for epoch, counter, binds in ((1, 7, False), (19, 0, False), (19, 7, True)):
+        node = _that_never_heard(core)
+        shown = Standing(start=1, boot="empty", epoch=epoch, counter=counter)
+        node.feed(Greeted(peer=NodeId("b"), standing=shown))
+        assert node.master.is_blank("b") is not binds
+    node = _that_never_heard(core)
+    node.feed(Greeted(peer=NodeId("b"), standing=Standing(start=1, boot="empty", epoch=19)))
+    full = Standing(start=7, boot="full", epoch=19, counter=5, seq=3, seq_now=3, position=3)
+    assert not node.master.judge("b", full)
+    assert node.master.judge("b", replace(full, epoch=18)), "it may have voted in epoch 18"
+
+
+def _that_never_heard(core: type[Master]) -> Lone:
+    node = Lone(core)
+    node.disk.standings.clear()
+    node.start()
+    return node
+
+
 def who_the_log_has_as_a_later_one_comes_back(core: type[Master]) -> None:
     """P30: its place went to another disk while it was away; as what it was nobody admits it."""
     node = Lone(core)

@@ -72,8 +72,17 @@ class Standing:
     @property
     def is_blank(self) -> bool:
         """Whether a node showed that it keeps nothing of any log, and never voted."""
+        return self._keeps_nothing and self.epoch <= 1
+
+    @property
+    def binds_nothing(self) -> bool:
+        """Whether nothing can rest on what a node showed: at most others told it of an epoch."""
+        return self._keeps_nothing and (self.epoch <= 1 or not self.counter)
+
+    @property
+    def _keeps_nothing(self) -> bool:
         kept = self.seq or self.position or self.held or self.promised.number
-        return self.start > 0 and self.epoch <= 1 and not kept
+        return self.start > 0 and not kept
 
 
 class EpochHead(TypedDict):
