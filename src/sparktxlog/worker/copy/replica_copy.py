@@ -274,7 +274,7 @@ class ReplicaCopy:
         return examined.replaced
 
     def _swap(self, staged: StagedTable) -> int:
-        for attempt in range(1, SWAP_ATTEMPTS + 1):
+        for left in reversed(range(SWAP_ATTEMPTS)):
             try:
                 version = swap_table(
                     self._session,
@@ -285,15 +285,14 @@ class ReplicaCopy:
                     self._copy_id,
                     self._examined[staged.name],
                 )
+                break
             except CopyConflictError:
-                if attempt == SWAP_ATTEMPTS:
+                if not left:
                     raise
                 # What came in between would disappear with the next attempt.
                 self._save_rows_of(staged)
-            else:
-                self.staging.ways[staged.name] = staged.way.value
-                return version
-        raise AssertionError("unreachable")
+        self.staging.ways[staged.name] = staged.way.value
+        return version
 
     def _note_swap(self, staged: StagedTable) -> None:
         swapped = tuple(sorted({*self.pending.swapped, staged.name}))

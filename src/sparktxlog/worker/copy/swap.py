@@ -16,7 +16,6 @@ is newer and what the donor had applied is skipped.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import time_ns
@@ -29,10 +28,10 @@ from sparktxlog.worker.apply.batches import STEPS
 from sparktxlog.worker.apply.deltalog import Action, LogTransaction, LogVersion, forget_log
 from sparktxlog.worker.apply.merging import tagged
 from sparktxlog.worker.apply.settling import settle
-from sparktxlog.worker.apply.tables import OwnCommit, commit_path, read_commit
+from sparktxlog.worker.apply.tables import OwnCommit, read_commit
 from sparktxlog.worker.apply.version_files import LOG, live_paths
 from sparktxlog.worker.copy.layout import Way
-from sparktxlog.worker.repair.examining import newest_commit
+from sparktxlog.worker.repair.examining import newest_commit, placed_log
 from sparktxlog.worker.repair.table_quarantine import TableQuarantine
 
 if TYPE_CHECKING:
@@ -112,19 +111,9 @@ def find_copy(table: Path, copy_id: str, grant: Grant) -> int | None:
 
 
 def is_renamed(table: Path, offered: OfferedTable) -> bool:
-    """Tell whether a table's log is the offered one: sizes and times of all its commits."""
-    if commit_path(table, offered.version + 1).exists():
-        return False
-    names = {str(commit_path(Path(), version)) for version in range(offered.version + 1)}
-    commits = [file for file in offered.files if file.path in names]
-    for file in commits:
-        path = table / file.path
-        if not path.exists():
-            return False
-        status = path.stat()
-        if (status.st_size, status.st_mtime_ns // 1000) != (file.size_bytes, file.modified_at):
-            return False
-    return bool(commits)
+    """Tell whether a table's log ends with the offered one's last commit, of its size and time."""
+    placed = placed_log(offered)
+    return placed is not None and placed.stands_in(table) and newest_commit(table) == placed.version
 
 
 def date_commits(staged: Path, offered: OfferedTable) -> None:
@@ -157,18 +146,14 @@ def _rename(
     if os.path.lexists(table):
         reason = f"replaced by a copy of version {staged.offered.version} with its own log"
         quarantine.save_files(staged.name, (), reason)
-    _touch(staged.path, live_paths(staged.log.adds))
+    for path in live_paths(staged.log.adds):
+        os.utime(staged.path / path)
     date_commits(staged.path, staged.offered)
     staged.path.rename(table)
     for directory in (staged.path.parent, lake):
         sync_directory(directory)
-    for path in (table, staged.path):
-        forget_log(session, path)
-
-
-def _touch(root: Path, paths: Sequence[str] | set[str]) -> None:
-    for path in paths:
-        os.utime(root / path)
+    for directory in (table, staged.path):
+        forget_log(session, directory)
 
 
 # --- by commit --------------------------------------------------------------------------------
