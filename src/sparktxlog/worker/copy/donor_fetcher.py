@@ -104,12 +104,7 @@ class DonorFetcher:
     def _show(self, done_bytes: int, total_bytes: int) -> None:
         if monotonic() - self._shown >= PROGRESS_S:
             self._shown = monotonic()
-            _logger.info(
-                "%s of %s bytes are here",
-                f"{done_bytes:,}",
-                f"{total_bytes:,}",
-                extra={"done": done_bytes, "total": total_bytes},
-            )
+            _tell(done_bytes, total_bytes)
 
     def release(self) -> None:
         """Give held leases back; one that is gone already is no error."""
@@ -163,7 +158,14 @@ class ExecutorFetcher(DonorFetcher):
 
     def _look(self, wanted: Wanted) -> None:
         missing = missing_bytes(self._space, wanted.works)
-        self._show(wanted.size_bytes - missing, wanted.size_bytes)
+        _tell(wanted.size_bytes - missing, wanted.size_bytes)
+
+
+def _tell(done_bytes: int, total_bytes: int) -> None:
+    _logger.info(
+        "%s of %s bytes are here", f"{done_bytes:,}", f"{total_bytes:,}",
+        extra={"done": done_bytes, "total": total_bytes},
+    )  # fmt: skip
 
 
 def _run_plans(plans: Iterable[FetchPlan]) -> Iterator[FetchedPart]:
