@@ -36,7 +36,7 @@ from sparktxlog.model.table import Column, TableDefinition
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.order.ordering import Ordering
 from sparktxlog.protocol.order.peers import Peer
-from sparktxlog.protocol.order.posting import Snapshot
+from sparktxlog.protocol.order.posting import RoundPosts
 from sparktxlog.protocol.words.actions import Action, PersistStanding
 from sparktxlog.protocol.words.events import Event, PayloadArrived, PostReceived
 from sparktxlog.protocol.words.messages import Post, RunHeader
@@ -79,7 +79,7 @@ class HeldOrdering(Ordering):
         super()._add(now)
         self._peers = peers
 
-    def _snapshot(self, now: int) -> Snapshot:
+    def _snapshot(self, now: int) -> RoundPosts:
         snapshot = super()._snapshot(now)
         if self.held is not None:
             snapshot.counter = min(snapshot.counter, self.held)

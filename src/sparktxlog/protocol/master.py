@@ -47,9 +47,9 @@ from sparktxlog.protocol.epoch.voiding import Inspection
 from sparktxlog.protocol.epoch.voter import Voter
 from sparktxlog.protocol.order.counter import TimestampCounter
 from sparktxlog.protocol.order.ordering import Ordering
-from sparktxlog.protocol.order.staging import Prefetching, Staging, is_late, recovered_submit
 from sparktxlog.protocol.order.status import Awaited, AwaitReason, MasterStatus
 from sparktxlog.protocol.order.synchronized import SynchronizedQueue
+from sparktxlog.protocol.order.unstamped import Prefetching, Staging, is_late, recovered_submit
 from sparktxlog.protocol.words.actions import (
     Action,
     Alarm,

@@ -15,8 +15,8 @@ from sparktxlog.protocol.order.fetching import Fetching
 from sparktxlog.protocol.order.origin_queues import Run, Stream, same_run
 from sparktxlog.protocol.order.peers import Peer, distance_from_median
 from sparktxlog.protocol.order.posting import OwnHeaders, Rounds
-from sparktxlog.protocol.order.staging import Prefetching, Staging
 from sparktxlog.protocol.order.synchronized import SynchronizedQueue
+from sparktxlog.protocol.order.unstamped import Prefetching, Staging
 from sparktxlog.protocol.words.events import RunSubmitted
 from sparktxlog.protocol.words.messages import Announcement, MergeBase, RunHeader, chain_hash
 from sparktxlog.protocol.words.recovery import MasterConfig, RecoveredState

@@ -34,8 +34,8 @@ from sparktxlog.protocol.order.ordering import Ordering
 from sparktxlog.protocol.order.origin_queues import Run, Stream
 from sparktxlog.protocol.order.peers import Peer
 from sparktxlog.protocol.order.posting import OwnHeaders, Rounds
-from sparktxlog.protocol.order.staging import Prefetching, Staging, Unstamped
 from sparktxlog.protocol.order.synchronized import SynchronizedQueue
+from sparktxlog.protocol.order.unstamped import Prefetching, Staging, Unstamped
 from sparktxlog.protocol.words.messages import Post
 from sparktxlog.protocol.words.outbox import Outbox
 from sparktxlog.protocol.words.recovery import MasterConfig

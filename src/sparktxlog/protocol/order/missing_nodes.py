@@ -8,8 +8,8 @@ from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.order.addition import holders
 from sparktxlog.protocol.order.origin_queues import Run
 from sparktxlog.protocol.order.peers import Peer
-from sparktxlog.protocol.order.staging import Staging
 from sparktxlog.protocol.order.status import Awaited, AwaitReason
+from sparktxlog.protocol.order.unstamped import Staging
 
 
 def awaited(

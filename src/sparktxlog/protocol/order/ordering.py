@@ -32,10 +32,10 @@ from sparktxlog.protocol.order.final_queue import (
 from sparktxlog.protocol.order.missing_nodes import awaited
 from sparktxlog.protocol.order.origin_queues import Stream
 from sparktxlog.protocol.order.peers import Peer
-from sparktxlog.protocol.order.posting import OwnHeaders, Rounds, Snapshot
-from sparktxlog.protocol.order.staging import Prefetching, Staging, is_late
+from sparktxlog.protocol.order.posting import OwnHeaders, RoundPosts, Rounds
 from sparktxlog.protocol.order.status import MasterStatus, peer_status
 from sparktxlog.protocol.order.synchronized import SynchronizedQueue
+from sparktxlog.protocol.order.unstamped import Prefetching, Staging, is_late
 from sparktxlog.protocol.words.actions import (
     Alarm,
     CheckUnstamped,
@@ -521,9 +521,9 @@ class Ordering:
         reported = min([peer.known_of_me or 0 for peer in self._peers], default=self._own.known)
         own_headers.trim(self._own.watermark, reported)
 
-    def _snapshot(self, now: int) -> Snapshot:
+    def _snapshot(self, now: int) -> RoundPosts:
         streams = self._streams
-        return Snapshot(
+        return RoundPosts(
             round_number=self._rounds.number,
             base=self._queue.base,
             counter=self._counter.promise(),

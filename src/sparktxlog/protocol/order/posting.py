@@ -83,7 +83,7 @@ class OwnHeaders:
         return tuple(islice(headers, start, None)), None
 
 
-class Snapshot:
+class RoundPosts:
     """What all posts of one round have in common."""
 
     __slots__ = (
