@@ -7,6 +7,7 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.msgpack import decode, encode
 
 from sparktxlog.catchup.comparison import Cause, Comparison
 from sparktxlog.catchup.estimates import ReplayPace, TransferPace, Workload
@@ -125,4 +126,4 @@ def test_a_steady_pace_is_learned_and_one_outlier_is_not(
     pace = pace.learn(plain_work, outlier)
     expected = workload.plain_s() * plain + workload.keyed_s() * keyed
     assert abs(pace.estimate(workload) - expected) <= 1e-6 * max(expected, 1.0)
-    assert ReplayPace.from_bytes(pace.to_bytes()) == pace
+    assert decode(encode(pace), type=ReplayPace) == pace

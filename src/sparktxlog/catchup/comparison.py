@@ -8,8 +8,8 @@ that its tables are other ones (`opinions`).  Else it is
 - AHEAD: its position lies beyond this node's queue;
 - DIVERGED: same log, other history (hash), other content (signature, recount), or it says so.
 
-Where replicas differ and no majority says who is right, all of them stay KNOWN, with what they
-differ in as `contest`: they go on, and none of them may be copied from.
+Where replicas differ and no majority says which is right, all of them stay KNOWN, with the
+difference as `contest`: they go on, and none of them may be copied from.
 
 Only verdict and cause are decided here.  What is to be done about it, and at what cost, is the
 planner's: `planner.decide`, and `planner.first_plan` as long as no estimates are at hand.
@@ -76,7 +76,7 @@ class Comparison:
     reason: str
     #: Published transactions that the replica lacks, ≥ 0; 0 where the verdict is no known state.
     behind: int = 0
-    #: Of a KNOWN replica: where it differs from another one, and nobody can say who is right.
+    #: Of a KNOWN replica: where it differs from another one, and no majority says which is right.
     contest: Dissent | None = None
 
 

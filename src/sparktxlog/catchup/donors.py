@@ -23,7 +23,7 @@ class Candidate:
     linked: bool
     #: Time to its node and back, seconds.
     round_trip_s: float = 0.0
-    #: It differs from another replica, and nobody can say who is right.
+    #: It differs from another replica, and no majority says which is right.
     contested: bool = False
 
 
@@ -43,7 +43,7 @@ def choose_donors(
 
     Args:
         target_node: Node whose replica is to be replaced.
-        target_position: Position that a copy must not fall behind; 0 for a diverged or an empty
+        target_position: Least position of a donor; 0 for a diverged or an empty
             target, whose own position is worth nothing.
         candidates: All replicas that are known of, the target's may be among them.
         limit: Nodes returned at most, ≥ 0.

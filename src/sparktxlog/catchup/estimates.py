@@ -1,6 +1,6 @@
 """How long a replay and a copy would take: a documented first guess, corrected by measurements.
 
-Both paces are values: learning returns a new one, and bytes of one survive a restart.  They keep
+Both paces are values: learning returns a new one, and one is kept over a restart.  They keep
 the last measurements themselves, not sums, and use medians, so one odd measurement moves little
 and old ones are forgotten.  A guess stays apart from what was learned: a parameter that changes at
 run time replaces the guess only.
@@ -11,8 +11,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 from statistics import median
-
-import msgspec
 
 from sparktxlog.model.copying import CatchUpKind, Estimate
 from sparktxlog.model.report import ReplayCost
@@ -52,13 +50,7 @@ class Workload:
     @classmethod
     def of(cls, cost: ReplayCost) -> Workload:
         """Return the work that a worker reports as done."""
-        return cls(
-            batches=cost.batches,
-            merges=cost.merges,
-            transactions=cost.transactions,
-            appended_bytes=cost.appended_bytes,
-            merged_bytes=cost.merged_bytes,
-        )
+        return cls(**{name: getattr(cost, name) for name in cls.__slots__})
 
     def keyed_s(self) -> float:
         """Return the first guess for what goes through MERGE."""
@@ -118,15 +110,6 @@ class ReplayPace:
             basis=f"{work} ({source})",
         )
 
-    def to_bytes(self) -> bytes:
-        """Return all of it for keeping."""
-        return msgspec.msgpack.encode(self)
-
-    @classmethod
-    def from_bytes(cls, value: bytes) -> ReplayPace:
-        """Read what `to_bytes` wrote; `msgspec.MsgspecError` if it did not, definite."""
-        return msgspec.msgpack.decode(value, type=cls)
-
 
 def _correction(measured: tuple[float, ...]) -> float:
     # On a scale of ratios 2 and 1/2 are equally far from 1, so the middle is taken of logarithms.
@@ -144,7 +127,7 @@ def _kept(measured: tuple[float, ...], ratio: float) -> tuple[float, ...]:
 
 #: Default of `NetSpeedBitsPerSec`, bits a second.
 NET_SPEED_BITS_PER_SEC = 104_857_600
-#: Smaller transfers tell what a copy costs beside its bytes, larger ones how fast bytes come.
+#: Smaller transfers show what a copy costs besides its bytes, larger ones how fast bytes come.
 SPEED_FROM_BYTES = 16 * 1024 * 1024
 
 
@@ -152,9 +135,9 @@ SPEED_FROM_BYTES = 16 * 1024 * 1024
 class TransferPace:
     """What is known about the speed of copies, by donor.
 
-    Sizes are plain bytes really transferred, what was found at the target left out.  A copy is
-    taken apart: while bytes come, compression and disks inside, and what comes besides: starts of
-    a JVM, reading logs, recounts, commits.
+    Sizes are plain bytes really transferred, what was found at the target left out.  The time of a
+    copy has two parts: while bytes come, which includes compression and disks, and the rest: starts
+    of a JVM, reading logs, recounts, commits.
     """
 
     #: Configured speed, used for donors nothing is known of.
@@ -182,7 +165,7 @@ class TransferPace:
         )
 
     def overhead_s(self) -> float:
-        """Return what a copy takes beside its bytes, ≥ 0; 0 until several small ones were seen.
+        """Return what a copy takes besides its bytes, ≥ 0; 0 until several small ones were seen.
 
         The least counts: a single one may have started a JVM, and that says nothing of the next.
         """
@@ -225,15 +208,6 @@ class TransferPace:
         return Estimate(
             kind=CatchUpKind.COPY, seconds=self.estimate(size_bytes, donor), basis=basis
         )
-
-    def to_bytes(self) -> bytes:
-        """Return all of it for keeping."""
-        return msgspec.msgpack.encode(self)
-
-    @classmethod
-    def from_bytes(cls, value: bytes) -> TransferPace:
-        """Read what `to_bytes` wrote; `msgspec.MsgspecError` if it did not, definite."""
-        return msgspec.msgpack.decode(value, type=cls)
 
 
 def _count(number: int, one: str, many: str = "") -> str:

@@ -34,7 +34,7 @@ def last_common(
 
     Args:
         own: Returns the own run that holds a position, for low < position <= high.
-        other: Returns the other queue's first run that starts behind a position, None if none
+        other: Returns the other queue's first run that starts after a position, None if none
             does; asked at most once for each halving of high - low.
         low: A run end of both queues with equal hashes; 0 is one.
         high: The queues are not known to be equal beyond it, nor either of them to reach further;

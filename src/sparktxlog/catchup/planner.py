@@ -5,7 +5,7 @@
 - KNOWN and EMPTY replay what they miss, unless a copy is much faster (`prefers_copy`) or the log
   does not reach back to them.
 - DIVERGED, and a worker that calls its replica irreparable, need a copy.
-- Where replicas differ and nobody can say who is right, none is a donor: what can replays.
+- Where replicas differ and no majority says which is right, none is a donor; replays go on.
 - AHEAD and FOREIGN are never overwritten unless somebody asks for it: they stop.
 - Without a donor nothing is copied; a replay goes on where it can.
 
@@ -59,7 +59,7 @@ class PlanInput:
     min_time_to_consider_full_replication_s: float = 600.0
     #: At least one other replica holds something.
     others_not_empty: bool = False
-    #: Nodes that nobody can say of whether they are right: a copy must name the one that is.
+    #: Nodes that differ without a majority: a copy must name the one that is right.
     contested: tuple[str, ...] = ()
     #: No other replica is healthy: a copy would stop reads or writes.
     last_healthy: bool = False
@@ -141,12 +141,10 @@ def log_lines(decision: Decision) -> tuple[str, ...]:
 def _needed(known: PlanInput, message: str, reason: str) -> Decision:
     """Decide on a copy that nothing outweighs: it is made, or the replica stops."""
     replay = None if known.workload is None else known.replay_pace.describe(known.workload)
-    obstacle = _obstacle(known)
+    obstacle, complaint = _obstacle(known)
     if obstacle:
-        return _decision(
-            known, Plan.STOP, f"{reason}; no copy: {obstacle}",
-            message=_complaint(known), replay=replay,
-        )  # fmt: skip
+        reason = f"{reason}; no copy: {obstacle}"
+        return _decision(known, Plan.STOP, reason, message=complaint, replay=replay)
     donor, copy = _offer(known)
     reason = f"{reason}; copy from {donor} is estimated at {_s(copy.seconds)}"
     return _decision(
@@ -163,12 +161,10 @@ def _faster(known: PlanInput, workload: Workload, message: str) -> Decision:
     if replay.seconds <= minimum_s:
         reason = f"{behind}; up to {_s(minimum_s)} no copy is considered"
         return _decision(known, Plan.REPLAY, reason, replay=replay)
-    obstacle = _obstacle(known)
+    obstacle, complaint = _obstacle(known)
     if obstacle:
-        return _decision(
-            known, Plan.REPLAY, f"{behind}; no copy: {obstacle}",
-            message=_complaint(known), replay=replay,
-        )  # fmt: skip
+        reason = f"{behind}; no copy: {obstacle}"
+        return _decision(known, Plan.REPLAY, reason, message=complaint, replay=replay)
     donor, copy = _offer(known)
     numbers = (
         f"{behind}; copy from {donor} at {_s(copy.seconds)} x {factor:g} = "
@@ -184,17 +180,17 @@ def _faster(known: PlanInput, workload: Workload, message: str) -> Decision:
     )
 
 
-def _obstacle(known: PlanInput) -> str:
-    """Say why nothing can be copied now, empty = it can."""
+def _obstacle(known: PlanInput) -> tuple[str, str]:
+    """Say why nothing can be copied now, empty = it can, and what is logged about it."""
     if known.last_healthy:
-        return "it is the last healthy replica, a copy would end reads and writes"
-    if _nobody_has_anything(known):
-        return "all replicas are empty"
+        return "it is the last healthy replica, a copy would end reads and writes", ""
+    if known.comparison.verdict is ReplicaVerdict.EMPTY and not known.others_not_empty:
+        return "all replicas are empty", ""
     if not known.donors:
-        return no_donor(known.contested)
+        return no_donor(known.contested), NO_SIZE
     if all(known.missing_bytes.get(donor) is None for donor in known.donors):
-        return NO_SIZE
-    return ""
+        return NO_SIZE, NO_SIZE
+    return "", ""
 
 
 def no_donor(contested: Sequence[str]) -> str:
@@ -203,16 +199,6 @@ def no_donor(contested: Sequence[str]) -> str:
         return "no healthy donor"
     sites = ", ".join(contested)
     return f"no healthy donor; contested: {sites}; name the one that is right (--donor)"
-
-
-def _complaint(known: PlanInput) -> str:
-    """Return the message about donors that could not be asked."""
-    return "" if known.last_healthy or _nobody_has_anything(known) else NO_SIZE
-
-
-def _nobody_has_anything(known: PlanInput) -> bool:
-    empty = known.comparison.verdict is ReplicaVerdict.EMPTY
-    return empty and not known.others_not_empty
 
 
 def _offer(known: PlanInput) -> tuple[str, Estimate]:

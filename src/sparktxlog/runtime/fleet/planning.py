@@ -350,7 +350,9 @@ class Planning:
             self._keep(_REPLAY_PACE, pace)
 
     def _keep(self, name: str, pace: ReplayPace | TransferPace) -> None:
-        self._executor.put([AsideWrite(writes=[PutValue(name=name, value=pace.to_bytes())])])
+        self._executor.put(
+            [AsideWrite(writes=[PutValue(name=name, value=msgspec.msgpack.encode(pace))])]
+        )
 
 
 def _kind(report: WorkerReport, comparison: Comparison) -> tuple[str, ...]:
@@ -373,7 +375,7 @@ def _restored(kind: Any, value: bytes | None) -> Any:
     if not value:
         return kind()
     try:
-        return kind.from_bytes(value)
+        return msgspec.msgpack.decode(value, type=kind)
     except msgspec.MsgspecError as error:
         _log.warning("a saved pace cannot be read, learning it again", why=str(error))
         return kind()
