@@ -23,7 +23,7 @@ from sparktxlog.cli.root import (
     time_text,
 )
 from sparktxlog.model.operation import LONGEST_RUN
-from sparktxlog.worker.apply.cutting import runs_behind
+from sparktxlog.worker.apply.cutting import runs_after
 
 Limit = Annotated[int, typer.Option(min=1, max=1000, help="Entries to show.")]
 _WITHOUT_PART = ("IDLE", "JOINING")
@@ -302,7 +302,7 @@ def latest_runs(api: NodeApi, limit: int) -> list[dict[str, Any]]:
     """Return the last `limit` runs of a node's queue, ascending; fewer where runs are long."""
     info = api.get("/v1/info")
     after = max(int(info.get("kept_after", 0)), int(info["position"]) - LONGEST_RUN)
-    return list(deque(runs_behind(api.get, after), maxlen=limit))
+    return list(deque(runs_after(api.get, after), maxlen=limit))
 
 
 @app.command(epilog="Example: sparktxlog epochs --limit 5")

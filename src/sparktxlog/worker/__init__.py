@@ -3,9 +3,9 @@
     replica  the loop, the replica's durable state, its node's interface, reports, upkeep
     apply    segments → Delta commits of each table, once; content signatures
     copy     a replica copied from a donor; `copy.fetch` brings the files, without Spark
-    repair   rows of others, kept in quarantine; a table given back what the log says
+    repair   rows of other writers kept in quarantine; a table brought back to the log
     verify   recounts, comparison of sites
-    backup   images of a replica, restored; what backups and copies leave behind
+    backup   images of a replica, and restoring them; removal of old backups
 
 Rows are processed in Spark only.  The room knows nothing of the sync protocol: it sees segments.
 """

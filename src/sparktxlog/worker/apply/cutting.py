@@ -1,7 +1,7 @@
 """The log cut at the end of a run, so that a replica stops there: image + log to a position.
 
-Published segments hold several runs.  A segment that goes on behind the wanted position is cut: its
-effects up to there remain, those that go across it keep only their rows before it (`plan_batch`).
+Published segments hold several runs.  A segment that goes on after the wanted position is cut: its
+effects up to there remain, those that cross it keep only their rows before it (`plan_batch`).
 The worker knows neither hash nor epoch inside a segment; both come with the cut, from the node,
 which compares the hash once the replica reports.
 """
@@ -46,7 +46,7 @@ def _shortened(segment: Segment, cut: Cut) -> Segment:
         to_hash=cut.chain_hash,
         epoch=cut.epoch,
         transactions=segment.transactions - (segment.last - cut.position),
-        # Those behind the cut are not told apart; the number is for people only.
+        # Which of them come after the cut is not known; the number is for people only.
         rejected=min(segment.rejected, cut.position - segment.first + 1),
         effects=tuple(effect for effect in segment.effects if effect.first <= cut.position),
     )
@@ -72,7 +72,7 @@ def find_cut(document: Callable[..., Any], position: int) -> Cut:
             hint="Name a position up to there.",
             position=position,
         )
-    for run in runs_behind(document, max(kept_after, position - LONGEST_RUN)):
+    for run in runs_after(document, max(kept_after, position - LONGEST_RUN)):
         first, last = int(run["position"]), int(run["position"]) + int(run["n"]) - 1
         if first > position:
             break
@@ -93,8 +93,8 @@ def find_cut(document: Callable[..., Any], position: int) -> Cut:
     )
 
 
-def runs_behind(document: Callable[..., Any], after: int) -> Iterator[dict[str, Any]]:
-    """Yield the runs of a node's queue that start behind a position, ascending.
+def runs_after(document: Callable[..., Any], after: int) -> Iterator[dict[str, Any]]:
+    """Yield the runs of a node's queue that start after a position, ascending.
 
     Args:
         document: As of `find_cut`.

@@ -72,7 +72,7 @@ def read_log(
 
 
 def forget_log(session: SparkSession, table: Path) -> None:
-    """Make Delta read a log from its files again: they were put there behind its back."""
+    """Make Delta read a log from its files again: they were put there without it."""
     jvm = _jvm(session)
     path = jvm.org.apache.hadoop.fs.Path(str(table))
     jvm.org.apache.spark.sql.delta.DeltaLog.invalidateCache(session._jsparkSession, path)

@@ -1,9 +1,9 @@
 """What a power cut leaves of a table's commits: each step is settled, and torn ones are undone.
 
-Neither engine calls fsync.  So the worker brings a step's commit, the files it adds and the
-checkpoints that came with it to the disk before it begins the next one, and its state follows at
-the end of the batch.  Versions behind the recorded one are *unsettled*: after a crash any of them
-may be torn.  If one is, all of them are removed, and the batch is done again from the recorded one.
+Neither engine calls fsync.  So the worker syncs a step's commit, the files it adds and the
+checkpoints that came with it before it begins the next step, and its state at the end of the
+batch.  Versions after the recorded one are *unsettled*: after a crash any of them may be torn.  If
+one is, all of them are removed, and the batch is done again from the recorded one.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def _checksum(path: Path) -> Path:
 def undo_torn(
     table: Path, recorded: int, lineage: str, batch: Batch | None, name: str
 ) -> list[int]:
-    """Remove all versions behind the recorded one if a power cut tore one; return them.
+    """Remove all versions after the recorded one if a power cut tore one; return them.
 
     Where none is torn they stay; torn checkpoints and checksums, which nothing needs, go.
 

@@ -1,9 +1,9 @@
-"""What stands in a table before something replaces it: up to which version, and by whom.
+"""Which versions a table has before something replaces it, and who wrote them.
 
-A swap may only happen on exactly the version that was examined, and exported where it had to be;
-whoever commits in between makes it be examined again.  Nothing is kept in memory for that: the
-answer is read from the table's log, the replica's state and the record of exports, so that it is
-the same for a process that comes after a kill.
+A swap may only happen on exactly the version that was examined, and exported where it had to be.
+If another writer commits in between, the table is examined again.  Nothing is kept in memory: the
+answer is read from the table's log, the replica's state and the record of exports, so a process
+that starts after a kill finds the same.
 
 Versions are numbers, and a table that took another one's place counts anew.  So a version is named
 together with the time at which its commit was written.

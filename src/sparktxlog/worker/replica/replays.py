@@ -1,4 +1,4 @@
-"""Catch-ups by replay, told to the node when they are over: estimate against actual.
+"""Catch-ups by replay, reported to the node when they end: estimate against actual.
 
 A replay counts as a catch-up if the oldest transaction that the replica lacks was ordered more than
 `BEHIND_S` seconds ago.  Batches of a worker that keeps up never were; they tell their cost with
@@ -41,7 +41,7 @@ class ReplayRecords:
         self._open: Transfer | None = None
         #: When it began, steady clock, seconds.
         self._began = 0.0
-        #: Up to here the node would have copied: whoever replays nevertheless leaves no record.
+        #: Up to here the node would have copied: a replay all the same leaves no record.
         self._copied_to = 0
 
     def begin(self, tail: LogTail, worker_id: str, position: int, transactions: int) -> None:

@@ -1,4 +1,4 @@
-"""Comparing sites by what they reported: where they began to differ, who, and what was done there.
+"""Comparing sites by what they reported: where they began to differ, which ones, and after what.
 
 Reads signatures only: no Spark, no row.  A recount (`worker.verify`) then says whose record
 disagrees with its own rows.
@@ -19,7 +19,7 @@ from deltalake.exceptions import DeltaError
 
 from sparktxlog.catchup.opinions import majority
 from sparktxlog.errors import ExpiredError
-from sparktxlog.worker.apply.cutting import runs_behind
+from sparktxlog.worker.apply.cutting import runs_after
 from sparktxlog.worker.replica.source import HttpLogSource
 from sparktxlog.worker.verify.histories import HISTORY, SiteHistory, local_dataset, read_histories
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
-#: Transactions named for one difference; more of the same help nobody.
+#: Transactions named for one difference; more would not help.
 _NAMED = 20
 _PAGE = 500
 
@@ -63,7 +63,7 @@ class SiteDifference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairFinding:
-    """Two sites beside each other."""
+    """Two sites compared with each other."""
 
     left: str
     right: str
@@ -323,7 +323,7 @@ class _Suspects:
     def _runs(self, after: int, until: int) -> list[tuple[int, int, str]]:
         """Return (first, last, origin) of the runs in (after, until]."""
         runs: list[tuple[int, int, str]] = []
-        for run in runs_behind(self._source.document, after):
+        for run in runs_after(self._source.document, after):
             first = int(run["position"])
             if first > until:
                 break

@@ -1,4 +1,4 @@
-"""What sites reported about their replicas: signatures by position, from whoever still has them.
+"""What sites reported about their replicas: signatures by position, from each node that has them.
 
 A site's history is read from its own node (`GET /v1/signatures`).  What that node does not tell is
 added from this site: the newest report of every replica (`GET /v1/status?tables=1`, also of one
@@ -31,7 +31,7 @@ _logger = logging.getLogger(__name__)
 HISTORY = ""
 #: Signatures asked for at once.
 _PAGE = 1_000
-#: Stands behind the signature of a table that stands still: it is no state of the log.
+#: Follows the signature of a table that stands still: it is no state of the log.
 _STANDS_STILL = " (stands still)"
 
 

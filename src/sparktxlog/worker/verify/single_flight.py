@@ -1,4 +1,4 @@
-"""One maintenance, and one verification, of a lake at a time, whoever starts it; needs no Spark."""
+"""One maintenance, and one verification, of a lake at a time; needs no Spark."""
 
 from __future__ import annotations
 
