@@ -36,7 +36,7 @@ from sparktxlog.errors import DiskFullError, InvalidRequestError, TxLogError
 
 if TYPE_CHECKING:
     from sparktxlog.worker.backup.image_store import Image, ImageStore
-    from sparktxlog.worker.backup.imaging import Progress
+    from sparktxlog.worker.backup.imaging import ImageProgress
 
 
 class _DirectoryFirst(TyperGroup):
@@ -329,7 +329,7 @@ def _summary(image: Image) -> dict[str, Any]:
 
 
 @contextmanager
-def _bar(what: str) -> Iterator[Callable[[Progress], None]]:
+def _bar(what: str) -> Iterator[Callable[[ImageProgress], None]]:
     """Show progress on stderr if that is a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
@@ -348,7 +348,7 @@ def _bar(what: str) -> Iterator[Callable[[Progress], None]]:
     with bars:
         task = bars.add_task(what, total=None)
 
-        def tell(progress: Progress) -> None:
+        def tell(progress: ImageProgress) -> None:
             bars.update(
                 task,
                 total=progress.total_bytes,

@@ -88,15 +88,16 @@ class Placer:
     def _link(self, table: Path, file: StagedFile) -> AddAction:
         name = placed_name(file.path)
         source, target = self.payload_root / file.path, table / name
-        fresh = _link_or_copy(source, target)
-        try:
-            _check_placed(file, target)
-        except ApplyError:
-            if fresh:
-                raise
-            # What a crash left was damaged since; the payload store may have it whole.
-            _link_or_copy(source, target)
-            _check_placed(file, target)
+        while True:
+            fresh = _link_or_copy(source, target)
+            try:
+                check_payload(file, target)
+                break
+            except ApplyError:
+                target.unlink(missing_ok=True)
+                # What a crash left was damaged since; the payload store may have it whole.
+                if fresh:
+                    raise
         status = target.stat()
         return AddAction(
             path=name,
@@ -142,19 +143,10 @@ def check_payload(file: StagedFile, path: Path) -> None:
         found = f"cannot be read: {error.strerror}"
     raise ApplyError(
         f"payload file {file.path} {found}",
-        hint="The payload store was changed behind the node's back, or its disk fails; the node "
+        hint="Something else changed the payload store, or its disk fails; the node "
         "fetches the file again if another site has it whole.",
         path=file.path,
     )
-
-
-def _check_placed(file: StagedFile, target: Path) -> None:
-    """Check a file in its table's directory, and remove it from there if it is damaged."""
-    try:
-        check_payload(file, target)
-    except ApplyError:
-        target.unlink(missing_ok=True)
-        raise
 
 
 def _link_or_copy(source: Path, target: Path) -> bool:

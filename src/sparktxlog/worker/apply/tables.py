@@ -1,10 +1,10 @@
 """The replica's Delta tables: creating them, their commits, and whose commits these are.
 
 Versions newer than the recorded one are examined before each batch.  A commit is *own* when its
-`userMetadata` names this lineage and table; one that changes neither data nor metadata
-(OPTIMIZE, VACUUM, checkpoints) is accepted; any other stops the table as diverged.  So is
-RESTORE, which brings back old rows but keeps the `txn` versions of what it undid, and would
-otherwise make the worker skip what is missing.
+`userMetadata` names this lineage and table.  One that changes neither data nor metadata (OPTIMIZE,
+VACUUM, checkpoints) is accepted.  Any other stops the table as diverged.  So does RESTORE: it
+brings back old rows but keeps the `txn` versions of what it undid, so that the worker would skip
+what is missing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 import msgspec
-from deltalake import Schema
+import pyarrow as pa
+from deltalake import DeltaTable, Schema
 
 from sparktxlog.codec.arrow import arrow_schema
 from sparktxlog.errors import ApplyError, DivergedError
@@ -127,6 +128,17 @@ def newest_version(table: Path, known: int) -> int:
     return version
 
 
+def live_files(table: Path, version: int | None = None) -> dict[str, int]:
+    """Return the data files of a version with their sizes, as its log names them; None = newest.
+
+    Raises:
+        DeltaError: The log cannot be read.
+    """
+    actions = pa.table(DeltaTable(table, version=version).get_add_actions())
+    names, sizes = actions.column("path").to_pylist(), actions.column("size_bytes").to_pylist()
+    return dict(zip(names, sizes, strict=True))
+
+
 def read_commit(table: Path, version: int) -> TableCommit:
     """Read one commit of a table's log.
 
@@ -170,7 +182,7 @@ def read_actions(path: Path) -> list[dict[str, Any]] | None:
 
 
 def check_expected(commit: TableCommit, batch: Batch | None, lineage: str, name: str) -> None:
-    """Refuse a commit behind the recorded one that is neither the batch's nor without effect.
+    """Refuse a commit after the recorded one that is neither the batch's nor without effect.
 
     Raises:
         DivergedError: Somebody else wrote it, or the state in the lake is older (definite).

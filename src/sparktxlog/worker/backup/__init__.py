@@ -1,4 +1,4 @@
-"""Images of a replica, restored; what backups and copies leave behind.
+"""Images of a replica, and restoring them; removal of old backups and quarantine.
 
 image_store  a directory of images: files once by content, one manifest for each image
 imaging      a replica's newest whole batch becomes an image

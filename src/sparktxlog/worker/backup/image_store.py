@@ -7,8 +7,8 @@
 
 What is stored is never changed; what no image needs any more can be swept out.  A file gets its
 name only after its bytes were synced, so a backup killed at any moment leaves nothing but a
-temporary file, and the next one goes on behind it.  `known.jsonl` only saves reading: losing it
-costs time.
+temporary file, and the next one goes on from there.  `known.jsonl` only saves reading: without it
+a backup takes longer.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from sparktxlog.errors import (
 )
 from sparktxlog.model.signature import TableSignature
 from sparktxlog.model.table import TableDefinition
-from sparktxlog.storage.durability import sync_directory
+from sparktxlog.storage.durability import sync_directory, write_durably
 
 FORMAT_VERSION = 1
 #: A file is stored compressed if its first bytes shrink to this part or less.
@@ -75,7 +75,7 @@ class ImageTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Image:
-    """A replica at one position: with the log behind it, every later state."""
+    """A replica at one position; with the log after it, every later state."""
 
     name: str
     #: Wall clock, microseconds since 1970 UTC.
@@ -144,7 +144,7 @@ def check_image_name(name: str) -> str:
 class ImageStore:
     """The images of one directory.  Reading needs no lock; one process writes at a time.
 
-    Who reads an image while it is removed finds files missing: a clear error, nothing wrong.
+    A reader of an image that is removed meanwhile gets a clear error about missing files.
     """
 
     def __init__(self, root: str | Path, *, compress: bool = True) -> None:
@@ -209,13 +209,7 @@ class ImageStore:
         content = msgspec.json.encode(image)
         envelope = _Envelope(digest=hashlib.sha256(content).hexdigest(), image=msgspec.Raw(content))
         path = self._images / f"{image.name}.json"
-        fresh = self._images / f".{image.name}.{uuid.uuid4().hex}.new"
-        with open(fresh, "xb") as file:
-            file.write(msgspec.json.encode(envelope))
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.rename(path)
-        sync_directory(self._images)
+        write_durably(path, msgspec.json.encode(envelope))
 
     def check_free(self, name: str) -> None:
         """Refuse a name that is taken; images are never overwritten.
@@ -253,7 +247,7 @@ class ImageStore:
             dry_run: Only count.
 
         Raises:
-            CorruptLogError: A manifest is damaged: nobody knows what it needs (nothing removed).
+            CorruptLogError: A manifest is damaged: what it needs is not known (nothing removed).
         """
         images = [image for image in self.images() if image.name not in without]
         needed = {
@@ -293,7 +287,7 @@ class ImageStore:
                     hint="Wait for it, or take another directory.",
                     path=str(self.root),
                 ) from error
-            for left in (*self._files.glob(".*.new"), *self._images.glob(".*.new")):
+            for left in (*self._files.glob(".*.new"), *self._images.glob("*.new")):
                 left.unlink()
             yield
 

@@ -4,8 +4,8 @@
 
 No Spark, no node and no lock of the worker is needed: Delta never changes a file it has written,
 so the versions of the last whole batch stay readable while the worker goes on.  Only VACUUM and
-log cleanup can take files away; then the replica is asked for a newer batch and the backup begins
-anew with what is stored already.
+log cleanup can remove files; then the backup begins again with a newer batch, and reuses what is
+stored already.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ATTEMPTS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class ImageProgress:
     """How far a backup or restore is."""
 
     #: What is at work.
@@ -61,7 +61,7 @@ def back_up_replica(
     *,
     name: str,
     site: str = "",
-    tell: Callable[[Progress], None] = lambda _: None,
+    tell: Callable[[ImageProgress], None] = lambda _: None,
 ) -> BackupResult:
     """Store the newest whole batch of a replica as an image.
 
@@ -144,7 +144,7 @@ class _Backup:
         lake: Path,
         store: ImageStore,
         state: ReplicaState,
-        tell: Callable[[Progress], None],
+        tell: Callable[[ImageProgress], None],
     ) -> None:
         self._lake = lake
         self._store = store
@@ -174,7 +174,7 @@ class _Backup:
                 stored.append(self._keep(table, path, size))
                 files_done, done = files_done + 1, done + stored[-1].size_bytes
                 self._tell(
-                    Progress(table=table, files=files_done, size_bytes=done, total_bytes=total)
+                    ImageProgress(table=table, files=files_done, size_bytes=done, total_bytes=total)
                 )
             tables[table] = _image_table(state.tables[table], stored)
         image = Image(

@@ -1,13 +1,13 @@
-"""What backups and copies leave behind, removed as far as somebody asked for it.
+"""Removes old images, quarantine and replaced files, as far as an operator asked for it.
 
     <store>/images, files            images that the log has outlived, and files of no image
     lake/_sparktxlog/quarantine/     what copies took away from the replica (`quarantine`)
     <backup-dir>/<copy id>/          old files kept before a copy replaced them (`backup`)
 
-Nothing here goes by itself.  An image may go when no worker can replay on from it, for the log
-begins behind its position, and newer ones of the same site are there; quarantine and old files
-only by an age in days that people name.  Each removal may be repeated: what a crash left of a
-directory goes with the next run.
+Nothing is removed automatically.  An image may be removed when no worker can replay from it,
+because the log begins after its position, and the site has newer ones.  Quarantine and old files
+are removed only by an age in days that an operator names.  Each removal may be repeated: the next
+run removes what a crash left of a directory.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class SiteLog:
 
     node_id: str
     lineage: str
-    #: The log can be replayed behind this position; 0 = all of it.
+    #: The log can be replayed from after this position; 0 = all of it.
     kept_after: int
     backup_dir: Path | None = None
 
@@ -139,7 +139,7 @@ def remove_expired(
 ) -> list[Removal]:
     """Remove what is unwanted, one kind after the other; hold `maintenance.single_flight`.
 
-    A kind that fails is told of in its line, and the others are done.
+    A kind that fails says so in its line, and the others are done.
 
     Args:
         now_us: Wall clock, microseconds since 1970 UTC.
@@ -187,7 +187,7 @@ def _remove_images(lake: Path, unwanted: Unwanted, site: SiteLog) -> Removal:
     state = read_state(lake)
     worker_id = state.worker_id if state is not None else None
     with store.writing():
-        # All are read first: with a damaged manifest nobody knows which files it needs.
+        # All are read first: which files a damaged manifest needs is not known.
         images = store.images()
         own = [image for image in images if _is_own(image, site, worker_id)]
         gone = outlived(own, site.kept_after, unwanted.keep_images)

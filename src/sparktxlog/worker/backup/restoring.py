@@ -1,4 +1,4 @@
-"""Restoring a replica from an image; the log behind the image then brings it to any position.
+"""Restoring a replica from an image; the log after the image then brings it to any position.
 
 A restored replica is a new worker: it reports the image's position and chain hash, its node finds
 both in its queue (KNOWN), and the worker replays the rest.  While files are written, the marker
@@ -20,10 +20,10 @@ import msgspec
 
 from sparktxlog.errors import CorruptLogError, InvalidRequestError, NotFoundError, StorageError
 from sparktxlog.model.ids import check_table_name
-from sparktxlog.storage.durability import sync_directory
+from sparktxlog.storage.durability import sync_directory, write_durably
 from sparktxlog.worker.apply.cutting import Cut
 from sparktxlog.worker.backup.image_store import Image, ImageFile, ImageStore
-from sparktxlog.worker.backup.imaging import Progress
+from sparktxlog.worker.backup.imaging import ImageProgress
 from sparktxlog.worker.backup.table_files import is_commit
 from sparktxlog.worker.replica.state import (
     RESTORING,
@@ -74,7 +74,7 @@ def restore_replica(
     lake: str | Path,
     *,
     force_clean: bool = False,
-    tell: Callable[[Progress], None] = lambda _: None,
+    tell: Callable[[ImageProgress], None] = lambda _: None,
 ) -> ReplicaState:
     """Write an image into a new lake; return the new replica's state.
 
@@ -91,10 +91,10 @@ def restore_replica(
     try:
         _check_room(lake, force_clean=force_clean)
         with closing(ReplicaDirectory(lake)) as directory:
-            # Again, as nobody else can get in any more.
+            # Again: no other process can enter any more.
             _check_room(lake, force_clean=force_clean)
             marker = directory.own / RESTORING
-            _write_durably(marker, msgspec.json.encode({"image": image.name}))
+            write_durably(marker, msgspec.json.encode({"image": image.name}))
             for parent in (lake, lake.parent):
                 sync_directory(parent)
             _clean(directory)
@@ -114,7 +114,7 @@ def restore_replica(
 
 
 def damaged_files(
-    store: ImageStore, image: Image, *, tell: Callable[[Progress], None] = lambda _: None
+    store: ImageStore, image: Image, *, tell: Callable[[ImageProgress], None] = lambda _: None
 ) -> list[dict[str, str]]:
     """Read all files of an image; return table, path and stored name of the damaged ones."""
     damaged = []
@@ -128,7 +128,7 @@ def damaged_files(
                 damaged.append({"table": name, "path": file.path, "stored": file.digest})
             files, done = files + 1, done + file.size_bytes
             total = image.size_bytes
-            tell(Progress(table=name, files=files, size_bytes=done, total_bytes=total))
+            tell(ImageProgress(table=name, files=files, size_bytes=done, total_bytes=total))
     return damaged
 
 
@@ -151,7 +151,7 @@ def _check_room(lake: Path, *, force_clean: bool) -> None:
 
 
 def _content(directory: Path) -> list[Path]:
-    """Return what is in a lake or its state directory beside locks."""
+    """Return what is in a lake or its state directory except locks."""
     if not directory.is_dir():
         return []
     return [path for path in directory.iterdir() if path.name not in (STATE_DIRECTORY, *_LOCKS)]
@@ -171,19 +171,19 @@ def _remove(path: Path) -> None:
 
 
 def _write_tables(
-    store: ImageStore, image: Image, lake: Path, tell: Callable[[Progress], None]
+    store: ImageStore, image: Image, lake: Path, tell: Callable[[ImageProgress], None]
 ) -> None:
     files = done = 0
     for name, table in sorted(image.tables.items()):
         root = lake / check_table_name(name)
-        # The log comes last: a table without it is none.
+        # The log comes last: without it a directory is no table.
         for file in sorted(table.files, key=lambda file: (is_commit(file.path), file.path)):
             target = _inside(root, file.path)
             target.parent.mkdir(parents=True, exist_ok=True)
             _write_file(store, file, target, f"file {file.path} of table {name!r}")
             files, done = files + 1, done + file.size_bytes
             total = image.size_bytes
-            tell(Progress(table=name, files=files, size_bytes=done, total_bytes=total))
+            tell(ImageProgress(table=name, files=files, size_bytes=done, total_bytes=total))
         for folder, _, _ in os.walk(root):
             sync_directory(folder)
     sync_directory(lake)
@@ -225,11 +225,3 @@ def _state_of(image: Image) -> ReplicaState:
         },
         cut=Cut(position=image.position, chain_hash=image.chain_hash, epoch=image.epoch),
     )
-
-
-def _write_durably(path: Path, content: bytes) -> None:
-    with open(path, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    sync_directory(path.parent)

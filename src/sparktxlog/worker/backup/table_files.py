@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from sparktxlog.worker.apply.tables import commit_path
+from sparktxlog.worker.apply.tables import commit_path, live_files
 from sparktxlog.worker.apply.version_files import (
     LOG,
     files_of,
@@ -46,15 +45,11 @@ def version_files(table: Path, version: int) -> dict[str, int | None]:
     log = _log_files(table, version)
     files: dict[str, int | None] = dict.fromkeys(log)
     try:
-        opened = DeltaTable(table, version=version)
-        actions = pa.table(opened.get_add_actions())
-        features = opened.protocol().reader_features or []
+        live = live_files(table, version)
+        features = DeltaTable(table, version=version).protocol().reader_features or []
     except (DeltaError, ValueError):
         return files | dict.fromkeys(all_data_files(table))
-    live = zip(
-        actions.column("path").to_pylist(), actions.column("size_bytes").to_pylist(), strict=True
-    )
-    for path, size in live:
+    for path, size in live.items():
         files[_on_disk(table, path)] = size
     if "deletionVectors" in features:
         files |= dict.fromkeys(_vectors(table, newest_checkpoint(log, version), version))

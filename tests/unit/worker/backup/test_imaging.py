@@ -114,7 +114,7 @@ def test_a_restored_image_is_the_replica_at_its_position(
     done = back_up_replica(lake.path, store, name="one", site="A")
     assert done.repeated == 0 and done.read_files == done.new_files == done.image.files == 5
     lake.append((4, "x"))
-    told: list[imaging.Progress] = []
+    told: list[imaging.ImageProgress] = []
     state = restore_replica(store, store.image("one"), tmp_path / "new", tell=told.append)
     assert rows(tmp_path / "new") == wanted
     assert (state.position, state.chain_hash, state.lineage, state.epoch) == (
@@ -351,10 +351,10 @@ def test_the_image_nearest_to_a_position_is_chosen(lake: Lake, store: ImageStore
         choose_image(store, None, 1)
 
 
-def vacuum_at(files: int, act: Callable[[], None]) -> Callable[[imaging.Progress], None]:
+def vacuum_at(files: int, act: Callable[[], None]) -> Callable[[imaging.ImageProgress], None]:
     done: list[int] = []
 
-    def tell(progress: imaging.Progress) -> None:
+    def tell(progress: imaging.ImageProgress) -> None:
         if progress.files == files and not done:
             done.append(1)
             act()
