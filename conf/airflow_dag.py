@@ -3,7 +3,7 @@ Airflow 3 has `BashOperator` in `airflow.providers.standard.operators.bash`.
 
 Copy it to the DAGs folder and adapt `HOME` and `URL`.  Jobs end with a line of JSON; exit code 3
 ("lagging": something was left for the next run) skips the task instead of failing it.  A worker
-that follows the log for ever belongs to systemd or the like: conf/sparktxlog-apply.service.
+that follows the log should run under systemd or the like: conf/sparktxlog-apply.service.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def job(name: str, arguments: str = "") -> BashOperator:
 
 
 def dag(name: str, description: str, schedule: str | None) -> DAG:
-    """Return a DAG of this site; a second run of one would only find everything locked."""
+    """Return a DAG of this site; a second run at the same time would find the lake locked."""
     return DAG(
         dag_id=name,
         description=description,

@@ -1,4 +1,4 @@
-"""Apply the published log to the site's replica: once, following for ever, or up to a position.
+"""Apply the published log to the site's replica: once, following, or up to a position.
 
 ./spark-submit.sh jobs/apply.py --url http://127.0.0.1:7070 [--follow | --at-most N] [--json]
 The same as `sparktxlog apply`.

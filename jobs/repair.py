@@ -1,4 +1,4 @@
-"""Bring a table that somebody else wrote to back to what the log says, without another site.
+"""Undo foreign writes to a table, from the site's own files and the log.
 
 ./spark-submit.sh jobs/repair.py orders --url http://127.0.0.1:7070 [--dry-run] [--local] [--json]
 The same as `sparktxlog repair`.

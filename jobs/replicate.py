@@ -1,4 +1,4 @@
-"""Copy a donor's replica to this site, its chunks fetched by Spark's executors; then replay on.
+"""Copy a donor's replica to this site with Spark's executors; then replay the rest.
 
 ./spark-submit.sh jobs/replicate.py --url http://127.0.0.1:7070 [--parts 8] [--json]
 All executors must see the lake under the driver's path.  The same as `sparktxlog replicate`.

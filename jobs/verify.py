@@ -2,7 +2,7 @@
 
 ./spark-submit.sh jobs/verify.py --url http://127.0.0.1:7070 [--table NAME …] [--compare] [--json]
 
---compare also says since which position sites differ, by what they reported.  Only one full scan
+--compare also says since which position sites differ, from what they reported.  Only one full scan
 at a time runs on a lake; the same as `sparktxlog verify`, with --recount where it compares.
 """
 
