@@ -84,7 +84,7 @@ def test_the_example_of_the_documentation(node: NodeProcess) -> None:
         ("/v1/transactions", b"{", 400, "invalid-request"),
         ("/v1/transactions", b"", 400, "invalid-request"),
         ("/v1/transactions", {"operations": []}, 400, "invalid-request"),
-        ("/v1/transactions", {"operations": [], "transaction_id": "x"}, 400, "invalid-name"),
+        ("/v1/transactions", {**TRANSACTION_EXAMPLE, "transaction_id": "x"}, 400, "invalid-name"),
         ("/v1/transactions?level=done", {"operations": []}, 400, "invalid-request"),
         ("/v1/transactions?timeout=-1", {"operations": []}, 400, "invalid-request"),
         ("/v1/transactions?timeout=nan", {"operations": []}, 400, "invalid-request"),

@@ -324,7 +324,7 @@ def test_who_is_further_back_than_the_id_window_is_behind_and_not_diverged(tmp_p
                 return replace(await ask(worker_id, named=named), position=inside)
 
             b.base.links["A"].request_lease = lend  # type: ignore[method-assign]
-            with pytest.raises(LocalProtocolError, match="nobody here can tell"):
+            with pytest.raises(LocalProtocolError, match="this node cannot tell"):
                 await b.fleet.copies.ticket(DECISION, ["A"])
 
     asyncio.run(main())

@@ -114,12 +114,12 @@ def run_job(
 ) -> RunJob:
     """Return what runs a job with the tests' Spark, which outlives it."""
 
-    def session(*_: object, **__: object) -> SparkSession:
+    def own(*_: object, **__: object) -> SparkSession:
         made = spark.newSession()
         monkeypatch.setattr(made, "stop", lambda: None)
         return made
 
-    monkeypatch.setattr(job, "build_session", session)
+    monkeypatch.setattr(session, "build_session", own)
 
     def run(name: str, *arguments: str) -> tuple[int, dict[str, Any]]:
         spec = importlib.util.spec_from_file_location(f"job_{name}", ROOT / "jobs" / f"{name}.py")
@@ -140,7 +140,6 @@ def run_command(
     run_job: RunJob, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> RunCommand:
     """Return what runs a command of `sparktxlog` as `run_job` runs jobs."""
-    monkeypatch.setattr(session, "build_session", job.build_session)
 
     def run(*arguments: str) -> tuple[int, dict[str, Any]]:
         capfd.readouterr()
