@@ -125,7 +125,7 @@ def reset(db: sqlite3.Connection, write: ResetJournal) -> tuple[Ends, list[_Run]
             node had in its queue: their numbers must never be given again.
     """
     snapshot = write.snapshot
-    meta = read_meta(db)
+    meta = read_meta(db, "incarnation", "view", "resets")
     before = meta.get("incarnation", 1)
     incarnation = before if write.incarnation is None else write.incarnation
     held = db.execute("SELECT seq FROM watermarks WHERE origin = ?", (write.node_id,)).fetchone()

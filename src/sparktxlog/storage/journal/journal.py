@@ -119,7 +119,7 @@ class Journal(JournalReader):
 
     def _recover(self) -> None:
         try:
-            meta = read_meta(self._db)
+            meta = read_meta(self._db, "published", "forgotten", "pruned")
             last = self._db.execute(
                 "SELECT position + n - 1, chain_hash FROM queue ORDER BY position DESC LIMIT 1"
             ).fetchone()

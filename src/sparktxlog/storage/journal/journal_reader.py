@@ -44,6 +44,7 @@ from sparktxlog.storage.journal.sqlite_schema import (
     page_counts,
     read_last_entry,
     read_meta,
+    read_number,
     segment_of,
     stored_entry,
     translate,
@@ -213,12 +214,11 @@ class JournalReader:
             return stored.entry.previous_hash
         with self._reading() as db:
             segment = next(iter(_read_segments(db, position - 1, 1)), None)
-            meta = read_meta(db)
+            gone = read_number(db, "pruned", "kept_after")
         if segment is not None and segment.last == position:
             return bytes.fromhex(segment.to_hash)
         if segment is not None and segment.first == position + 1:
             return bytes.fromhex(segment.from_hash)
-        gone = max(meta.get("pruned", 0), meta.get("kept_after", 0))
         if position > gone:
             return None
         raise ExpiredError(
@@ -303,13 +303,13 @@ class JournalReader:
     def read_expired(self, limit: int) -> list[Segment]:
         """Return expired segments that `DropExpired` has not named yet, ascending."""
         with self._reading() as db:
-            kept_after = read_meta(db).get("kept_after", 0)
+            kept_after = read_number(db, "kept_after")
             return [s for s in _read_segments(db, 0, limit) if s.last <= kept_after]
 
     def read_extent(self) -> LogExtent:
         """Return what of the log is kept, and how large it is."""
         with self._reading() as db:
-            meta = read_meta(db)
+            meta = read_meta(db, "kept_after", "files_bytes", "resets")
             pages, free, page_bytes = page_counts(db)
         return LogExtent(
             kept_after=meta.get("kept_after", 0),
@@ -380,7 +380,7 @@ def _read_segments(db: sqlite3.Connection, after: int, limit: int) -> list[Segme
 
 
 def _read_snapshot(db: sqlite3.Connection, id_window: int) -> QueueSnapshot:
-    meta = read_meta(db)
+    meta = read_meta(db, "view", "published")
     view = meta.get("view")
     position = meta.get("published", 0)
     if not position:
@@ -407,8 +407,7 @@ def _read_snapshot(db: sqlite3.Connection, id_window: int) -> QueueSnapshot:
 
 
 def _check_kept(db: sqlite3.Connection, after: int, *names: str) -> None:
-    meta = read_meta(db)
-    kept_after = max(meta.get(name, 0) for name in names)
+    kept_after = read_number(db, *names)
     if after < kept_after:
         raise ExpiredError(
             f"what follows position {after} is expired: the log is kept after {kept_after} only",

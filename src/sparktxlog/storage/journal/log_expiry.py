@@ -19,7 +19,7 @@ import structlog
 
 from sparktxlog.errors import InvariantViolation
 from sparktxlog.storage.interfaces import DropExpired, ExpireLog
-from sparktxlog.storage.journal.sqlite_schema import page_counts, put_meta, read_meta, segment_of
+from sparktxlog.storage.journal.sqlite_schema import page_counts, put_meta, read_number, segment_of
 
 _log = structlog.get_logger("sparktxlog.storage")
 
@@ -34,7 +34,7 @@ def expire_log(db: sqlite3.Connection, write: ExpireLog) -> None:
     Raises:
         InvariantViolation: The position is no end of a published segment, or has another hash.
     """
-    kept_after = read_meta(db).get("kept_after", 0)
+    kept_after = read_number(db, "kept_after")
     if write.position <= kept_after:
         return
     row = db.execute("SELECT segment FROM segments WHERE last = ?", (write.position,)).fetchone()
@@ -49,7 +49,7 @@ def expire_log(db: sqlite3.Connection, write: ExpireLog) -> None:
 
 def drop_expired(db: sqlite3.Connection, write: DropExpired) -> None:
     """Forget expired segments up to a position: their files are gone."""
-    position = min(write.position, read_meta(db).get("kept_after", 0))
+    position = min(write.position, read_number(db, "kept_after"))
     gone = db.execute("SELECT segment FROM segments WHERE last <= ?", (position,)).fetchall()
     add_files_bytes(db, -sum(segment_of(body).files_bytes for (body,) in gone))
     db.execute("DELETE FROM segments WHERE last <= ?", (position,))
@@ -57,7 +57,7 @@ def drop_expired(db: sqlite3.Connection, write: DropExpired) -> None:
 
 def add_files_bytes(db: sqlite3.Connection, size_bytes: int) -> None:
     """Add to the bytes of the files that the segments name."""
-    put_meta(db, files_bytes=max(read_meta(db).get("files_bytes", 0) + size_bytes, 0))
+    put_meta(db, files_bytes=max(read_number(db, "files_bytes") + size_bytes, 0))
 
 
 def shrink(db: sqlite3.Connection, least_free_bytes: int) -> None:

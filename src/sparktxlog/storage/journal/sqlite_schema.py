@@ -253,10 +253,16 @@ def rejections_of(body: bytes | None) -> tuple[Rejection, ...]:
     return () if body is None else _decode_rejections(body)
 
 
-def read_meta(db: sqlite3.Connection) -> dict[str, Any]:
-    """Return all single values of the journal by name: a view, a ballot, else numbers."""
-    rows = db.execute("SELECT name, value FROM meta")
+def read_meta(db: sqlite3.Connection, *names: str) -> dict[str, Any]:
+    """Return single values of the journal by name, without names all: a view, a ballot, numbers."""
+    chosen = f" WHERE name IN ({', '.join('?' * len(names))})" if names else ""
+    rows = db.execute(f"SELECT name, value FROM meta{chosen}", names)
     return {name: _decode_meta.get(name, int)(value) for name, value in rows}
+
+
+def read_number(db: sqlite3.Connection, *names: str) -> int:
+    """Return the greatest of single numbers of the journal, 0 if none is kept."""
+    return max(read_meta(db, *names).values(), default=0)
 
 
 def put_meta(db: sqlite3.Connection, **values: int | bytes) -> None:
