@@ -598,7 +598,8 @@ class Succession:
         """Start a ballot when one is needed, safe, and nobody with precedence does (P13)."""
         view, suspicion = self._current.view, self.suspicion
         suspects = suspicion.suspects(view.members, now)
-        yield SuspectNodes(suspects)
+        if bool(suspects) is not (self._current.phase is Phase.SUSPECT):
+            yield SuspectNodes(suspects)
         ready = self.admission.ready(view, now)
         raising = self.raising.wanted and now >= self.raising.at
         if not (suspects or ready or self.changes.pending or raising):
