@@ -247,7 +247,7 @@ class PeerLink:
                     timeout=_WHO_TIMEOUT,
                 )  # fmt: skip
             except UnreachableError:
-                pass
+                pass  # nobody listens there, if it is so each time
             except TransportError as error:
                 doubt = error
             else:

@@ -19,7 +19,7 @@ from functools import partial
 from sparktxlog.errors import TransportError, TxLogError
 from sparktxlog.model.copying import Grant
 from sparktxlog.storage.durability import storing, sync_parents
-from sparktxlog.worker.copy.fetch.chunk_schedule import Schedule
+from sparktxlog.worker.copy.fetch.chunk_schedule import FileWork, Schedule
 from sparktxlog.worker.copy.fetch.donor_link import SILENCE_S, DonorLink
 from sparktxlog.worker.copy.fetch.part_writer import chunk_buffer, write_chunk
 from sparktxlog.worker.copy.fetch.proving import Prover, match_donor
@@ -76,13 +76,8 @@ def fetch_files(
             progress(reused_bytes + schedule.fetched_bytes, wanted.size_bytes)
 
     if wanted.works:
-        others = [
-            partial(match_donor, schedule, wanted.works, donor, grant, threads.connect)
-            for donor, grant in enumerate(grants)
-            if donor
-        ]
         prover = Prover(workspace, schedule, threads.connect(0))
-        threads.drive([prover.run, *others], streams=streams, report=report)
+        threads.drive([prover.run, *threads.matchers(wanted.works)], streams=streams, report=report)
     with storing(workspace.root):
         sync_parents((workspace.staged(*task.key) for task in wanted.tasks), workspace.root)
     return Fetched(
@@ -133,6 +128,14 @@ class FetchThreads:
         link = DonorLink(self._grants[donor], silence_s=self._silence_s)
         self._links.append(link)
         return link
+
+    def matchers(self, works: Sequence[FileWork]) -> list[Callable[[], None]]:
+        """Return what asks each donor but the first which files it has alike; see `match_donor`."""
+        return [
+            partial(match_donor, self._schedule, works, donor, grant, self.connect)
+            for donor, grant in enumerate(self._grants)
+            if donor
+        ]
 
     # -- the caller's thread -----------------------------------------------------------------------
 

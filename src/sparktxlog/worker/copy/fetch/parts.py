@@ -17,7 +17,6 @@ from sparktxlog.model.copying import Grant
 from sparktxlog.storage.durability import storing, sync_file
 from sparktxlog.worker.copy.fetch.chunk_schedule import FileWork, Schedule
 from sparktxlog.worker.copy.fetch.fetch import FetchThreads, usable_grants
-from sparktxlog.worker.copy.fetch.proving import match_donor
 from sparktxlog.worker.copy.fetch.selection import Inspector, Wanted
 from sparktxlog.worker.copy.fetch.tasks import Fetched
 from sparktxlog.worker.copy.fetch.workspace import CopyWorkspace
@@ -73,12 +72,7 @@ def plan_parts(
     schedule = Schedule(wanted.works, [g.node_id for g in grants], matching=len(grants) - 1)
     threads = FetchThreads(workspace, grants, schedule)
     with ThreadPoolExecutor(len(grants), thread_name_prefix="matching") as pool:
-        matching = [
-            pool.submit(match_donor, schedule, wanted.works, donor, grant, threads.connect)
-            for donor, grant in enumerate(grants)
-            if donor
-        ]
-        for future in matching:
+        for future in [pool.submit(match) for match in threads.matchers(wanted.works)]:
             future.result()
     with storing(workspace.root):
         # By it an executor sees that it has the lake of its driver.
