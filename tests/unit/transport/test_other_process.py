@@ -8,12 +8,12 @@ from contextlib import AsyncExitStack
 from typing import Self
 
 import pytest
+from tests.greetings import make_greeter
 from tests.unit.transport.test_other_address import hello
 
 from sparktxlog.errors import PeerTimeoutError, TransportError, UnreachableError
 from sparktxlog.transport import peer_link as peers_module
 from sparktxlog.transport.exchange import PeerAnswer, ask, open_session
-from sparktxlog.transport.greeting import Greeter
 from sparktxlog.transport.peer_link import PeerLink
 from sparktxlog.transport.signing import BOOT, Signer
 
@@ -55,7 +55,7 @@ class Address:
 async def other_process(*addresses: Address) -> str:
     """Return which process a link finds at a peer's addresses instead of `COPY`."""
     urls = ",".join(one.url for one in addresses)
-    greeter = Greeter(hello("A", "http://a", "ia"), {"B": urls}, {}, lambda *_: None)
+    greeter = make_greeter(hello("A", "http://a", "ia"), {"B": urls}, {}, lambda *_: None)
     link = PeerLink(
         "B", urls, greeter=greeter, signer=Signer("secret", "A", "1"), on_link=lambda *_: None
     )

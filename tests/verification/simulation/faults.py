@@ -265,7 +265,9 @@ class Faults:
                 if node.up:
                     node.crash()
                 node.lose_disk()
-            world.after(self._world.seconds(5, 15), self._operator.go_on_alone, left[0], lost)
+            mark = "two disks lost, the survivor forced"
+            delay_us = world.seconds(5, 15)
+            world.after(delay_us, self._operator.go_on_alone, left[0], lost, mark)
 
     def _take_images(self) -> None:
         """Now and then somebody copies a disk."""

@@ -83,15 +83,15 @@ class Operator:
             if node.master is not None and node.master.phase is Phase.JOINING:
                 self.force(node)
 
-    def go_on_alone(self, survivor: SimulatedNode, dead: list[SimulatedNode]) -> None:
+    def go_on_alone(self, survivor: SimulatedNode, dead: list[SimulatedNode], mark: str) -> None:
         """Force the survivor until its disk shows it; only then the others start again."""
         world, view = self._world, survivor.disk.view
         if view is None or not view.elects({survivor.name}):
             if survivor.member and not survivor.paused:
                 self._let_go_on_alone(survivor)
-            world.after(2 * _SECOND, self.go_on_alone, survivor, dead)
+            world.after(2 * _SECOND, self.go_on_alone, survivor, dead, mark)
             return
-        world.marks.hit("two disks lost, the survivor forced")
+        world.marks.hit(mark)
         for node in dead:
             world.after(self._world.seconds(1, 20), self.start, node)
         if not world.layout.forced:
@@ -163,7 +163,7 @@ class Operator:
             if node.up:
                 node.crash()
             node.lose_disk()
-            self.go_on_alone(left[0], [node])
+            self.go_on_alone(left[0], [node], "founded anew by an operator")
 
     def _take_votes(self, node: SimulatedNode) -> None:
         """The others cannot decide without a node that is of no use: it gives its votes away."""
