@@ -5,8 +5,8 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from tests.verification.fuzz.__main__ import mutated
 from tests.verification.fuzz.samples import JSON, samples
+from tests.verification.fuzz.segment import mutated
 
 from sparktxlog.codec.requests import decode_request
 from sparktxlog.service.openapi import client_document
