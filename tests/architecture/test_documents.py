@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 import typer
-from tests.architecture.source_tree import ROOT, package_modules
+from tests.architecture.source_tree import PACKAGE, ROOT, package_modules
+from tests.architecture.test_imports import MAY_IMPORT
 from tools.reference import PAGES
 from typer.testing import CliRunner
 
@@ -152,6 +153,29 @@ def test_files_that_contributors_are_sent_to_exist() -> None:
     named = re.findall(r"`((?:src|tests|docs|tools|jobs)/[^`]*)`", text)
     assert len(named) > 20
     assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+def test_the_architecture_names_what_is_there() -> None:
+    """Files that ARCHITECTURE.md names exist; its tables name every folder, as `test_imports`."""
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    named = re.findall(r"`([a-z_]+(?:/[a-z_]+)*(?:/|\.py))`", text)
+    of_nodes = {
+        "log/",
+        "payloads/",
+        "quarantine/",
+        "snapshots/",
+        "lake/",
+        "leases/",
+        "_sparktxlog/",
+    }
+    assert len(named) > 40
+    places = (ROOT, PACKAGE, PACKAGE / "runtime", PACKAGE / "protocol", PACKAGE / "storage")
+    lost = {name for name in named if not any((place / name).exists() for place in places)}
+    assert lost <= of_nodes
+    rows = set(re.findall(r"^\| `([\w/.]+?)(?:\.py|/)` \|", text, re.MULTILINE))
+    rooms = {rule.replace(".", "/") for rule in MAY_IMPORT} - {"__init__", "pyspark_txlog"}
+    folders = {path.parent.name for path in (PACKAGE / "runtime").glob("[a-z]*/__init__.py")}
+    assert (rooms | folders) - rows == set()
 
 
 def _anchors(page: Path) -> set[str]:
