@@ -14,19 +14,17 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Annotated, TypeVar, get_args
+from typing import TypeVar, get_args
 
 import msgspec
 
 from sparktxlog.errors import RemoteProtocolError, UnknownKindError
 from sparktxlog.model.copying import Grant, ReplicaSize
+from sparktxlog.model.ids import JournalNumber
 from sparktxlog.model.report import WorkerReport
 from sparktxlog.protocol.words.balloting import EpochMessage, Standing
 from sparktxlog.protocol.words.messages import Announcement, Post, RunHeader, Tail
 from sparktxlog.protocol.words.view import FIRST_VERSION
-
-#: Of what is looked for in the journal, which keeps 63 bits.
-_Number = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
 
 #: Node id, one of its several addresses, whether it answers.
 FoundAddresses = tuple[tuple[str, str, bool], ...]
@@ -114,7 +112,7 @@ class RunsRequest:
     """Asks for small runs; the answer is a `RunsAnswer`."""
 
     #: Origin, incarnation and first sequence number of each.
-    runs: tuple[tuple[str, _Number, _Number], ...]
+    runs: tuple[tuple[str, JournalNumber, JournalNumber], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
-from sparktxlog.model.ids import Int64
+from sparktxlog.model.ids import Int64, JournalNumber
 from sparktxlog.model.signature import TableSignature
 from sparktxlog.model.table import TableDefinition
 
@@ -56,7 +56,7 @@ class Grant:
     lineage: str
     epoch: Int64
     #: Position of the snapshot, a run end; and the chain hash there, hexadecimal.
-    position: Int64
+    position: JournalNumber
     chain_hash: str
     #: Size of all chunks but a file's last.
     chunk_bytes: Int64
@@ -72,7 +72,7 @@ class ReplicaSize:
     """What a donor's replica would cost to copy: its live files."""
 
     node_id: str
-    position: Int64
+    position: JournalNumber
     #: Table → [(path of a live data file relative to the table, bytes)], deletion vectors left out.
     files: dict[str, list[tuple[str, int]]] = field(default_factory=dict)
 

@@ -12,6 +12,8 @@ from sparktxlog.errors import InvalidNameError
 
 #: A number that others say and tables keep, checked where it is read: a larger one is refused.
 Int64 = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+#: The same of what is looked for in the journal, whose numbers have 63 bits.
+JournalNumber = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
 
 #: Unique name of a master across all sites.
 NodeId = NewType("NodeId", str)

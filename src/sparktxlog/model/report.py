@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
-from sparktxlog.model.ids import Int64
+from sparktxlog.model.ids import Int64, JournalNumber
 from sparktxlog.model.signature import TableSignature
 
 
@@ -51,7 +51,7 @@ class WorkerReport:
     lineage: str
     epoch: Int64
     #: Applied position, a run end.
-    position: Int64
+    position: JournalNumber
     #: Chain hash at `position`, hexadecimal.
     chain_hash: str
     tables: dict[str, TableState] = field(default_factory=dict)
@@ -105,7 +105,7 @@ class Recount:
     node_id: str
     #: Of the replica that was counted, as its reports say.
     copied_from: str
-    position: Int64
+    position: JournalNumber
     tables: dict[str, RecountedTable] = field(default_factory=dict)
 
 

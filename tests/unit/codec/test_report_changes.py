@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from sparktxlog.codec.report_changes import ReportReceiver, ReportSender
-from sparktxlog.model.copying import Transfer
-from sparktxlog.model.report import TableState, WorkerReport
+from sparktxlog.model.copying import ReplicaSize, Transfer
+from sparktxlog.model.report import Recount, TableState, WorkerReport
 from sparktxlog.model.signature import TableSignature
 
 
@@ -94,7 +94,7 @@ def test_reports_of_several_workers_do_not_mix() -> None:
 def test_a_number_that_no_table_can_keep_is_refused() -> None:
     """Reports and transfers are kept as 64-bit numbers: a larger one stopped the publisher."""
     for kind, text in (
-        (WorkerReport, '{"worker_id":"w","node_id":"A","lineage":"l","epoch":1,"chain_hash":"h"'),
+        (WorkerReport, '{"worker_id":"w","node_id":"A","lineage":"","position":1,"chain_hash":"h"'),
         (TableState, '{"signature":{},"schema":"s"'),
         (
             Transfer,
@@ -104,7 +104,18 @@ def test_a_number_that_no_table_can_keep_is_refused() -> None:
             ),
         ),
     ):
-        field = {WorkerReport: "position", TableState: "version", Transfer: "from_position"}[kind]
+        field = {WorkerReport: "epoch", TableState: "version", Transfer: "from_position"}[kind]
         msgspec.json.decode(f'{text},"{field}":{(1 << 63) - 1}}}', type=kind)
         with pytest.raises(msgspec.ValidationError, match=field):
             msgspec.json.decode(f'{text},"{field}":{1 << 63}}}', type=kind)
+
+
+@pytest.mark.parametrize("position", [-(1 << 63), -1, 1 << 62])
+@pytest.mark.parametrize("kind", [WorkerReport, Recount, ReplicaSize])
+def test_a_position_that_the_journal_cannot_look_up_is_refused(kind: type, position: int) -> None:
+    """The numbers beside the least position overflowed in the journal: an answer 500."""
+    names = {"worker_id": "w", "node_id": "A", "lineage": "l", "chain_hash": "h"}
+    body = {**names, "epoch": 1, "copied_from": "", "position": position}
+    msgspec.convert({**body, "position": 0}, type=kind)
+    with pytest.raises(msgspec.ValidationError, match="position"):
+        msgspec.convert(body, type=kind)
