@@ -11,19 +11,21 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.service.local_nodes import config_of, serving, until
+from tests.service.local_nodes import SECRET, config_of, serving, until
 from tests.service.test_staged_files import create
 
 from sparktxlog.config import NodeConfig
 from sparktxlog.errors import NotMemberError
 from sparktxlog.model.ids import NodeId, transaction_id_from_text
 from sparktxlog.model.receipt import Level
+from sparktxlog.protocol.words.events import Greeted
 from sparktxlog.protocol.words.messages import MergeBase
 from sparktxlog.protocol.words.view import Phase, Seat, View
 from sparktxlog.runtime.membership.join_orders import JoinOrder, StartAgainError, keep_order
 from sparktxlog.runtime.node import Node
 from sparktxlog.storage.interfaces import PutView
 from sparktxlog.storage.journal.journal import Journal
+from sparktxlog.transport.signing import Signer
 
 QUICK = {"eviction": "auto", "suspect_timeout": 1.0, "start_timeout": 1.0}
 
@@ -226,6 +228,44 @@ def test_a_copied_data_directory_is_refused_and_the_original_goes_on(tmp_path: P
                 for number in range(1, 4):
                     assert await made.commit("A") == before + number
                 assert copy.base.ordered.value < before
+            assert made.halted() == []
+
+    asyncio.run(main())
+
+
+def take_copy(made: Sites, peer: str, signer: Signer) -> None:
+    """Let a peer take a copy of A for A: a process that began once more than A did."""
+    node, standing = made.nodes[peer], made.nodes["A"].base.master.standing
+    verifier = node.membership.verifier
+    assert verifier is not None and standing is not None
+    headers = signer.headers("POST", "/peer/v1/hello", b"", verifier.challenge("A"))
+    verifier.admit(headers)
+    shown = replace(standing, start=standing.start + 1, boot=signer.boot)
+    node.core.cycle.tell_always(Greeted(peer=NodeId("A"), standing=shown))
+
+
+def test_an_original_joins_again_once_most_peers_took_its_copy_for_it(tmp_path: Path) -> None:
+    """A copy came into its place while it was paused, and is gone: nobody starts it again."""
+
+    async def main() -> None:
+        async with sites(tmp_path, "ABC", **QUICK | {"suspect_timeout": 5.0}) as made:
+            await made.start("A", "B", "C")
+            last = await made.commit("A")
+            await until(made.in_step)
+            original, copy = made.nodes["A"], Signer(SECRET, "A", "copy")
+            take_copy(made, "B", copy)
+            await until(lambda: original.base.links["B"].replaced)
+            # One peer may be wrong.
+            assert not original.base.failed.done()
+            taken = await original.submit(create(), level=Level.ACCEPTED, timeout=30)
+            take_copy(made, "C", copy)
+            await until(lambda: made.nodes["A"] is not original)
+            await until(lambda: made.in_step() and made.nodes["A"].base.master.incarnation == 2)
+            await until(lambda: {position for position, _ in made.ends()} == {last + 1})
+            assert taken.transaction_id is not None
+            taken_id = transaction_id_from_text(taken.transaction_id)
+            assert made.nodes["B"].base.master.locate(taken_id) == last + 1
+            assert await made.commit("A") == last + 2
             assert made.halted() == []
 
     asyncio.run(main())

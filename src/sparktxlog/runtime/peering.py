@@ -120,11 +120,20 @@ class Peering:
             raise ForbiddenPeerError("this node has no peers")
         return self._verifier
 
-    def refusal_headers(self, headers: Mapping[str, str]) -> dict[str, str]:
-        """Return what the peer whose request is refused needs in order to greet this start."""
+    def refusal_headers(
+        self, headers: Mapping[str, str], error: TxLogError, answer: bytes
+    ) -> dict[str, str]:
+        """Return what the peer whose request is refused needs in order to greet this start.
+
+        A refusal that may end the sender's start is sealed; its request was found genuine.
+        """
         if self._verifier is None:
             return {}
-        return {signing.BOOT: self._verifier.challenge(headers.get(signing.NODE, ""))}
+        found = {signing.BOOT: self._verifier.challenge(headers.get(signing.NODE, ""))}
+        if isinstance(error, signing.ReplacedStartError):
+            signature = headers[signing.SIGNATURE]
+            found[signing.SIGNATURE] = self._membership.signer.answer_signature(signature, answer)
+        return found
 
     def note_refusal(
         self, headers: Mapping[str, str], path: str, client: str, error: TxLogError

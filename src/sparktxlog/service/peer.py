@@ -79,11 +79,12 @@ class PeerDoor(Door):
         return wire.encode(answer)
 
     def refuse(self, request: Request, error: TxLogError) -> Response:
-        """Return a problem document, sealed for a known peer; the refusal is logged."""
+        """Return a problem document, with what a known peer needs; the refusal is logged."""
         client = request.client.host if request.client else ""
         self._peering.note_refusal(request.headers, request.url.path, client, error)
         response = problem_response(error)
-        response.headers.update(self._peering.refusal_headers(request.headers))
+        answer = bytes(response.body)
+        response.headers.update(self._peering.refusal_headers(request.headers, error, answer))
         if error.http_status in (401, 403, SlowRequestError.http_status):
             response.headers["connection"] = "close"  # places of peers are for peers
         return response

@@ -30,7 +30,7 @@ from sparktxlog.errors import (
     UnreachableError,
 )
 from sparktxlog.transport import signing
-from sparktxlog.transport.signing import Signer
+from sparktxlog.transport.signing import ReplacedStartError, Signer
 
 #: Opens what the requests of one node's links are sent with.
 OpenSession = Callable[[], aiohttp.ClientSession]
@@ -58,13 +58,18 @@ class PeerAnswer:
         """Pass an answer that is none of an error.
 
         Raises:
+            ReplacedStartError: The peer proves that it took another process for this node since
+                it took this start (definite).
             UnauthorizedError: The peer does not take this node's word (definite).
             RemoteProtocolError: It does not understand the request (definite).
             TransportError: Any other refusal.
         """
         if self.status < 400:
             return
-        message = f"{self.url} answered {self.status} to {target}: {_reason(self.body)}"
+        title, reason = _problem(self.body)
+        message = f"{self.url} answered {self.status} to {target}: {reason}"
+        if self.sealed and title == ReplacedStartError.code:
+            raise ReplacedStartError(message, peer=node_id)
         if self.status in (401, 403):
             raise UnauthorizedError(message, peer=node_id)
         if self.status in (400, 413, 422):
@@ -171,11 +176,13 @@ async def ask(
 
 class _Problem(msgspec.Struct):
     detail: str
+    title: str = ""
 
 
-def _reason(answer: bytes) -> str:
-    """Return what a problem document says, or the beginning of whatever else it is."""
+def _problem(answer: bytes) -> tuple[str, str]:
+    """Return code and text of a problem document, or the beginning of whatever else it is."""
     try:
-        return msgspec.json.decode(answer, type=_Problem).detail[:500]
+        problem = msgspec.json.decode(answer, type=_Problem)
     except (msgspec.MsgspecError, UnicodeDecodeError):
-        return answer[:500].decode(errors="replace")
+        return "", answer[:500].decode(errors="replace")
+    return problem.title, problem.detail[:500]

@@ -43,7 +43,7 @@ from sparktxlog.transport.exchange import SILENCE_S, ask, patience, talking_to
 from sparktxlog.transport.greeting import Greeter
 from sparktxlog.transport.link_outbox import LinkOutbox, Traffic
 from sparktxlog.transport.run_requests import SMALL_BYTES, RunRequests
-from sparktxlog.transport.signing import Signer, StaleSessionError
+from sparktxlog.transport.signing import ReplacedStartError, Signer, StaleSessionError
 
 _log = structlog.get_logger("sparktxlog.transport")
 
@@ -83,6 +83,7 @@ class PeerLink:
         signer: Signs this node's requests.
         on_link: Called with (node id, up) when the link comes up or breaks.
         on_join: Called with the peer's greeting if it says that this node has to join first.
+        on_replaced: Called if the peer says that another process replaced this start.
         hears: Returns whom this node is linked to; posts tell it.
         supervisor: Keeps the link's tasks at work.
     """
@@ -96,6 +97,7 @@ class PeerLink:
         signer: Signer,
         on_link: Callable[[str, bool], None],
         on_join: Callable[[wire.Hello], None] = lambda hello: None,
+        on_replaced: Callable[[], None] = lambda: None,
         hears: Callable[[], tuple[str, ...]] = tuple,
         supervisor: Supervisor | None = None,
     ) -> None:
@@ -110,12 +112,15 @@ class PeerLink:
         self.ups = 0
         #: Why the link is down, for status; empty while up.
         self.reason = "not greeted yet"
+        #: Whether the peer took another process for this node since it took this start.
+        self.replaced = False
         #: Smoothed seconds from a post to its answer; None before the first.
         self.round_trip_s: float | None = None
         self._greeter = greeter
         self._signer = signer
         self._on_link = on_link
         self._on_join = on_join
+        self._on_replaced = on_replaced
         self._hears = hears
         #: Addresses not in use → whether they answered last; only of a peer with several.
         self._answers: dict[str, bool] = {}
@@ -354,7 +359,7 @@ class PeerLink:
         self._to, self.newest = hello.boot, hello.versions[1]
         self._broken.clear()
         self._greeted.set()
-        self.up, self.reason = True, ""
+        self.up, self.reason, self.replaced = True, "", False
         self._answers.pop(self.url, None)  # once it is not in use any more, that is old
         self.ups += 1
         _log.info("link up", peer=self.node_id, url=self.url)
@@ -441,6 +446,9 @@ class PeerLink:
                 self._turn_to_next()  # to greet at a silent address costs as long again
             self._outbox.drop()
             self._on_link(self.node_id, False)
+        if isinstance(error, ReplacedStartError):
+            self.replaced = True
+            self._on_replaced()
 
     def _failed(self, error: TxLogError, ups: int) -> None:
         """Break the link after a failed request, unless it came up anew, elsewhere, meanwhile."""

@@ -7,7 +7,7 @@ receiver's boot id and a counter that rises with each request of the sender's bo
 - `to` is not the receiver's boot (it restarted, or the request was recorded earlier) → 409, and
   the sender greets it anew;
 - a counter seen before → 401 "replayed" (sliding window, so that requests may overtake);
-- a boot that another boot of the same node has replaced → 401.
+- a boot that another boot of the same node has replaced → 401, sealed like an answer.
 
 Who has no session is refused with a *challenge* (409), this boot with the number of the sessions
 that the node had, and greets with that as `to`.  A greeting that comes late, from a process that is
@@ -45,6 +45,10 @@ class StaleSessionError(UnauthorizedError):
     code = "stale-session"
     retryable = True
     http_status = 409
+
+
+class ReplacedStartError(UnauthorizedError, code="replaced-start"):
+    """Another process was taken for the sender since its start was greeted."""
 
 
 class Signer:
@@ -150,6 +154,7 @@ class Verifier:
 
         Raises:
             StaleSessionError: Right secret, but greeting needed, or another one (definite).
+            ReplacedStartError: Another start of the sender was admitted since (definite).
             UnauthorizedError: Wrong or replayed signature (definite).
         """
         node, boot, to = headers.get(NODE, ""), headers.get(BOOT, ""), headers.get(TO, "")
@@ -167,7 +172,7 @@ class Verifier:
         if to.partition(".")[0] != self._boot:
             raise StaleSessionError(f"node {node!r} must greet this start first", node=node)
         if (node, boot) in self._retired:
-            raise UnauthorizedError(f"this start of node {node!r} was replaced", node=node)
+            raise ReplacedStartError(f"this start of node {node!r} was replaced", node=node)
         session = self._sessions.get(node)
         if session is None or session.boot != boot:
             if greeting and to == self.challenge(node):

@@ -13,6 +13,7 @@ from sparktxlog.transport.signing import (
     DIGEST,
     SIGNATURE,
     WINDOW,
+    ReplacedStartError,
     Signer,
     StaleSessionError,
     Verifier,
@@ -141,7 +142,7 @@ def test_a_restarted_sender_retires_its_former_start() -> None:
     with pytest.raises(UnauthorizedError, match="replayed"):
         greets(verifier, hello)
     for headers, target, body in ((recorded, "/posts", b"x"), (recorded_hello, "/hello", b"")):
-        with pytest.raises(UnauthorizedError, match="was replaced"):
+        with pytest.raises(ReplacedStartError, match="was replaced"):
             verifier.check(headers, "POST", target, sha(body), greeting=True)
     assert check(verifier, new.headers("POST", "/posts", b"x", "b1")) == "A"
 

@@ -104,15 +104,7 @@ class Clones:
         return [one.base.master.knows_process(node.name, boot) for one in others if one]
 
     def _forget(self, node: SimulatedNode, clone: SimulatedNode) -> None:
-        """Let other memories be lost again once it is the original that the others know.
-
-        An original that ran while its copy was taken for it is refused until it is started again.
-        """
-        links = {} if node.running is None else node.running.base.links
-        if any("was replaced" in link.reason for link in links.values()):
-            self._world.checks.happened("original started again by an operator")
-            node.kill()
-            self._world.after(_AGAIN_S, node.start)
+        """Let other memories be lost again once it is the original that the others know."""
         if all(self._known(node, node)) and self._faults.remembers(node):
             del self._world.clones[clone.name]
         else:

@@ -105,6 +105,8 @@ class SimulatedNode:
         try:
             error = await self._serve_once()
             while isinstance(error, StartAgainError):
+                if "another process" in error.message:
+                    self.world.checks.happened("original started again by itself")
                 error = await self._serve_once()
         except StorageError as refused:
             if not (self.disk.failing or self.disk.sync_error):

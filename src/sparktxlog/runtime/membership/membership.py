@@ -32,6 +32,7 @@ from sparktxlog.runtime.fleet.replicas import Replicas
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.runtime.membership.epochs import Epochs
 from sparktxlog.runtime.membership.founding import newest_version
+from sparktxlog.runtime.membership.join_orders import StartAgainError
 from sparktxlog.runtime.membership.join_steps import Joining
 from sparktxlog.runtime.membership.standings import INSTANCE, PEER_INSTANCE
 from sparktxlog.storage.interfaces import PutValue
@@ -59,6 +60,12 @@ def places_of(config: NodeConfig, seats: Iterable[Seat]) -> dict[str, Place]:
         if urls:
             found[str(seat.node_id)] = Place(urls=urls, incarnation=seat.incarnation)
     return found
+
+
+def holds_most_votes(roster: Iterable[Seat], nodes: Iterable[str], *, without: str) -> bool:
+    """Return whether nodes have more than half of the votes that one node does not have."""
+    votes = {str(seat.node_id): seat.weight for seat in roster if seat.node_id != without}
+    return 2 * sum(votes.get(node, 0) for node in nodes) > sum(votes.values())
 
 
 class Membership(GreetingNode):
@@ -230,6 +237,7 @@ class Membership(GreetingNode):
             signer=self.signer,
             on_link=self._on_link,
             on_join=self.joining.accept_order,
+            on_replaced=self._on_replaced,
             hears=self.epochs.linked_nodes,
             supervisor=self._base.supervisor,
         )
@@ -246,6 +254,21 @@ class Membership(GreetingNode):
             self.epochs.history.begin(base.master.view, base.master.phase)
             # A peer that was away, or restarted, learns of this site's replica at once.
             link.report(self._replicas.latest_own(base.clock.now()))
+
+    def _on_replaced(self) -> None:
+        """Start anew if most votes of the others took another process for this node since (P30).
+
+        The next start greets them, and is told to join again if the other process was a copy.  A
+        few peers may be wrong.  More than half of the others' votes are also what it takes at least
+        to admit this node again: with fewer it would only be away.
+        """
+        base = self._base
+        told = sorted(node_id for node_id, link in base.links.items() if link.replaced)
+        if holds_most_votes(base.master.view.roster, told, without=base.config.node_id):
+            text = f"{', '.join(told)} took another process for this node"
+            if not base.failed.done():
+                _log.error("this start was replaced: the node starts anew", told_by=told)
+            base.fail(StartAgainError(text))
 
     def greet_anew(self, node_id: str) -> None:
         """Let a node greet anew, and be judged anew."""
