@@ -42,7 +42,8 @@ def run(short: bool) -> list[Figure]:
     medians = {name: sorted(values)[len(values) // 2] for name, values in times.items()}
     peer = "plain Delta append by Spark"
     return [
-        beside(f"commit of {rows:,} rows to {level}", medians[level], "s",
-               peer, medians["delta"], goal)
+        beside(
+            f"commit of {rows:,} rows to {level}", medians[level], "s", peer, medians["delta"], goal
+        )
         for level, goal in (("accepted", 1.1), ("ordered", 1.7))
-    ]  # fmt: skip
+    ]

@@ -55,8 +55,11 @@ def main(mode: str, donor: str, target: str, lake: str, *rest: str) -> None:
         _wait_donor(target)
         copies = [_copy_once(target, Path(lake), int(rest[1])) for _ in range(COPIES)]
         unchanged = _unchanged(target, Path(lake))
-        result = {"copies": copies, "unchanged_wire_bytes": unchanged,
-                  "served_bytes": _served(donor)}  # fmt: skip
+        result = {
+            "copies": copies,
+            "unchanged_wire_bytes": unchanged,
+            "served_bytes": _served(donor),
+        }
     elif mode == "keep":
         result = _keep_copying(target, Path(lake))
     else:
@@ -100,9 +103,10 @@ def _resume(donor: str, url: str, lake: Path) -> dict[str, Any]:
 
     stats = fetch_files(workspace, ticket.grants, wanted, progress=tell)
     return {
-        "size_bytes": stats.size_bytes, "served_bytes": _served(donor),
+        "size_bytes": stats.size_bytes,
+        "served_bytes": _served(donor),
         "chunk_bytes": ticket.grants[0].chunk_bytes,
-    }  # fmt: skip
+    }
 
 
 def _served(donor: str) -> float:
@@ -140,19 +144,31 @@ def _copy_once(url: str, lake: Path, donor_pid: int) -> dict[str, Any]:
     grant = ticket.grants[0]
     estimate = ticket.decision.copy
     transfer = Transfer(
-        transfer_id=ticket.copy_id, worker_id="target", node_id="B", kind=CatchUpKind.COPY,
-        donors=(grant.node_id,), from_position=0, to_position=grant.position, started_at=began,
-        finished_at=time.time_ns() // 1000, actual_s=seconds, fetch_s=stats.fetch_s,
+        transfer_id=ticket.copy_id,
+        worker_id="target",
+        node_id="B",
+        kind=CatchUpKind.COPY,
+        donors=(grant.node_id,),
+        from_position=0,
+        to_position=grant.position,
+        started_at=began,
+        finished_at=time.time_ns() // 1000,
+        actual_s=seconds,
+        fetch_s=stats.fetch_s,
         estimated_s=None if estimate is None else estimate.seconds,
-        size_bytes=stats.size_bytes, wire_bytes=stats.wire_bytes,
-    )  # fmt: skip
+        size_bytes=stats.size_bytes,
+        wire_bytes=stats.wire_bytes,
+    )
     _call(f"{url}/v1/worker/transfers", msgspec.json.encode(transfer))
     remove_workspaces(lake)
     return {
-        "seconds": seconds, "size_bytes": stats.size_bytes, "wire_bytes": stats.wire_bytes,
-        "estimated_s": transfer.estimated_s, "target_cpu_s": own,
+        "seconds": seconds,
+        "size_bytes": stats.size_bytes,
+        "wire_bytes": stats.wire_bytes,
+        "estimated_s": transfer.estimated_s,
+        "target_cpu_s": own,
         "donor_cpu_s": donors,
-    }  # fmt: skip
+    }
 
 
 def _unchanged(url: str, lake: Path) -> int:
@@ -179,10 +195,14 @@ def _report(url: str, status: dict[str, Any], tables: dict[str, int] | None, wor
         for name, at in (tables or {}).items()
     }
     report = WorkerReport(
-        worker_id=worker, node_id=own["node_id"], lineage=status["lineage"],
-        epoch=status["epoch"], position=status["position"] if tables else 0,
-        chain_hash=status["chain_hash"] if tables else "", tables=states,
-    )  # fmt: skip
+        worker_id=worker,
+        node_id=own["node_id"],
+        lineage=status["lineage"],
+        epoch=status["epoch"],
+        position=status["position"] if tables else 0,
+        chain_hash=status["chain_hash"] if tables else "",
+        tables=states,
+    )
     _call(f"{url}/v1/worker/reports", msgspec.json.encode(report))
 
 

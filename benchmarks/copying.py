@@ -158,11 +158,17 @@ class _Site:
             self._version = _make_table(self._directory / "a" / "lake" / TABLE, self._size)
             secret = secrets.token_hex(16)
             for node, end in (("A", "donor"), ("B", "target")):
-                _write_config(self._directory, node, self._urls, secret, self._compressed,
-                              self._bits)  # fmt: skip
+                _write_config(
+                    self._directory, node, self._urls, secret, self._compressed, self._bits
+                )
                 log = stack.enter_context((self._directory / f"{node}.log").open("ab"))
-                command = ["-m", "sparktxlog.cli", "serve",
-                           "--config", str(self._directory / f"{node}.toml")]  # fmt: skip
+                command = [
+                    "-m",
+                    "sparktxlog.cli",
+                    "serve",
+                    "--config",
+                    str(self._directory / f"{node}.toml"),
+                ]
                 process = subprocess.Popen([*self._at(end), *command], stdout=log, stderr=log)
                 stack.callback(_end, process)
                 if node == "A":
@@ -182,9 +188,12 @@ class _Site:
         lake = self._directory / "b" / ("lake" if mode == "measure" else "other")
         command = ["-m", "benchmarks.copy_target", mode, *self._urls.values(), str(lake), *rest]
         with subprocess.Popen(
-            [*self._at("target"), *command], text=True,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        ) as process:  # fmt: skip
+            [*self._at("target"), *command],
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        ) as process:
             yield process
 
     def measure(self) -> dict[str, Any]:
@@ -218,18 +227,24 @@ def _last_line(process: subprocess.Popen[str], directory: Path | None = None) ->
     """Wait for a process to end, and return the JSON of its last line."""
     output, errors = process.communicate()
     if process.returncode != 0:
-        logs = [] if directory is None else [
-            (directory / f"{node}.log").read_text()[-1_500:] for node in "AB"
-        ]  # fmt: skip
+        logs = (
+            []
+            if directory is None
+            else [(directory / f"{node}.log").read_text()[-1_500:] for node in "AB"]
+        )
         raise RuntimeError("\n".join((errors[-3_000:], *logs)))
     found: dict[str, Any] = json.loads(output.splitlines()[-1])
     return found
 
 
 def _write_config(
-    directory: Path, node: str, urls: dict[str, str], secret: str, compressed: bool,
+    directory: Path,
+    node: str,
+    urls: dict[str, str],
+    secret: str,
+    compressed: bool,
     bits: int | None,
-) -> None:  # fmt: skip
+) -> None:
     (directory / node.lower()).mkdir(exist_ok=True)
     peer = "B" if node == "A" else "A"
     (directory / f"{node}.toml").write_text(

@@ -115,9 +115,11 @@ def commit(connection: http.client.HTTPConnection) -> int:
     row = {"id": next(_numbers), "sensor": 1, "value": 0.5, "note": "x"}
     body = {"operations": [{"kind": "append", "table": TABLE, "rows": [row]}]}
     connection.request(
-        "POST", "/v1/transactions?level=ordered&timeout=30", json.dumps(body),
+        "POST",
+        "/v1/transactions?level=ordered&timeout=30",
+        json.dumps(body),
         {"content-type": "application/json"},
-    )  # fmt: skip
+    )
     answer = connection.getresponse()
     answer.read()
     return answer.status
@@ -254,18 +256,32 @@ def run(short: bool) -> list[Figure]:
     after_s = statistics.median(each.after_s for each in returns)
     kills = f"{len(rests)} kills, suspect-timeout 1 s"
     return [
-        at_most(f"kill -9 to the next ordered commit, p50 ({kills})",
-                statistics.median(rests), "s", _GOAL_S),
+        at_most(
+            f"kill -9 to the next ordered commit, p50 ({kills})",
+            statistics.median(rests),
+            "s",
+            _GOAL_S,
+        ),
         at_most("kill -9 to the next ordered commit, max", max(rests), "s", _GOAL_S),
-        at_most(f"return after {missed:,} transactions, first answer to member",
-                first.back_s, "s", 3),
-        informing("the others' commit, p50, two members",
-                  1e3 * statistics.median(each.before_s for each in returns), "ms"),
+        at_most(
+            f"return after {missed:,} transactions, first answer to member", first.back_s, "s", 3
+        ),
+        informing(
+            "the others' commit, p50, two members",
+            1e3 * statistics.median(each.before_s for each in returns),
+            "ms",
+        ),
         informing("the same, three members (one round)", 1e3 * after_s, "ms"),
-        informing(f"the others stood still for a return, p50 ({len(returns)} returns)",
-                  1e3 * still_s, "ms"),
+        informing(
+            f"the others stood still for a return, p50 ({len(returns)} returns)",
+            1e3 * still_s,
+            "ms",
+        ),
         informing("the same, max", 1e3 * max(each.still_s for each in returns), "ms"),
         at_most("the p50 in rounds", still_s / after_s, "rounds", 1),
-        informing("the others' longest rest while a node caught up, p50",
-                  1e3 * statistics.median(each.gap_s for each in returns), "ms"),
-    ]  # fmt: skip
+        informing(
+            "the others' longest rest while a node caught up, p50",
+            1e3 * statistics.median(each.gap_s for each in returns),
+            "ms",
+        ),
+    ]

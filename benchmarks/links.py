@@ -61,17 +61,43 @@ class ShapedLink:
         for name in self._names.values():
             _run("ip", "netns", "add", name)
         donor, target = self._names["donor"], self._names["target"]
-        _run("ip", "link", "add", "veth0", "netns", donor, "type", "veth",
-             "peer", "name", "veth0", "netns", target)  # fmt: skip
+        _run(
+            "ip",
+            "link",
+            "add",
+            "veth0",
+            "netns",
+            donor,
+            "type",
+            "veth",
+            "peer",
+            "name",
+            "veth0",
+            "netns",
+            target,
+        )
         for end, address in (("donor", DONOR), ("target", TARGET)):
             self.call(end, "ip", "addr", "add", f"{address}/24", "dev", "veth0")
             for device in ("lo", "veth0"):
                 self.call(end, "ip", "link", "set", device, "up")
             if self.bits_per_s is not None:
                 burst = max(65_536, int(self.bits_per_s / 8 * _BURST_S))
-                self.call(end, "tc", "qdisc", "add", "dev", "veth0", "root", "tbf",
-                          "rate", f"{self.bits_per_s}bit", "burst", str(burst),
-                          "latency", "50ms")  # fmt: skip
+                self.call(
+                    end,
+                    "tc",
+                    "qdisc",
+                    "add",
+                    "dev",
+                    "veth0",
+                    "root",
+                    "tbf",
+                    "rate",
+                    f"{self.bits_per_s}bit",
+                    "burst",
+                    str(burst),
+                    "latency",
+                    "50ms",
+                )
         return self
 
     def __exit__(
@@ -95,8 +121,9 @@ class ShapedLink:
         """Send `size_bytes` from donor to target over one TCP connection; return the rate."""
         receiver = subprocess.Popen(
             [*self.prefix("target"), sys.executable, "-c", _RECEIVE],
-            stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         assert receiver.stdout is not None
         receiver.stdout.readline()
         self.call("donor", sys.executable, "-c", _SEND, TARGET, str(size_bytes))

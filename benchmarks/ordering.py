@@ -23,9 +23,11 @@ def rows_of(count: int, seed: int = 7) -> pa.Table:
     chance = np.random.default_rng(seed)
     text = chance.integers(97, 123, size=(count, 168), dtype=np.uint8)
     values = pa.array(memoryview(text.tobytes()).cast("B"), pa.uint8())
-    payload = pa.FixedSizeBinaryArray.from_buffers(
-        pa.binary(168), count, [None, values.buffers()[1]]
-    ).cast(pa.binary()).cast(pa.string())  # fmt: skip
+    payload = (
+        pa.FixedSizeBinaryArray.from_buffers(pa.binary(168), count, [None, values.buffers()[1]])
+        .cast(pa.binary())
+        .cast(pa.string())
+    )
     return pa.table(
         {
             "id": np.arange(count, dtype=np.int64),

@@ -132,9 +132,13 @@ def _one_commit_each(path: Path, rows: pa.Table) -> None:
         (path / name).write_bytes(content.getbuffer())
         now_ms = int(time.time() * 1000)
         add = {
-            "path": name, "partitionValues": {}, "size": content.tell(),
-            "modificationTime": now_ms, "dataChange": True, "stats": '{"numRecords":1}',
-        }  # fmt: skip
+            "path": name,
+            "partitionValues": {},
+            "size": content.tell(),
+            "modificationTime": now_ms,
+            "dataChange": True,
+            "stats": '{"numRecords":1}',
+        }
         info = {"timestamp": now_ms, "operation": "WRITE", "operationParameters": {}}
         (path / "_delta_log" / f"{version:020}.json").write_text(
             json.dumps({"add": add}) + "\n" + json.dumps({"commitInfo": info}) + "\n"

@@ -80,9 +80,15 @@ def markdown(figures: Sequence[Figure]) -> str:
     for figure in figures:
         met = {None: "", True: "yes", False: "**no**"}[figure.met]
         cells = [
-            figure.name, f"{figure.value:,g}", figure.unit, figure.goal, met, figure.peer,
-            _optional(figure.peer_value), _optional(figure.ratio),
-        ]  # fmt: skip
+            figure.name,
+            f"{figure.value:,g}",
+            figure.unit,
+            figure.goal,
+            met,
+            figure.peer,
+            _optional(figure.peer_value),
+            _optional(figure.ratio),
+        ]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 

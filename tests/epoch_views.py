@@ -40,8 +40,11 @@ def told(node: NodeProcess, *arguments: str) -> tuple[int, str]:
     answer = subprocess.run(
         [sys.executable, "-m", "sparktxlog.cli", *arguments, "--url", node.url],
         env={**os.environ, "PYTHONPATH": str(source)},
-        capture_output=True, text=True, check=False, timeout=100,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
     return answer.returncode, answer.stdout + answer.stderr
 
 

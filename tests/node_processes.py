@@ -183,9 +183,11 @@ class NodeProcess:
         source = Path(__file__).parents[1] / "src"
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                arguments, stdout=log, stderr=log,
+                arguments,
+                stdout=log,
+                stderr=log,
                 env={**os.environ, "PYTHONPATH": str(source), **self.environment},
-            )  # fmt: skip
+            )
 
     def wait_ready(self) -> None:
         """Wait until the node answers."""

@@ -79,14 +79,20 @@ class OtherNode:
             end = self.entries[-1].end if self.entries else 0
             chain = self.entries[-1].chain_hash if self.entries else bytes(32)
             found = {
-                "node_id": "A", "phase": "NORMAL", "halted": None, "lineage": "forced", "epoch": 2,
+                "node_id": "A",
+                "phase": "NORMAL",
+                "halted": None,
+                "lineage": "forced",
+                "epoch": 2,
                 "ancestors": [{"lineage": LOG, "epoch": 1}],
                 "begins_after": {
-                    "position": self.begins_after[0], "chain_hash": self.begins_after[1].hex(),
+                    "position": self.begins_after[0],
+                    "chain_hash": self.begins_after[1].hex(),
                 },
-                "chain_position": end, "chain_hash": chain.hex(),
+                "chain_position": end,
+                "chain_hash": chain.hex(),
                 "roster": [{"id": "A", "incarnation": 1}, {"id": "B", "incarnation": 1}],
-            }  # fmt: skip
+            }
             return found | self.changed
         if path == "/v1/info":
             return {"lineage": LOG}
@@ -108,10 +114,8 @@ class OtherNode:
         header = run.header
         self.receipts[str(uuid.UUID(bytes=ids_in(run)[:16]))] = {
             "position": position,
-            "run": {
-                "origin": header.origin, "incarnation": header.incarnation, "seq": header.seq,
-            },
-        }  # fmt: skip
+            "run": {"origin": header.origin, "incarnation": header.incarnation, "seq": header.seq},
+        }
 
 
 class Node:
@@ -124,12 +128,15 @@ class Node:
         self.config: NodeConfig = load_config(
             None,
             {
-                "node-id": "B", "master-url": "http://127.0.0.1:7002",
-                "data-dir": str(self.data_dir), "cluster-secret": "sixteen characters",
-                "peer.1.id": "A", "peer.1.url": "http://127.0.0.1:7001",
+                "node-id": "B",
+                "master-url": "http://127.0.0.1:7002",
+                "data-dir": str(self.data_dir),
+                "cluster-secret": "sixteen characters",
+                "peer.1.id": "A",
+                "peer.1.url": "http://127.0.0.1:7001",
             },
             {},
-        )  # fmt: skip
+        )
         self.config = replace(self.config, log_lineage=LOG)
         self.payloads = LocalPayloadStore(self.config.payload_dir)
 
@@ -149,9 +156,11 @@ class Node:
         """Put runs at the end of the queue."""
         last = self.entries[-1] if self.entries else None
         entries = entries_of(
-            runs, after=last.end if last else 0,
-            previous=last.chain_hash if last else bytes(32), rejections=rejections,
-        )  # fmt: skip
+            runs,
+            after=last.end if last else 0,
+            previous=last.chain_hash if last else bytes(32),
+            rejections=rejections,
+        )
         made = [
             (entry.position + block.txs[0], block.definition)
             for entry, run in zip(entries, runs, strict=True)
@@ -204,6 +213,7 @@ def parted(directory: Path) -> tuple[Node, OtherNode]:
     node.order([append_run(1, 2), append_run(1, 3, origin="A"), append_run(3)])
     own = entries_of(
         [append_run(4 + i, origin="A") for i in range(3)],
-        after=6, previous=node.entries[-1].chain_hash,
-    )  # fmt: skip
+        after=6,
+        previous=node.entries[-1].chain_hash,
+    )
     return node, OtherNode([*node.entries, *own])

@@ -50,8 +50,19 @@ class NamespaceCluster(Cluster):
             "link", "add", f"port{name}", "type", "veth", "peer", "name", "site0", "netns", space
         )
         self._in_hub("link", "set", f"port{name}", "master", "whole", "up")
-        run("ip", "link", "add", client_end, "type", "veth", "peer", "name", "clients0",
-            "netns", space)  # fmt: skip
+        run(
+            "ip",
+            "link",
+            "add",
+            client_end,
+            "type",
+            "veth",
+            "peer",
+            "name",
+            "clients0",
+            "netns",
+            space,
+        )
         run("ip", "addr", "add", f"10.79.{index}.1/30", "dev", client_end)
         run("ip", "link", "set", client_end, "up")
         for address, device in (

@@ -41,9 +41,14 @@ class StandInDonor(ThreadingHTTPServer):
     request_queue_size = 64
 
     def __init__(
-        self, lake: Path, *, node_id: str = "A", compression: str = "none",
-        chunk_bytes: int = 65_536, lease_s: float = 60.0,
-    ) -> None:  # fmt: skip
+        self,
+        lake: Path,
+        *,
+        node_id: str = "A",
+        compression: str = "none",
+        chunk_bytes: int = 65_536,
+        lease_s: float = 60.0,
+    ) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.lake = lake
         self.node_id = node_id
@@ -95,14 +100,21 @@ class StandInDonor(ThreadingHTTPServer):
 
     def grant(self) -> Grant:
         return Grant(
-            lease_id=self.lease_id, token=self.token, node_id=self.node_id,
-            url=f"http://127.0.0.1:{self.server_address[1]}", lineage="l", epoch=1, position=10,
-            chain_hash="00", chunk_bytes=self.chunk_bytes, compression=self.compression,
+            lease_id=self.lease_id,
+            token=self.token,
+            node_id=self.node_id,
+            url=f"http://127.0.0.1:{self.server_address[1]}",
+            lineage="l",
+            epoch=1,
+            position=10,
+            chain_hash="00",
+            chunk_bytes=self.chunk_bytes,
+            compression=self.compression,
             lease_s=self.lease_s,
             tables=tuple(
                 self._offer(entry) for entry in sorted(self.lake.iterdir()) if entry.is_dir()
             ),
-        )  # fmt: skip
+        )
 
     def _offer(self, directory: Path) -> OfferedTable:
         files = [

@@ -111,9 +111,12 @@ class Supervisor:
         pause_s = min(_PAUSE_MIN_S * 2.0 ** min(times - 1, 16), _PAUSE_MAX_S)
         known = foreseen(error)
         _logger.error(
-            "%s failed, again in %g s: %s", name, pause_s, known,
+            "%s failed, again in %g s: %s",
+            name,
+            pause_s,
+            known,
             exc_info=error if known is not error else None,
-        )  # fmt: skip
+        )
         if known is not error:
             self.on_unforeseen(name, error)
         self.total += 1

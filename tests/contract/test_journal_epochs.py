@@ -378,8 +378,10 @@ def test_the_window_before_a_snapshot_is_whole_while_publishing_lags(bench: Benc
     first = snapshot.recent_ids[0][0]
     assert first <= snapshot.position - 6 + 1
     assert snapshot.watermarks == {
-        "a": runs[3].header.last, "b": runs[4].header.last, "c": runs[5].header.last,
-    }  # fmt: skip
+        "a": runs[3].header.last,
+        "b": runs[4].header.last,
+        "c": runs[5].header.last,
+    }
 
 
 def test_the_queue_goes_on_behind_a_snapshot(bench: Bench) -> None:
@@ -538,8 +540,10 @@ def test_what_is_void_stands_in_the_place_of_the_lost_run(bench: Bench) -> None:
     bench.front.write([AppendQueue(entries=entries_of([void]), ordered_at=1)])
     (stored,) = bench.front.read_queue(0, 10, payloads=True)
     assert (stored.entry.header, stored.payload, stored.ids) == (
-        voided.header, void.payload, ids_in(lost),
-    )  # fmt: skip
+        voided.header,
+        void.payload,
+        ids_in(lost),
+    )
 
 
 def test_what_is_void_comes_back_with_votes_and_views(bench: Bench) -> None:

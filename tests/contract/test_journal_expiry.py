@@ -42,12 +42,25 @@ def segment(number: int, size_bytes: int = 100) -> Segment:
     entry = ENTRIES[number]
     file = StagedFile(path=f"inline/{number}", size_bytes=size_bytes, digest="", rows=2)
     return Segment(
-        first=entry.position, last=entry.end, from_hash=entry.previous_hash.hex(),
-        to_hash=entry.chain_hash.hex(), epoch=1, transactions=2, rejected=0,
+        first=entry.position,
+        last=entry.end,
+        from_hash=entry.previous_hash.hex(),
+        to_hash=entry.chain_hash.hex(),
+        epoch=1,
+        transactions=2,
+        rejected=0,
         ordered_at=10 * number + 10,
-        effects=(TableEffect(table="t", kind="append", first=entry.position, last=entry.end,
-                             files=(file,), inline=True),),
-    )  # fmt: skip
+        effects=(
+            TableEffect(
+                table="t",
+                kind="append",
+                first=entry.position,
+                last=entry.end,
+                files=(file,),
+                inline=True,
+            ),
+        ),
+    )
 
 
 def expire(number: int) -> ExpireLog:
@@ -72,8 +85,12 @@ def test_a_log_that_was_never_shortened_is_kept_from_its_beginning(full: Bench) 
     assert full.front.read_expired(9) == []
     cuts = full.front.read_cuts(0, 9)
     assert [(c.last, c.ordered_at, c.files_bytes) for c in cuts] == [
-        (2, 10, 100), (4, 20, 100), (6, 30, 100), (8, 40, 100), (10, 50, 100),
-    ]  # fmt: skip
+        (2, 10, 100),
+        (4, 20, 100),
+        (6, 30, 100),
+        (8, 40, 100),
+        (10, 50, 100),
+    ]
     assert cuts[1].chain_hash == ENTRIES[1].chain_hash
     assert [cut.last for cut in full.front.read_cuts(2, 2)] == [4, 6]
 
@@ -156,8 +173,10 @@ def test_the_core_starts_from_a_log_that_is_gone_as_a_whole(full: Bench) -> None
     full.front.write([expire(4), DropExpired(position=10), ShrinkJournal(least_free_bytes=0)])
     after = full.reopen().load(1_000).core
     assert (after.base, after.base_key, after.watermarks) == (
-        before.base, before.base_key, before.watermarks,
-    )  # fmt: skip
+        before.base,
+        before.base_key,
+        before.watermarks,
+    )
     assert b"".join(ids for _, ids in after.recent_ids) == b"".join(ids_in(run) for run in RUNS)
     config = MasterConfig(node_id="a", members=("a",), quorum=1, lineage="l", id_window=1_000)
     master = Master(config, after, 0)
@@ -190,18 +209,24 @@ def test_payloads_that_may_name_files_are_found_until_they_are_published(bench: 
     bench.front.load(100)
     bench.front.write(
         [
-            *staged, plain,
+            *staged,
+            plain,
             PutAnnouncement(ticket=1, digest=other.header.digest, payload=other.payload),
         ]
-    )  # fmt: skip
+    )
     entries = entries_of(staged[:2])
     bench.front.write([AppendQueue(entries=entries, ordered_at=1)])
     named = {other.payload, *(run.payload for run in staged)}
     assert set(bench.front.read_waiting_payloads()) == named
     first = Segment(
-        first=1, last=1, from_hash="", to_hash=entries[0].chain_hash.hex(), epoch=1,
-        transactions=1, rejected=0,
-    )  # fmt: skip
+        first=1,
+        last=1,
+        from_hash="",
+        to_hash=entries[0].chain_hash.hex(),
+        epoch=1,
+        transactions=1,
+        rejected=0,
+    )
     bench.front.write([MarkPublished(position=1, version=1, segment=first)])
     assert set(bench.front.read_waiting_payloads()) == named - {staged[0].payload}
 
@@ -212,9 +237,14 @@ def test_the_file_shrinks(tmp_path: Path) -> None:
     entries = entries_of(runs)
     front.write([*runs, AppendQueue(entries=entries, ordered_at=1)])
     last = Segment(
-        first=1, last=40, from_hash="", to_hash=entries[-1].chain_hash.hex(), epoch=1,
-        transactions=40, rejected=0,
-    )  # fmt: skip
+        first=1,
+        last=40,
+        from_hash="",
+        to_hash=entries[-1].chain_hash.hex(),
+        epoch=1,
+        transactions=40,
+        rejected=0,
+    )
     front.write([MarkPublished(position=40, version=1, segment=last), ForgetPayloads(position=40)])
     before = front.size_bytes()
     front.write([ShrinkJournal(least_free_bytes=100 << 20)])

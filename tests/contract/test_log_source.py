@@ -90,9 +90,13 @@ def test_segments_and_reports_survive_the_wire(node: Node, tmp_path: Path) -> No
         tables={"t": TableState(version=1, signature=TableSignature(lane0=2**64 - 1), schema="s")},
     )
     info = {
-        "node_id": "a", "lineage": "l", "payload_root": "/p", "lake_root": "/l",
-        "signature_interval": 10, "worker_token_file": str(tmp_path / "worker.token"),
-    }  # fmt: skip
+        "node_id": "a",
+        "lineage": "l",
+        "payload_root": "/p",
+        "lake_root": "/l",
+        "signature_interval": 10,
+        "worker_token_file": str(tmp_path / "worker.token"),
+    }
     node.answers["/v1/info"] = (200, json.dumps(info).encode())
     (tmp_path / "worker.token").write_text("of its worker\n")
     with closing(source_of(node, "secret")) as source:
@@ -176,9 +180,17 @@ def test_status_lines_become_replicas(node: Node) -> None:
 def test_a_node_takes_the_record_of_a_copy_without_a_word(node: Node) -> None:
     node.answers["/v1/worker/transfers"] = (204, b"")
     transfer = Transfer(
-        transfer_id="t", worker_id="w", node_id="A", kind=CatchUpKind.COPY, from_position=0,
-        to_position=9, started_at=1, finished_at=2, estimated_s=None, actual_s=1.0,
-    )  # fmt: skip
+        transfer_id="t",
+        worker_id="w",
+        node_id="A",
+        kind=CatchUpKind.COPY,
+        from_position=0,
+        to_position=9,
+        started_at=1,
+        finished_at=2,
+        estimated_s=None,
+        actual_s=1.0,
+    )
     with closing(source_of(node)) as source:
         source.record_transfer(transfer)
     assert node.asked[-1][:2] == ("POST", "/v1/worker/transfers")

@@ -18,9 +18,12 @@ ROOT = Path(__file__).parents[2]
 def test_the_short_form_prints_its_figures() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks", "--short", "--only", "ordering", "--only", "posts"],
-        cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
-        capture_output=True, text=True, timeout=240,
-    )  # fmt: skip
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     rows = [line.split("|") for line in done.stdout.splitlines() if line.startswith("| ")]
     values = {cells[1].strip(): float(cells[2].replace(",", "")) for cells in rows[1:]}

@@ -77,9 +77,13 @@ def report_empty(cluster: Cluster, name: str) -> None:
     node = cluster.nodes[name]
     status = node.status()
     empty = WorkerReport(
-        worker_id=f"worker-{name.lower()}", node_id=name, lineage=status["lineage"],
-        epoch=status["epoch"], position=0, chain_hash="00" * 32,
-    )  # fmt: skip
+        worker_id=f"worker-{name.lower()}",
+        node_id=name,
+        lineage=status["lineage"],
+        epoch=status["epoch"],
+        position=0,
+        chain_hash="00" * 32,
+    )
     call(f"{node.url}/v1/worker/reports", as_json(empty))
 
 

@@ -19,14 +19,25 @@ pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.slow, pytest.mark.
 def test_the_demo_passes_and_ends_with_one_line_of_json(tmp_path: Path) -> None:
     directory = tmp_path / "demo"
     answer = subprocess.run(
-        [sys.executable, "-m", "sparktxlog.cli", "demo", "--scale", "0.012", "--json",
-         "--kill", "B", "--dir", str(directory)],
+        [
+            sys.executable,
+            "-m",
+            "sparktxlog.cli",
+            "demo",
+            "--scale",
+            "0.012",
+            "--json",
+            "--kill",
+            "B",
+            "--dir",
+            str(directory),
+        ],
         env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
         capture_output=True,
         text=True,
         check=False,
         timeout=780,
-    )  # fmt: skip
+    )
     assert answer.returncode == 0, f"{answer.stderr[-4000:]}\n{answer.stdout[-2000:]}"
     assert answer.stdout.count("\n") == 1
     found = json.loads(answer.stdout)

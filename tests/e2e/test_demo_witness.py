@@ -19,14 +19,26 @@ pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.slow, pytest.mark.
 def test_with_a_witness_either_site_may_be_lost(tmp_path: Path, victim: str) -> None:
     directory = tmp_path / "demo"
     answer = subprocess.run(
-        [sys.executable, "-m", "sparktxlog.cli", "demo", "--scale", "0.012", "--json", "--witness",
-         "--kill", victim, "--dir", str(directory)],
+        [
+            sys.executable,
+            "-m",
+            "sparktxlog.cli",
+            "demo",
+            "--scale",
+            "0.012",
+            "--json",
+            "--witness",
+            "--kill",
+            victim,
+            "--dir",
+            str(directory),
+        ],
         env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
         capture_output=True,
         text=True,
         check=False,
         timeout=780,
-    )  # fmt: skip
+    )
     assert answer.returncode == 0, f"{answer.stderr[-4000:]}\n{answer.stdout[-2000:]}"
     found = json.loads(answer.stdout)
     assert found["equal"] is True

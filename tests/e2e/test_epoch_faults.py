@@ -88,11 +88,18 @@ def test_a_one_way_cut_splits_nothing_and_is_shown(start: Start) -> None:
         )
         left_out = wait_until(
             lambda: next(
-                (n for n in "ABC" if all(shows(cluster.nodes[o], f"{'ABC'.replace(n, '')}")
-                                         for o in "ABC".replace(n, ""))), ""
+                (
+                    n
+                    for n in "ABC"
+                    if all(
+                        shows(cluster.nodes[o], f"{'ABC'.replace(n, '')}")
+                        for o in "ABC".replace(n, "")
+                    )
+                ),
+                "",
             ),
             120,
-        )  # fmt: skip
+        )
         assert left_out in "AB"
         load.progress("ABC".replace(left_out, ""))
         wait_until(

@@ -34,9 +34,11 @@ pytestmark = pytest.mark.e2e
 def send(method: str, url: str, body: dict[str, Any]) -> Any:
     """Send JSON with a method and return the JSON answer."""
     request = urllib.request.Request(
-        url, data=json.dumps(body).encode(), method=method,
+        url,
+        data=json.dumps(body).encode(),
+        method=method,
         headers={"content-type": "application/json"},
-    )  # fmt: skip
+    )
     with urllib.request.urlopen(request, timeout=60) as response:
         return json.loads(response.read())
 

@@ -71,9 +71,11 @@ def test_precedence_votes_and_addresses_outlast_a_restart_of_all(tmp_path: Path)
 def patch(url: str, body: dict[str, Any]) -> Any:
     """Change a resource of a node and return its answer."""
     request = urllib.request.Request(
-        url, data=json.dumps(body).encode(), method="PATCH",
+        url,
+        data=json.dumps(body).encode(),
+        method="PATCH",
         headers={"content-type": "application/json"},
-    )  # fmt: skip
+    )
     with urllib.request.urlopen(request, timeout=60) as response:
         return json.loads(response.read())
 

@@ -37,10 +37,14 @@ def state_at(node: NodeProcess, position: int, rows: int = 0, **changes: Any) ->
     schema = msgspec.convert(found, TableDefinition).fingerprint()
     table = TableState(version=0, signature=TableSignature(rows=rows), schema=schema)
     values: dict[str, Any] = {
-        "worker_id": f"w{node.name}", "node_id": node.name,
-        "lineage": node.status()["lineage"], "epoch": 1, "position": position,
-        "chain_hash": hashes.get(position, ""), "tables": {"t": table} if position else {},
-    }  # fmt: skip
+        "worker_id": f"w{node.name}",
+        "node_id": node.name,
+        "lineage": node.status()["lineage"],
+        "epoch": 1,
+        "position": position,
+        "chain_hash": hashes.get(position, ""),
+        "tables": {"t": table} if position else {},
+    }
     return WorkerReport(**values | changes)
 
 
@@ -48,9 +52,12 @@ def _recounted(node: NodeProcess, told: WorkerReport) -> Any:
     """Tell a node that a full scan found no rows where its worker reported some."""
     recorded, counted = told.tables["t"].signature.to_text(), TableSignature().to_text()
     recount = Recount(
-        worker_id=told.worker_id, node_id=told.node_id, copied_from="", position=told.position,
+        worker_id=told.worker_id,
+        node_id=told.node_id,
+        copied_from="",
+        position=told.position,
         tables={"t": RecountedTable(version=0, recorded=recorded, counted=counted)},
-    )  # fmt: skip
+    )
     status, answer = ask(node, "POST", "/v1/worker/recounts", msgspec.json.encode(recount))
     assert status == 200, answer
     return answer
@@ -69,18 +76,30 @@ def _copy_is_ordered_and_told(a: NodeProcess, end: int) -> None:
     (running,) = own()["running_transfers"]
     assert (running["transfer_id"], running["donors"]) == (ticket["copy_id"], ["B"])
     transfer = Transfer(
-        transfer_id=ticket["copy_id"], worker_id="wA", node_id="A", kind=CatchUpKind.COPY,
-        donors=("B",), from_position=end, to_position=end, started_at=1, finished_at=2,
-        estimated_s=ticket["decision"]["copy"]["seconds"], actual_s=0.5, outcome="broken off",
-    )  # fmt: skip
+        transfer_id=ticket["copy_id"],
+        worker_id="wA",
+        node_id="A",
+        kind=CatchUpKind.COPY,
+        donors=("B",),
+        from_position=end,
+        to_position=end,
+        started_at=1,
+        finished_at=2,
+        estimated_s=ticket["decision"]["copy"]["seconds"],
+        actual_s=0.5,
+        outcome="broken off",
+    )
     assert ask(a, "POST", "/v1/worker/transfers", msgspec.json.encode(transfer))[0] == 204
     assert own()["running_transfers"] == []
     assert own()["last_transfer"]["outcome"] == "broken off"
 
 
 def _messages_are_verbatim(log: str) -> None:
-    lines = [line for line in log.splitlines() if "Replicating" in line or
-             "storage size" in line or "copy is preferred" in line]  # fmt: skip
+    lines = [
+        line
+        for line in log.splitlines()
+        if "Replicating" in line or "storage size" in line or "copy is preferred" in line
+    ]
     found = re.findall(
         r"copy is preferred|Replicating \([a-z ]+\)(?:, forced)?|Couldn't find storage size",
         "\n".join(re.sub(r"reason=.*", "", line) for line in lines),

@@ -57,9 +57,12 @@ def sparktxlog(*arguments: str) -> subprocess.CompletedProcess[str]:
     source = Path(__file__).parents[2] / "src"
     return subprocess.run(
         [sys.executable, "-m", "sparktxlog.cli", *arguments],
-        capture_output=True, text=True, timeout=120, check=False,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
         env={**os.environ, "PYTHONPATH": str(source)},
-    )  # fmt: skip
+    )
 
 
 def quarantine(node: NodeProcess, followed: NodeProcess) -> subprocess.CompletedProcess[str]:
@@ -121,9 +124,13 @@ def judged(node: NodeProcess, position: int, chain_hash: str) -> tuple[str, str]
     """Report a worker's state as of before; return verdict and plan."""
     info = call(f"{node.url}/v1/info")
     report = {
-        "worker_id": "w", "node_id": node.name, "lineage": info["lineage"], "epoch": 2,
-        "position": position, "chain_hash": chain_hash,
-    }  # fmt: skip
+        "worker_id": "w",
+        "node_id": node.name,
+        "lineage": info["lineage"],
+        "epoch": 2,
+        "position": position,
+        "chain_hash": chain_hash,
+    }
     answer = call(f"{node.url}/v1/worker/reports", report)
     return answer["verdict"], answer["plan"]
 

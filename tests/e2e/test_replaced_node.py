@@ -42,9 +42,12 @@ def command(*arguments: str, token: str = "") -> tuple[int, dict[str, Any]]:
     source = Path(__file__).parents[2] / "src"
     done = subprocess.run(
         [sys.executable, "-m", "sparktxlog.cli", *arguments, "--json"],
-        capture_output=True, text=True, timeout=120, check=False,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
         env={**os.environ, "PYTHONPATH": str(source), "SPARKTXLOG_ADMIN_TOKEN": token},
-    )  # fmt: skip
+    )
     return done.returncode, json.loads(done.stdout)
 
 
@@ -52,8 +55,10 @@ def stands(node: NodeProcess, epoch: int, members: str) -> bool:
     """Return whether a node takes part in that very epoch of those members."""
     status = node.status()
     return (status["phase"], status["epoch"], "".join(status["members"])) == (
-        "NORMAL", epoch, members,
-    )  # fmt: skip
+        "NORMAL",
+        epoch,
+        members,
+    )
 
 
 def places(node: NodeProcess) -> list[str]:
@@ -104,8 +109,10 @@ def test_a_dead_node_is_replaced_by_one_decision_and_the_new_one_joins_by_anothe
         for epoch in reversed(call(f"{a.url}/v1/epochs/history"))
     ]
     assert [(number, members) for number, members, *_ in history] == [
-        (1, "ABC"), (2, "AB"), (3, "ABD"),
-    ]  # fmt: skip
+        (1, "ABC"),
+        (2, "AB"),
+        (3, "ABD"),
+    ]
     assert (history[1][3], history[2][2]) == (["C"], ["D"])
 
     # All at once, as after a power cut; the configurations of A and B still name C.

@@ -75,11 +75,14 @@ def report(node: NodeProcess) -> dict[str, Any]:
     answer: dict[str, Any] = call(
         f"{node.url}/v1/worker/reports",
         {
-            "worker_id": f"worker-{node.name}", "node_id": node.name, "lineage": info["lineage"],
-            "epoch": info["epoch"], "position": status["position"],
+            "worker_id": f"worker-{node.name}",
+            "node_id": node.name,
+            "lineage": info["lineage"],
+            "epoch": info["epoch"],
+            "position": status["position"],
             "chain_hash": status["chain_hash"],
         },
-    )  # fmt: skip
+    )
     assert answer["verdict"] == "KNOWN"
     return answer
 
@@ -108,9 +111,11 @@ def limit(node: NodeProcess, **settings: Any) -> None:
     for name, value in settings.items():
         body = json.dumps({name.replace("_", "-"): value}).encode()
         request = urllib.request.Request(
-            f"{node.url}/v1/settings", data=body, method="PATCH",
+            f"{node.url}/v1/settings",
+            data=body,
+            method="PATCH",
             headers={"content-type": "application/json"},
-        )  # fmt: skip
+        )
         with urllib.request.urlopen(request, timeout=10) as answer:
             answer.read()
 
@@ -159,8 +164,10 @@ def test_a_lowered_limit_shortens_the_log_once_all_applied(cluster: Cluster) -> 
         assert (caught.value.status, caught.value.document["title"]) == (410, "expired")
     told = subprocess.run(
         [sys.executable, "-m", "sparktxlog.cli", "queue", "--after", "0", "--url", node.url],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert (told.returncode, "expired" in told.stderr) == (1, True), told.stderr
     assert call(f"{node.url}/v1/queue?after={kept_after}")[0]["position"] == kept_after + 1
 
@@ -189,16 +196,38 @@ def images_go_that_the_log_has_outlived(node: NodeProcess, kept_after: int, end:
         for position in (1, kept_after - 1, kept_after, end):
             store.add(
                 Image(
-                    name=f"at{position}", created_at=position, worker_id="w", lineage=lineage,
-                    epoch=1, position=position, chain_hash="00", site=node.name,
+                    name=f"at{position}",
+                    created_at=position,
+                    worker_id="w",
+                    lineage=lineage,
+                    epoch=1,
+                    position=position,
+                    chain_hash="00",
+                    site=node.name,
                 )
-            )  # fmt: skip
+            )
     done = subprocess.run(
-        [sys.executable, "-m", "sparktxlog.cli", "maintain", "--url", node.url, "--json",
-         "--no-optimize", "--no-vacuum", "--images", str(store.root), "--keep-images", "1",
-         "--drop-quarantine-older-than", "30"],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "sparktxlog.cli",
+            "maintain",
+            "--url",
+            node.url,
+            "--json",
+            "--no-optimize",
+            "--no-vacuum",
+            "--images",
+            str(store.root),
+            "--keep-images",
+            "1",
+            "--drop-quarantine-older-than",
+            "30",
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     images, quarantine = json.loads(done.stdout)["removed"]
     assert images["removed"] == ["at1", f"at{kept_after - 1}"] and images["kept"] == 2
@@ -255,8 +284,11 @@ def test_a_kill_while_shortening_is_repaired_by_the_next_start(tmp_path: Path, p
         dying = subprocess.run(
             [sys.executable, str(DYING), str(node.config), point, "tx-log-max-size=100"],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(["src", "."])},
-            capture_output=True, text=True, timeout=120, check=False,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
         assert dying.returncode == -9, dying.stderr
 
         node.start("tx-log-max-size=100")

@@ -51,9 +51,13 @@ def test_a_cluster_gets_the_package_as_a_zip(tmp_path: Path) -> None:
     jar = tmp_path / "delta.jar"
     jar.touch()
     found = submit(
-        "--print-command", "--master", "spark://h:7077", "job.py",
-        SPARKTXLOG_JARS=str(jar), SPARKTXLOG_IVY=str(tmp_path / "ivy"),
-    )  # fmt: skip
+        "--print-command",
+        "--master",
+        "spark://h:7077",
+        "job.py",
+        SPARKTXLOG_JARS=str(jar),
+        SPARKTXLOG_IVY=str(tmp_path / "ivy"),
+    )
     assert found.returncode == 0, found.stderr
     archive = tmp_path / "ivy" / "sparktxlog.zip"
     assert f"--py-files {archive}" in found.stdout

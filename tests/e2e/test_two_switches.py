@@ -88,8 +88,11 @@ def peer_list(cluster: TwoSwitchCluster, *options: str) -> str:
     url = cluster.nodes["C"].url
     return subprocess.run(
         [sys.executable, "-c", program, "peer", "list", "--url", url, *options],
-        check=True, capture_output=True, text=True, timeout=60,
-    ).stdout  # fmt: skip
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    ).stdout
 
 
 def test_either_switch_may_fail_and_all_nodes_show_it(cluster: TwoSwitchCluster) -> None:

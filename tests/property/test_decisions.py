@@ -38,28 +38,46 @@ COMPARISON = st.sampled_from(list(ReplicaVerdict)).flatmap(
     )
 )
 REPORT = st.builds(
-    WorkerReport, worker_id=st.just("w"), node_id=st.just("T"), lineage=st.just("l"),
-    epoch=st.just(1), position=st.integers(0, 10**9), chain_hash=st.just("ab"),
-    tables=st.just({}), engine=st.just(""), reported_at=st.just(0), pace=st.none(),
-    irreparable=st.sampled_from(["", "broken"]), copied_from=st.just(""),
-)  # fmt: skip
+    WorkerReport,
+    worker_id=st.just("w"),
+    node_id=st.just("T"),
+    lineage=st.just("l"),
+    epoch=st.just(1),
+    position=st.integers(0, 10**9),
+    chain_hash=st.just("ab"),
+    tables=st.just({}),
+    engine=st.just(""),
+    reported_at=st.just(0),
+    pace=st.none(),
+    irreparable=st.sampled_from(["", "broken"]),
+    copied_from=st.just(""),
+)
 WORKLOAD = st.builds(
-    Workload, batches=st.integers(0, 10**6), merges=st.integers(0, 10**5),
-    transactions=st.integers(0, 10**9), appended_bytes=st.integers(0, 10**13),
+    Workload,
+    batches=st.integers(0, 10**6),
+    merges=st.integers(0, 10**5),
+    transactions=st.integers(0, 10**9),
+    appended_bytes=st.integers(0, 10**13),
     merged_bytes=st.integers(0, 10**13),
-)  # fmt: skip
+)
 INPUT = st.builds(
-    PlanInput, report=REPORT, comparison=COMPARISON, workload=st.none() | WORKLOAD,
+    PlanInput,
+    report=REPORT,
+    comparison=COMPARISON,
+    workload=st.none() | WORKLOAD,
     donors=st.sampled_from([(), ("B",), ("B", "C")]),
     missing_bytes=st.dictionaries(
         st.sampled_from(["B", "C", "D"]), st.none() | st.integers(0, 10**13)
     ),
-    replay_pace=st.just(ReplayPace()), transfer_pace=st.just(TransferPace()),
+    replay_pace=st.just(ReplayPace()),
+    transfer_pace=st.just(TransferPace()),
     full_replication_time_factor=st.floats(0.01, 1_000),
     min_time_to_consider_full_replication_s=st.floats(0, 10**7),
-    others_not_empty=st.booleans(), contested=st.sampled_from([(), ("B",)]),
-    last_healthy=st.booleans(), asked_for=st.booleans(),
-)  # fmt: skip
+    others_not_empty=st.booleans(),
+    contested=st.sampled_from([(), ("B",)]),
+    last_healthy=st.booleans(),
+    asked_for=st.booleans(),
+)
 
 
 def copies_for_a_reason(known: PlanInput, decision: Decision) -> bool:

@@ -18,9 +18,14 @@ from tests.verification.exploration.space import Space, State, explore
 from tests.verification.mutation.isolation import run_isolated
 
 SMALL_EPOCH = Configuration(
-    name="small-epoch", masters=("a", "b"), witnesses=("w",), submits=("a",), ballots=1,
-    newest=True, starters=("b",),
-)  # fmt: skip
+    name="small-epoch",
+    masters=("a", "b"),
+    witnesses=("w",),
+    submits=("a",),
+    ballots=1,
+    newest=True,
+    starters=("b",),
+)
 IDLE_EPOCH = dataclasses.replace(SMALL_EPOCH, name="idle-epoch", submits=())
 SMALL_CRASH = Configuration(
     name="small-crash", masters=("a", "b"), submits=("a",), ticks=1, crashes=1, newest=True

@@ -64,10 +64,15 @@ class History:
         origin, n = self.random.choice("aabc"), self.random.choice([1, 2, 70])
         self.ts += 1
         run = run_of(
-            origin=origin, seq=self.next[origin], n=n, ts=self.ts, epoch=self.epoch,
-            ids=ids_of(self.ids, n), padding=self.random.choice([0, 900]),
+            origin=origin,
+            seq=self.next[origin],
+            n=n,
+            ts=self.ts,
+            epoch=self.epoch,
+            ids=ids_of(self.ids, n),
+            padding=self.random.choice([0, 900]),
             incarnation=self.incarnation if origin == "a" else 1,
-        )  # fmt: skip
+        )
         self.ids += n
         self.next[origin] += n
         self.waiting.append(run)
@@ -94,9 +99,14 @@ class History:
             return []
         entry = self.random.choice(behind)
         segment = Segment(
-            first=self.published + 1, last=entry.end, from_hash="", epoch=1, rejected=0,
-            to_hash=entry.chain_hash.hex(), transactions=entry.end - self.published,
-        )  # fmt: skip
+            first=self.published + 1,
+            last=entry.end,
+            from_hash="",
+            epoch=1,
+            rejected=0,
+            to_hash=entry.chain_hash.hex(),
+            transactions=entry.end - self.published,
+        )
         self.published = entry.end
         return [MarkPublished(position=entry.end, version=1, segment=segment)]
 
@@ -124,9 +134,7 @@ class History:
                 origin = str(run.header.origin)
                 self.next[origin] = min(self.next[origin], run.header.seq)
         self.waiting = own
-        view = View(
-            lineage="l", epoch=self.epoch, roster=(Seat(node_id=OWN),), members=(OWN,)
-        )  # fmt: skip
+        view = View(lineage="l", epoch=self.epoch, roster=(Seat(node_id=OWN),), members=(OWN,))
         return [PutView(view=view, node_id=OWN, incarnation=self.incarnation), *writes]
 
     def _ballot(self, snapshot: QueueSnapshot) -> list[Write]:

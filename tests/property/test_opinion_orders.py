@@ -69,9 +69,7 @@ def judged(node: str, order: list[WorkerReport]) -> list[tuple[str, str, bool, s
 def test_the_order_of_reports_decides_nothing(
     data: st.DataObject, reports: dict[str, list[WorkerReport]]
 ) -> None:
-    found = {
-        str(judged(node, data.draw(orders(reports)))) for node in "ABC" for _ in range(2)
-    }  # fmt: skip
+    found = {str(judged(node, data.draw(orders(reports)))) for node in "ABC" for _ in range(2)}
     assert len(found) == 1
 
 
@@ -102,11 +100,16 @@ def _check_donors(known: Replicas) -> None:
     """Whoever may lend differs from no other sound replica where both have reported last."""
     candidates = [
         Candidate(
-            node_id=s.report.node_id, worker_id=s.report.worker_id, linked=True, alive=True,
-            verdict=s.comparison.verdict, position=s.report.position, contested=s.contested,
+            node_id=s.report.node_id,
+            worker_id=s.report.worker_id,
+            linked=True,
+            alive=True,
+            verdict=s.comparison.verdict,
+            position=s.report.position,
+            contested=s.contested,
         )
         for s in known.states()
-    ]  # fmt: skip
+    ]
     donors = choose_donors("target", 0, candidates, 9)
     rows = {
         (s.report.position, s.report.tables["t"].signature.rows)

@@ -58,18 +58,26 @@ def _order(world: World, origin: str, seq: int, ids: str, rejected: tuple[int, .
         acceptance=Acceptance(position=0, ts=0),
     )
     header = RunHeader(
-        epoch=1, ts=number, origin=NodeId(origin), incarnation=1, seq=seq, n=n, digest=digest,
+        epoch=1,
+        ts=number,
+        origin=NodeId(origin),
+        incarnation=1,
+        seq=seq,
+        n=n,
+        digest=digest,
         size_bytes=1,
-    )  # fmt: skip
+    )
     last = node.disk.queue[-1] if node.disk.queue else None
     position, previous = (last.end + 1, last.chain_hash) if last else (1, bytes(32))
     entry = QueueEntry(
-        position=position, header=header, previous_hash=previous,
+        position=position,
+        header=header,
+        previous_hash=previous,
         chain_hash=chain_hash(previous, header),
         rejections=tuple(
             Rejection(index=i, code="duplicate-transaction", text="", first=2) for i in rejected
         ),
-    )  # fmt: skip
+    )
     node.disk.queue.append(entry)
     world.checks.wrote(node, [PersistQueue(entries=(entry,))])
 

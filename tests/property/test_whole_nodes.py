@@ -20,8 +20,10 @@ def simulate(*arguments: str) -> tuple[int, str, dict[str, Any]]:
     """Run the command; return its exit code, what it said, and the object at its end."""
     answer = subprocess.run(
         [sys.executable, "-m", "tests.verification.nodes", "--json", "--jobs", "2", *arguments],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     lines = answer.stdout.splitlines()
     assert lines, answer.stderr
     return answer.returncode, answer.stdout + answer.stderr, json.loads(lines[-1])

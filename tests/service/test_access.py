@@ -30,21 +30,29 @@ CLIENT, ADMIN = "a token of the clients", "a token of the operators"
 #: What a caller shows: no token, a wrong one, one of the three, or the signature of a peer.
 SHOWN = ("nothing", "wrong", "client", "worker", "admin", "peer")
 #: All that clients send; whatever else is sent to `/v1` is an operator's act.
-SENT_BY_CLIENTS = {
-    "POST /v1/transactions", "POST /v1/runs", "POST /v1/tables/{table}/rows",
-}  # fmt: skip
+SENT_BY_CLIENTS = {"POST /v1/transactions", "POST /v1/runs", "POST /v1/tables/{table}/rows"}
 #: What only a worker of the node may tell it.
 SENT_BY_WORKERS = {
-    "POST /v1/worker/reports", "POST /v1/worker/copies", "POST /v1/worker/transfers",
-    "POST /v1/worker/recounts", "POST /v1/worker/files",
-}  # fmt: skip
+    "POST /v1/worker/reports",
+    "POST /v1/worker/copies",
+    "POST /v1/worker/transfers",
+    "POST /v1/worker/recounts",
+    "POST /v1/worker/files",
+}
 #: The acts of operators, by name: whoever adds one must think of it twice.
 OPERATORS_ACTS = {
-    "POST /v1/peers", "PATCH /v1/peers/{id}", "DELETE /v1/peers/{id}",
-    "POST /v1/peers/{id}/promote", "POST /v1/peers/{id}/demote", "POST /v1/peers/{id}/replace",
-    "POST /v1/quorum", "POST /v1/void", "POST /v1/force", "PATCH /v1/settings",
+    "POST /v1/peers",
+    "PATCH /v1/peers/{id}",
+    "DELETE /v1/peers/{id}",
+    "POST /v1/peers/{id}/promote",
+    "POST /v1/peers/{id}/demote",
+    "POST /v1/peers/{id}/replace",
+    "POST /v1/quorum",
+    "POST /v1/void",
+    "POST /v1/force",
+    "PATCH /v1/settings",
     "POST /v1/maintenance",
-}  # fmt: skip
+}
 
 
 def routes_of(app: Starlette) -> Iterator[tuple[str, str]]:
@@ -148,9 +156,9 @@ async def ask(peer: Stranger, method: str, path: str, shown: str) -> str:
     file = peer.target.config.data_dir / "worker.token"
     worker = file.read_text().strip() if file.exists() else "no such token"
     token = {"wrong": "neither", "client": CLIENT, "worker": worker, "admin": ADMIN}.get(shown)
-    headers = None if shown == "peer" else {} if token is None else {
-        "authorization": f"Bearer {token}"
-    }  # fmt: skip
+    headers = (
+        None if shown == "peer" else {} if token is None else {"authorization": f"Bearer {token}"}
+    )
     if method == "HEAD":  # an answer without a document: its status alone tells
         url = peer.target.config.master_url + target
         signed = peer.headers(target, b"", method) if headers is None else headers
@@ -186,13 +194,17 @@ def built(directory: Path, name: str) -> Node:
             load_config(
                 None,
                 {
-                    "node-id": "W", "master-url": "http://127.0.0.1:9", "roles": "witness",
-                    "data-dir": str(directory / "W"), "cluster-secret": "x" * 16,
-                    "peer.1.id": "A", "peer.1.url": "http://127.0.0.1:1",
+                    "node-id": "W",
+                    "master-url": "http://127.0.0.1:9",
+                    "roles": "witness",
+                    "data-dir": str(directory / "W"),
+                    "cluster-secret": "x" * 16,
+                    "peer.1.id": "A",
+                    "peer.1.url": "http://127.0.0.1:1",
                 },
                 {},
             )
-        )  # fmt: skip
+        )
     node.base.front.close()
     return node
 

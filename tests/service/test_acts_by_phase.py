@@ -161,9 +161,14 @@ async def witness(directory: Path, _: pytest.MonkeyPatch) -> AsyncIterator[Node]
 
 Entry = Callable[[Path, pytest.MonkeyPatch], AbstractAsyncContextManager[Node]]
 PHASES: dict[str, Entry] = {
-    "NORMAL": normal, "SUSPECT": suspect, "WEDGED": wedged, "JOINING": joining, "FAULT": fault,
-    "WITNESS": witness, "paused": paused,
-}  # fmt: skip
+    "NORMAL": normal,
+    "SUSPECT": suspect,
+    "WEDGED": wedged,
+    "JOINING": joining,
+    "FAULT": fault,
+    "WITNESS": witness,
+    "paused": paused,
+}
 
 
 # -- the acts --------------------------------------------------------------------------------------

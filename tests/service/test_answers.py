@@ -24,11 +24,24 @@ GOLDEN = Path(__file__).parents[1] / "testdata" / "answers.json"
 TX = "7d444840-9dc0-11d1-b245-5ffdce74fad2"
 ROWS = [{"id": 1, "v": "x"}]
 QUESTIONS = (
-    "/v1/info", "/v1/status", "/v1/status?tables=1", "/v1/tables", "/v1/tables/t", "/v1/queue",
-    "/v1/published?at_least=1&timeout=60", "/v1/snapshot", f"/v1/transactions/{TX}",
-    "/v1/transfers", "/v1/signatures", "/v1/settings", "/v1/epochs", "/v1/epochs/history",
-    "/v1/worker/segments?wait=60", "/v1/worker/tables", "/v1/worker/plan",
-)  # fmt: skip
+    "/v1/info",
+    "/v1/status",
+    "/v1/status?tables=1",
+    "/v1/tables",
+    "/v1/tables/t",
+    "/v1/queue",
+    "/v1/published?at_least=1&timeout=60",
+    "/v1/snapshot",
+    f"/v1/transactions/{TX}",
+    "/v1/transfers",
+    "/v1/signatures",
+    "/v1/settings",
+    "/v1/epochs",
+    "/v1/epochs/history",
+    "/v1/worker/segments?wait=60",
+    "/v1/worker/tables",
+    "/v1/worker/plan",
+)
 
 
 def shape_of(value: Any) -> Any:

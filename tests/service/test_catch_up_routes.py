@@ -42,12 +42,14 @@ def report_of(node: NodeProcess, position: int | None = None, **changes: Any) ->
     status = node.status()
     at = status["chain_position"] if position is None else position
     values: dict[str, Any] = {
-        "worker_id": "w", "node_id": node.name, "lineage": status["lineage"], "epoch": 1,
-        "position": at, "chain_hash": status["chain_hash"],
-        "tables": {
-            "t": TableState(version=at, signature=TableSignature(rows=at), schema="s")
-        },
-    }  # fmt: skip
+        "worker_id": "w",
+        "node_id": node.name,
+        "lineage": status["lineage"],
+        "epoch": 1,
+        "position": at,
+        "chain_hash": status["chain_hash"],
+        "tables": {"t": TableState(version=at, signature=TableSignature(rows=at), schema="s")},
+    }
     return WorkerReport(**values | changes)
 
 
@@ -128,11 +130,22 @@ def test_plan_and_signatures_follow_the_reports(own: NodeProcess) -> None:
 
 def test_transfers_are_kept_shown_and_written_to_the_log(own: NodeProcess) -> None:
     transfer = Transfer(
-        transfer_id="c1", worker_id="w", node_id="A", kind=CatchUpKind.COPY, donors=("B", "C"),
-        from_position=0, to_position=2, started_at=1_700_000_000_000_000,
-        finished_at=1_700_000_002_000_000, estimated_s=1.5, actual_s=2.0, size_bytes=100,
-        wire_bytes=40, reused_bytes=10, reason="Replicating (empty)",
-    )  # fmt: skip
+        transfer_id="c1",
+        worker_id="w",
+        node_id="A",
+        kind=CatchUpKind.COPY,
+        donors=("B", "C"),
+        from_position=0,
+        to_position=2,
+        started_at=1_700_000_000_000_000,
+        finished_at=1_700_000_002_000_000,
+        estimated_s=1.5,
+        actual_s=2.0,
+        size_bytes=100,
+        wire_bytes=40,
+        reused_bytes=10,
+        reason="Replicating (empty)",
+    )
     body = msgspec.json.encode(transfer)
     for _ in range(2):
         assert ask(own, "POST", "/v1/worker/transfers", body) == (204, None)

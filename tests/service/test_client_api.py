@@ -352,10 +352,18 @@ def test_segments_cover_the_published_queue(node: NodeProcess, table: str) -> No
 
 
 NOTHING = {
-    "transaction_id": None, "n": 0, "level": "ordered", "late": False, "run": None,
-    "position": None, "outcome": "committed", "rejections": [], "ordered_at": None, "rows": 0,
+    "transaction_id": None,
+    "n": 0,
+    "level": "ordered",
+    "late": False,
+    "run": None,
+    "position": None,
+    "outcome": "committed",
+    "rejections": [],
+    "ordered_at": None,
+    "rows": 0,
     "ids": [],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("kind", ["append", "upsert", "delete_keys"])
@@ -400,8 +408,10 @@ def test_an_overwrite_with_no_rows_is_recorded_as_what_it_does(
     (segment,) = ask(node, f"/v1/worker/segments?after={before}")[1]["segments"]
     (effect,) = segment["effects"]
     assert (effect["table"], effect["kind"], effect["predicate"]) == (
-        "keyed", "delete_where", "TRUE",
-    )  # fmt: skip
+        "keyed",
+        "delete_where",
+        "TRUE",
+    )
 
 
 def test_a_submit_waits_for_the_position_that_it_shall_come_after(node: NodeProcess) -> None:

@@ -30,10 +30,21 @@ def sites(tmp_path: Path) -> Iterator[dict[str, NodeProcess]]:
 def verify(node: NodeProcess, *, code: int) -> Any:
     """Compare from a node and return what the command prints; it must end with this code."""
     done = subprocess.run(
-        [sys.executable, "-m", "sparktxlog.cli", "verify", "--compare", "--url", node.url,
-         "--json"],
-        capture_output=True, text=True, check=False, timeout=120,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "sparktxlog.cli",
+            "verify",
+            "--compare",
+            "--url",
+            node.url,
+            "--json",
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
     assert done.returncode == code, f"code {done.returncode}\n{done.stdout}\n{done.stderr}"
     return json.loads(done.stdout)
 

@@ -63,8 +63,10 @@ def test_every_node_tells_and_writes_the_epochs_that_it_took_up(tmp_path: Path) 
             for query in ("?limit=0", "?limit=1001", "?limit=x", "?limit=-1", "?limit="):
                 status, problem = await ask(a, query)
                 assert (status, problem["title"], problem["definite"]) == (
-                    400, "invalid-request", True,
-                )  # fmt: skip
+                    400,
+                    "invalid-request",
+                    True,
+                )
                 assert problem["fields"]["field"] == "limit"
 
     asyncio.run(main())

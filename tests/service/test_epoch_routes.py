@@ -123,8 +123,11 @@ def test_status_shows_the_epoch_and_who_reaches_whom(tmp_path: Path) -> None:
             assert [seat["id"] for seat in status["roster"]] == ["A", "B"]
             linked = {"A": {"B": True}, "B": {"A": True}}
             assert status["reachability"] == {
-                "linked": linked, "differing": [], "addresses": {}, "differing_addresses": {},
-            }  # fmt: skip
+                "linked": linked,
+                "differing": [],
+                "addresses": {},
+                "differing_addresses": {},
+            }
             assert a.info()["phase"] == "NORMAL"
             metrics = a.base.metrics.text().decode()
             assert 'sparktxlog_phase{phase="NORMAL"} 1.0' in metrics
@@ -275,12 +278,16 @@ def test_a_node_that_joins_is_member_of_nothing(tmp_path: Path) -> None:
     witness = load_config(
         None,
         {
-            "node-id": "W", "master-url": "http://127.0.0.1:9", "data-dir": str(tmp_path),
-            "roles": "witness", "cluster-secret": "x" * 16, "peer.1.id": "A",
+            "node-id": "W",
+            "master-url": "http://127.0.0.1:9",
+            "data-dir": str(tmp_path),
+            "roles": "witness",
+            "cluster-secret": "x" * 16,
+            "peer.1.id": "A",
             "peer.1.url": "http://127.0.0.1:1",
         },
         {},
-    )  # fmt: skip
+    )
     core = core_config(witness)
     assert (core.members, core.id_window, core.quorum_rule) == (("A",), 1, "default")
     assert [seat.witness for seat in core.roster] == [False, True]

@@ -137,8 +137,9 @@ def test_many_requests_ahead_of_their_answers_end_a_connection(tmp_path: Path) -
             for _ in range(10):
                 assert (await few.answer())[0] == 200
             many = await connect()
-            await many.send(b"GET /v1/published?at_least=9&timeout=9 HTTP/1.1\r\n\r\n"
-                            + (GET + b"\r\n") * 1000)  # fmt: skip
+            await many.send(
+                b"GET /v1/published?at_least=9&timeout=9 HTTP/1.1\r\n\r\n" + (GET + b"\r\n") * 1000
+            )
             assert await many.ended() == b""
 
     asyncio.run(main())
@@ -186,8 +187,9 @@ def test_clients_cannot_take_the_places_of_peers(tmp_path: Path) -> None:
             # Who claims to be a peer and is none keeps no place.
             liars = [await connect() for _ in range(listener.PEER_PLACES)]
             for line in liars:
-                await line.send(b"POST /peer/v1/posts HTTP/1.1\r\nx-txlog-node: X\r\n"
-                                b"content-length: 9\r\n\r\n")  # fmt: skip
+                await line.send(
+                    b"POST /peer/v1/posts HTTP/1.1\r\nx-txlog-node: X\r\ncontent-length: 9\r\n\r\n"
+                )
                 assert b"forbidden-peer" in await line.ended()
             # A place that is free again, or held by nobody's request, is given away.
             held.pop().writer.close()
@@ -230,8 +232,9 @@ def test_bodies_have_one_budget(tmp_path: Path) -> None:
             assert (status, problem["title"]) == (503, "busy")
             lines[0].writer.close()
             for _ in range(200):
-                status, _ = await lines[2].ask(POST + b"content-length: 20000\r\n\r\n" +
-                                               b" " * 20_000)  # fmt: skip
+                status, _ = await lines[2].ask(
+                    POST + b"content-length: 20000\r\n\r\n" + b" " * 20_000
+                )
                 if status != 503:
                     break
                 await asyncio.sleep(0.01)
@@ -288,12 +291,12 @@ def test_a_body_that_no_peer_signed_is_not_read(tmp_path: Path) -> None:
                 line = await connect()
                 lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
                 # 60 MiB are announced, and nothing of them comes before the answer.
-                await line.send(f"POST {path} HTTP/1.1\r\n{lines}content-length: 62914560"
-                                "\r\n\r\n".encode())  # fmt: skip
+                await line.send(
+                    f"POST {path} HTTP/1.1\r\n{lines}content-length: 62914560\r\n\r\n".encode()
+                )
                 status, _, _ = await asyncio.wait_for(line.answer(), 20)
                 assert status in (401, 403, 409)
-            status, problem = await peer.send(path, b"another body",
-                                              peer.headers(path, body))  # fmt: skip
+            status, problem = await peer.send(path, b"another body", peer.headers(path, body))
             assert (status, problem["title"]) == (401, "unauthorized")
             assert "not the one that was signed" in problem["detail"]
             assert (await peer.send(path, body))[0] == 204
@@ -344,8 +347,7 @@ def test_a_refused_request_leaves_one_line_at_most(
                 return len(caplog.records) + capfd.readouterr().out.count("\n")
 
             for digits in (19, 4_301, 60_000):
-                for path in ("/peer/v1/queue/" + "9" * digits,
-                             f"/peer/v1/runs/A/1/{'9' * digits}"):  # fmt: skip
+                for path in ("/peer/v1/queue/" + "9" * digits, f"/peer/v1/runs/A/1/{'9' * digits}"):
                     caplog.clear()
                     lines()
                     assert (await peer.send(path, method="GET"))[0] == 404
@@ -383,10 +385,13 @@ def test_what_the_fuzzer_found(tmp_path: Path) -> None:
     async def main() -> None:
         async with node(tmp_path) as (_, connect):
             for line, body in (
-                ("POST /v1/runs", run), ("POST /v1/transactions", deep),
-                ("PATCH /v1/settings", deep), ("POST /v1/worker/reports", deep),
-                ("POST /v1/peers", deep), ("POST /v1/worker/transfers", deep),
-            ):  # fmt: skip
+                ("POST /v1/runs", run),
+                ("POST /v1/transactions", deep),
+                ("PATCH /v1/settings", deep),
+                ("POST /v1/worker/reports", deep),
+                ("POST /v1/peers", deep),
+                ("POST /v1/worker/transfers", deep),
+            ):
                 kind = kinds.get(line.split()[1], "application/json")
                 head = f"{line} HTTP/1.1\r\ncontent-type: {kind}\r\ncontent-length: {len(body)}"
                 status, problem = await (await connect()).ask(f"{head}\r\n\r\n".encode() + body)

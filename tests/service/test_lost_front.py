@@ -106,9 +106,12 @@ def test_it_ends_with_one_line_and_code_1(tmp_path: Path) -> None:
     )
     command = [sys.executable, "-m", "sparktxlog.cli", "serve", "--config"]
     ended = subprocess.run(
-        [*command, str(tmp_path / "node.toml")], capture_output=True, text=True, check=False,
+        [*command, str(tmp_path / "node.toml")],
+        capture_output=True,
+        text=True,
+        check=False,
         timeout=60,
-    )  # fmt: skip
+    )
     assert ended.returncode == 1
     assert "[corrupt-log]" in ended.stderr and "Traceback" not in ended.stderr
 
@@ -154,9 +157,11 @@ def test_the_publisher_compares_before_it_commits(tmp_path: Path) -> None:
             foreign = rows.to_pylist()[-1] | {"position": 3, "chain_hash": "ab" * 32}
             carried = Transaction(f"sparktxlog:{running.config.lineage}:queue", 3)
             write_deltalake(
-                table, pa.Table.from_pylist([foreign], rows.schema), mode="append",
+                table,
+                pa.Table.from_pylist([foreign], rows.schema),
+                mode="append",
                 commit_properties=CommitProperties(app_transactions=[carried]),
-            )  # fmt: skip
+            )
             receipt = await running.submit(create(), level=Level.ORDERED, timeout=20)
             assert receipt.position == 3
             publisher = running.log.publisher

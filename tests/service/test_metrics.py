@@ -213,8 +213,16 @@ Step = Callable[[Story], Awaitable[None]]
 #: Step → metrics that it moves.  A metric that stands nowhere here fails the test.
 STORY: dict[Step, tuple[str, ...]] = {
     Story.commit: (
-        "position", "published", "ordered_transactions", "rounds", "front_write_seconds",
-        "publish_seconds", "log_bytes", "peer_position", "peer_posts", "peer_sent_bytes",
+        "position",
+        "published",
+        "ordered_transactions",
+        "rounds",
+        "front_write_seconds",
+        "publish_seconds",
+        "log_bytes",
+        "peer_position",
+        "peer_posts",
+        "peer_sent_bytes",
     ),
     Story.clock: ("clock_distance_us", "peer_clock_offset_us"),
     Story.cut: ("peer_address_answers",),
@@ -230,12 +238,16 @@ STORY: dict[Step, tuple[str, ...]] = {
     Story.copy: ("donor_chunks", "donor_plain_bytes", "donor_sent_bytes"),
     Story.lease: ("donor_leases",),
     Story.alone: (
-        "peer_linked", "incoming_runs", "incoming_transactions", "incoming_bytes",
-        "unstamped_runs", "empty_rounds",
+        "peer_linked",
+        "incoming_runs",
+        "incoming_transactions",
+        "incoming_bytes",
+        "unstamped_runs",
+        "empty_rounds",
     ),
     Story.force: ("epoch", "peer_lag"),
     Story.halt: ("halted", "phase"),
-}  # fmt: skip
+}
 
 
 def test_every_metric_moves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

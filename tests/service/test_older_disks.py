@@ -37,9 +37,7 @@ class Sites:
         self.listeners = {name: socket.create_server(("127.0.0.1", 0)) for name in names}
         self.ports = {name: one.getsockname()[1] for name, one in self.listeners.items()}
         self.directory = directory
-        self.configs = {
-            name: config_of(directory, name, self.ports, **settings) for name in names
-        }  # fmt: skip
+        self.configs = {name: config_of(directory, name, self.ports, **settings) for name in names}
         self.nodes: dict[str, Node] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
@@ -171,9 +169,7 @@ def decided(ports: dict[str, int], member: str) -> View:
     roster = tuple(
         Seat(node_id=NodeId(name), url=f"http://127.0.0.1:{port}") for name, port in ports.items()
     )
-    return View(
-        lineage="", epoch=2, roster=roster, members=(NodeId(member),), end=MergeBase(),
-    )  # fmt: skip
+    return View(lineage="", epoch=2, roster=roster, members=(NodeId(member),), end=MergeBase())
 
 
 @pytest.mark.parametrize("later", [0, 1])

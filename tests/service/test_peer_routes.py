@@ -66,9 +66,12 @@ class Stranger:
         return self.signer.headers(method, path, body, self.to)
 
     async def send(
-        self, path: str, body: bytes = b"", headers: dict[str, str] | None = None,
+        self,
+        path: str,
+        body: bytes = b"",
+        headers: dict[str, str] | None = None,
         method: str = "POST",
-    ) -> tuple[int, dict[str, Any]]:  # fmt: skip
+    ) -> tuple[int, dict[str, Any]]:
         if headers is None:
             headers = self.headers(path, body, method)
         url = self.target.config.master_url + path
@@ -76,8 +79,11 @@ class Stranger:
         async with self.session.request(method, url, data=data, headers=headers) as response:
             text = await response.read()
             self.to = response.headers.get(BOOT, self.to)
-            document = json.loads(text) if b"problem" in response.headers.get(
-                "content-type", "").encode() else {}  # fmt: skip
+            document = (
+                json.loads(text)
+                if b"problem" in response.headers.get("content-type", "").encode()
+                else {}
+            )
             return response.status, document
 
     async def greet(self, hello: wire.Hello) -> tuple[int, dict[str, Any]]:
@@ -89,8 +95,12 @@ class Stranger:
 def state_of(node: Node) -> object:
     """Return what a refused request must not change."""
     status = node.base.master.status()
-    return (status.position, status.incoming_runs, [p.last_post_at for p in status.peers],
-            dict(node.membership.greeter._shown))  # fmt: skip
+    return (
+        status.position,
+        status.incoming_runs,
+        [p.last_post_at for p in status.peers],
+        dict(node.membership.greeter._shown),
+    )
 
 
 def test_strangers_wrong_secrets_and_replays_change_nothing(tmp_path: Path) -> None:
@@ -103,12 +113,21 @@ def test_strangers_wrong_secrets_and_replays_change_nothing(tmp_path: Path) -> N
             hello = b.membership.greeter.own
             post = wire.encode(wire.Envelope())
             async with Stranger(a, "X") as stranger:
-                for path in ("/peer/v1/hello", "/peer/v1/posts", "/peer/v1/tails",
-                             "/peer/v1/pushes", "/peer/v1/announcements"):  # fmt: skip
+                for path in (
+                    "/peer/v1/hello",
+                    "/peer/v1/posts",
+                    "/peer/v1/tails",
+                    "/peer/v1/pushes",
+                    "/peer/v1/announcements",
+                ):
                     status, document = await stranger.send(path, post)
                     assert (status, document["title"]) == (403, "forbidden-peer")
-                for path in ("/peer/v1/runs/A/1/1", "/peer/v1/files/x", "/peer/v1/announced/00",
-                             "/peer/v1/queue/0"):  # fmt: skip
+                for path in (
+                    "/peer/v1/runs/A/1/1",
+                    "/peer/v1/files/x",
+                    "/peer/v1/announced/00",
+                    "/peer/v1/queue/0",
+                ):
                     assert (await stranger.send(path, method="GET"))[0] == 403
             async with Stranger(a, "B", "not the secret of it") as liar:
                 assert (await liar.greet(hello))[0] == 401
@@ -172,9 +191,14 @@ def test_replayed_stale_and_forged_messages(tmp_path: Path) -> None:
                 assert (await peer.send("/peer/v1/posts", post))[0] == 409
                 assert peer.to == right
                 forged = Post(
-                    lineage="l", epoch=1, sender=a.config.node_id, round=1,
-                    base=MergeBase(), counter=1, last_seq=0,
-                )  # fmt: skip
+                    lineage="l",
+                    epoch=1,
+                    sender=a.config.node_id,
+                    round=1,
+                    base=MergeBase(),
+                    counter=1,
+                    last_seq=0,
+                )
                 body = wire.encode(wire.Envelope(post=forged))
                 status, document = await peer.send("/peer/v1/posts", body)
                 assert (status, document["title"]) == (400, "protocol-remote")
@@ -250,15 +274,18 @@ def test_a_slow_payload_endpoint_leaves_rounds_running(
             # Others' transactions are still accepted, posted and acquired meanwhile.
             receipt = await b.submit(delete("id = 6"), level=Level.ACQUIRED, timeout=20)
             assert receipt.level is Level.ACQUIRED
-            await until(lambda: all(
-                node.base.master.status().round >= before + 3
-                for node, before in zip((a, b, c), rounds, strict=True)
-            ))  # fmt: skip
+            await until(
+                lambda: all(
+                    node.base.master.status().round >= before + 3
+                    for node, before in zip((a, b, c), rounds, strict=True)
+                )
+            )
             assert not slow_one.done()
             awaited = a.status()["waiting_for"]
             assert {(item["peer"], item["why"]) for item in awaited} == {
-                ("B", "acquired"), ("C", "acquired"),
-            }  # fmt: skip
+                ("B", "acquired"),
+                ("C", "acquired"),
+            }
             gate.set()
             assert (await slow_one).outcome == "committed"
             await until(lambda: len({n.base.ordered.value for n in (a, b, c)}) == 1)
@@ -296,10 +323,14 @@ def test_reports_travel_with_or_without_posts(tmp_path: Path) -> None:
             )
             await until(lambda: all(n.base.published.value == 2 for n in (a, b, c)))
             base = WorkerReport(
-                worker_id="w", node_id="A", lineage=a.config.lineage, epoch=1, position=2,
+                worker_id="w",
+                node_id="A",
+                lineage=a.config.lineage,
+                epoch=1,
+                position=2,
                 chain_hash=a.base.front.read_hash_at(2).hex(),
                 tables={"t": TableState(version=0, signature=TableSignature(), schema="s")},
-            )  # fmt: skip
+            )
             assert a.accept_report(base)["plan"] == "up-to-date"
             assert a.accept_report(replace(base, node_id="B"))["verdict"] == "FOREIGN"
             await until(lambda: b.status()["replicas"])
@@ -310,9 +341,11 @@ def test_reports_travel_with_or_without_posts(tmp_path: Path) -> None:
             receipt = await waiting
             assert (receipt.level, receipt.position) == (Level.APPLIED, 2)
             wrong = replace(
-                base, worker_id="wc", node_id="C",
+                base,
+                worker_id="wc",
+                node_id="C",
                 tables={"t": TableState(version=0, signature=TableSignature(rows=1), schema="s")},
-            )  # fmt: skip
+            )
             await until(lambda: len(c.status()["replicas"]) == 2)
             assert c.accept_report(wrong)["verdict"] == "DIVERGED"
             snapshot = await a.snapshot(None, 2, 1)

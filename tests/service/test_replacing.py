@@ -44,8 +44,11 @@ def test_a_place_changes_hands_by_one_decision(tmp_path: Path) -> None:
             assert found["members"] == ["A", "C"]
             seat = found["roster"][1]
             assert (seat["url"], seat["weight"], seat["witness"], seat["incarnation"]) == (
-                FRESH, 1, False, 1,
-            )  # fmt: skip
+                FRESH,
+                1,
+                False,
+                1,
+            )
             await until(lambda: view(c).epoch == 2)
             assert view(a) == view(c)
             assert sorted(a.base.links) == sorted(["C", "D"])

@@ -99,9 +99,11 @@ class Holder:
         ) as response:
             data = await response.read()
             kind = response.headers.get("content-type", "")
-            return response.status, response.headers, (
-                msgspec.json.decode(data) if "json" in kind else data
-            )  # fmt: skip
+            return (
+                response.status,
+                response.headers,
+                (msgspec.json.decode(data) if "json" in kind else data),
+            )
 
     async def chunk(self, **query: Any) -> tuple[int, Any, Any]:
         """Ask for a chunk; values of None are left out."""
@@ -182,13 +184,21 @@ async def _refusals(holder: Holder, path: str, size: int) -> None:
         fields = answer[2]["fields"]
         assert (fields["field"], fields["value"]) == (field, value), query
     for body, status in (
-        ({"files": [["t", "nope"]]}, 404), ({"files": [["t"]]}, 400), ({"file": []}, 400),
-        ({"files": [["t", path]] * 1_001}, 400), (None, 400),
-    ):  # fmt: skip
+        ({"files": [["t", "nope"]]}, 404),
+        ({"files": [["t"]]}, 400),
+        ({"file": []}, 400),
+        ({"files": [["t", path]] * 1_001}, 400),
+        (None, 400),
+    ):
         assert (await holder.call("POST", "/digests", body=body))[0] == status, body
     for token in ("", "wrong", "ünder"):
-        for method, target in (("GET", ""), ("DELETE", ""), ("POST", "/renew"),
-                               ("GET", "/chunks?table=t"), ("POST", "/digests")):  # fmt: skip
+        for method, target in (
+            ("GET", ""),
+            ("DELETE", ""),
+            ("POST", "/renew"),
+            ("GET", "/chunks?table=t"),
+            ("POST", "/digests"),
+        ):
             status, _, document = await holder.call(method, target, token=token)
             assert (status, document["title"]) == (401, "unauthorized")
 

@@ -30,8 +30,9 @@ def test_what_is_older_than_its_limit_expires(
             if set_h is not None:
                 await node.change_settings({"tx-log-max-depth": set_h})
             for later, kept_after, limits in (
-                (hours - 1, 0, []), (hours + 1, 1, ["tx-log-max-depth"]),
-            ):  # fmt: skip
+                (hours - 1, 0, []),
+                (hours + 1, 1, ["tx-log-max-depth"]),
+            ):
                 monkeypatch.setattr(
                     published_log, "wall_us", lambda h=later: wall_us() + h * _HOUR_US
                 )

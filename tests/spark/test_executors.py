@@ -35,8 +35,10 @@ def executors_by_work(events: Path, payloads: Path) -> dict[str, set[str]]:
                 staging.add(str(event["executionId"]))
         elif name == "SparkListenerJobStart":
             properties = event["Properties"]
-            works = {tag.rsplit("sparktxlog:", 1)[-1]
-                     for tag in (properties.get("spark.job.tags") or "").split(",")}  # fmt: skip
+            works = {
+                tag.rsplit("sparktxlog:", 1)[-1]
+                for tag in (properties.get("spark.job.tags") or "").split(",")
+            }
             if properties.get("spark.sql.execution.id") in staging:
                 works.add(STAGING)
             for stage in event["Stage IDs"]:
@@ -57,8 +59,11 @@ def test_staging_merge_and_recount_run_on_executors(tmp_path: Path) -> None:
     try:
         done = subprocess.run(
             [sys.executable, str(script), cluster.nodes["A"].url, str(events)],
-            env=environment, capture_output=True, text=True, timeout=540,
-        )  # fmt: skip
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=540,
+        )
     finally:
         cluster.stop()
     assert done.returncode == 0, done.stderr[-3000:]

@@ -68,10 +68,13 @@ class Workload:
             number = next(self._numbers)
         key = str(uuid.UUID(int=number))
         rows = [{"id": (number + i) % 50, "value": f"{number}-{i}"} for i in range(3)]
-        body = {"transaction_id": key, "operations": [
-            {"kind": "upsert", "table": "kept", "rows": rows},
-            {"kind": "append", "table": "added", "rows": rows},
-        ]}  # fmt: skip
+        body = {
+            "transaction_id": key,
+            "operations": [
+                {"kind": "upsert", "table": "kept", "rows": rows},
+                {"kind": "append", "table": "added", "rows": rows},
+            ],
+        }
         node = self.cluster.nodes[name]
         if staged:
             body["operations"][1] = self._staged(node, key, rows)
@@ -94,8 +97,12 @@ class Workload:
         schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("value", pa.string())])
         pq.write_table(pa.Table.from_pylist(rows, schema), file)
         content = file.read_bytes()
-        described = {"path": path, "size_bytes": len(content), "rows": len(rows),
-                     "digest": hashlib.sha256(content).hexdigest()}  # fmt: skip
+        described = {
+            "path": path,
+            "size_bytes": len(content),
+            "rows": len(rows),
+            "digest": hashlib.sha256(content).hexdigest(),
+        }
         return {"kind": "append", "table": "added", "files": [described]}
 
     def expected(self) -> tuple[dict[int, str], list[tuple[int, str]]]:
@@ -140,8 +147,10 @@ def die_at(cluster: Cluster, work: Workload, point: str) -> None:
     with node.log.open("ab") as log:
         node.process = subprocess.Popen(
             [sys.executable, str(script), str(node.config), point],
-            stdout=log, stderr=log, env=environment,
-        )  # fmt: skip
+            stdout=log,
+            stderr=log,
+            env=environment,
+        )
     commits = threading.Thread(target=lambda: [work.commit("A", staged=s) for s in (True, False)])
     commits.start()
     assert node.process.wait(60) == -signal.SIGKILL, point

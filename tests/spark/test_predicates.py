@@ -30,10 +30,20 @@ SCHEMA = pa.schema(
 MOMENT = datetime(2024, 1, 31, 10, 0, 0, 500_000)
 ROWS = [
     (1, "a'b", True, Decimal("1.50"), 0.5, date(2024, 1, 31), MOMENT, MOMENT, b"\x00\xff", "Bonn"),
-    (2, "50%\\\n", False, Decimal("-1.00"), float("nan"), date(1, 1, 1), MOMENT, MOMENT, b"",
-     "Köln"),
+    (
+        2,
+        "50%\\\n",
+        False,
+        Decimal("-1.00"),
+        float("nan"),
+        date(1, 1, 1),
+        MOMENT,
+        MOMENT,
+        b"",
+        "Köln",
+    ),
     (3 << 40, "Ä", None, None, float("inf"), None, None, None, None, None),
-]  # fmt: skip
+]
 DDL = (
     "id bigint, Name string, active boolean, price decimal(10,2), x double, day date, "
     "at timestamp, local timestamp_ntz, raw binary, place struct<city: string>"

@@ -294,8 +294,10 @@ class TxLogWriter(DataSourceArrowWriter):
         if receipt.late:
             _log.warning(
                 "transaction %s is ordered at position %s and not %s yet",
-                receipt.transaction_id, receipt.position, level,
-            )  # fmt: skip
+                receipt.transaction_id,
+                receipt.position,
+                level,
+            )
         if not files:
             self._remove()
 

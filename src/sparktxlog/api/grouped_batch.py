@@ -273,9 +273,14 @@ def fetch(
     extra = [name for name in (*keep, *LANE_COLUMNS) if name in found.column_names]
     table = align_rows(definition, kind, found.drop_columns(extra))
     return GroupedRows(
-        definition=definition, kind=kind, place=place, rows=table, values=values, ids=ids,
+        definition=definition,
+        kind=kind,
+        place=place,
+        rows=table,
+        values=values,
+        ids=ids,
         lanes=lanes,
-    )  # fmt: skip
+    )
 
 
 def submit_runs(

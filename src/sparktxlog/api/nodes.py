@@ -337,10 +337,15 @@ class Nodes:
         """
         wanted, now = self.timeout_s if timeout_s is None else timeout_s, time.monotonic()
         errand = _Errand(
-            body=body, is_run=is_run, level=level, after=self.position or None, only=only,
-            id_text=transaction_id_to_text(first_id), deadline=now + wanted,
+            body=body,
+            is_run=is_run,
+            level=level,
+            after=self.position or None,
+            only=only,
+            id_text=transaction_id_to_text(first_id),
+            deadline=now + wanted,
             end=now + max(LEAST_S, wanted),
-        )  # fmt: skip
+        )
         pause, pause_s = threading.Event(), _FIRST_PAUSE_S
         while True:
             for link in self._in_turn():
@@ -361,8 +366,10 @@ class Nodes:
                 return self._seen(self._ending(errand))
             _log.debug(
                 "transaction %s is submitted again in %.2f s: %s",
-                errand.id_text, pause_s, errand.reasons(),
-            )  # fmt: skip
+                errand.id_text,
+                pause_s,
+                errand.reasons(),
+            )
             pause.wait(min(pause_s, errand.left()))
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
@@ -451,9 +458,13 @@ class Nodes:
         share = left if len(self) == 1 else max(left / 2, min(left, _LEAST_SHARE_S))
         try:
             receipt = link.submit_once(
-                errand.body, is_run=errand.is_run, level=errand.level, after=errand.after,
-                timeout_s=share, wait_s=errand.patience(share),
-            )  # fmt: skip
+                errand.body,
+                is_run=errand.is_run,
+                level=errand.level,
+                after=errand.after,
+                timeout_s=share,
+                wait_s=errand.patience(share),
+            )
         except TxLogError as error:
             if len(self) == 1 and isinstance(error, CommitStateUnknownError):
                 raise

@@ -85,21 +85,24 @@ def compare(report: WorkerReport, log: LogView) -> Comparison:
     where = f"position {report.position}"
     if report.lineage != log.lineage:
         return Comparison(
-            verdict=ReplicaVerdict.FOREIGN, cause=Cause.LINEAGE,
+            verdict=ReplicaVerdict.FOREIGN,
+            cause=Cause.LINEAGE,
             reason=f"the replica belongs to log {report.lineage!r}, this is {log.lineage!r}",
-        )  # fmt: skip
+        )
     if report.position == 0:
         return _behind(ReplicaVerdict.EMPTY, report, log)
     if report.position > log.position:
         return Comparison(
-            verdict=ReplicaVerdict.AHEAD, cause=Cause.BEYOND,
+            verdict=ReplicaVerdict.AHEAD,
+            cause=Cause.BEYOND,
             reason=f"{where} lies beyond this node's queue, which ends at {log.position}",
-        )  # fmt: skip
+        )
     if log.chain_hash is not None and report.chain_hash != log.chain_hash:
         return _diverged(
-            Cause.HASH, f"at {where} the replica followed another history: hash "
+            Cause.HASH,
+            f"at {where} the replica followed another history: hash "
             f"{report.chain_hash[:12]}, here {log.chain_hash[:12]}",
-        )  # fmt: skip
+        )
     if log.chain_hash is None and log.hash_known and report.position >= log.kept_after:
         return _diverged(Cause.NO_RUN_END, f"{where} is no end of a run of this log")
     for table, state in sorted(report.tables.items()):

@@ -67,6 +67,9 @@ def _is_donor(candidate: Candidate, least_position: int, named: str) -> bool:
 
 def _order(candidate: Candidate) -> tuple[int, bool, float, str, str]:
     return (
-        -candidate.position, not candidate.alive, candidate.round_trip_s, candidate.node_id,
+        -candidate.position,
+        not candidate.alive,
+        candidate.round_trip_s,
+        candidate.node_id,
         candidate.worker_id,
-    )  # fmt: skip
+    )

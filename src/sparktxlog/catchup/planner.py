@@ -172,9 +172,14 @@ def _faster(known: PlanInput, workload: Workload, message: str) -> Decision:
     )
     if prefers_copy(replay.seconds, copy.seconds, factor=factor, minimum_s=minimum_s):
         return _decision(
-            known, Plan.COPY, f"copy is preferred: {numbers}", message=message,
-            replay=replay, copy=copy, donor=donor,
-        )  # fmt: skip
+            known,
+            Plan.COPY,
+            f"copy is preferred: {numbers}",
+            message=message,
+            replay=replay,
+            copy=copy,
+            donor=donor,
+        )
     return _decision(
         known, Plan.REPLAY, f"replay is preferred: {numbers}", replay=replay, copy=copy
     )

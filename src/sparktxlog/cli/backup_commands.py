@@ -174,8 +174,9 @@ def verify_image(
         print_table(f"image {image.name} is damaged", columns, damaged)
     else:
         said = _counted(counted, wrong)["signatures"]
-        typer.echo(f"Image {image.name}: all {image.files:,} files have their digests; "
-                   f"signatures: {said}.")  # fmt: skip
+        typer.echo(
+            f"Image {image.name}: all {image.files:,} files have their digests; signatures: {said}."
+        )
         _print_wrong(wrong)
     if damaged:
         end(ExitCode.ERROR)
@@ -287,9 +288,10 @@ def _recount_image(store: ImageStore, image: Image, scratch: Path | None) -> Wro
 
     if scratch is not None and not scratch.is_dir():
         raise InvalidRequestError(
-            f"{scratch} is no directory", hint="Name an existing one with --scratch.",
+            f"{scratch} is no directory",
+            hint="Name an existing one with --scratch.",
             path=str(scratch),
-        )  # fmt: skip
+        )
     with tempfile.TemporaryDirectory(prefix="sparktxlog-recount-", dir=scratch) as room:
         free = shutil.disk_usage(room).free
         if free < image.size_bytes:

@@ -6,7 +6,7 @@ They are made of what `api.jobs.job_options` says of the jobs.
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from inspect import Parameter, Signature
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -30,17 +30,13 @@ if TYPE_CHECKING:
     from sparktxlog.api.jobs.job import JobContext
     from sparktxlog.worker.verify.verify import Verification
 
-_COLUMNS = (
-    "position", "published", "verdict", "batches", "transactions", "seconds", "stopped", "diverged",
-)  # fmt: skip
+_COLUMNS = "position published verdict batches transactions seconds stopped diverged".split()
 _COPY_COLUMNS = (
-    "donor", "from_position", "position", "tables", "size_bytes", "wire_bytes", "reused_bytes",
-    "seconds", "quarantined",
-)  # fmt: skip
+    "donor from_position position tables size_bytes wire_bytes reused_bytes seconds quarantined"
+).split()
 _TABLE_COLUMNS = (
-    "table", "files_before", "files", "disk_before", "disk", "optimized", "vacuumed", "seconds",
-    "skipped", "failed",
-)  # fmt: skip
+    "table files_before files disk_before disk optimized vacuumed seconds skipped failed"
+).split()
 _REMOVAL_COLUMNS = ("kind", "removed", "kept", "files", "size_bytes", "skipped", "failed")
 
 
@@ -101,7 +97,7 @@ def _run(found: JobCommand, arguments: Namespace, as_json: bool) -> None:
     end(ExitCode(code))
 
 
-def _print_lines(title: str, columns: tuple[str, ...], lines: list[dict[str, Any]]) -> None:
+def _print_lines(title: str, columns: Sequence[str], lines: list[dict[str, Any]]) -> None:
     if lines:
         print_table(title, {name: name for name in columns}, lines)
 

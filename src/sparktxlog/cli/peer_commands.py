@@ -179,8 +179,9 @@ def _pause(url: str, paused: bool, as_json: bool) -> None:
         print_json({name: found[name] for name in ("node_id", "phase", "paused", "position")})
         return
     does = "takes no transactions" if found["paused"] else "takes transactions"
-    typer.echo(f"{found['node_id']} ({found['phase']}) {does}; its queue ends at "
-               f"{found['position']:,}.")  # fmt: skip
+    typer.echo(
+        f"{found['node_id']} ({found['phase']}) {does}; its queue ends at {found['position']:,}."
+    )
 
 
 @peer_app.command("force", epilog="Example: sparktxlog peer force --confirm 'A 3'")
@@ -228,11 +229,19 @@ def _print(found: Mapping[str, Any], as_json: bool) -> None:
         + (f", the quorum is {found['quorum_rule']}" if found.get("quorum_rule") else ""),
         ("node", "address", "votes", "member", "witness", "incarnation", "on duty", "missed"),
         [
-            [seat["id"], seat["url"], seat["weight"], seat["member"], seat["witness"],
-             seat["incarnation"], seat["id"] == found["duty"], seat["id"] in found["suspects"]]
+            [
+                seat["id"],
+                seat["url"],
+                seat["weight"],
+                seat["member"],
+                seat["witness"],
+                seat["incarnation"],
+                seat["id"] == found["duty"],
+                seat["id"] in found["suspects"],
+            ]
             for seat in found["roster"]
         ],
-    )  # fmt: skip
+    )
     linked = found.get("reachability", {}).get("linked")
     if linked:
         _print_matrix(linked, found["reachability"]["differing"])

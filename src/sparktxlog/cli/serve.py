@@ -58,8 +58,9 @@ def _note_token(config: NodeConfig) -> None:
     host, port = config.listen
     at = f"[{host}]" if ":" in host else host
     try:
-        note_token([*split_urls(config.master_url), f"http://{at}:{port}"],
-                   config.client_token_file)  # fmt: skip
+        note_token(
+            [*split_urls(config.master_url), f"http://{at}:{port}"], config.client_token_file
+        )
     except OSError as error:
         logging.getLogger("sparktxlog").info("the token's file is not noted: %s", error)
 

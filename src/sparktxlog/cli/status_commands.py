@@ -167,9 +167,11 @@ def _status_of(url: str, as_json: bool) -> Any:
 
 
 def _print_status(found: Mapping[str, Any], word: str) -> None:
-    names = ("position", "published", "kept_after", "log_bytes", "incoming_runs",
-             "incoming_transactions", "round", "epoch", "phase")  # fmt: skip
-    columns: Columns = {name.replace("_", " "): name for name in names}
+    names = (
+        "position published kept_after log_bytes incoming_runs incoming_transactions "
+        "round epoch phase"
+    )
+    columns: Columns = {name.replace("_", " "): name for name in names.split()}
     print_table(f"node {found.get('node_id')}: {word}", columns | {"on duty": "duty"}, [found])
     if found.get("phase_reason") and found.get("phase") not in ("NORMAL", "WITNESS", "FAULT"):
         typer.echo(f"{found['phase']}: {found['phase_reason']}")

@@ -115,9 +115,7 @@ def void_payload(voided: Voided) -> bytes:
 
 def voided_run(header: RunHeader, manifest: RunManifest) -> Voided:
     """Return a run without its content, as an epoch decision makes it void (P32)."""
-    facts = RunFacts(
-        n=manifest.n, ids=manifest.ids, acceptance=manifest.acceptance, voided=True
-    )  # fmt: skip
+    facts = RunFacts(n=manifest.n, ids=manifest.ids, acceptance=manifest.acceptance, voided=True)
     payload = _void_payload(header, facts)
     void = replace(header, digest=digest_of(payload), size_bytes=len(payload), staged_bytes=0)
     return Voided(header=void, facts=facts, digest=header.digest)
@@ -125,7 +123,11 @@ def voided_run(header: RunHeader, manifest: RunManifest) -> Voided:
 
 def _void_payload(header: RunHeader, facts: RunFacts) -> bytes:
     manifest = RunManifest(
-        n=facts.n, ids=facts.ids, acceptance=facts.acceptance, voided=True, blocks=(),
+        n=facts.n,
+        ids=facts.ids,
+        acceptance=facts.acceptance,
+        voided=True,
+        blocks=(),
         submitted_at=header.ts,
-    )  # fmt: skip
+    )
     return encode_payload(manifest, ())

@@ -191,8 +191,9 @@ class _Parser:
         sql = self._disjunction()
         token = self._peek()
         if token.kind != "end":
-            raise self._fault(token, f"{token.text[:40]!r} is one word too much",
-                              "Join tests by AND and OR.")  # fmt: skip
+            raise self._fault(
+                token, f"{token.text[:40]!r} is one word too much", "Join tests by AND and OR."
+            )
         return sql
 
     # -- tokens ---------------------------------------------------------------------------------
@@ -254,8 +255,9 @@ class _Parser:
     def _test(self) -> str:
         self._tests += 1
         if self._tests > _MAX_TESTS and not self._as_ordered:
-            raise self._fault(self._peek(), f"it has more than {_MAX_TESTS:,} tests",
-                              "Delete by keys instead.")  # fmt: skip
+            raise self._fault(
+                self._peek(), f"it has more than {_MAX_TESTS:,} tests", "Delete by keys instead."
+            )
         if self._accept("("):
             inner = self._disjunction()
             self._expect(")")
@@ -312,8 +314,9 @@ class _Parser:
             items.append(item.sql)
             self._items += 1
             if self._items > _MAX_ITEMS and not self._as_ordered:
-                raise self._fault(item, f"IN has more than {_MAX_ITEMS:,} literals",
-                                  "Delete by keys instead.")  # fmt: skip
+                raise self._fault(
+                    item, f"IN has more than {_MAX_ITEMS:,} literals", "Delete by keys instead."
+                )
             if not self._accept(","):
                 break
         self._expect(")")
@@ -412,8 +415,11 @@ class _Parser:
             "TIMESTAMP_NTZ": pa.timestamp("us"),
         }
         if name not in kinds:
-            raise self._fault(word, f"{word.text[:40]!r} is no type of a literal",
-                              "Known: DATE, TIMESTAMP, TIMESTAMP_NTZ, X.")  # fmt: skip
+            raise self._fault(
+                word,
+                f"{word.text[:40]!r} is no type of a literal",
+                "Known: DATE, TIMESTAMP, TIMESTAMP_NTZ, X.",
+            )
         return self._moment(_Value("", pa.string(), body.at, body.text), kinds[name])
 
     def _moment(self, literal: _Value, kind: pa.DataType) -> _Value:

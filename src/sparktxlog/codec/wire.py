@@ -223,9 +223,7 @@ def encode_pushes(pushes: Iterable[tuple[RunHeader, bytes]]) -> bytes:
     parts: list[bytes] = []
     for header, payload in pushes:
         head = _encoder.encode(header)
-        parts += (
-            _HEADER_LENGTH.pack(len(head)), head, _PAYLOAD_LENGTH.pack(len(payload)), payload
-        )  # fmt: skip
+        parts += (_HEADER_LENGTH.pack(len(head)), head, _PAYLOAD_LENGTH.pack(len(payload)), payload)
     return b"".join(parts)
 
 

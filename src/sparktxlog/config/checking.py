@@ -134,9 +134,12 @@ def check_directories(config: NodeConfig) -> None:
             why = f"cannot be used: {error.strerror}"
         if why:
             raise _wrong(
-                config.origins.get(key, where), key, str(path), why,
+                config.origins.get(key, where),
+                key,
+                str(path),
+                why,
                 "Name a directory that the node's user can write.",
-            )  # fmt: skip
+            )
 
 
 def _unusable(path: Path) -> str:
@@ -261,9 +264,12 @@ def _read_secret(key: str, file: Path, where: str) -> str:
     try:
         if file.stat().st_mode & _OTHERS:
             raise _wrong(
-                where, key, str(file), "every user of this machine can read or write it",
+                where,
+                key,
+                str(file),
+                "every user of this machine can read or write it",
                 f"chmod 600 {file}, or 640 for a group; and think of the secret as known.",
-            )  # fmt: skip
+            )
         return read_text(file.read_text())
     except (OSError, ValueError) as error:
         raise _wrong(where, key, str(file), str(error)) from error

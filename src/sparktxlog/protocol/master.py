@@ -477,9 +477,7 @@ class Master:
 
     def _on_epoch_message(self, message: EpochMessage, now: int) -> None:
         doubt = self._doubted.get(message.sender)
-        if doubt is not None and (
-            isinstance(message, Decide) or message.incarnation <= doubt[0]
-        ):  # fmt: skip
+        if doubt is not None and (isinstance(message, Decide) or message.incarnation <= doubt[0]):
             return
         if doubt is not None:  # it speaks under a later incarnation
             self._succession.suspicion.trust(message.sender)

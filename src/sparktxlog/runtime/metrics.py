@@ -68,9 +68,11 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.write_seconds = Histogram(
-            "sparktxlog_front_write_seconds", "One group commit of the front, fsync included.",
-            buckets=_FAST, registry=self.registry,
-        )  # fmt: skip
+            "sparktxlog_front_write_seconds",
+            "One group commit of the front, fsync included.",
+            buckets=_FAST,
+            registry=self.registry,
+        )
         self.publish_seconds = Histogram(
             "sparktxlog_publish_seconds", "Publishing one segment.", registry=self.registry
         )
@@ -140,8 +142,9 @@ def _per_peer(status: Mapping[str, Any]) -> Iterable[GaugeMetricFamily | Counter
         yield gauge
     answers = GaugeMetricFamily(
         "sparktxlog_peer_address_answers",
-        "1 while an address answers, of peers that have several.", labels=["peer", "address"],
-    )  # fmt: skip
+        "1 while an address answers, of peers that have several.",
+        labels=["peer", "address"],
+    )
     for peer in status["peers"]:
         for address, good in peer["addresses"].items():
             answers.add_metric([peer["id"], address], 1 if good else 0)

@@ -130,11 +130,17 @@ class Node:
         if publishes:
             self.log.start(self.fleet)
         _log.info(
-            "started", node=config.node_id, url=config.master_url, lineage=view.lineage,
-            position=base.ordered.value, published=base.published.value,
-            phase=base.master.phase.value, epoch=view.epoch, members=list(view.members),
+            "started",
+            node=config.node_id,
+            url=config.master_url,
+            lineage=view.lineage,
+            position=base.ordered.value,
+            published=base.published.value,
+            phase=base.master.phase.value,
+            epoch=view.epoch,
+            members=list(view.members),
             quorum=view.quorum,
-        )  # fmt: skip
+        )
         for warning in self.membership.epochs.warnings():
             _log.warning(warning["text"], code=warning["code"])
 

@@ -149,9 +149,14 @@ class Peering:
         self._refusals[key] = count + 1
         if count % _LOG_EVERY == 0 and not isinstance(error, signing.StaleSessionError):
             _log.warning(
-                "peer refused", peer=node, code=error.code, reason=error.message, path=path,
-                client=client, times=count + 1,
-            )  # fmt: skip
+                "peer refused",
+                peer=node,
+                code=error.code,
+                reason=error.message,
+                path=path,
+                client=client,
+                times=count + 1,
+            )
 
     def note_unknown(self, sender: str, error: UnknownKindError) -> None:
         """Count a message of a kind that this release does not know; the first one is logged."""

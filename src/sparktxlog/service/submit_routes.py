@@ -93,9 +93,12 @@ class SubmitRoutes(RouteHandlers):
 
     def _prepare(self, wanted: TransactionRequest, size_bytes: int) -> PreparedTransaction:
         return prepare(
-            wanted, self._id_of(wanted.transaction_id), self._node.tables(), self._limits,
+            wanted,
+            self._id_of(wanted.transaction_id),
+            self._node.tables(),
+            self._limits,
             size_bytes=size_bytes,
-        )  # fmt: skip
+        )
 
     def _id_of(self, text: str | None) -> bytes:
         """Return the id that a client gave, or a new one."""

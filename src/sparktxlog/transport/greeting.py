@@ -126,11 +126,15 @@ class Greeter:
         decision, position, chain_hash = self._node.shown(self._own.lineage, self._own.epoch)
         fresh = self._node.is_fresh()
         return replace(
-            self._own, fresh=fresh, decision=decision, position=position,
-            chain_hash=chain_hash, standing=self._node.standing(),
+            self._own,
+            fresh=fresh,
+            decision=decision,
+            position=position,
+            chain_hash=chain_hash,
+            standing=self._node.standing(),
             # A release that knows no range would not tell it to join.
             wire_version=FIRST_VERSION if fresh else self._own.wire_version,
-        )  # fmt: skip
+        )
 
     def known(self, node_id: str) -> bool:
         """Return whether a node id has a place."""
@@ -166,9 +170,13 @@ class Greeter:
         """Take a decided view into force; joiners that it has are known from now on."""
         self.set_places(places)
         own = replace(
-            self._own, lineage=lineage, ancestors=tuple(ancestors), founding_hash="", epoch=epoch,
+            self._own,
+            lineage=lineage,
+            ancestors=tuple(ancestors),
+            founding_hash="",
+            epoch=epoch,
             ancestor_epochs=tuple(ancestor_epochs),
-        )  # fmt: skip
+        )
         self._own = speaking(own, own.versions[1], version)
         for node_id, joiner in list(self._joiners.items()):
             place = self._places.get(node_id)
@@ -342,8 +350,9 @@ class Greeter:
             f"node {node!r} ({hello.software[:40] or 'no release named'}) speaks wire versions "
             f"{least} to {most}, this one ({self._own.software}) {oldest} to {newest}: none in "
             f"common.  Install the newer release at {older}; the log's version never goes back",
-            node=hello.node_id[:80], url=hello.url[:200],
-        )  # fmt: skip
+            node=hello.node_id[:80],
+            url=hello.url[:200],
+        )
 
 
 def _refuse(hello: Hello, *cases: tuple[bool, str, str]) -> None:

@@ -248,9 +248,15 @@ class PeerLink:
         for _ in range(_WHO_TRIES):
             try:
                 answer = await ask(
-                    self._session, self._signer, url, "GET", "/peer/v1/watch", b"", to="",
+                    self._session,
+                    self._signer,
+                    url,
+                    "GET",
+                    "/peer/v1/watch",
+                    b"",
+                    to="",
                     timeout=_WHO_TIMEOUT,
-                )  # fmt: skip
+                )
             except UnreachableError:
                 pass  # nobody listens there, if it is so each time
             except TransportError as error:
@@ -292,9 +298,7 @@ class PeerLink:
         """Start the link's tasks on the running event loop."""
         self._session = session
         box = self._outbox
-        for work in (
-            self._greeting, self._watching, self._posting, box.pushing, box.messaging,
-        ):  # fmt: skip
+        for work in (self._greeting, self._watching, self._posting, box.pushing, box.messaging):
             name = f"{work.__name__.strip('_')} {self.node_id}"
             task = asyncio.create_task(self._supervisor.keep(name, work), name=name)
             self._tasks.append(task)
@@ -479,10 +483,12 @@ class PeerLink:
             sent = {name: self._reports.shortened(report) for name, report in reports.items()}
             body = wire.encode(
                 wire.Envelope(
-                    post=post, reports=tuple(sent.values()), hears=self._hears(),
+                    post=post,
+                    reports=tuple(sent.values()),
+                    hears=self._hears(),
                     addresses=addresses,
                 )
-            )  # fmt: skip
+            )
             self.traffic.posts += 1
             self.traffic.post_bytes_max = max(self.traffic.post_bytes_max, len(body))
             ups = self.ups
@@ -670,9 +676,15 @@ class PeerLink:
             async with asyncio.timeout(None) as under_way:
                 self._under_way.add(under_way)
                 answer = await ask(
-                    self._session, self._signer, url, method, target, body, to=self._to,
+                    self._session,
+                    self._signer,
+                    url,
+                    method,
+                    target,
+                    body,
+                    to=self._to,
                     timeout=timeout,
-                )  # fmt: skip
+                )
         except TimeoutError as error:
             raise _left(url) from error
         finally:

@@ -113,12 +113,25 @@ def test_python_lists_and_all_types_travel_inline(
     )
     rows = [
         (
-            True, 1, -2, 3, 2**62, 1.5, float("nan"), Decimal("12345678901234567890.0123456789"),
-            "ä\x00", b"\x00\xff", date(1960, 2, 29), datetime(2024, 1, 2, 3, 4, 5, 678901, UTC),
-            datetime(1999, 12, 31, 23, 59, 59, 1), [1, None], (7, None), {"k": None, "j": 2},
+            True,
+            1,
+            -2,
+            3,
+            2**62,
+            1.5,
+            float("nan"),
+            Decimal("12345678901234567890.0123456789"),
+            "ä\x00",
+            b"\x00\xff",
+            date(1960, 2, 29),
+            datetime(2024, 1, 2, 3, 4, 5, 678901, UTC),
+            datetime(1999, 12, 31, 23, 59, 59, 1),
+            [1, None],
+            (7, None),
+            {"k": None, "j": 2},
         ),
         (None,) * 16,
-    ]  # fmt: skip
+    ]
     before = len(_staged(node))
     log.create_table("types", ddl)
     frame = spark.createDataFrame(rows, ddl)
@@ -286,8 +299,10 @@ def test_views_show_the_log(spark: SparkSession, log: TxLog, orders: str) -> Non
     row = queue.where(F.col("transaction_id") == receipt.transaction_id).first()
     assert row is not None
     assert (row["position"], row["outcome"], row["operations"][0]["rows"]) == (
-        receipt.position, "committed", 7,
-    )  # fmt: skip
+        receipt.position,
+        "committed",
+        7,
+    )
     (master,) = log.masters().collect()
     assert (master["node_id"], master["position"], master["awaited"]) == ("A", log.position(), [])
     (worker,) = log.workers().collect()

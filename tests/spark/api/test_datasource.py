@@ -93,9 +93,18 @@ def test_transfers_show_expected_and_measured_times(
     spark: SparkSession, log: TxLog, node: RunningNode
 ) -> None:
     transfer = Transfer(
-        transfer_id="c1", worker_id="w", node_id="A", kind=CatchUpKind.COPY, donors=("B",),
-        from_position=0, to_position=9, started_at=1, finished_at=2, estimated_s=None, actual_s=2.5,
-    )  # fmt: skip
+        transfer_id="c1",
+        worker_id="w",
+        node_id="A",
+        kind=CatchUpKind.COPY,
+        donors=("B",),
+        from_position=0,
+        to_position=9,
+        started_at=1,
+        finished_at=2,
+        estimated_s=None,
+        actual_s=2.5,
+    )
     body = msgspec.json.encode(transfer)
     headers = {"content-type": "application/json"}
     with urlopen(Request(f"{node.url}/v1/worker/transfers", data=body, headers=headers)) as answer:

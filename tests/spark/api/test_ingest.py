@@ -46,8 +46,11 @@ def test_all_formats_reach_the_table(spark: SparkSession, log: TxLog, tmp_path: 
     assert (grouped["transactions"], grouped["late"], log.position()) == (0, False, position)
     rows = log.table("items", at_least="own").orderBy("id").collect()
     assert [(row["id"], str(row["price"])) for row in rows] == [
-        (1, "9.99"), (2, "1.50"), (3, "2.50"), (4, "2.50"),
-    ]  # fmt: skip
+        (1, "9.99"),
+        (2, "1.50"),
+        (3, "2.50"),
+        (4, "2.50"),
+    ]
 
 
 def test_a_table_is_created_from_the_input_and_split_into_transactions(
@@ -88,12 +91,10 @@ def _run(*command: str) -> tuple[int, dict[str, Any], str]:
         [*command, "--json"],
         capture_output=True,
         text=True,
-        env={
-            **os.environ, "PYTHONPATH": str(ROOT / "src"), "SPARKTXLOG_PYTHON": sys.executable,
-        },
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "SPARKTXLOG_PYTHON": sys.executable},
         timeout=240,
         check=False,
-    )  # fmt: skip
+    )
     assert len(run.stdout.splitlines()) <= 1, run.stdout
     return run.returncode, json.loads(run.stdout or "{}"), run.stderr
 
@@ -108,14 +109,23 @@ def test_the_job_commits_and_ends_with_one_json_line(
     log.create_table("jobbed", "id bigint")
     (tmp_path / "in.csv").write_text("id\n1\n2\n")
     arguments = (
-        "--url", node.url, "--table", "jobbed", "--input", str(tmp_path / "in.csv"),
-        "--format", "csv",
-    )  # fmt: skip
+        "--url",
+        node.url,
+        "--table",
+        "jobbed",
+        "--input",
+        str(tmp_path / "in.csv"),
+        "--format",
+        "csv",
+    )
     # Spark merges a driver's stderr into its stdout, which spark-submit.sh undoes.
     code, result, errors = _run(
-        str(ROOT / "spark-submit.sh"), "--master", "local[1]", str(ROOT / "jobs" / "commit.py"),
+        str(ROOT / "spark-submit.sh"),
+        "--master",
+        "local[1]",
+        str(ROOT / "jobs" / "commit.py"),
         *arguments,
-    )  # fmt: skip
+    )
     assert (code, result["outcome"], result["level"]) == (0, "committed", "ordered"), errors
     assert f"to jobbed: transaction {result['transaction_id']} is ordered at position" in errors
     log.worker.apply(result["position"], 60)  # type: ignore[union-attr]

@@ -218,9 +218,15 @@ def test_a_cut_link_is_a_clear_refusal_and_healed_goes_on(sites: Sites) -> None:
 
 def test_a_killed_target_goes_on_where_it_stood(sites: Sites) -> None:
     command = [
-        sys.executable, str(ROOT / "jobs" / "catch_up.py"), "--url", sites.node("C").url,
-        "--force", "copy", "--master", "local[2]",
-    ]  # fmt: skip
+        sys.executable,
+        str(ROOT / "jobs" / "catch_up.py"),
+        "--url",
+        sites.node("C").url,
+        "--force",
+        "copy",
+        "--master",
+        "local[2]",
+    ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     job = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE)
     wait_until(lambda: sites.chunks() >= MIDDLE or job.poll() is not None, 200, "chunks are here")

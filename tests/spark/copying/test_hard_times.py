@@ -182,8 +182,9 @@ def test_tables_that_fit_one_by_one_only_are_refused_before_their_data(
     # With room for both they come; how much from each donor depends on the machine.
     outcome = empty.copy()
     assert (outcome.verdict, outcome.copies[0].tables) == (
-        "KNOWN", {"big": "rename", "twin": "rename"},
-    )  # fmt: skip
+        "KNOWN",
+        {"big": "rename", "twin": "rename"},
+    )
     empty.check()
 
 
@@ -264,9 +265,11 @@ def test_a_killed_target_leaves_no_lease_behind(empty: Sites) -> None:
     wait_until(empty.cluster.all_linked, what="A is back")
     pins = empty.lake("A") / "_sparktxlog" / "leases"
     command = [
-        sys.executable, str(Path(__file__).with_name("holding_copy.py")),
-        empty.node("C").url, str(empty.lake("C")),
-    ]  # fmt: skip
+        sys.executable,
+        str(Path(__file__).with_name("holding_copy.py")),
+        empty.node("C").url,
+        str(empty.lake("C")),
+    ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     target = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
     try:

@@ -156,9 +156,15 @@ def test_a_fault_of_one_site_is_found_and_repaired_without_an_operator(
     sites: Sites, tmp_path: Path
 ) -> None:
     command = [
-        sys.executable, str(ROOT / "jobs" / "apply.py"), "--url", sites.url("B"),
-        "--follow", "--json", "--master", "local[1]",
-    ]  # fmt: skip
+        sys.executable,
+        str(ROOT / "jobs" / "apply.py"),
+        "--url",
+        sites.url("B"),
+        "--follow",
+        "--json",
+        "--master",
+        "local[1]",
+    ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     out, err = tmp_path / "out", tmp_path / "err"
     with out.open("wb") as stdout, err.open("wb") as stderr:
@@ -322,9 +328,12 @@ def documented(section: str, **places: str) -> list[list[str]]:
         places: For `store`, `config`, `lake`, `url` and `position`.
     """
     written = {
-        "/backups/site-a": "store", "conf/site-a.toml": "config", "data/a/lake": "lake",
-        "http://127.0.0.1:7070": "url", "1000": "position",
-    }  # fmt: skip
+        "/backups/site-a": "store",
+        "conf/site-a.toml": "config",
+        "data/a/lake": "lake",
+        "http://127.0.0.1:7070": "url",
+        "1000": "position",
+    }
     text = PAGE.split(f"# {section}\n")[1].split("\n#")[0]
     lines = re.findall(r"^    sparktxlog (.*)$", text, re.MULTILINE)
     return [[places.get(written.get(word, ""), word) for word in line.split()] for line in lines]
@@ -335,8 +344,12 @@ def test_a_lost_lake_comes_back_by_the_page_on_backups(
 ) -> None:
     """The drill of docs/backup.md, as it is written: backup, destroy, restore, apply, verify."""
     node, lake = sites.cluster.nodes["B"], sites.lake("B")
-    places = {"store": str(tmp_path / "store"), "config": str(node.config), "lake": str(lake),
-              "url": node.url}  # fmt: skip
+    places = {
+        "store": str(tmp_path / "store"),
+        "config": str(node.config),
+        "lake": str(lake),
+        "url": node.url,
+    }
     assert run_command("apply", "--url", node.url)[0] == 0
     done = [run_command(*line) for line in documented("What an image is", **places)]
     assert [code for code, _ in done] == [0, 0, 0]
@@ -367,10 +380,16 @@ def drill(directory: Path, store: str, made: dict[str, Any]) -> None:
         (directory / name).chmod(0o755)
     said = subprocess.run(
         [str(directory / "drill.sh"), store, str(directory / "scratch")],
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src"),
-             "PATH": f"{directory}:{os.environ['PATH']}"},
-        capture_output=True, text=True, check=False, timeout=280,
-    )  # fmt: skip
+        env={
+            **os.environ,
+            "PYTHONPATH": str(ROOT / "src"),
+            "PATH": f"{directory}:{os.environ['PATH']}",
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=280,
+    )
     assert said.returncode == 0, said.stderr[-3000:]
     assert f"Image {made['image']}: all {made['files']:,} files have their digests" in said.stdout
     assert "signatures: equal" in said.stdout
@@ -396,9 +415,12 @@ def test_image_and_log_bring_a_site_to_one_position(
     shutil.rmtree(lake)
 
     restore, apply = documented(
-        "To one position", store=str(store), lake=str(lake), url=sites.url("B"),
+        "To one position",
+        store=str(store),
+        lake=str(lake),
+        url=sites.url("B"),
         position=str(wanted),
-    )  # fmt: skip
+    )
     code, found = run_command(*restore)
     assert (code, found["image"], found["signatures"]) == (0, "before", "equal")
     code, found = run_command(*apply)
@@ -417,9 +439,17 @@ def test_maintain_tells_of_the_log_and_of_each_table(
     for name in ("older", "newer"):
         back_up_replica(sites.lake("A"), store, name=name, site="A")
     code, found = run_job(
-        "maintain", "--url", sites.url("A"), "--no-vacuum", "--images", str(store.root),
-        "--keep-images", "1", "--drop-quarantine-older-than", "1",
-    )  # fmt: skip
+        "maintain",
+        "--url",
+        sites.url("A"),
+        "--no-vacuum",
+        "--images",
+        str(store.root),
+        "--keep-images",
+        "1",
+        "--drop-quarantine-older-than",
+        "1",
+    )
     assert code == 0
     # The log still begins before both images, and there is no quarantine.
     images, quarantine = found["removed"]

@@ -168,10 +168,11 @@ def test_a_faulty_site_comes_back_though_every_node_heard_its_own_worker_first(
     position = sites.commit()
     sites.cluster.links.refuse(ALL_WAYS)
     wait_until(
-        lambda: not any(p["linked"] for n in sites.cluster.nodes.values()
-                        for p in n.status()["peers"]),
+        lambda: (
+            not any(p["linked"] for n in sites.cluster.nodes.values() for p in n.status()["peers"])
+        ),
         what="all links are cut",
-    )  # fmt: skip
+    )
     for node in (sites.b, sites.a, sites.c):
         assert sites.work(node, position).verdict == "KNOWN"
     assert len(lost) == 1 and sites.rows(sites.b) != sites.rows(sites.a)
@@ -231,8 +232,9 @@ def test_two_sites_that_differ_are_told_apart_by_a_recount(
         assert sites.work(sites.a, position).verdict == "KNOWN"
         wait_until(
             lambda: read_state(sites.b.lake).copied_from.startswith(f"A@{position}/"),
-            240.0, "B has recounted itself and copied A",
-        )  # fmt: skip
+            240.0,
+            "B has recounted itself and copied A",
+        )
         assert sites.work(sites.c, position).verdict == "KNOWN"
         sites.await_peace(position)
     assert len(outcomes[0].copies) == 1
@@ -246,8 +248,9 @@ def test_what_verify_finds_wrong_is_repaired(sites: Sites) -> None:
     name = Path(DeltaTable(table).file_uris()[0]).name
     rows = pq.read_table(table / name)
     (table / name).unlink()
-    pq.write_table(rows.set_column(0, "id", [[n + 1_000 for n in rows["id"].to_pylist()]]),
-                   table / name)  # fmt: skip
+    pq.write_table(
+        rows.set_column(0, "id", [[n + 1_000 for n in rows["id"].to_pylist()]]), table / name
+    )
     with closing(HttpLogSource(sites.b.url)) as source:
         found = verify_replica(sites.spark, source, sites.b.lake)
     assert not found.sound and (found.verdict, found.plan) == ("DIVERGED", "copy")

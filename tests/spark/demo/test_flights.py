@@ -30,10 +30,20 @@ _SOURCE_SCHEMA = (
 
 def _flight(**change: Any) -> tuple[Any, ...]:
     row = {
-        "carrier": "UA", "flight": 1, "origin": "EWR", "time_hour": _HOUR, "minute": 15,
-        "dest": "IAH", "tailnum": "N1", "dep_time": 517, "dep_delay": 2, "arr_time": 830,
-        "arr_delay": 11, "air_time": 200, "distance": 1400,
-    }  # fmt: skip
+        "carrier": "UA",
+        "flight": 1,
+        "origin": "EWR",
+        "time_hour": _HOUR,
+        "minute": 15,
+        "dest": "IAH",
+        "tailnum": "N1",
+        "dep_time": 517,
+        "dep_delay": 2,
+        "arr_time": 830,
+        "arr_delay": 11,
+        "air_time": 200,
+        "distance": 1400,
+    }
     return tuple((row | change).values())
 
 
@@ -66,8 +76,11 @@ def test_a_flight_is_announced_departs_and_arrives(life: DataFrame) -> None:
 def test_kinds_follow_from_the_source(life: DataFrame) -> None:
     kinds = flights.changes_of(life).groupBy("kind").count().collect()
     assert {row["kind"]: row["count"] for row in kinds} == {
-        "announce": 5, "depart": 4, "arrive": 3, "cancel": 1,
-    }  # fmt: skip
+        "announce": 5,
+        "depart": 4,
+        "arrive": 3,
+        "cancel": 1,
+    }
 
 
 def test_an_upsert_names_a_key_once_in_a_transaction(life: DataFrame) -> None:
@@ -109,11 +122,13 @@ def test_the_sighting_with_the_highest_position_is_expected(
     """Who wrote last is decided by the queue, not by the time of the flight."""
     seen = flights.sightings_of(flights.changes_of(life)).select("origin", "number").distinct()
     ids = [
-        (_id({v: k for k, v in AIRPORTS.items()}[row.origin], row.number),
-         900 if row.origin == "EWR" and row.number == min_number else index)
+        (
+            _id({v: k for k, v in AIRPORTS.items()}[row.origin], row.number),
+            900 if row.origin == "EWR" and row.number == min_number else index,
+        )
         for min_number in [min(r.number for r in seen.where("origin = 'EWR'").collect())]
         for index, row in enumerate(seen.collect(), start=1)
-    ]  # fmt: skip
+    ]
     positions = spark.createDataFrame(ids, "transaction_id string, position bigint")
     found = flight_comparison.expected_aircraft(life, positions).collect()
     assert [(row.tailnum, row.origin, row.status, row.airport) for row in found] == [

@@ -482,8 +482,9 @@ class CountingLog(MemoryLog):
 
     def take_recount(self, recount: Recount) -> Answer:
         if recount.tables.keys() | {name for r in self.recounts for name in r.tables} >= {
-            "orders", "events",
-        }:  # fmt: skip
+            "orders",
+            "events",
+        }:
             self.stop.set()
         return super().take_recount(recount)
 
@@ -521,9 +522,13 @@ def test_a_damaged_payload_file_is_fetched_again_or_stops_the_worker(
     path.write_bytes(good[: len(good) // 2])
     source = MemoryLog(log, lake)
     lost: LostFile = {
-        "path": file.path, "table": "orders", "position": 2, "run": "A/1/2", "reason": "torn",
+        "path": file.path,
+        "table": "orders",
+        "position": 2,
+        "run": "A/1/2",
+        "reason": "torn",
         "asked": {"B": "not linked: silent"},
-    }  # fmt: skip
+    }
     source.repaired = lambda: {"fetched": [], "lost": [lost]}
     with closing(ReplicaDirectory(lake)) as directory, pytest.raises(PayloadLostError) as caught:
         Applier(spark, source, directory).run_once()

@@ -44,11 +44,12 @@ class Node:
         assert report is not None
         tables = {
             name: {
-                "version": state.version, "signature": state.signature.to_text(),
+                "version": state.version,
+                "signature": state.signature.to_text(),
                 "uri": str(self.lake / name),
             }
             for name, state in report.tables.items()
-        }  # fmt: skip
+        }
         answer = {"position": report.position, "chain_hash": report.chain_hash, "tables": tables}
         return Snapshot.of(self.spark, self, answer)  # type: ignore[arg-type]
 

@@ -33,9 +33,7 @@ from sparktxlog.model.receipt import Level, Receipt
 
 ID = uuid.uuid4().bytes
 TEXT = str(uuid.UUID(bytes=ID))
-ORDERED = Receipt(
-    transaction_id=TEXT, n=1, level=Level.ORDERED, position=7, outcome="committed"
-)  # fmt: skip
+ORDERED = Receipt(transaction_id=TEXT, n=1, level=Level.ORDERED, position=7, outcome="committed")
 ACCEPTED = Receipt(transaction_id=TEXT, n=1, level=Level.ACCEPTED)
 UNKNOWN = CommitStateUnknownError("late", transaction_id=TEXT, reached="accepted")
 BROKEN = TransportError("broke")
@@ -117,9 +115,14 @@ def submit(link: Nodes, **options: Any) -> Receipt:
 
 @pytest.mark.parametrize(
     "refusal",
-    [GONE, NotMemberError("evicted"), BusyError("stopping"), LocalProtocolError("halted"),
-     NotFoundError("a witness")],
-)  # fmt: skip
+    [
+        GONE,
+        NotMemberError("evicted"),
+        BusyError("stopping"),
+        LocalProtocolError("halted"),
+        NotFoundError("a witness"),
+    ],
+)
 def test_a_node_that_takes_nothing_is_passed_over(
     script: Callable[..., Nodes], refusal: TxLogError
 ) -> None:
@@ -284,9 +287,10 @@ def submitted(link: Nodes, transaction: PreparedTransaction, timeout_s: float) -
 
 def test_staged_files_bind_a_transaction_to_their_node(script: Callable[..., Nodes]) -> None:
     staged = PreparedOperation(
-        table="t", kind=OperationKind.APPEND,
+        table="t",
+        kind=OperationKind.APPEND,
         files=(StagedFile(path="x.parquet", size_bytes=1, rows=1, digest="d" * 64),),
-    )  # fmt: skip
+    )
     transaction = PreparedTransaction(transaction_id=ID, operations=(staged,))
     link = script({"b": [ORDERED]}, a=[BROKEN], b=[ORDERED])
     assert submitted(link, transaction, 0.5) == ORDERED

@@ -28,8 +28,9 @@ def test_who_connects_again_registers_nothing_again() -> None:
     assert len(session.registered) == 1
     register(session, url="http://b:7070", token="secret")
     assert [kind.defaults["url"] for kind in session.registered] == [
-        "http://a:7070", "http://b:7070",
-    ]  # fmt: skip
+        "http://a:7070",
+        "http://b:7070",
+    ]
     other: Any = _Session()
     register(other, url="http://b:7070", token="secret")
     assert len(other.registered) == 1

@@ -132,8 +132,11 @@ def test_transfers_keep_expected_and_measured_apart() -> None:
     (row,) = view("transfers", answer_of).to_pylist()
     assert set(row) == {f.name for f in fields(Transfer)}
     assert (row["kind"], row["donors"], row["estimated_s"], row["actual_s"]) == (
-        "copy", ["B"], None, 2.5,
-    )  # fmt: skip
+        "copy",
+        ["B"],
+        None,
+        2.5,
+    )
 
 
 def test_epochs_have_the_columns_of_their_table() -> None:

@@ -21,9 +21,14 @@ def table(rows: int = 1, diverged: str = "") -> TableState:
 
 
 REPORT = WorkerReport(
-    worker_id="w", node_id="A", lineage="l", epoch=1, position=100, chain_hash=HASH,
+    worker_id="w",
+    node_id="A",
+    lineage="l",
+    epoch=1,
+    position=100,
+    chain_hash=HASH,
     tables={"t": table(), "u": table(2)},
-)  # fmt: skip
+)
 LOG = LogView(lineage="l", position=100, published=100, chain_hash=HASH)
 SAME = {"t": table().signature.to_text(), "u": table(2).signature.to_text()}
 
@@ -33,10 +38,20 @@ SAME = {"t": table().signature.to_text(), "u": table(2).signature.to_text()}
     [
         ({}, {}, "KNOWN", "none", "at position 100"),
         ({}, {"position": 150, "published": 130}, "KNOWN", "none", "30 transactions"),
-        ({}, {"position": 150, "published": 130, "kept_after": 110, "chain_hash": None},
-         "KNOWN", "expired", "kept after 110"),
-        ({}, {"position": 150, "published": 130, "chain_hash": None, "hash_known": False},
-         "KNOWN", "none", "30 transactions"),
+        (
+            {},
+            {"position": 150, "published": 130, "kept_after": 110, "chain_hash": None},
+            "KNOWN",
+            "expired",
+            "kept after 110",
+        ),
+        (
+            {},
+            {"position": 150, "published": 130, "chain_hash": None, "hash_known": False},
+            "KNOWN",
+            "none",
+            "30 transactions",
+        ),
         ({}, {"position": 150, "published": 130, "kept_after": 110}, "KNOWN", "expired", ""),
         ({"position": 0, "chain_hash": "0" * 64}, {"published": 7}, "EMPTY", "none", "7"),
         ({"position": 0, "chain_hash": ""}, {"published": 0, "position": 0}, "EMPTY", "none", ""),
@@ -45,15 +60,29 @@ SAME = {"t": table().signature.to_text(), "u": table(2).signature.to_text()}
         ({"lineage": "other"}, {}, "FOREIGN", "lineage", "'other'"),
         ({"chain_hash": "cd" * 32}, {}, "DIVERGED", "hash", "another history"),
         ({}, {"chain_hash": None}, "DIVERGED", "no-run-end", "no end of a run"),
-        ({"tables": {"t": table(diverged="foreign commit 4")}}, {}, "DIVERGED", "admitted",
-         "foreign commit 4"),
-        ({"tables": {"t": table(diverged="counts 7")}}, {"recounted": {"t"}}, "DIVERGED",
-         "recount", "counts 7"),
-        ({"tables": {"t": table(diverged="foreign commit 4")}},
-         {"position": 150, "kept_after": 110, "chain_hash": None}, "DIVERGED", "admitted",
-         "foreign commit 4"),
+        (
+            {"tables": {"t": table(diverged="foreign commit 4")}},
+            {},
+            "DIVERGED",
+            "admitted",
+            "foreign commit 4",
+        ),
+        (
+            {"tables": {"t": table(diverged="counts 7")}},
+            {"recounted": {"t"}},
+            "DIVERGED",
+            "recount",
+            "counts 7",
+        ),
+        (
+            {"tables": {"t": table(diverged="foreign commit 4")}},
+            {"position": 150, "kept_after": 110, "chain_hash": None},
+            "DIVERGED",
+            "admitted",
+            "foreign commit 4",
+        ),
     ],
-)  # fmt: skip
+)
 def test_verdicts(
     report: dict[str, Any], log: dict[str, Any], verdict: str, cause: str, reason: str
 ) -> None:
@@ -63,8 +92,8 @@ def test_verdicts(
 
 
 DISSENT = Dissent(
-    position=90, tables=("t", "u"), signature="1:0:0", others={"A": "2:0:0", "C": "2:0:0"},
-)  # fmt: skip
+    position=90, tables=("t", "u"), signature="1:0:0", others={"A": "2:0:0", "C": "2:0:0"}
+)
 
 
 def test_a_majority_makes_a_known_replica_diverged_and_no_other_one() -> None:
@@ -83,8 +112,13 @@ def test_a_contested_replica_is_known_and_told_what_resolves_it() -> None:
     judged = judge(compare(REPORT, LOG), None, missing)
     assert (judged.verdict, judged.cause) == (ReplicaVerdict.KNOWN, Cause.CONTESTED)
     assert judged.contest == missing
-    for said in ("position 90", "'t' is missing", "site B has 2:0:0", "verify --compare",
-                 "--force copy --donor"):  # fmt: skip
+    for said in (
+        "position 90",
+        "'t' is missing",
+        "site B has 2:0:0",
+        "verify --compare",
+        "--force copy --donor",
+    ):
         assert said in judged.reason
     expired = compare(REPORT, replace(LOG, kept_after=110, position=150))
     assert judge(expired, None, missing).cause is Cause.EXPIRED

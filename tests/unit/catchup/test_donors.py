@@ -10,9 +10,8 @@ from sparktxlog.catchup.donors import Candidate, choose_donors
 from sparktxlog.model.report import ReplicaVerdict
 
 KNOWN = Candidate(
-    node_id="A", worker_id="wA", verdict=ReplicaVerdict.KNOWN, position=100, alive=True,
-    linked=True,
-)  # fmt: skip
+    node_id="A", worker_id="wA", verdict=ReplicaVerdict.KNOWN, position=100, alive=True, linked=True
+)
 
 
 def candidate(node: str, position: int = 100, round_trip_s: float = 0.0) -> Candidate:

@@ -100,7 +100,7 @@ def test_work_is_what_a_report_says() -> None:
     )
     assert Workload.of(cost) == Workload(
         batches=1, merges=2, transactions=3, appended_bytes=4, merged_bytes=5
-    )  # fmt: skip
+    )
 
 
 def test_an_estimate_says_where_it_comes_from() -> None:

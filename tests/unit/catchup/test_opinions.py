@@ -9,9 +9,12 @@ from sparktxlog.catchup.opinions import Dissent, Opinion, Opinions, majority
 
 def opinion(site: str, position: int, replica: str = "1", **signatures: str) -> Opinion:
     return Opinion(
-        site=site, replica=replica, position=position, chain_hash=f"h{position}",
+        site=site,
+        replica=replica,
+        position=position,
+        chain_hash=f"h{position}",
         signatures=signatures,
-    )  # fmt: skip
+    )
 
 
 def held(*opinions: Opinion, limit: int = 100) -> Opinions:
@@ -28,11 +31,21 @@ def sound(sites: str) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("says", "truth"),
     [
-        ("", None), ("x", None), ("xx", None), ("xy", None), ("xxx", "x"), ("xxy", "x"),
-        ("yxy", "y"), ("xyz", None), ("xxyy", None), ("xxyz", None), ("xxxy", "x"),
-        ("xxyyz", None), ("xxxyz", "x"),
+        ("", None),
+        ("x", None),
+        ("xx", None),
+        ("xy", None),
+        ("xxx", "x"),
+        ("xxy", "x"),
+        ("yxy", "y"),
+        ("xyz", None),
+        ("xxyy", None),
+        ("xxyz", None),
+        ("xxxy", "x"),
+        ("xxyyz", None),
+        ("xxxyz", "x"),
     ],
-)  # fmt: skip
+)
 def test_a_majority_is_more_than_half_of_three_or_more(says: str, truth: str | None) -> None:
     assert majority({str(number): said for number, said in enumerate(says)}) == truth
 
@@ -162,9 +175,14 @@ def test_what_sites_agree_on_is_held_once() -> None:
 def copied(site: str, position: int, donor: str, at: int, **signatures: str) -> Opinion:
     one = opinion(site, position, f"from {donor}", **signatures)
     return Opinion(
-        site=one.site, replica=one.replica, position=position, chain_hash=one.chain_hash,
-        signatures=signatures, donor=donor, copied_at=at,
-    )  # fmt: skip
+        site=one.site,
+        replica=one.replica,
+        position=position,
+        chain_hash=one.chain_hash,
+        signatures=signatures,
+        donor=donor,
+        copied_at=at,
+    )
 
 
 def test_a_copied_fault_does_not_outvote_the_site_that_is_right() -> None:
@@ -191,8 +209,13 @@ def test_a_copy_that_a_third_site_agreed_with_is_a_voice_of_its_own() -> None:
     assert found.conviction("C", "1", 20) is not None
     assert found.conviction("B", "from A", 20) is None
     # Agreement with another echo of the same donor says nothing.
-    echoes = held(opinion("A", 10, t="1"), copied("B", 10, "A", 10, t="1"),
-                  copied("D", 10, "A", 10, t="1"), opinion("A", 20, t="2"),
-                  copied("B", 20, "A", 10, t="2"), copied("D", 20, "A", 10, t="2"),
-                  opinion("C", 20, t="3"))  # fmt: skip
+    echoes = held(
+        opinion("A", 10, t="1"),
+        copied("B", 10, "A", 10, t="1"),
+        copied("D", 10, "A", 10, t="1"),
+        opinion("A", 20, t="2"),
+        copied("B", 20, "A", 10, t="2"),
+        copied("D", 20, "A", 10, t="2"),
+        opinion("C", 20, t="3"),
+    )
     assert echoes.conviction("C", "1", 20) is None

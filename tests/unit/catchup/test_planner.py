@@ -45,9 +45,14 @@ class Exactly(ReplayPace):
 def report(**changes: Any) -> WorkerReport:
     table = TableState(version=1, signature=TableSignature(rows=1), schema="s")
     base = WorkerReport(
-        worker_id="w", node_id="T", lineage="l", epoch=1, position=100, chain_hash=HASH,
+        worker_id="w",
+        node_id="T",
+        lineage="l",
+        epoch=1,
+        position=100,
+        chain_hash=HASH,
         tables={"t": table},
-    )  # fmt: skip
+    )
     return replace(base, **changes)
 
 
@@ -99,10 +104,12 @@ def test_copy_only_if_both_are_strictly_exceeded(
     assert prefers_copy(incremental_s, replication_s, factor=factor, minimum_s=minimum_s) is copies
     decision = decide(
         competing(
-            incremental_s, replication_s, full_replication_time_factor=factor,
+            incremental_s,
+            replication_s,
+            full_replication_time_factor=factor,
             min_time_to_consider_full_replication_s=minimum_s,
         )
-    )  # fmt: skip
+    )
     assert decision.plan == ("copy" if copies else "replay")
 
 
@@ -136,9 +143,11 @@ def test_up_to_date_needs_nothing() -> None:
 
 LOG = LogView(lineage="l", position=150, published=150, chain_hash=HASH)
 OTHERS = Dissent(
-    position=100, tables=("t",), signature=TableSignature(rows=1).to_text(),
+    position=100,
+    tables=("t",),
+    signature=TableSignature(rows=1).to_text(),
     others={"B": "9:0:0", "C": "9:0:0"},
-)  # fmt: skip
+)
 STANDING = TableState(
     version=1, signature=TableSignature(rows=1), schema="s", diverged="foreign commit 4"
 )
@@ -164,23 +173,26 @@ def test_what_is_no_known_state_is_copied_whatever_it_costs(
     conviction = log.pop("conviction", None)
     comparison = judge(compare(told, replace(LOG, **log)), conviction, None)
     # A replay of a second would win any competition.
-    decision = decide(
-        known(report=told, comparison=comparison, replay_pace=Exactly(seconds=1.0))
-    )  # fmt: skip
+    decision = decide(known(report=told, comparison=comparison, replay_pace=Exactly(seconds=1.0)))
     assert (decision.plan, decision.message, decision.donor) == ("copy", message, "B")
     assert reason in decision.reason
     assert log_lines(decision) == (message,)
 
 
 def test_what_a_success_was_reported_of_is_forced_and_nothing_else() -> None:
-    forced = {cause for cause in Cause
-              if decide(known("DIVERGED", cause.value)).message == OUT_OF_SYNC_FORCED}  # fmt: skip
+    forced = {
+        cause
+        for cause in Cause
+        if decide(known("DIVERGED", cause.value)).message == OUT_OF_SYNC_FORCED
+    }
     assert forced == {Cause.SIGNATURE, Cause.RECOUNT}
 
 
 def test_who_could_be_named_as_a_donor_is_told() -> None:
-    for plan in (known(cause="expired", donors=(), contested=("B", "C")),
-                 known(asked_for=True, donors=(), contested=("B", "C"))):  # fmt: skip
+    for plan in (
+        known(cause="expired", donors=(), contested=("B", "C")),
+        known(asked_for=True, donors=(), contested=("B", "C")),
+    ):
         decision = decide(plan)
         assert decision.plan == "stop"
         assert "contested: B, C; name the one" in decision.reason and "--donor" in decision.reason

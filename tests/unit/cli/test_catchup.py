@@ -22,11 +22,24 @@ DECISION: dict[str, Any] = {
     "donor": "B",
 }
 TRANSFER: dict[str, Any] = {
-    "transfer_id": "c", "worker_id": "w", "node_id": "A", "kind": "copy", "donors": ["B"],
-    "from_position": 0, "to_position": 4000, "started_at": 1, "finished_at": 1_700_000_000_000_000,
-    "estimated_s": 12.5, "actual_s": 11.0, "size_bytes": 9, "wire_bytes": 4, "reused_bytes": 0,
-    "transactions": 0, "outcome": "done", "reason": "",
-}  # fmt: skip
+    "transfer_id": "c",
+    "worker_id": "w",
+    "node_id": "A",
+    "kind": "copy",
+    "donors": ["B"],
+    "from_position": 0,
+    "to_position": 4000,
+    "started_at": 1,
+    "finished_at": 1_700_000_000_000_000,
+    "estimated_s": 12.5,
+    "actual_s": 11.0,
+    "size_bytes": 9,
+    "wire_bytes": 4,
+    "reused_bytes": 0,
+    "transactions": 0,
+    "outcome": "done",
+    "reason": "",
+}
 
 
 class CannedNode:

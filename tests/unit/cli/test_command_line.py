@@ -186,9 +186,13 @@ def test_status_tells_of_a_history_that_nobody_could_compare(
     node: type[CannedNode], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = {
-        "position": 1_204, "snapshot_position": 9_000, "peer": "A", "at": 1, "quarantine_id": "q1",
+        "position": 1_204,
+        "snapshot_position": 9_000,
+        "peer": "A",
+        "at": 1,
+        "quarantine_id": "q1",
         "kept": 3,
-    }  # fmt: skip
+    }
     for kept in (3, 0):
         node.answers["/v1/status"] = STATUS | {"uncompared": found | {"kept": kept}}
         assert invoke(monkeypatch, "status") == 0
@@ -273,9 +277,17 @@ def test_a_wrong_transaction_id_is_refused_before_anything_is_asked(
 
 def _run_entry(position: int) -> dict[str, Any]:
     return {
-        "position": position, "n": 10, "origin": "A", "seq": 1, "ts": 7, "rejected": [],
-        "first_id": "0f8fad5b", "size_bytes": 100, "ordered_at": 0, "chain_hash": "abcdef",
-    }  # fmt: skip
+        "position": position,
+        "n": 10,
+        "origin": "A",
+        "seq": 1,
+        "ts": 7,
+        "rejected": [],
+        "first_id": "0f8fad5b",
+        "size_bytes": 100,
+        "ordered_at": 0,
+        "chain_hash": "abcdef",
+    }
 
 
 def test_queue_shows_the_latest_runs(

@@ -70,8 +70,13 @@ def invoke(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> list[tuple[str, 
         (["list"], []),
         (
             ["add", "D", "http://d,http://d2", "--weight", "2", "--witness"],
-            [("POST", "/v1/peers",
-              {"id": "D", "url": "http://d,http://d2", "weight": 2, "witness": True})],
+            [
+                (
+                    "POST",
+                    "/v1/peers",
+                    {"id": "D", "url": "http://d,http://d2", "weight": 2, "witness": True},
+                )
+            ],
         ),
         (["remove", "D"], [("DELETE", "/v1/peers/D", {})]),
         (
@@ -80,8 +85,13 @@ def invoke(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> list[tuple[str, 
         ),
         (
             ["replace", "C", "W", "http://w", "--weight", "0", "--role", "witness"],
-            [("POST", "/v1/peers/C/replace",
-              {"id": "W", "url": "http://w", "weight": 0, "witness": True})],
+            [
+                (
+                    "POST",
+                    "/v1/peers/C/replace",
+                    {"id": "W", "url": "http://w", "weight": 0, "witness": True},
+                )
+            ],
         ),
         (
             ["replace", "W", "C", "http://c", "--role", "master"],
@@ -97,7 +107,7 @@ def invoke(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> list[tuple[str, 
             [("POST", "/v1/force", {"confirm": "A 3", "though_linked": True})],
         ),
     ],
-)  # fmt: skip
+)
 def test_each_command_asks_for_its_change(
     arguments: list[str],
     asked: list[Any],

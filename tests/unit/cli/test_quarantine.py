@@ -17,10 +17,23 @@ from sparktxlog.runtime.giving_way import node_quarantine as acting
 from sparktxlog.runtime.giving_way.node_quarantine import GaveWay
 
 DONE = GaveWay(
-    quarantine_id="0a1b", node_id="C", followed="A", lineage="forced", incarnation=2, common=1_234,
-    exact=True, ordered=3, accepted=2, acquired=1, surviving=1, incomplete=0, pruned=0,
-    table=Path("data/log/quarantine"), directory=Path("data/quarantine/0a1b"), has_place=True,
-)  # fmt: skip
+    quarantine_id="0a1b",
+    node_id="C",
+    followed="A",
+    lineage="forced",
+    incarnation=2,
+    common=1_234,
+    exact=True,
+    ordered=3,
+    accepted=2,
+    acquired=1,
+    surviving=1,
+    incomplete=0,
+    pruned=0,
+    table=Path("data/log/quarantine"),
+    directory=Path("data/quarantine/0a1b"),
+    has_place=True,
+)
 
 
 @pytest.fixture

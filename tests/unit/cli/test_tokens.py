@@ -81,9 +81,7 @@ def test_questions_show_the_clients_token_and_acts_the_operators(
     api.get("/v1/status")
     for method in ("POST", "PATCH", "DELETE"):
         api.send(method, "/v1/peers", {})
-    assert node.shown == [
-        ("GET", asks), ("POST", acts), ("PATCH", acts), ("DELETE", acts),
-    ]  # fmt: skip
+    assert node.shown == [("GET", asks), ("POST", acts), ("PATCH", acts), ("DELETE", acts)]
     assert client_token() == (None if asks is None else asks.removeprefix("Bearer "))
 
     node.shown.clear()

@@ -73,11 +73,26 @@ def test_aliases_have_one_normal_form(given_ddl: str, normal: str) -> None:
 @pytest.mark.parametrize(
     "ddl",
     [
-        "", "varchar(10)", "interval day", "array<>", "array<int", "map<int>", "struct<>",
-        "struct<a>", "struct<a:int,A:int>", "decimal(39,0)", "decimal(3,4)", "decimal(x)", "int>",
-        "int int", "array<" * 40 + "int" + ">" * 40, "`int`", "decimal(0,0)", "int\0",
+        "",
+        "varchar(10)",
+        "interval day",
+        "array<>",
+        "array<int",
+        "map<int>",
+        "struct<>",
+        "struct<a>",
+        "struct<a:int,A:int>",
+        "decimal(39,0)",
+        "decimal(3,4)",
+        "decimal(x)",
+        "int>",
+        "int int",
+        "array<" * 40 + "int" + ">" * 40,
+        "`int`",
+        "decimal(0,0)",
+        "int\0",
     ],
-)  # fmt: skip
+)
 def test_unknown_types_are_named(ddl: str) -> None:
     with pytest.raises(SchemaMismatchError) as caught:
         arrow_type(ddl)

@@ -27,21 +27,35 @@ from sparktxlog.storage.journal.snapshot_files import decode_whole, encode_whole
 
 _DIRECTORY = Path(__file__).parent / "golden"
 _MANIFEST = RunManifest(
-    n=2, ids=bytes(range(32)), submitted_at=1_795_255_315_522_579, session="s",
+    n=2,
+    ids=bytes(range(32)),
+    submitted_at=1_795_255_315_522_579,
+    session="s",
     blocks=(
-        Block(table="t", kind=OperationKind.CREATE_TABLE, txs=(0,),
-              definition=TableDefinition(name="t", columns=(Column(name="id", type="bigint"),))),
-        Block(table="t", kind=OperationKind.APPEND, txs=(1,),
-              files=(StagedFile(path="p/x", size_bytes=1 << 40, rows=3, digest="d"),)),
+        Block(
+            table="t",
+            kind=OperationKind.CREATE_TABLE,
+            txs=(0,),
+            definition=TableDefinition(name="t", columns=(Column(name="id", type="bigint"),)),
+        ),
+        Block(
+            table="t",
+            kind=OperationKind.APPEND,
+            txs=(1,),
+            files=(StagedFile(path="p/x", size_bytes=1 << 40, rows=3, digest="d"),),
+        ),
     ),
-)  # fmt: skip
+)
 _SNAPSHOT = QueueSnapshot(
     last=StoredEntry(
         entry=QueueEntry(position=1, header=HEADER, previous_hash=bytes(32), chain_hash=b"h" * 32),
-        ids=b"i" * 16, ordered_at=5, payload=None,
+        ids=b"i" * 16,
+        ordered_at=5,
+        payload=None,
     ),
-    watermarks={"site-a": 1_006}, recent_ids=((1, b"i" * 16),),
-)  # fmt: skip
+    watermarks={"site-a": 1_006},
+    recent_ids=((1, b"i" * 16),),
+)
 
 
 def _encoded() -> dict[str, bytes]:

@@ -52,9 +52,10 @@ def test_no_flipped_bit_crashes_the_process_or_takes_its_memory() -> None:
 def test_a_scale_that_no_table_has_is_refused_before_the_cast(scale: int) -> None:
     data = bytearray(write_section(pa.table({"c": pa.array([None, 1], pa.decimal128(10, 2))})))
     (at,) = [
-        at for at in range(0, len(data), 4)
+        at
+        for at in range(0, len(data), 4)
         if data[at : at + 4] == struct.pack("<i", 2) and is_scale(data, at)
-    ]  # fmt: skip
+    ]
     data[at : at + 4] = struct.pack("<i", scale)
     with pytest.raises(SchemaMismatchError) as caught:
         read(bytes(data), "decimal(20,2)")

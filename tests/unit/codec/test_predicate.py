@@ -75,7 +75,7 @@ SCHEMA = pa.schema(
         ("year(at) = 2024 and length(raw) > 3", "((year(`at`) = 2024) AND (length(`raw`) > 3))"),
         ("day(day) = 3", "(day(`day`) = 3)"),
     ],
-)  # fmt: skip
+)
 def test_normal_form(given: str, normal: str) -> None:
     assert normalise(given, SCHEMA) == normal
     assert normalise(normal, SCHEMA) == normal

@@ -20,9 +20,14 @@ def state(version: int) -> TableState:
 
 
 REPORT = WorkerReport(
-    worker_id="w", node_id="A", lineage="l", epoch=1, position=1, chain_hash="h",
+    worker_id="w",
+    node_id="A",
+    lineage="l",
+    epoch=1,
+    position=1,
+    chain_hash="h",
     tables={f"t{number}": state(1) for number in range(100)},
-)  # fmt: skip
+)
 
 
 class Way:

@@ -60,10 +60,16 @@ def convert(kind: str, value: Any) -> Any:
         ("string", "ü\x00😀", "ü\x00😀"),
         ("binary", "AP8=", b"\x00\xff"),
         ("date", "0001-01-01", date(1, 1, 1)),
-        ("timestamp", "2024-01-31T10:00:00.123456+01:00",
-         datetime(2024, 1, 31, 9, 0, 0, 123456, tzinfo=UTC)),
-        ("timestamp", "2024-01-31T10:00:00.5Z",
-         datetime(2024, 1, 31, 10, 0, 0, 500000, tzinfo=UTC)),
+        (
+            "timestamp",
+            "2024-01-31T10:00:00.123456+01:00",
+            datetime(2024, 1, 31, 9, 0, 0, 123456, tzinfo=UTC),
+        ),
+        (
+            "timestamp",
+            "2024-01-31T10:00:00.5Z",
+            datetime(2024, 1, 31, 10, 0, 0, 500000, tzinfo=UTC),
+        ),
         ("timestamp", "1890-01-31 10:00-0530", datetime(1890, 1, 31, 15, 30, tzinfo=UTC)),
         ("timestamp_ntz", "2024-01-31T10:00:00.000001", datetime(2024, 1, 31, 10, 0, 0, 1)),
         ("array", [1, None, "3"], [1, None, 3]),
@@ -76,7 +82,7 @@ def convert(kind: str, value: Any) -> Any:
         ("bigint", None, None),
         ("struct", None, None),
     ],
-)  # fmt: skip
+)
 def test_values(kind: str, value: Any, wanted: Any) -> None:
     assert convert(kind, value) == wanted
 

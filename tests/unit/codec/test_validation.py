@@ -138,8 +138,11 @@ def test_columns_are_put_in_order_and_widened_without_loss() -> None:
     assert found.schema == row_schema(ORDERS, APPEND)
     row = found.to_pylist()[0]
     assert (row["name"], row["id"], str(row["day"]), str(row["amount"])) == (
-        "x", 7, "1970-01-02", "5.00",
-    )  # fmt: skip
+        "x",
+        7,
+        "1970-01-02",
+        "5.00",
+    )
     assert found["at"].cast(pa.int64()).to_pylist() == [1000]
 
 

@@ -43,33 +43,79 @@ from sparktxlog.protocol.words.messages import (
 from sparktxlog.protocol.words.view import Ballot, Seat, View
 
 HEADER = RunHeader(
-    epoch=1, ts=1_795_255_315_522_579, origin=NodeId("site-a"), incarnation=1, seq=7, n=1_000,
-    digest=bytes(range(32)), size_bytes=200_000, staged_bytes=1 << 40,
-)  # fmt: skip
+    epoch=1,
+    ts=1_795_255_315_522_579,
+    origin=NodeId("site-a"),
+    incarnation=1,
+    seq=7,
+    n=1_000,
+    digest=bytes(range(32)),
+    size_bytes=200_000,
+    staged_bytes=1 << 40,
+)
 POST = Post(
-    lineage="l", epoch=1, sender=NodeId("site-a"), round=9, base=MergeBase(position=5),
-    counter=1_795_255_315_522_580, last_seq=1_006, headers=(HEADER,), known={"b": 3},
-    acquired={"b": 2}, held=(b"d" * 32,), busy=True,
-)  # fmt: skip
+    lineage="l",
+    epoch=1,
+    sender=NodeId("site-a"),
+    round=9,
+    base=MergeBase(position=5),
+    counter=1_795_255_315_522_580,
+    last_seq=1_006,
+    headers=(HEADER,),
+    known={"b": 3},
+    acquired={"b": 2},
+    held=(b"d" * 32,),
+    busy=True,
+)
 REPORT = WorkerReport(
-    worker_id="w", node_id="a", lineage="l", epoch=1, position=3, chain_hash="00",
-    tables={"t": TableState(version=1, signature=TableSignature(rows=2, lane0=2**64 - 1),
-                            schema="s")},
-)  # fmt: skip
+    worker_id="w",
+    node_id="a",
+    lineage="l",
+    epoch=1,
+    position=3,
+    chain_hash="00",
+    tables={
+        "t": TableState(version=1, signature=TableSignature(rows=2, lane0=2**64 - 1), schema="s")
+    },
+)
 TAIL = Tail(
-    lineage="l", epoch=1, sender=NodeId("a"), previous_hash=bytes(32),
-    entries=(QueueEntry(position=1, header=HEADER, previous_hash=bytes(32), chain_hash=b"h" * 32,
-                        rejections=(Rejection(index=1, code="c", text="t"),)),),
-)  # fmt: skip
+    lineage="l",
+    epoch=1,
+    sender=NodeId("a"),
+    previous_hash=bytes(32),
+    entries=(
+        QueueEntry(
+            position=1,
+            header=HEADER,
+            previous_hash=bytes(32),
+            chain_hash=b"h" * 32,
+            rejections=(Rejection(index=1, code="c", text="t"),),
+        ),
+    ),
+)
 GRANT = Grant(
-    lease_id="l", token="t", node_id="a", url="http://127.0.0.1:1", lineage="l", epoch=1,
-    position=3, chain_hash="00", chunk_bytes=5, compression="zstd", lease_s=1.5,
-    tables=(OfferedTable(
-        definition=TableDefinition(name="t", columns=(Column(name="id", type="bigint"),)),
-        version=1, signature=TableSignature(rows=2, lane0=2**64 - 1),
-        files=(OfferedFile(path="p=ü/x", size_bytes=1 << 40, modified_at=1_795_255_315_522_579),),
-    ),),
-)  # fmt: skip
+    lease_id="l",
+    token="t",
+    node_id="a",
+    url="http://127.0.0.1:1",
+    lineage="l",
+    epoch=1,
+    position=3,
+    chain_hash="00",
+    chunk_bytes=5,
+    compression="zstd",
+    lease_s=1.5,
+    tables=(
+        OfferedTable(
+            definition=TableDefinition(name="t", columns=(Column(name="id", type="bigint"),)),
+            version=1,
+            signature=TableSignature(rows=2, lane0=2**64 - 1),
+            files=(
+                OfferedFile(path="p=ü/x", size_bytes=1 << 40, modified_at=1_795_255_315_522_579),
+            ),
+        ),
+    ),
+)
 
 
 MESSAGES: list[wire.Message] = [
@@ -83,12 +129,13 @@ MESSAGES: list[wire.Message] = [
     GRANT,
     ReplicaSize(node_id="a", position=3, files={"t": [("x.parquet", 1 << 40)]}),
     TAIL,
-    Announcement(lineage="l", epoch=1, origin=NodeId("a"), digest=b"d" * 32, size_bytes=1,
-                 staged_bytes=2),
+    Announcement(
+        lineage="l", epoch=1, origin=NodeId("a"), digest=b"d" * 32, size_bytes=1, staged_bytes=2
+    ),
     wire.Hello(node_id="a", url="u", instance="i", boot="b", lineage="l", config_hash="c"),
     HEADER,
     wire.SnapshotOffer(name="d" * 64, position=9, size_bytes=1 << 40),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("message", MESSAGES)
@@ -151,9 +198,13 @@ def test_a_torn_push_is_refused(cut: int) -> None:
 
 _A = NodeId("a")
 _VIEW = View(
-    lineage="l", epoch=3, members=(_A,), tail=(HEADER,), ancestors=(("k", 2),),
+    lineage="l",
+    epoch=3,
+    members=(_A,),
+    tail=(HEADER,),
+    ancestors=(("k", 2),),
     roster=(Seat(node_id=_A, url="http://a,http://b", weight=2, witness=True, incarnation=4),),
-)  # fmt: skip
+)
 _BALLOT = Ballot(number=7, node="a")
 _STATE = MemberState(
     base=MergeBase(position=5), key=(1, 2, "a", 3), watermarks={"a": 3}, acquired=(HEADER,)

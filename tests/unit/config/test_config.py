@@ -84,15 +84,24 @@ def test_properties_and_peers_in_tables(tmp_path: Path) -> None:
     properties.write_text(f"# comment\n{text}\n")
     toml = tmp_path / "site.toml"
     lines = [f'{key} = "{value}"' for key, value in BASE.items()]
-    lines += ['cluster-secret = "0123456789abcdef"', "[peer.1]", 'id = "B"',
-              'url = "http://127.0.0.1:7002/"']  # fmt: skip
+    lines += [
+        'cluster-secret = "0123456789abcdef"',
+        "[peer.1]",
+        'id = "B"',
+        'url = "http://127.0.0.1:7002/"',
+    ]
     toml.write_text("\n".join(lines))
     assert load_config(properties, environ={}) == load_config(toml, environ={})
     by_environment = load_config(
-        None, BASE,
-        {"SPARKTXLOG_PEER_1_ID": "B", "SPARKTXLOG_PEER_1_URL": "http://127.0.0.1:7002",
-         "SPARKTXLOG_CLUSTER_SECRET": "0123456789abcdef", "SPARKTXLOG_IVY": "/ignored"},
-    )  # fmt: skip
+        None,
+        BASE,
+        {
+            "SPARKTXLOG_PEER_1_ID": "B",
+            "SPARKTXLOG_PEER_1_URL": "http://127.0.0.1:7002",
+            "SPARKTXLOG_CLUSTER_SECRET": "0123456789abcdef",
+            "SPARKTXLOG_IVY": "/ignored",
+        },
+    )
     assert by_environment == load_config(toml, environ={})
 
 
@@ -203,8 +212,9 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 
 def test_quorum_and_names_are_the_same_on_all_members() -> None:
     def member(own: str, others: str) -> NodeConfig:
-        values = dict(BASE, **{"node-id": own, "master-url": f"http://h{own}",
-                               "listen": "127.0.0.1:0"})  # fmt: skip
+        values = dict(
+            BASE, **{"node-id": own, "master-url": f"http://h{own}", "listen": "127.0.0.1:0"}
+        )
         for number, other in enumerate(others, start=1):
             values |= {f"peer.{number}.id": other, f"peer.{number}.url": f"http://h{other}"}
         return load_config(None, values | {"cluster-secret": "0123456789abcdef"}, {})
@@ -223,14 +233,22 @@ def test_places_votes_and_addresses_of_epochs() -> None:
     config = load_config(
         None,
         {
-            **BASE, **PEER, "weight": 2, "peer.1.url": "http://b:1, http://b:2", "peer.2.id": "W",
-            "peer.2.url": "http://w", "peer.2.roles": "witness", "peer.2.weight": "3",
+            **BASE,
+            **PEER,
+            "weight": 2,
+            "peer.1.url": "http://b:1, http://b:2",
+            "peer.2.id": "W",
+            "peer.2.url": "http://w",
+            "peer.2.roles": "witness",
+            "peer.2.weight": "3",
         },
         {},
-    )  # fmt: skip
+    )
     assert [(p.id, p.weight, p.witness) for p in config.places] == [
-        ("A", 2, False), ("B", 1, False), ("W", 3, True),
-    ]  # fmt: skip
+        ("A", 2, False),
+        ("B", 1, False),
+        ("W", 3, True),
+    ]
     assert config.members == ("A", "B")
     assert config.peers[0].urls == ("http://b:1", "http://b:2")
     assert (config.quorum_rule, config.acquisition_quorum) == ("default", 2)
@@ -238,13 +256,21 @@ def test_places_votes_and_addresses_of_epochs() -> None:
     other = load_config(
         None,
         {
-            **BASE, **PEER, "node-id": "W", "master-url": "http://w", "roles": "witness",
+            **BASE,
+            **PEER,
+            "node-id": "W",
+            "master-url": "http://w",
+            "roles": "witness",
             "listen": "127.0.0.1:1",
-            "weight": 3, "peer.1.id": "A", "peer.1.url": BASE["master-url"], "peer.1.weight": 2,
-            "peer.2.id": "B", "peer.2.url": "http://b:1",
+            "weight": 3,
+            "peer.1.id": "A",
+            "peer.1.url": BASE["master-url"],
+            "peer.1.weight": 2,
+            "peer.2.id": "B",
+            "peer.2.url": "http://b:1",
         },
         {},
-    )  # fmt: skip
+    )
     assert other.founding_hash() == config.founding_hash()
     assert other.lineage == config.lineage
     assert other.is_witness

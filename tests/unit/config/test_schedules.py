@@ -70,8 +70,11 @@ def test_a_following_worker_is_started_again_when_it_fails() -> None:
     service = unit("sparktxlog-apply.service")["Service"]
     assert (service["Type"], service["Restart"]) == ("simple", "on-failure")
     assert service["ExecStart"].split("/")[-1].split() == [
-        "sparktxlog", "apply", "--follow", "--json",
-    ]  # fmt: skip
+        "sparktxlog",
+        "apply",
+        "--follow",
+        "--json",
+    ]
     # Usage, diverged, bad configuration: nobody is helped by a loop.
     codes = {int(ExitCode.USAGE), int(ExitCode.DIVERGED), int(ExitCode.BAD_CONFIG)}
     assert {int(code) for code in service["RestartPreventExitStatus"].split()} == codes
@@ -84,9 +87,10 @@ def test_the_airflow_dag_is_python_and_runs_jobs_that_exist() -> None:
     named = {
         call.args[0].value
         for call in calls
-        if isinstance(call.func, ast.Name) and call.func.id == "job"
+        if isinstance(call.func, ast.Name)
+        and call.func.id == "job"
         and isinstance(call.args[0], ast.Constant)
-    }  # fmt: skip
+    }
     assert named == {"apply", "catch_up", "maintain", "replicate", "verify"}
     assert all((ROOT / "jobs" / f"{name}.py").is_file() for name in named)
 

@@ -10,9 +10,7 @@ import pytest
 from sparktxlog.config import NodeConfig, load_config
 from sparktxlog.errors import ConfigError
 
-BASE: dict[str, Any] = {
-    "node-id": "A", "master-url": "http://127.0.0.1:7001", "data-dir": "data/a",
-}  # fmt: skip
+BASE: dict[str, Any] = {"node-id": "A", "master-url": "http://127.0.0.1:7001", "data-dir": "data/a"}
 
 HUSH, OPEN = "hush-hush-hush-hush", "open-to-all-clients"
 
@@ -46,12 +44,9 @@ def test_it_does_not_replace_the_client_token() -> None:
         ({"admin_token": ""}, "admin-token", "not empty"),
         ({"admin_token_file": "/no/such/file"}, "admin-token-file", "No such file"),
         ({"admin_token": HUSH, "client_token": HUSH}, "admin-token", "same as client"),
-        (
-            {"admin_token": HUSH, "cluster_secret": HUSH},
-            "admin-token", "same as cluster-secret",
-        ),
+        ({"admin_token": HUSH, "cluster_secret": HUSH}, "admin-token", "same as cluster-secret"),
     ],
-)  # fmt: skip
+)
 def test_wrong_values_are_named_and_hidden(values: dict[str, Any], key: str, part: str) -> None:
     with pytest.raises(ConfigError, match=part) as caught:
         load(**values)

@@ -26,11 +26,24 @@ def token_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_note_is_found_by_every_name_of_this_machine_and_by_no_other(token_file: Path) -> None:
     note_token(["http://127.0.0.1:7070", "https://node-a"], token_file)
-    for url in ("http://localhost:7070", "http://127.0.0.1:7070/", "http://[::1]:7070",
-                "https://node-a", "https://node-a:443"):  # fmt: skip
+    for url in (
+        "http://localhost:7070",
+        "http://127.0.0.1:7070/",
+        "http://[::1]:7070",
+        "https://node-a",
+        "https://node-a:443",
+    ):
         assert local_token(url) == NOTED
-    for url in ("http://127.0.0.1:7071", "http://10.0.0.1:7070", "http://node-a", "x", "", "http://",
-                "http://a:b", "http://../../x:7070"):  # fmt: skip
+    for url in (
+        "http://127.0.0.1:7071",
+        "http://10.0.0.1:7070",
+        "http://node-a",
+        "x",
+        "",
+        "http://",
+        "http://a:b",
+        "http://../../x:7070",
+    ):
         assert local_token(url) is None
     assert NOTED not in "".join(path.read_text() for path in notes_directory().iterdir())
     token_file.unlink()

@@ -43,9 +43,13 @@ TS = 100 * SECOND_US
 
 def asks(position: int, ts: int, incarnation: int = 1, epoch: int = 1) -> JoinRequest:
     return JoinRequest(
-        lineage=LINEAGE, epoch=epoch, sender=NodeId("c"), incarnation=incarnation,
-        base=MergeBase(position=position), ts=ts,
-    )  # fmt: skip
+        lineage=LINEAGE,
+        epoch=epoch,
+        sender=NodeId("c"),
+        incarnation=incarnation,
+        base=MergeBase(position=position),
+        ts=ts,
+    )
 
 
 @pytest.mark.parametrize(
@@ -135,9 +139,13 @@ def test_a_request_from_the_end_is_answered_when_the_queue_grows() -> None:
 
     def request(position: int) -> TailRequest:
         return TailRequest(
-            lineage=LINEAGE, epoch=1, sender=NodeId("b"), incarnation=1, position=position,
+            lineage=LINEAGE,
+            epoch=1,
+            sender=NodeId("b"),
+            incarnation=1,
+            position=position,
             chain_hash=node.master.base.chain_hash,
-        )  # fmt: skip
+        )
 
     node.submit()
     assert node.master.base.position == 1

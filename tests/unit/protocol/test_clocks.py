@@ -240,7 +240,12 @@ def test_who_admits_nobody_judges_no_wish_to_join() -> None:
     """A witness that was started again has no time of its own, and blamed every joiner."""
     node = Lone(Master, "w", {"a": 1, "b": 1, "w": 1})
     asked = JoinRequest(
-        lineage=LINEAGE, epoch=1, sender=NodeId("b"), incarnation=2, base=MergeBase(), ts=0,
+        lineage=LINEAGE,
+        epoch=1,
+        sender=NodeId("b"),
+        incarnation=2,
+        base=MergeBase(),
+        ts=0,
         counter=node.now + 48 * 3_600 * SECOND_US,
-    )  # fmt: skip
+    )
     assert not alarms(node.hear(asked))

@@ -44,9 +44,11 @@ def peering(told: list[Event]) -> Peering:
     )
     unused: Any = None
     base: Any = SimpleNamespace(
-        config=SimpleNamespace(data_dir=Path("unused")), front=None, published=None,
+        config=SimpleNamespace(data_dir=Path("unused")),
+        front=None,
+        published=None,
         run_blocking=None,
-    )  # fmt: skip
+    )
     return Peering(base, core, membership, unused)
 
 

@@ -23,11 +23,13 @@ def greet(answers: str | TransportError, *, known: bool = False) -> None:
         return answers
 
     base: Any = SimpleNamespace(
-        config=SimpleNamespace(data_dir=Path("unused")), front=None, published=None,
+        config=SimpleNamespace(data_dir=Path("unused")),
+        front=None,
+        published=None,
         run_blocking=None,
         master=SimpleNamespace(knows_process=lambda node, boot: known),
         links={"B": SimpleNamespace(other_process=other_process)},
-    )  # fmt: skip
+    )
     membership: Any = SimpleNamespace(greeter=None, verifier=None)
     unused: Any = None
     peering = Peering(base, unused, membership, unused)

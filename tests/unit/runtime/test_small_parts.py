@@ -45,9 +45,8 @@ def test_progress_wakes_in_time_and_gives_up_in_time() -> None:
 def test_a_publish_is_bounded_but_takes_one_run_at_least() -> None:
     def stored(n: int) -> StoredEntry:
         header = RunHeader(
-            epoch=1, ts=1, origin=NodeId("A"), incarnation=1, seq=1, n=n, digest=b"",
-            size_bytes=1,
-        )  # fmt: skip
+            epoch=1, ts=1, origin=NodeId("A"), incarnation=1, seq=1, n=n, digest=b"", size_bytes=1
+        )
         entry = QueueEntry(position=1, header=header, previous_hash=b"", chain_hash=b"")
         return StoredEntry(entry=entry, ids=b"", ordered_at=1)
 

@@ -26,13 +26,22 @@ def request(**headers: str) -> Request:
 @pytest.mark.parametrize(
     ("host", "good"),
     [
-        ("127.0.0.1:7070", True), ("localhost", True), ("LOCALHOST:7070", True),
-        ("[::1]:7070", True), ("10.0.0.1", True), ("node-a.example:7070", True),
-        ("a.localhost:1", True), ("evil.example", False), ("127.0.0.1.evil.example:7070", False),
-        ("localhost.evil.example", False), ("[evil]:7070", False), ("a@b:c:d", False),
-        ("evillocalhost", False), ("127.0.0.1:7070:1", False),
+        ("127.0.0.1:7070", True),
+        ("localhost", True),
+        ("LOCALHOST:7070", True),
+        ("[::1]:7070", True),
+        ("10.0.0.1", True),
+        ("node-a.example:7070", True),
+        ("a.localhost:1", True),
+        ("evil.example", False),
+        ("127.0.0.1.evil.example:7070", False),
+        ("localhost.evil.example", False),
+        ("[evil]:7070", False),
+        ("a@b:c:d", False),
+        ("evillocalhost", False),
+        ("127.0.0.1:7070:1", False),
     ],
-)  # fmt: skip
+)
 def test_names_that_a_node_on_loopback_answers_to(host: str, good: bool) -> None:
     allowed = nullcontext() if good else pytest.raises(ForeignPageError, match="no name of this")
     with allowed:

@@ -48,15 +48,22 @@ class Bench:
         #: Address → what happens there.
         self.at: dict[str, Callable[[str], Awaitable[PeerAnswer]]] = {}
         self.check = AddressCheck(
-            links={"B": self.link}, greeter=self.greeter, signer=signer, which=which,
-            interval_s=60,
-        )  # fmt: skip
+            links={"B": self.link}, greeter=self.greeter, signer=signer, which=which, interval_s=60
+        )
         monkeypatch.setattr(addresses_module, "ask", self._ask)
 
     async def _ask(
-        self, session: Any, signer: Any, url: str, method: str, target: str, body: bytes, *,
-        to: str, timeout: Any,
-    ) -> PeerAnswer:  # fmt: skip
+        self,
+        session: Any,
+        signer: Any,
+        url: str,
+        method: str,
+        target: str,
+        body: bytes,
+        *,
+        to: str,
+        timeout: Any,
+    ) -> PeerAnswer:
         assert (method, target) == ("POST", "/peer/v1/hello")
         assert wire.decode(Hello, body) == A
         assert timeout.total

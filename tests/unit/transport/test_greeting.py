@@ -104,9 +104,12 @@ def test_a_node_that_went_on_in_an_epoch_unknown_to_a_forced_one_is_a_fork() -> 
 def test_an_older_disk_is_seen_beyond_a_force_too() -> None:
     """It was away when a member was let go on alone, or learned of that before it was judged."""
     judge = make_greeter(
-        A, {"B": "http://b"}, {"B": "ib"}, lambda node, instance: None,
+        A,
+        {"B": "http://b"},
+        {"B": "ib"},
+        lambda node, instance: None,
         shortfall=lambda node, standing: "it shows less",
-    )  # fmt: skip
+    )
     shown = replace(B, standing=Standing(start=1))
     assert judge.judge(shown, "B") == 2
     judge.enter({"B": "http://b"}, "forced", ["l"], epoch=4, ancestor_epochs=[3])
@@ -119,9 +122,13 @@ def test_who_joins_in_the_place_of_an_empty_disk_is_noted_as_a_joiner() -> None:
     """Else its second greeting, over the link that the first one made, is a second node's."""
     linked = False
     judge = make_greeter(
-        A, {"B": "http://b"}, {"B": "ib"}, lambda node, instance: None,
-        is_linked=lambda node: linked, is_blank=lambda node: True,
-    )  # fmt: skip
+        A,
+        {"B": "http://b"},
+        {"B": "ib"},
+        lambda node, instance: None,
+        is_linked=lambda node: linked,
+        is_blank=lambda node: True,
+    )
     other = replace(B, instance="other", incarnation=2)
     assert judge.judge(other, "B") == 0
     linked = True
@@ -144,10 +151,12 @@ class Doorkeeper:
         self.linked = False
         self.kept: list[tuple[str, str]] = []
         self.greeter = make_greeter(
-            A, {"B": Place(urls=("http://b",), incarnation=2)}, {"B": "ib"},
+            A,
+            {"B": Place(urls=("http://b",), incarnation=2)},
+            {"B": "ib"},
             lambda node, instance: self.kept.append((node, instance)),
             is_linked=lambda node: self.linked,
-        )  # fmt: skip
+        )
 
 
 def test_a_lost_disk_is_told_its_next_incarnation_and_joins_under_it() -> None:
@@ -190,9 +199,12 @@ def test_a_node_that_was_admitted_elsewhere_is_taken_under_its_new_incarnation()
         judge.judge(B, "B")
     # After a start as well, whenever the view came.
     again = make_greeter(
-        A, {"B": Place(urls=("http://b",), incarnation=3)}, {"B": "new@2"}, lambda node, i: None,
+        A,
+        {"B": Place(urls=("http://b",), incarnation=3)},
+        {"B": "new@2"},
+        lambda node, i: None,
         is_linked=lambda node: False,
-    )  # fmt: skip
+    )
     assert again.judge(replace(B, instance="newest", incarnation=3), "B") == 0
 
 
@@ -233,10 +245,12 @@ def test_who_shows_less_than_before_joins_under_the_next_incarnation() -> None:
     """P30: whoever it is, as long as it is the node known here."""
     kept: list[tuple[str, str]] = []
     judge = make_greeter(
-        A, {"B": Place(urls=("http://b",), incarnation=2)}, {"B": "ib@2"},
+        A,
+        {"B": Place(urls=("http://b",), incarnation=2)},
+        {"B": "ib@2"},
         lambda node, shown: kept.append((node, shown)),
         shortfall=lambda node, standing: "counter" if standing.counter < 7 else "",
-    )  # fmt: skip
+    )
     shown = replace(B, incarnation=2, standing=Standing(incarnation=2, start=3, counter=7))
     assert judge.judge(shown, "B") == 0
     older = replace(shown, standing=Standing(incarnation=2, start=3, counter=6))
@@ -251,9 +265,12 @@ def test_who_shows_less_than_before_joins_under_the_next_incarnation() -> None:
 def test_an_image_of_before_a_node_came_back_joins_once_the_other_is_gone() -> None:
     linked = [True]
     judge = make_greeter(
-        A, {"B": Place(urls=("http://b",), incarnation=2)}, {"B": "second@2"}, lambda *_: None,
+        A,
+        {"B": Place(urls=("http://b",), incarnation=2)},
+        {"B": "second@2"},
+        lambda *_: None,
         is_linked=lambda node: linked[0],
-    )  # fmt: skip
+    )
     image = replace(B, instance="first", standing=Standing(start=9))
     with pytest.raises(ForbiddenPeerError, match="another data directory"):
         judge.judge(image, "B")
@@ -334,8 +351,9 @@ def test_an_empty_node_of_a_newer_release_may_join_a_log_of_an_older_one() -> No
     new, old = replace(speaking(B, 3, 3), fresh=True, founding_hash="f"), speaking(A, 3, 2)
     judge = make_greeter(old, {"B": "http://b"}, {}, lambda node, i: None)
     assert judge.judge(new, "B") == 2, "it was not told to join"
-    fresh = make_greeter(speaking(B, 3, 3), {"A": "http://a"}, {}, lambda n, i: None,
-                    is_fresh=lambda: True)  # fmt: skip
+    fresh = make_greeter(
+        speaking(B, 3, 3), {"A": "http://a"}, {}, lambda n, i: None, is_fresh=lambda: True
+    )
     assert fresh.own.wire_version == 2, "else a release that knows no range refuses it"
     fresh.check_identity(A, "A")
     with pytest.raises(WireVersionError):  # they would found one log by two rules

@@ -15,9 +15,15 @@ PUSHES = "/peer/v1/pushes"
 
 def header(seq: int) -> RunHeader:
     return RunHeader(
-        epoch=1, ts=seq, origin=NodeId("B"), incarnation=1, seq=seq, n=1, digest=bytes(32),
+        epoch=1,
+        ts=seq,
+        origin=NodeId("B"),
+        incarnation=1,
+        seq=seq,
+        n=1,
+        digest=bytes(32),
         size_bytes=100,
-    )  # fmt: skip
+    )
 
 
 class Peer:

@@ -24,9 +24,7 @@ ONE, TWO = "http://b", "http://b2"
 
 
 def hello(node: str, url: str, instance: str) -> Hello:
-    return Hello(
-        node_id=node, url=url, instance=instance, boot="1", lineage="l", config_hash="c"
-    )  # fmt: skip
+    return Hello(node_id=node, url=url, instance=instance, boot="1", lineage="l", config_hash="c")
 
 
 class Bench:
@@ -37,9 +35,12 @@ class Bench:
         self.greeter = make_greeter(own, {"B": urls}, {"B": "ib"}, lambda *_: None)
         self.changes: list[bool] = []
         self.link = PeerLink(
-            "B", urls, greeter=self.greeter, signer=Signer("secret", "A", "1"),
+            "B",
+            urls,
+            greeter=self.greeter,
+            signer=Signer("secret", "A", "1"),
             on_link=lambda _, up: self.changes.append(up),
-        )  # fmt: skip
+        )
         #: (address, path) in the order asked, and answered.
         self.asked: list[tuple[str, str]] = []
         self.answered: list[tuple[str, str]] = []
@@ -49,9 +50,17 @@ class Bench:
         monkeypatch.setattr(peers_module, "ask", self._ask)
 
     async def _ask(
-        self, session: Any, signer: Any, url: str, method: str, target: str, body: bytes, *,
-        to: str, timeout: Any,
-    ) -> PeerAnswer:  # fmt: skip
+        self,
+        session: Any,
+        signer: Any,
+        url: str,
+        method: str,
+        target: str,
+        body: bytes,
+        *,
+        to: str,
+        timeout: Any,
+    ) -> PeerAnswer:
         self.asked.append((url, target))
         if url in self.refusing:
             raise TransportError(f"{url}: refused")
@@ -69,10 +78,14 @@ class Bench:
     def suspect(self, *suspects: str) -> None:
         self.link.epoch(
             Probe(
-                lineage="l", epoch=1, sender=NodeId("A"), incarnation=1, number=1,
+                lineage="l",
+                epoch=1,
+                sender=NodeId("A"),
+                incarnation=1,
+                number=1,
                 suspects=tuple(NodeId(node) for node in suspects),
             )
-        )  # fmt: skip
+        )
 
     async def looked(self) -> None:
         """Wait until the link has looked elsewhere."""
@@ -98,7 +111,7 @@ class Bench:
 def a_post() -> Post:
     return Post(
         lineage="l", epoch=1, sender=NodeId("A"), round=1, base=MergeBase(), counter=1, last_seq=0
-    )  # fmt: skip
+    )
 
 
 def test_it_goes_on_where_the_peer_answers_and_waits_for_nothing_else(

@@ -18,9 +18,15 @@ Answering = Callable[[Sequence[RunHeader]], Awaitable[list[bytes | None]]]
 
 def header(seq: int, size_bytes: int = 100) -> RunHeader:
     return RunHeader(
-        epoch=1, ts=seq, origin=NodeId("B"), incarnation=1, seq=seq, n=1, digest=bytes(32),
+        epoch=1,
+        ts=seq,
+        origin=NodeId("B"),
+        incarnation=1,
+        seq=seq,
+        n=1,
+        digest=bytes(32),
         size_bytes=size_bytes,
-    )  # fmt: skip
+    )
 
 
 def content(run: RunHeader) -> bytes:

@@ -50,9 +50,15 @@ class Command:
     def outcome(self, seed: int) -> Outcome:
         """Return what a seed did; seed 0 has every mark, the others none."""
         well = Outcome(
-            seed=seed, layout="three", events=10, epochs=3, transactions=1_000,
-            simulated_s=3_600.0, seconds=0.5, marks=Counter([] if seed else self.marks),
-        )  # fmt: skip
+            seed=seed,
+            layout="three",
+            events=10,
+            epochs=3,
+            transactions=1_000,
+            simulated_s=3_600.0,
+            seconds=0.5,
+            marks=Counter([] if seed else self.marks),
+        )
         return self.changes.get(seed, lambda outcome: outcome)(well)
 
     def run(self, *arguments: str) -> Told:

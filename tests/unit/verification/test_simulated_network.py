@@ -39,9 +39,12 @@ class Wire:
     async def ask(self, body: bytes = b"hello") -> tuple[int, str, bytes]:
         session = self.network.session()
         async with session.request(
-            "POST", "http://b:7070/peer/v1/x?y=1", headers={"X-Txlog-Node": "a"}, timeout=_TIMEOUT,
+            "POST",
+            "http://b:7070/peer/v1/x?y=1",
+            headers={"X-Txlog-Node": "a"},
+            timeout=_TIMEOUT,
             data=body,
-        ) as response:  # fmt: skip
+        ) as response:
             return response.status, response.headers["x-txlog-boot"], await response.read()
 
     def run(self, work: Callable[[], Awaitable[_T]]) -> _T:
@@ -71,8 +74,10 @@ def test_a_request_arrives_as_a_server_would_give_it() -> None:
     assert wire.run(wire.ask) == (200, "7", b"hello")
     (scope,) = wire.taken
     assert (scope["path"], scope["raw_path"], scope["query_string"]) == (
-        "/peer/v1/x", b"/peer/v1/x", b"y=1",
-    )  # fmt: skip
+        "/peer/v1/x",
+        b"/peer/v1/x",
+        b"y=1",
+    )
     assert (b"x-txlog-node", b"a") in scope["headers"]
     assert 0.03 < wire.loop.time() < 1
 

@@ -43,12 +43,18 @@ def test_a_good_history_has_no_violation() -> None:
         (lambda a, q: ([a[0], replace(a[1], told="refused")], [q]), "refused for certain"),
         (lambda a, q: (a[:1], [replace(q, ids=["table", "x", "y", "u"])]), "nobody submitted"),
         (
-            lambda a, q: ([replace(a[0], began=5.0, ended=6.0),
-                           replace(a[1], told="ordered", position=3), *a[2:]], [q]),
+            lambda a, q: (
+                [
+                    replace(a[0], began=5.0, ended=6.0),
+                    replace(a[1], told="ordered", position=3),
+                    *a[2:],
+                ],
+                [q],
+            ),
             "x stands at 2, before 3",
         ),
     ],
-)  # fmt: skip
+)
 def test_what_is_planted_is_found(
     planted: Callable[[list[Act], QueueOnDisk], tuple[list[Act], list[QueueOnDisk]]], says: str
 ) -> None:

@@ -169,9 +169,11 @@ def test_a_thread_runs_in_lockstep_with_the_loop(
     loop: VirtualLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     patched: list[tuple[Any, str]] = [
-        (threading.Condition, "wait"), (threading.Thread, "start"), (threading.Thread, "join"),
+        (threading.Condition, "wait"),
+        (threading.Thread, "start"),
+        (threading.Thread, "join"),
         (threading.Thread, "is_alive"),
-    ]  # fmt: skip
+    ]
     for owner, name in patched:  # put back in the end
         monkeypatch.setattr(owner, name, getattr(owner, name))
     Lockstep(loop).install()

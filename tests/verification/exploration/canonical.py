@@ -121,8 +121,9 @@ def _parity(value: int, now: int) -> Hashable:
 
 
 def _due_fetches(value: list[tuple[int, int, Run]], now: int) -> Hashable:
-    return tuple((max(0, at - now), run.header) for at, _, run in sorted(value)
-                 if run.facts is None)  # fmt: skip
+    return tuple(
+        (max(0, at - now), run.header) for at, _, run in sorted(value) if run.facts is None
+    )
 
 
 def _names(value: dict[Any, Any], now: int) -> Hashable:

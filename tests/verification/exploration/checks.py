@@ -52,8 +52,10 @@ def _check_final(node: Facts, view: View, queue: OneQueue) -> None:
         if hashes.get(entry.end, entry.chain_hash) != entry.chain_hash:
             violated(f"I4: {node.name} has another run at {entry.end}")
         if entry.end > view.end.position and entry.header.epoch < view.epoch:
-            violated(f"I4: {node.name} has {entry.header}, the final queue of epoch "
-                     f"{view.epoch - 1} ends at {view.end.position}")  # fmt: skip
+            violated(
+                f"I4: {node.name} has {entry.header}, the final queue of epoch "
+                f"{view.epoch - 1} ends at {view.end.position}"
+            )
     epoch = 1 if node.disk.view is None else node.disk.view.epoch
     if epoch >= view.epoch and node.is_member:
         check_entered(node.disk, view)

@@ -45,9 +45,11 @@ class Configuration:
     def bounds(self) -> str:
         """Return the bounds in words."""
         counts = (
-            (len(self.submits), "tx"), (self.ballots, "ballots"), (self.crashes, "crashes"),
+            (len(self.submits), "tx"),
+            (self.ballots, "ballots"),
+            (self.crashes, "crashes"),
             (self.ticks, "ticks each"),
-        )  # fmt: skip
+        )
         words = [f"{count} {what}" for count, what in counts if count]
         words += [f"started by {'+'.join(self.starters)}"] * bool(self.starters)
         words += ["pushed"] * self.push + ["newest"] * self.newest

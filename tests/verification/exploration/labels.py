@@ -26,9 +26,16 @@ def label(space: Space, step: Step) -> str:
     if step.code < 0:
         return f"{name}:{-step.code} {name}: {STEP_NAMES[step.code]}"
     message = space.messages[step.code]
-    whole = repr((message.sender, message.receiver, type(message.event).__name__,
-                  type(getattr(message.event, "message", None)).__name__,
-                  describe(message.event, 0), describe(message.wanted, 0)))  # fmt: skip
+    whole = repr(
+        (
+            message.sender,
+            message.receiver,
+            type(message.event).__name__,
+            type(getattr(message.event, "message", None)).__name__,
+            describe(message.event, 0),
+            describe(message.wanted, 0),
+        )
+    )
     short = hashlib.blake2b(whole.encode(), digest_size=4).hexdigest()
     return f"{short} {name} gets {_words(message)}"
 
@@ -67,8 +74,10 @@ def _facts(told: object) -> str:
         view = getattr(told, name, None)
         if view is not None:
             tail = ", ".join(map(_run, view.tail))
-            words.append(f"{name} of epoch {view.epoch}, {'+'.join(view.members)}, "
-                         f"{view.base.position} + [{tail}]")  # fmt: skip
+            words.append(
+                f"{name} of epoch {view.epoch}, {'+'.join(view.members)}, "
+                f"{view.base.position} + [{tail}]"
+            )
     return "; ".join(words)
 
 

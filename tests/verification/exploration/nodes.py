@@ -45,9 +45,12 @@ from sparktxlog.protocol.words.view import TAKES_SUBMITS, View
 #: Steps a node takes by itself; deliveries have the message's number, from 0 on.
 SUBMIT, TICK, CRASH, PROPOSE, HURRY = -1, -2, -3, -4, -5
 STEP_NAMES = {
-    SUBMIT: "submit", TICK: "tick", CRASH: "crash and restart",
-    PROPOSE: "start a ballot, wait for all", HURRY: "start a ballot, wait for quorums",
-}  # fmt: skip
+    SUBMIT: "submit",
+    TICK: "tick",
+    CRASH: "crash and restart",
+    PROPOSE: "start a ballot, wait for all",
+    HURRY: "start a ballot, wait for quorums",
+}
 
 
 @dataclass(slots=True)
@@ -68,9 +71,13 @@ class NodeState:
         """Return everything that what comes next depends on."""
         now = self.now
         return (
-            describe(self.master, now), describe(self.disk, now), now, self.submitted,
-            self.posted, describe(self.told, now),
-        )  # fmt: skip
+            describe(self.master, now),
+            describe(self.disk, now),
+            now,
+            self.submitted,
+            self.posted,
+            describe(self.told, now),
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,9 +57,16 @@ def _row(found: Exploration) -> str:
         cluster += f", q={configuration.quorum_rule}"
     complete = "**violation**" if found.violation else "yes" if found.complete else "no"
     cells = (
-        found.configuration, cluster, configuration.bounds, f"{found.states:,}", found.depth,
-        complete, found.healed, found.epochs, f"{found.seconds:.0f}",
-    )  # fmt: skip
+        found.configuration,
+        cluster,
+        configuration.bounds,
+        f"{found.states:,}",
+        found.depth,
+        complete,
+        found.healed,
+        found.epochs,
+        f"{found.seconds:.0f}",
+    )
     return "|" + "|".join(map(str, cells)) + "|"
 
 

@@ -240,9 +240,14 @@ class Space:
     def _number(self, message: Message) -> int:
         event = message.event
         key = (
-            message.sender, message.receiver, type(event), type(getattr(event, "message", None)),
-            describe(event, 0), describe(message.wanted, 0), message.sources,
-        )  # fmt: skip
+            message.sender,
+            message.receiver,
+            type(event),
+            type(getattr(event, "message", None)),
+            describe(event, 0),
+            describe(message.wanted, 0),
+            message.sources,
+        )
         number = self._numbers.get(key)
         if number is None:
             number = self._numbers[key] = len(self.messages)

@@ -47,8 +47,11 @@ def main() -> int:
                 pool.shutdown(cancel_futures=True)
                 print(f"replay: --seed {arguments.seed} --segment {segment} --requests {each}")
                 return 1
-            print(f"{sum(seen.values()):,} requests, segment {segment} is done, "
-                  f"{time.monotonic() - began:.0f} s", flush=True)  # fmt: skip
+            print(
+                f"{sum(seen.values()):,} requests, segment {segment} is done, "
+                f"{time.monotonic() - began:.0f} s",
+                flush=True,
+            )
     kinds = ", ".join(f"{status or 'closed'}: {n:,}" for status, n in sorted(seen.items()))
     total = f"{sum(seen.values()):,} requests, 0 crashes, 0 status 500"
     print(f"seed {arguments.seed}: {total} ({kinds})")

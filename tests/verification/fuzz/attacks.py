@@ -170,8 +170,10 @@ async def attack_all(node: NodeProcess) -> list[tuple[str, float, float]]:
             )
             await child.wait()
         found.append((name, watch.slowest_s, watch.most_mib - before))
-        print(f"{name:32} {watch.slowest_s * 1000:6.0f} ms {watch.most_mib - before:+7.0f} MiB",
-              flush=True)  # fmt: skip
+        print(
+            f"{name:32} {watch.slowest_s * 1000:6.0f} ms {watch.most_mib - before:+7.0f} MiB",
+            flush=True,
+        )
     return found
 
 

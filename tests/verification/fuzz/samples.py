@@ -32,12 +32,22 @@ TABLE: dict[str, Any] = {
     "columns": [{"name": "id", "type": "bigint"}, {"name": "v", "type": "string"}],
 }
 #: Acts after which a node may rightly do nothing more: they come last.
-LAST = frozenset({
-    "POST /v1/peers", "PATCH /v1/peers/{id}", "DELETE /v1/peers/{id}", "POST /v1/force",
-    "POST /v1/quorum", "POST /v1/void",
-    "POST /v1/peers/{id}/promote", "POST /v1/peers/{id}/demote", "POST /v1/peers/{id}/replace",
-    "PATCH /v1/settings", "POST /peer/v1/epochs", "POST /peer/v1/tails",
-})  # fmt: skip
+LAST = frozenset(
+    {
+        "POST /v1/peers",
+        "PATCH /v1/peers/{id}",
+        "DELETE /v1/peers/{id}",
+        "POST /v1/force",
+        "POST /v1/quorum",
+        "POST /v1/void",
+        "POST /v1/peers/{id}/promote",
+        "POST /v1/peers/{id}/demote",
+        "POST /v1/peers/{id}/replace",
+        "PATCH /v1/settings",
+        "POST /peer/v1/epochs",
+        "POST /peer/v1/tails",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +111,7 @@ def _operations(draw: Random) -> list[dict[str, Any]]:
             TRANSACTION_EXAMPLE["operations"],
             [TABLE],
         )
-    )  # fmt: skip
+    )
 
 
 def example_of(kind: Any, given: Mapping[str, Any]) -> Any:
@@ -109,11 +119,13 @@ def example_of(kind: Any, given: Mapping[str, Any]) -> Any:
     origin, arguments = get_origin(kind), get_args(kind)
     if is_dataclass(kind) and isinstance(kind, type):
         hints = get_type_hints(kind)
-        return kind(**{
-            field.name: given.get(field.name, example_of(hints[field.name], given))
-            for field in fields(kind)
-            if field.name in given or field.default is field.default_factory is MISSING
-        })  # fmt: skip
+        return kind(
+            **{
+                field.name: given.get(field.name, example_of(hints[field.name], given))
+                for field in fields(kind)
+                if field.name in given or field.default is field.default_factory is MISSING
+            }
+        )
     if isinstance(kind, type) and issubclass(kind, Enum):
         return next(iter(kind))
     if isinstance(kind, NewType):
@@ -165,7 +177,7 @@ def samples(draw: Random, lineage: str) -> dict[str, Sample]:
         "POST /peer/v1/runs": (MSGPACK, wire.encode(wire.RunsRequest(runs=(("A", 1, 1),)))),
         "POST /peer/v1/leases": (MSGPACK, wire.encode(wire.LeaseRequest(worker_id="w"))),
         f"POST {lease.replace('/x', '/{lease}')}/digests": _json({"files": [["t", "a"]]}),
-    }  # fmt: skip
+    }
     queries: dict[str, tuple[tuple[str, str], ...]] = {
         "POST /v1/transactions": (("level", "accepted"), wait),
         "POST /v1/runs": (("level", "accepted"), wait),
@@ -179,9 +191,10 @@ def samples(draw: Random, lineage: str) -> dict[str, Sample]:
         "GET /v1/signatures": (("after", "0"), ("limit", "10")),
         "GET /v1/epochs/history": (("limit", "10"),),
         "GET /readyz": (("verbose", ""),),
-        f"GET {lease.replace('/x', '/{lease}')}/chunks": (
-            ("table", "t"), ("path", "a"), ("offset", "0"), ("length", "10")),
-    }  # fmt: skip
+        f"GET {lease.replace('/x', '/{lease}')}/chunks": tuple(
+            {"table": "t", "path": "a", "offset": "0", "length": "10"}.items()
+        ),
+    }
     found = {}
     for route in (declared.key for declared in ROUTES):
         method, path = route.split(" ")
@@ -197,7 +210,14 @@ def samples(draw: Random, lineage: str) -> dict[str, Sample]:
 
 
 _PARTS = {
-    "{table}": "t", "{id}": str(uuid.UUID(int=7)), "{name}": "probe", "{lease}": "x",
-    "{position:number}": "0", "{origin}": "A", "{incarnation:number}": "1", "{seq:number}": "1",
-    "{digest}": "00" * 32, "{path:path}": "x/a.parquet",
-}  # fmt: skip
+    "{table}": "t",
+    "{id}": str(uuid.UUID(int=7)),
+    "{name}": "probe",
+    "{lease}": "x",
+    "{position:number}": "0",
+    "{origin}": "A",
+    "{incarnation:number}": "1",
+    "{seq:number}": "1",
+    "{digest}": "00" * 32,
+    "{path:path}": "x/a.parquet",
+}

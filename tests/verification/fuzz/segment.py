@@ -88,8 +88,9 @@ class Line:
             self._streams = await asyncio.open_connection("127.0.0.1", self._port)
         reader, writer = self._streams
         answer = b""
-        with contextlib.suppress(OSError, TimeoutError, asyncio.IncompleteReadError,
-                                 asyncio.LimitOverrunError):  # fmt: skip
+        with contextlib.suppress(
+            OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError
+        ):
             writer.write(request)
             if is_torn:  # or the node waits for more
                 writer.write_eof()
@@ -188,9 +189,13 @@ async def run_segment(seed: int, segment: int, requests: int, seen: Counter[int]
 async def _hello(node: NodeProcess) -> wire.Hello:
     """Return how B greets A: as one that has the same configuration."""
     values = {
-        "node-id": "B", "master-url": "http://127.0.0.1:1", "cluster-secret": SECRET,
-        "data-dir": str(node.directory / "B"), "peer.1.id": "A", "peer.1.url": node.url,
-    }  # fmt: skip
+        "node-id": "B",
+        "master-url": "http://127.0.0.1:1",
+        "cluster-secret": SECRET,
+        "data-dir": str(node.directory / "B"),
+        "peer.1.id": "A",
+        "peer.1.url": node.url,
+    }
     running = build_node(load_config(None, values, {}))
     running.base.front.close()
     return running.membership.greeter.own

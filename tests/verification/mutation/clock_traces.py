@@ -116,9 +116,13 @@ def what_is_gone_moves_no_clock(core: type[Master]) -> None:
     candidate = replace(next_view(node.view, "a", "b", "c"), tail=(late,))
     ballot = Ballot(number=1, node="b")
     flush = Flush(
-        sender=NodeId("b"), incarnation=1, view=node.view, ballot=ballot, candidate=candidate,
+        sender=NodeId("b"),
+        incarnation=1,
+        view=node.view,
+        ballot=ballot,
+        candidate=candidate,
         holder=NodeId("b"),
-    )  # fmt: skip
+    )
     node.hear(node.prepare("b", 1), flush)
     node.hear(node.letter_of_decision("c", next_view(node.view, "a", "c")))
     assert node.master.phase is Phase.NORMAL
@@ -147,9 +151,14 @@ def who_is_no_member_has_no_time(core: type[Master]) -> None:
         node.off_us = off_us
         node.start()
         asks = JoinRequest(
-            lineage=LINEAGE, epoch=1, sender=NodeId("c"), incarnation=2, base=MergeBase(), ts=0,
+            lineage=LINEAGE,
+            epoch=1,
+            sender=NodeId("c"),
+            incarnation=2,
+            base=MergeBase(),
+            ts=0,
             counter=node.now,
-        )  # fmt: skip
+        )
         assert not [a for a in node.hear(asks) if isinstance(a, Alarm)], own
     pushed = node.push(node.run_of("b", 1, node.now))
     assert [a for a in pushed if isinstance(a, PersistForeignRun)]
@@ -192,9 +201,13 @@ def late_candidates_are_refused(core: type[Master]) -> None:
         candidate = replace(next_view(node.view, "a", "b", "c"), tail=(late,))
         ballot = Ballot(number=1, node="c")
         flush = Flush(
-            sender=NodeId("c"), incarnation=1, view=node.view, ballot=ballot,
-            candidate=candidate, holder=NodeId("c"),
-        )  # fmt: skip
+            sender=NodeId("c"),
+            incarnation=1,
+            view=node.view,
+            ballot=ballot,
+            candidate=candidate,
+            holder=NodeId("c"),
+        )
         actions = node.hear(flush, node.accept("c", 1, candidate)) + node.push(late)
         assert not sent(actions, Flushed)
         assert not [a for a in actions if isinstance(a, PersistForeignRun)]
@@ -353,9 +366,13 @@ def who_does_not_hear_is_of_no_use(core: type[Master]) -> None:
 def _complaint(node: Lone) -> Probe:
     """Return what `c` says when it does not hear this node."""
     return Probe(
-        lineage=LINEAGE, epoch=1, sender=NodeId("c"), incarnation=1, number=1,
+        lineage=LINEAGE,
+        epoch=1,
+        sender=NodeId("c"),
+        incarnation=1,
+        number=1,
         suspects=(NodeId("a"),),
-    )  # fmt: skip
+    )
 
 
 def who_went_deaf_is_of_no_use(core: type[Master]) -> None:
@@ -425,9 +442,14 @@ def who_counts_too_far_is_not_admitted(core: type[Master]) -> None:
         evicted = next_view(node.view, "a", "b")
         node.hear(node.prepare("b", 1), node.letter_of_decision("b", evicted))
         asked = JoinRequest(
-            lineage=LINEAGE, epoch=2, sender=NodeId("c"), incarnation=1, base=MergeBase(), ts=0,
+            lineage=LINEAGE,
+            epoch=2,
+            sender=NodeId("c"),
+            incarnation=1,
+            base=MergeBase(),
+            ts=0,
             counter=node.now + counter,
-        )  # fmt: skip
+        )
         actions: list[Action] = []
         for _ in range(30):
             node.now += SECOND_US // 10

@@ -98,10 +98,14 @@ def a_complaint_is_looked_into(core: type[Master]) -> None:
     def complain() -> list[Action]:
         return node.hear(
             Probe(
-                lineage=node.view.lineage, epoch=1, sender=NodeId("b"), incarnation=1, number=1,
+                lineage=node.view.lineage,
+                epoch=1,
+                sender=NodeId("b"),
+                incarnation=1,
+                number=1,
                 suspects=(NodeId("c"),),
             )
-        )  # fmt: skip
+        )
 
     for peer in "bc":
         node.feed(PostReceived(post=node.post_of(peer, node.now)))
@@ -110,8 +114,9 @@ def a_complaint_is_looked_into(core: type[Master]) -> None:
     node.wait(8 * SECOND_US)
     phases = [node.master.phase]
     actions = complain()
-    tried = [a.peer for a in actions if isinstance(a, SendEpochMessage)
-             and isinstance(a.message, Probe)]  # fmt: skip
+    tried = [
+        a.peer for a in actions if isinstance(a, SendEpochMessage) and isinstance(a.message, Probe)
+    ]
     assert "c" in tried
     phases.append(node.master.phase)
     node.hear(node.answer("c", sent(actions, Probe)[0].number))
@@ -275,10 +280,14 @@ def flushed_is_durable_first(core: type[Master]) -> None:
     node.hear(node.prepare("b", 1))
     node.hear(
         Flush(
-            sender=NodeId("b"), incarnation=1, view=node.view, candidate=decided,
-            ballot=Ballot(number=1, node="b"), holder=NodeId("b"),
+            sender=NodeId("b"),
+            incarnation=1,
+            view=node.view,
+            candidate=decided,
+            ballot=Ballot(number=1, node="b"),
+            holder=NodeId("b"),
         )
-    )  # fmt: skip
+    )
     actions = node.push(run)
     assert [message.missing for message in sent(actions, Flushed)] == [0]
     assert isinstance(actions[0], PersistForeignRun)
@@ -292,9 +301,7 @@ def no_vote_below_a_promise(core: type[Master]) -> None:
     for five in ("prepare", "accept"):
         node = Lone(core)
         candidate = next_view(node.view, "a", "b")
-        node.hear(
-            node.prepare("b", 5) if five == "prepare" else node.accept("b", 5, candidate)
-        )  # fmt: skip
+        node.hear(node.prepare("b", 5) if five == "prepare" else node.accept("b", 5, candidate))
         other = next_view(node.view, "a", "c")
         actions = node.hear(node.prepare("c", 3), node.accept("c", 3, other))
         assert len(sent(actions, Refusal)) == 2

@@ -217,7 +217,7 @@ def who_was_away_longer_follows_a_fork(core: type[Master]) -> None:
         node = Lone(core, "b", {"a": 1, "b": 1})
         forced = replace(
             next_view(node.view, "a"), lineage="forced", epoch=3, ancestors=((LINEAGE, epoch),)
-        )  # fmt: skip
+        )
         node.hear(Decide(sender=NodeId("a"), view=forced))
         assert node.master.view == forced
 

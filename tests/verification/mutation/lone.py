@@ -87,11 +87,19 @@ class Lone:
         )
         members = tuple(seat.node_id for seat in roster if not seat.witness)
         self.config = MasterConfig(
-            node_id=NodeId(own), members=members, quorum=1, quorum_rule="default",
-            roster=roster, lineage=LINEAGE, incarnation=incarnation, epoch=epoch,
-            id_window=256, max_run=64,
-            suspect_timeout_us=suspect_us, start_timeout_us=suspect_us,
-        )  # fmt: skip
+            node_id=NodeId(own),
+            members=members,
+            quorum=1,
+            quorum_rule="default",
+            roster=roster,
+            lineage=LINEAGE,
+            incarnation=incarnation,
+            epoch=epoch,
+            id_window=256,
+            max_run=64,
+            suspect_timeout_us=suspect_us,
+            start_timeout_us=suspect_us,
+        )
         self.core = core
         self.view = first_view(self.config)
         self.now = 10 * SECOND_US
@@ -156,9 +164,15 @@ class Lone:
         digest = b"%s-%d" % (origin.encode(), seq)
         self.facts[digest] = RunFacts(n=n, ids=b"".join(_id(ts, index) for index in range(n)))
         return RunHeader(
-            epoch=1, ts=ts, origin=NodeId(origin), incarnation=1, seq=seq, n=n, digest=digest,
+            epoch=1,
+            ts=ts,
+            origin=NodeId(origin),
+            incarnation=1,
+            seq=seq,
+            n=n,
+            digest=digest,
             size_bytes=100,
-        )  # fmt: skip
+        )
 
     def push(self, header: RunHeader) -> list[Action]:
         """Let a pushed run arrive."""
@@ -168,10 +182,16 @@ class Lone:
         """Return a post of another node, which hears this one."""
         known = {str(self.config.node_id): self.master.standing.seq_now}
         return Post(
-            lineage=LINEAGE, epoch=1, sender=NodeId(sender), round=counter, base=MergeBase(),
-            counter=counter, last_seq=headers[-1].last if headers else last_seq, headers=headers,
+            lineage=LINEAGE,
+            epoch=1,
+            sender=NodeId(sender),
+            round=counter,
+            base=MergeBase(),
+            counter=counter,
+            last_seq=headers[-1].last if headers else last_seq,
+            headers=headers,
             known=known,
-        )  # fmt: skip
+        )
 
     def prepare(self, sender: str, number: int) -> Prepare:
         """Return a ballot's start."""
@@ -181,23 +201,33 @@ class Lone:
     def accept(self, sender: str, number: int, candidate: View) -> Accept:
         """Return a ballot's end."""
         return Accept(
-            sender=NodeId(sender), incarnation=1, view=self.view,
-            ballot=Ballot(number=number, node=sender), candidate=candidate,
-        )  # fmt: skip
+            sender=NodeId(sender),
+            incarnation=1,
+            view=self.view,
+            ballot=Ballot(number=number, node=sender),
+            candidate=candidate,
+        )
 
     def promise(
-        self, sender: str, ballot: Ballot, *acquired: RunHeader, accepted: Vote | None = None,
+        self,
+        sender: str,
+        ballot: Ballot,
+        *acquired: RunHeader,
+        accepted: Vote | None = None,
         incarnation: int = 1,
-    ) -> Promise:  # fmt: skip
+    ) -> Promise:
         """Return another member's promise; its queue is empty."""
-        state = MemberState(
-            base=MergeBase(), key=(0, 0, "", 0), watermarks={}, acquired=acquired
-        )  # fmt: skip
+        state = MemberState(base=MergeBase(), key=(0, 0, "", 0), watermarks={}, acquired=acquired)
         member = sender in self.view.members
         return Promise(
-            lineage=LINEAGE, epoch=1, sender=NodeId(sender), incarnation=incarnation,
-            ballot=ballot, accepted=accepted, state=state if member else None,
-        )  # fmt: skip
+            lineage=LINEAGE,
+            epoch=1,
+            sender=NodeId(sender),
+            incarnation=incarnation,
+            ballot=ballot,
+            accepted=accepted,
+            state=state if member else None,
+        )
 
     def letter_of_decision(self, sender: str, view: View) -> Decide:
         """Return another node's word on a decided view."""
@@ -212,23 +242,35 @@ class Lone:
     def flushed(self, sender: str, ballot: Ballot, missing: int, incarnation: int = 1) -> Flushed:
         """Return how far another member-to-be is."""
         return Flushed(
-            lineage=LINEAGE, epoch=1, sender=NodeId(sender), incarnation=incarnation,
-            ballot=ballot, missing=missing,
-        )  # fmt: skip
+            lineage=LINEAGE,
+            epoch=1,
+            sender=NodeId(sender),
+            incarnation=incarnation,
+            ballot=ballot,
+            missing=missing,
+        )
 
     def refusal(self, sender: str, ballot: Ballot, promised: Ballot) -> Refusal:
         """Return another voter's refusal."""
         return Refusal(
-            lineage=LINEAGE, epoch=1, sender=NodeId(sender), incarnation=1, ballot=ballot,
+            lineage=LINEAGE,
+            epoch=1,
+            sender=NodeId(sender),
+            incarnation=1,
+            ballot=ballot,
             promised=promised,
-        )  # fmt: skip
+        )
 
     def answer(self, sender: str, number: int, hears: tuple[str, ...] = ()) -> ProbeAnswer:
         """Return the answer to a probe."""
         return ProbeAnswer(
-            lineage=LINEAGE, epoch=1, sender=NodeId(sender), incarnation=1, number=number,
+            lineage=LINEAGE,
+            epoch=1,
+            sender=NodeId(sender),
+            incarnation=1,
+            number=number,
             hears=tuple(NodeId(name) for name in hears),
-        )  # fmt: skip
+        )
 
 
 def sent(actions: list[Action], kind: type[_Message]) -> list[_Message]:
@@ -276,19 +318,24 @@ def changing(node: Lone, roster: tuple[Seat, ...], quorum_rule: str = "") -> Bal
 def entry_of(header: RunHeader, position: int, previous: bytes) -> QueueEntry:
     """Return a queue entry."""
     return QueueEntry(
-        position=position, header=header, previous_hash=previous,
+        position=position,
+        header=header,
+        previous_hash=previous,
         chain_hash=chain_hash(previous, header),
-    )  # fmt: skip
+    )
 
 
 def tail_of(lineage: str, entry: QueueEntry) -> TailReceived:
     """Return a tail of one entry that `b` sends."""
     return TailReceived(
         tail=Tail(
-            lineage=lineage, epoch=1, sender=NodeId("b"), previous_hash=entry.previous_hash,
+            lineage=lineage,
+            epoch=1,
+            sender=NodeId("b"),
+            previous_hash=entry.previous_hash,
             entries=(entry,),
         )
-    )  # fmt: skip
+    )
 
 
 def queued(actions: list[Action]) -> list[PersistQueue]:

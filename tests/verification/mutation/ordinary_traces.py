@@ -80,9 +80,12 @@ def lost_files_are_withdrawn(core: type[Master]) -> None:
     node.start()
     assert not node.feed(FilesLost(digest=stamped.digest, text="damaged"))
     submit = RunSubmitted(
-        ticket=99, digest=b"d" * 32, size_bytes=100, staged_bytes=1 << 40,
+        ticket=99,
+        digest=b"d" * 32,
+        size_bytes=100,
+        staged_bytes=1 << 40,
         facts=RunFacts(n=1, ids=b"i" * 16),
-    )  # fmt: skip
+    )
     node.submits[99], node.facts[submit.digest] = submit, submit.facts
     assert [a.header for a in node.feed(submit) if isinstance(a, TellAccepted)] == [None]
     assert node.master.unstamped(b"i" * 16) == submit.digest

@@ -40,9 +40,18 @@ def markdown(results: Sequence[Result]) -> str:
         *(_survivor(result) for result in results if result.kill is None),
     ]
     return "\n".join(
-        [_HEAD, f"{len(results)} mutations, {len(found)} found.", "", *rows, "", "## Survivors", "",
-         *left, ""]
-    )  # fmt: skip
+        [
+            _HEAD,
+            f"{len(results)} mutations, {len(found)} found.",
+            "",
+            *rows,
+            "",
+            "## Survivors",
+            "",
+            *left,
+            "",
+        ]
+    )
 
 
 def as_json(results: Sequence[Result]) -> dict[str, Any]:
@@ -98,7 +107,10 @@ def _violated(kill: Kill) -> str:
 def _short(violation: str) -> str:
     """Return the head of a violation without times and types, fit for a table."""
     text = re.sub(r"^\w+: |\[invariant\] |at [\d.]+ s: ", "", violation.split("\n")[0])
-    text = re.sub(r"RunHeader\(epoch=(\d+), ts=(\d+), origin='(\w+)', .*?seq=(\d+).*?(\)|$)",
-                  r"run \3:\4 of epoch \1", text)  # fmt: skip
+    text = re.sub(
+        r"RunHeader\(epoch=(\d+), ts=(\d+), origin='(\w+)', .*?seq=(\d+).*?(\)|$)",
+        r"run \3:\4 of epoch \1",
+        text,
+    )
     text = re.sub(r"\[invariant\] |at [\d.]+ s: ", "", text).replace("|", "\\|")
     return text if len(text) <= _LONGEST else text[:_LONGEST].rstrip() + " …"

@@ -102,10 +102,13 @@ def who_shows_less_comes_back_as_another(core: type[Master]) -> None:
     grown = replace(first, counter=counter + 1, seq=6, position=5, held=9)
     assert _starts_again(node, grown) == ""
     for short in (
-        replace(grown, counter=counter - 1), replace(grown, seq=5), replace(grown, position=4),
-        replace(grown, held=8), replace(grown, epoch=0),
+        replace(grown, counter=counter - 1),
+        replace(grown, seq=5),
+        replace(grown, position=4),
+        replace(grown, held=8),
+        replace(grown, epoch=0),
         replace(grown, start=-1),
-    ):  # fmt: skip
+    ):
         assert _starts_again(node, short), short
     assert node.master.judge("b", replace(first, boot="clone")), "the same start, another process"
     assert node.master.judge("b", replace(first, incarnation=2, start=1, boot="new")) == ""
@@ -125,9 +128,7 @@ def who_forgot_its_vote_comes_back_as_another(core: type[Master]) -> None:
     assert node.master.judge("w", Standing(start=2, boot="second", epoch=1))
     node.hear(replace(node.accepted("w", ballot), epoch=1))
     assert node.master.judge("w", promised)
-    assert node.master.judge("w", replace(promised, accepted=ballot)) in (
-        "", "epoch 1, before 2"
-    )  # fmt: skip
+    assert node.master.judge("w", replace(promised, accepted=ballot)) in ("", "epoch 1, before 2")
 
 
 def nobody_promises_ahead_of_this_node(core: type[Master]) -> None:
@@ -208,9 +209,13 @@ def all_follow_a_forced_log(core: type[Master]) -> None:
     for epoch in (0, 1, 2, 3):
         node.now += SECOND_US
         asks = TailRequest(
-            lineage=LINEAGE, epoch=epoch, sender=NodeId("b"), incarnation=1, position=0,
+            lineage=LINEAGE,
+            epoch=epoch,
+            sender=NodeId("b"),
+            incarnation=1,
+            position=0,
             chain_hash=bytes(32),
-        )  # fmt: skip
+        )
         told = [decide.view for decide in sent(node.hear(asks), Decide)]
         assert told == ([forced] if epoch <= 2 else [])
         other = Lone(core, "b", {"a": 1, "b": 1}, epoch=epoch)

@@ -80,16 +80,22 @@ def _answers(actions: list[Action]) -> list[TellChange]:
 def _candidate(node: Lone, void: Voided) -> View:
     tail = (void.header,)
     return replace(
-        next_view(node.view, "a", "b", "c"), tail=tail, end=end_of(MergeBase(), tail),
+        next_view(node.view, "a", "b", "c"),
+        tail=tail,
+        end=end_of(MergeBase(), tail),
         voided=(void,),
-    )  # fmt: skip
+    )
 
 
 def _flush(node: Lone, number: int, candidate: View) -> Flush:
     return Flush(
-        sender=NodeId("a"), incarnation=1, view=node.view, candidate=candidate,
-        ballot=Ballot(number=number, node="a"), holder=NodeId("a"),
-    )  # fmt: skip
+        sender=NodeId("a"),
+        incarnation=1,
+        view=node.view,
+        candidate=candidate,
+        ballot=Ballot(number=number, node="a"),
+        holder=NodeId("a"),
+    )
 
 
 def lost_runs_are_voided(core: type[Master]) -> None:
@@ -289,9 +295,7 @@ def a_decided_void_outlives_an_older_flush(core: type[Master]) -> None:
     node.view = node.master.view
     run = replace(node.run_of("b", 1, 7, n=2), epoch=2, staged_bytes=1_000)
     void = _void(node, run)
-    plain = replace(
-        next_view(node.view, "b", "c"), tail=(run,), end=end_of(MergeBase(), (run,))
-    )  # fmt: skip
+    plain = replace(next_view(node.view, "b", "c"), tail=(run,), end=end_of(MergeBase(), (run,)))
     node.hear(replace(_flush(node, 1, plain), sender=NodeId("b")))
     rejections = tuple(Rejection(index=i, code="voided", text="") for i in range(2))
     entry = replace(entry_of(void.header, 1, bytes(32)), rejections=rejections)

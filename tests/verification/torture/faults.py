@@ -73,9 +73,15 @@ class Faults:
         self._say = say
         self.count: Counter[str] = Counter()
         self._kinds: list[Callable[[], str]] = [
-            self._kill, self._kill_two, self._pause, self._pause_two, self._cut, self._one_way,
-            self._jump, self._restart,
-        ]  # fmt: skip
+            self._kill,
+            self._kill_two,
+            self._pause,
+            self._pause_two,
+            self._cut,
+            self._one_way,
+            self._jump,
+            self._restart,
+        ]
         if cluster.small_disks:
             self._kinds.append(self._fill)
 

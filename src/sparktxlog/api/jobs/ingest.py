@@ -54,13 +54,20 @@ def commit(context: JobContext) -> tuple[int, dict[str, Any]]:
     """Commit what the job's arguments name, and say on stderr what became of it."""
     a = context.arguments
     wanted = Ingest(
-        table=a.table, source=a.input, format=a.format, kind=OperationKind(a.op),
-        options=dict(pair.partition("=")[::2] for pair in a.option), create=a.create,
+        table=a.table,
+        source=a.input,
+        format=a.format,
+        kind=OperationKind(a.op),
+        options=dict(pair.partition("=")[::2] for pair in a.option),
+        create=a.create,
         keys=tuple(filter(None, a.keys.split(","))),
         partition_by=tuple(filter(None, a.partition_by.split(","))),
-        transaction_column=a.transaction_column, level=a.level, timeout=a.timeout,
-        transaction_ids_column=a.transaction_ids_column, transaction_id=a.transaction_id,
-    )  # fmt: skip
+        transaction_column=a.transaction_column,
+        level=a.level,
+        timeout=a.timeout,
+        transaction_ids_column=a.transaction_ids_column,
+        transaction_id=a.transaction_id,
+    )
     with connect(context.spark, a.url) as log:
         result = ingest(log, wanted)
     say(describe(wanted, result))

@@ -133,17 +133,24 @@ def _apply_conflict(arguments: argparse.Namespace) -> str:
 
 
 LAKE = JobOption(
-    flag="--lake", kind=str, metavar="PATH",
+    flag="--lake",
+    kind=str,
+    metavar="PATH",
     help="Root of the replica's tables; default: the node's.",
-)  # fmt: skip
+)
 MASTER = JobOption(
-    flag="--master", kind=str, metavar="URL",
+    flag="--master",
+    kind=str,
+    metavar="URL",
     help="Spark master; default: spark-submit's, else local[*].",
-)  # fmt: skip
+)
 _TIMEOUT = JobOption(
-    flag="--timeout", kind=float, default=TIMEOUT_S, metavar="SECONDS",
+    flag="--timeout",
+    kind=float,
+    default=TIMEOUT_S,
+    metavar="SECONDS",
     help="Longest wait for what is not published yet.",
-)  # fmt: skip
+)
 _NO_VERIFY = JobOption(flag="--no-verify", help="Copy without recounting rows.")
 _HISTORY = JobOption(flag="--history", help="Copy old versions of tables too.")
 
@@ -211,11 +218,12 @@ _REPAIR = (
     JobOption(flag="table", kind=str, required=True, help="Table to look at, and to repair."),
     LAKE,
     MASTER,
-    JobOption(flag="--local",
-              help="Use this site's own files, even if another site could give a copy."),
+    JobOption(
+        flag="--local", help="Use this site's own files, even if another site could give a copy."
+    ),
     JobOption(flag="--dry-run", help="Say what is wrong and what would be done; change nothing."),
     _TIMEOUT,
-)  # fmt: skip
+)
 
 _MAINTAIN = (
     LAKE,
@@ -256,40 +264,53 @@ JOBS: dict[str, JobCommand] = {
     "commit": JobCommand(
         does="Commit a Parquet, CSV, JSON or Delta input to a table of the log.",
         example="--table orders --input orders.csv --format csv --op upsert",
-        work="ingest:commit", options=_COMMIT,
+        work="ingest:commit",
+        options=_COMMIT,
     ),
     "apply": JobCommand(
         does="Apply the published log to the site's replica: once, for ever, or up to a position.",
         example="--url http://127.0.0.1:7070 --follow",
-        work="replica_jobs:apply", options=_APPLY, conflict=_apply_conflict,
+        work="replica_jobs:apply",
+        options=_APPLY,
+        conflict=_apply_conflict,
     ),
     "catch-up": JobCommand(
         does="Bring the site's replica back to the published end: by replay or copy, as the node "
         "plans.",
-        example="--force copy --json", work="replica_jobs:catch_up", options=_CATCH_UP,
+        example="--force copy --json",
+        work="replica_jobs:catch_up",
+        options=_CATCH_UP,
     ),
     "replicate": JobCommand(
         does="Copy a donor's replica with Spark's executors, then replay the rest.\n\n"
         "All executors must see the lake under the driver's path.",
-        example="--parts 8", work="replica_jobs:replicate", options=_REPLICATE,
+        example="--parts 8",
+        work="replica_jobs:replicate",
+        options=_REPLICATE,
     ),
     "repair": JobCommand(
         does="Undo what another writer did to a table: bring it back to what the log says.\n\n"
         "Rows that others added are kept in quarantine. A copy is offered where another site can "
         "give one. No other worker may run; --dry-run may run beside one.",
-        example="orders --dry-run", work="replica_jobs:repair", options=_REPAIR,
+        example="orders --dry-run",
+        work="replica_jobs:repair",
+        options=_REPAIR,
     ),
     "maintain": JobCommand(
         does="Shorten the log to its limits now; compact and vacuum the replica's tables.\n\n"
         "With both --no-optimize and --no-vacuum no Spark is started.  Images, quarantine and old "
         "files are left alone unless an option names them.",
-        example="--dry-run --json", work="upkeep:maintain", options=_MAINTAIN,
+        example="--dry-run --json",
+        work="upkeep:maintain",
+        options=_MAINTAIN,
     ),
     "verify": JobCommand(
         does="Recount the replica's signatures by full scan, with Spark, and compare the sites.\n\n"
         "With --compare, say from which position and in which table sites differ, by what they "
         "reported.",
-        example="--url http://127.0.0.1:7070", work="upkeep:verify", options=_VERIFY,
+        example="--url http://127.0.0.1:7070",
+        work="upkeep:verify",
+        options=_VERIFY,
         conflict=_verify_conflict,
     ),
-}  # fmt: skip
+}

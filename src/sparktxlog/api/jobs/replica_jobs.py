@@ -105,9 +105,8 @@ def _diagnosed(context: job.JobContext) -> RepairOutcome:
         if state is None:
             raise NotAppliedError(f"nothing was applied in {lake} yet", path=str(lake))
         looking = TableRepair(
-            session=applier_session(context.spark), source=source, lake=lake, state=state,
-            info=info,
-        )  # fmt: skip
+            session=applier_session(context.spark), source=source, lake=lake, state=state, info=info
+        )
         found = looking.diagnose(context.arguments.table)
         return RepairOutcome(found=replace(found, copy=looking.copy_offered()))
 
@@ -132,9 +131,14 @@ def _applier(
         source = plain if follows else JobSource(plain.url, plain.token, cut)
         with closing(source), closing(ReplicaDirectory(lake)) as directory:
             yield Applier(
-                spark, source, directory, reporting=reporting, copies=copies,
-                replays_anyway=replays_anyway, open_fetcher=open_fetcher,
-            )  # fmt: skip
+                spark,
+                source,
+                directory,
+                reporting=reporting,
+                copies=copies,
+                replays_anyway=replays_anyway,
+                open_fetcher=open_fetcher,
+            )
 
 
 def _reported(outcome: ApplyOutcome, at_least: int) -> tuple[int, dict[str, Any]]:
@@ -180,9 +184,11 @@ class JobSource(HttpLogSource):
             return
         self._told = position
         _logger.info(
-            "position %s of %s is applied", f"{position:,}", f"{end:,}",
+            "position %s of %s is applied",
+            f"{position:,}",
+            f"{end:,}",
             extra={"done": position - self._began, "total": end - self._began},
-        )  # fmt: skip
+        )
 
 
 def refuse_beyond(lake: str | Path, cut: Cut) -> None:

@@ -69,9 +69,13 @@ def _maintain_tables(context: job.JobContext, lake: str) -> list[TableUpkeep]:
 
     a = context.arguments
     wanted = Upkeep(
-        tables=a.tables, optimize=not a.no_optimize, vacuum=not a.no_vacuum, dry_run=a.dry_run,
-        many_files=a.min_files, wait_s=a.wait,
-    )  # fmt: skip
+        tables=a.tables,
+        optimize=not a.no_optimize,
+        vacuum=not a.no_vacuum,
+        dry_run=a.dry_run,
+        many_files=a.min_files,
+        wait_s=a.wait,
+    )
     with single_flight(lake):
         return maintain_replica(context.spark, lake, wanted, say)
 

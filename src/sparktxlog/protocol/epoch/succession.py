@@ -100,9 +100,12 @@ class Succession:
         self._standings = standings
         self.patience_us = config.suspect_timeout_us or _PATIENCE_US
         self.suspicion = Suspicion(
-            config.node_id, config.suspect_timeout_us, config.start_timeout_us,
-            self.patience_us, now,
-        )  # fmt: skip
+            config.node_id,
+            config.suspect_timeout_us,
+            config.start_timeout_us,
+            self.patience_us,
+            now,
+        )
         self.voter = voter
         self.proposer: Proposer | None = None
         self.admission = Admission(self.patience_us)

@@ -35,10 +35,12 @@ class TailRequests:
             if max(request.position, 0 if ahead is None else ahead.position) < position:
                 self._outbox.tell(
                     SendTail(
-                        peer=node, position=request.position, chain_hash=request.chain_hash,
+                        peer=node,
+                        position=request.position,
+                        chain_hash=request.chain_hash,
                         ahead=ahead,
                     )
-                )  # fmt: skip
+                )
             elif now <= at + self._wait_us:
                 continue
             del self._requests[node]

@@ -273,10 +273,12 @@ class Ordering:
             peer.tail_position, peer.tail_at = position, now
             self._outbox.tell(
                 SendTail(
-                    peer=peer.node_id, position=base.position, chain_hash=base.chain_hash,
+                    peer=peer.node_id,
+                    position=base.position,
+                    chain_hash=base.chain_hash,
                     ahead=ahead,
                 )
-            )  # fmt: skip
+            )
 
     def on_payload(self, header: RunHeader, facts: RunFacts, now: int) -> None:
         """Keep a pushed or fetched run (P4); what is unwanted is not persisted."""

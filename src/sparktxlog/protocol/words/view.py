@@ -157,9 +157,13 @@ def decision_digest(view: View) -> str:
     of them.
     """
     parts: list[object] = [
-        view.lineage, view.epoch, view.end.position, view.end.chain_hash.hex(), view.quorum_rule,
+        view.lineage,
+        view.epoch,
+        view.end.position,
+        view.end.chain_hash.hex(),
+        view.quorum_rule,
         *view.members,
-    ]  # fmt: skip
+    ]
     for seat in view.roster:
         parts += (seat.node_id, seat.url, seat.weight, int(seat.witness), seat.incarnation)
     text = "\n".join(str(part) for part in parts)

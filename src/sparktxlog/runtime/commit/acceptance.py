@@ -362,9 +362,12 @@ class Submits:
             return None
         code, text = withdrawn
         return Receipt(
-            transaction_id=transaction_id_to_text(transaction_id), n=1, level=None,
-            outcome="rejected", rejections=(ReceiptRejection(index=0, code=code, text=text),),
-        )  # fmt: skip
+            transaction_id=transaction_id_to_text(transaction_id),
+            n=1,
+            level=None,
+            outcome="rejected",
+            rejections=(ReceiptRejection(index=0, code=code, text=text),),
+        )
 
     def _raised(self, receipt: Receipt) -> Receipt:
         """Return the receipt at level applied if the own replica has got there."""

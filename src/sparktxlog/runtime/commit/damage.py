@@ -56,9 +56,13 @@ class Damage:
         found.times, found.reason = found.times + 1, reason
         if found.times >= _ALARMING and found.times.bit_count() == 1:
             _log.error(
-                "run cannot be delivered", run=run.digest.hex()[:12], origin=found.origin,
-                seq=seq, times=found.times, reason=reason,
-            )  # fmt: skip
+                "run cannot be delivered",
+                run=run.digest.hex()[:12],
+                origin=found.origin,
+                seq=seq,
+                times=found.times,
+                reason=reason,
+            )
 
     def concerns(self, digest: bytes) -> bool:
         """Return whether the last attempt to get a run's data failed."""

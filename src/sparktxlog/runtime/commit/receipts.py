@@ -88,14 +88,14 @@ def make_receipt(
         transaction_id=transaction_id_to_text(ids[at : at + 16]) if single is not None else None,
         n=n if single is None else 1,
         level=level,
-        run=None if header is None else RunId(
-            origin=header.origin, incarnation=header.incarnation, seq=header.seq
-        ),
+        run=None
+        if header is None
+        else RunId(origin=header.origin, incarnation=header.incarnation, seq=header.seq),
         position=None if entry is None else entry.position + (single or 0),
         outcome=outcome,
         rejections=told,
         ordered_at=ordered_at,
-    )  # fmt: skip
+    )
 
 
 #: Position, tiebreak, whether replicas got there, and whether a submit waits: no reader.

@@ -85,14 +85,19 @@ class Copies:
                 donors=list(donors),
             )
         ticket = CopyTicket(
-            copy_id=uuid.uuid4().hex, decision=decision, grants=tuple(grants),
+            copy_id=uuid.uuid4().hex,
+            decision=decision,
+            grants=tuple(grants),
             streams=self._config.replication_streams,
-        )  # fmt: skip
+        )
         _log.info(
-            "copy arranged", copy=ticket.copy_id, worker=decision.worker_id,
-            donors=[grant.node_id for grant in grants], position=grants[0].position,
+            "copy arranged",
+            copy=ticket.copy_id,
+            worker=decision.worker_id,
+            donors=[grant.node_id for grant in grants],
+            position=grants[0].position,
             reason=decision.reason,
-        )  # fmt: skip
+        )
         return ticket
 
     async def _ask(

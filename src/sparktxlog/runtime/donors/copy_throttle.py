@@ -44,9 +44,12 @@ class CopyThrottle:
     """
 
     def __init__(
-        self, share: float, *, clock: Callable[[], float] = time.monotonic,
+        self,
+        share: float,
+        *,
+        clock: Callable[[], float] = time.monotonic,
         later: Later | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._share = share
         self._clock = clock
         self._later = later

@@ -127,9 +127,13 @@ class Donor:
             self._granting -= 1
         self._leases.add(grant, pinned)
         _log.info(
-            "lease granted", lease=grant.lease_id, worker=worker_id, position=grant.position,
-            tables=len(grant.tables), files=sum(len(table.files) for table in grant.tables),
-        )  # fmt: skip
+            "lease granted",
+            lease=grant.lease_id,
+            worker=worker_id,
+            position=grant.position,
+            tables=len(grant.tables),
+            files=sum(len(table.files) for table in grant.tables),
+        )
         return grant
 
     async def _pinned_grant(self, named: bool) -> tuple[Grant, dict[str, tuple[PinnedFile, ...]]]:

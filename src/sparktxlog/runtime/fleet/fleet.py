@@ -306,14 +306,22 @@ class Fleet:
         heard = {state.report.node_id for state in self.replicas.states()}
         return [
             {
-                "worker_id": holder.worker_id, "node_id": holder.node_id,
-                "position": holder.position, "chain_hash": "", "verdict": "", "reason": "",
-                "age_s": None, "alive": False, "silent": False, "error": "", "engine": "",
+                "worker_id": holder.worker_id,
+                "node_id": holder.node_id,
+                "position": holder.position,
+                "chain_hash": "",
+                "verdict": "",
+                "reason": "",
+                "age_s": None,
+                "alive": False,
+                "silent": False,
+                "error": "",
+                "engine": "",
                 "table_count": 0,
             }
             for holder in self._log.holders.all()
             if holder.node_id not in heard and holder.position < self._base.kept_after.value
-        ]  # fmt: skip
+        ]
 
 
 def _plan_of(decision: Decision | None) -> dict[str, Any]:

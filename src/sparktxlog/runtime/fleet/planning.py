@@ -339,9 +339,17 @@ class Planning:
 
     def learn_replay(self, cost: ReplayCost | None) -> None:
         """Take in what a worker's last batches cost; None and nonsense change nothing."""
-        counts = () if cost is None else (
-            cost.batches, cost.merges, cost.transactions, cost.appended_bytes, cost.merged_bytes,
-        )  # fmt: skip
+        counts = (
+            ()
+            if cost is None
+            else (
+                cost.batches,
+                cost.merges,
+                cost.transactions,
+                cost.appended_bytes,
+                cost.merged_bytes,
+            )
+        )
         if cost is None or not all(0 <= count < _MAX_COUNT for count in counts):
             return
         pace = self.replay_pace.learn(Workload.of(cost), cost.seconds)
@@ -358,8 +366,11 @@ class Planning:
 def _kind(report: WorkerReport, comparison: Comparison) -> tuple[str, ...]:
     """Return what must stay equal for a decision to hold while the replica moves on."""
     return (
-        comparison.verdict.value, comparison.cause.value, report.irreparable, report.copied_from,
-    )  # fmt: skip
+        comparison.verdict.value,
+        comparison.cause.value,
+        report.irreparable,
+        report.copied_from,
+    )
 
 
 def _still_holds(

@@ -141,10 +141,14 @@ class Replicas:
             report = self._recounts.amend(report)
         self._now = max(self._now, now)
         known = self._states.get(report.worker_id)
-        changed = known is None or known.report.position != report.position or (
-            (known.report.tables, known.report.lineage, known.report.copied_from)
-            != (report.tables, report.lineage, report.copied_from)
-        )  # fmt: skip
+        changed = (
+            known is None
+            or known.report.position != report.position
+            or (
+                (known.report.tables, known.report.lineage, known.report.copied_from)
+                != (report.tables, report.lineage, report.copied_from)
+            )
+        )
         base = self._compare(report)
         if base.verdict is ReplicaVerdict.KNOWN:
             self._record(report)
@@ -183,9 +187,12 @@ class Replicas:
         """
         wrong = sorted(name for name, table in recount.tables.items() if not table.sound)
         (_log.error if wrong else _log.info)(
-            "recount", worker=recount.worker_id, position=recount.position,
-            tables=sorted(recount.tables), wrong=wrong,
-        )  # fmt: skip
+            "recount",
+            worker=recount.worker_id,
+            position=recount.position,
+            tables=sorted(recount.tables),
+            wrong=wrong,
+        )
         return self._recounts.take(recount)
 
     def recount_due(self, worker_id: str) -> list[str]:
@@ -273,11 +280,15 @@ class Replicas:
             donor, copied_at = _origin(report.copied_from)
             self._opinions.add(
                 Opinion(
-                    site=report.node_id, replica=_replica(report), position=report.position,
-                    chain_hash=report.chain_hash, signatures=signatures, donor=donor,
+                    site=report.node_id,
+                    replica=_replica(report),
+                    position=report.position,
+                    chain_hash=report.chain_hash,
+                    signatures=signatures,
+                    donor=donor,
                     copied_at=copied_at,
                 )
-            )  # fmt: skip
+            )
 
     def _compare(self, report: WorkerReport) -> Comparison:
         base = self._base
@@ -307,9 +318,13 @@ class Replicas:
             return
         bad = comparison.verdict in (ReplicaVerdict.DIVERGED, ReplicaVerdict.FOREIGN)
         (_log.error if bad else _log.warning if state.contested else _log.info)(
-            "replica", worker=report.worker_id, site=report.node_id, position=report.position,
-            verdict=comparison.verdict.value, reason=comparison.reason,
-        )  # fmt: skip
+            "replica",
+            worker=report.worker_id,
+            site=report.node_id,
+            position=report.position,
+            verdict=comparison.verdict.value,
+            reason=comparison.reason,
+        )
 
     def overtaken(self) -> list[tuple[WorkerReport, int]]:
         """Return reports, and when they came, that were AHEAD and the queue has reached since."""
@@ -412,10 +427,13 @@ class Replicas:
         self._silent = set(found)
         for state in new:
             _log.error(
-                "worker silent", worker=state.report.worker_id, site=self._node_id,
-                position=state.report.position, silent_for_s=self._silence_us(state, now) / 1e6,
+                "worker silent",
+                worker=state.report.worker_id,
+                site=self._node_id,
+                position=state.report.position,
+                silent_for_s=self._silence_us(state, now) / 1e6,
                 last_error=state.report.error,
-            )  # fmt: skip
+            )
         return [state.report for state in new]
 
     def warnings(self, now: int) -> list[dict[str, str]]:

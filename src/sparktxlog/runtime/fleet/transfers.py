@@ -28,9 +28,9 @@ _MAX_COUNT = 1 << 60
 #: Readers know no year above 9999; microseconds since 1970 UTC.
 _MAX_AT = 253_402_300_799_000_000
 _COUNTS = (
-    "from_position", "to_position", "started_at", "finished_at", "estimated_s", "actual_s",
-    "fetch_s", "size_bytes", "wire_bytes", "reused_bytes", "transactions",
-)  # fmt: skip
+    "from_position to_position started_at finished_at estimated_s actual_s fetch_s size_bytes "
+    "wire_bytes reused_bytes transactions"
+).split()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,10 +140,11 @@ class Transfers:
                     "donors": list(copy.donors),
                     "started_at": copy.started_at,
                     "running_s": round(max(0, now - copy.started_at) / 1e6, 3),
-                    "estimated_s": None if copy.decision.copy is None
+                    "estimated_s": None
+                    if copy.decision.copy is None
                     else round(copy.decision.copy.seconds, 3),
                 }
                 for copy in self._running.values()
                 if copy.worker_id == worker_id
             ],
-        }  # fmt: skip
+        }

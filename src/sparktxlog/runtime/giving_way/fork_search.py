@@ -109,8 +109,10 @@ class Followed:
         run = receipt.get("run") or {}
         same = (run.get("origin"), run.get("incarnation"), run.get("seq"))
         return receipt.get("position") is not None and same == (
-            header.origin, header.incarnation, header.seq,
-        )  # fmt: skip
+            header.origin,
+            header.incarnation,
+            header.seq,
+        )
 
     def can_be_followed(self, view: View) -> bool:
         """Return whether a node of that view takes this one's view over by itself."""

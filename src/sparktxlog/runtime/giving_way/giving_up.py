@@ -58,10 +58,16 @@ def waiting_runs(
     ]
     for one in core.announcements:
         unstamped = RunHeader(
-            epoch=epoch, ts=0, origin=own, incarnation=incarnation,
-            seq=0, n=one.facts.n, digest=one.digest, size_bytes=one.size_bytes,
+            epoch=epoch,
+            ts=0,
+            origin=own,
+            incarnation=incarnation,
+            seq=0,
+            n=one.facts.n,
+            digest=one.digest,
+            size_bytes=one.size_bytes,
             staged_bytes=one.staged_bytes,
-        )  # fmt: skip
+        )
         headers.append((unstamped, one.facts.ids))
     for header, ids in headers:
         if not wanted(header):

@@ -174,15 +174,21 @@ class _Act:
         left = [*ordered, *waiting]
         surviving = surviving_runs(followed, left)
         runs = given_up(
-            left, self._end, config.node_id, self._view,
+            left,
+            self._end,
+            config.node_id,
+            self._view,
             lambda stored: run_key(stored.entry.header) in surviving,
-        )  # fmt: skip
+        )
         quarantine_id = act_id(state, waiting)
         directory = config.data_dir / QUARANTINE_NAME / quarantine_id
         quarantine = Export(
-            self._front, LocalPayloadStore(config.payload_dir), config.data_dir,
-            state.core.tables, self._tell,
-        ).write(quarantine_id, runs)  # fmt: skip
+            self._front,
+            LocalPayloadStore(config.payload_dir),
+            config.data_dir,
+            state.core.tables,
+            self._tell,
+        ).write(quarantine_id, runs)
         incomplete = quarantine.incomplete()
         order = self._order(followed)
         self._tell("setting the front aside")

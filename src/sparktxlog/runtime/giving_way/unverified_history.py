@@ -100,10 +100,13 @@ def _dropped_runs(base: Foundation, snapshot: QueueSnapshot, incarnation: int) -
         # The end of the queue that no table holds for certain.
         *ordered_runs(base.front, base.state.published, end),
         *waiting_runs(
-            core, own, base.state.incarnation, view.epoch,
+            core,
+            own,
+            base.state.incarnation,
+            view.epoch,
             lambda header: not _stays(header, own, incarnation, watermark),
         ),
-    ]  # fmt: skip
+    ]
     known = _known_ids(snapshot, runs)
     return given_up(runs, end, own, view, lambda stored: stored.ids[:16] in known)
 
@@ -121,6 +124,8 @@ def _known_ids(snapshot: QueueSnapshot, runs: Sequence[StoredEntry]) -> set[byte
     end = () if snapshot.last is None else ((0, snapshot.last.ids),)
     pieces = chain(snapshot.recent_ids, end) if wanted else ()
     return {
-        found for _, ids in pieces for at in range(0, len(ids), 16)
+        found
+        for _, ids in pieces
+        for at in range(0, len(ids), 16)
         if (found := ids[at : at + 16]) in wanted
-    }  # fmt: skip
+    }

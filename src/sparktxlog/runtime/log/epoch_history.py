@@ -124,7 +124,10 @@ def view_of(record: EpochRecord) -> View:
         epoch=record.epoch,
         roster=tuple(
             Seat(
-                node_id=NodeId(seat.id), url=seat.url, weight=seat.weight, witness=seat.witness,
+                node_id=NodeId(seat.id),
+                url=seat.url,
+                weight=seat.weight,
+                witness=seat.witness,
                 incarnation=seat.incarnation,
             )
             for seat in record.roster
@@ -132,7 +135,7 @@ def view_of(record: EpochRecord) -> View:
         members=tuple(NodeId(member) for member in record.members),
         quorum_rule=record.quorum_rule,
         end=MergeBase(position=end.position, chain_hash=bytes.fromhex(end.chain_hash)),
-    )  # fmt: skip
+    )
 
 
 def record_of(view: View, phase: Phase, before: EpochRecord | None, now: int) -> EpochRecord:
@@ -164,15 +167,13 @@ def record_of(view: View, phase: Phase, before: EpochRecord | None, now: int) ->
         quorum=view.quorum,
         quorum_rule=view.quorum_rule,
         roster=roster,
-        begins_after=QueueEnd(
-            position=view.end.position, chain_hash=view.end.chain_hash.hex()
-        ),
+        begins_after=QueueEnd(position=view.end.position, chain_hash=view.end.chain_hash.hex()),
         joined=joined,
         left=left,
         changed=changed,
         phase=phase.value,
         taken_up_at=now,
-    )  # fmt: skip
+    )
 
 
 def _reseated(before: Sequence[RosterSeat], after: Sequence[RosterSeat]) -> set[str]:

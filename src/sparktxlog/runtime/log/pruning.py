@@ -187,9 +187,11 @@ class Pruning:
             self._log.write([ExpireLog(position=kept_after, chain_hash=found.cut.chain_hash)])
             self._log.on_kept(kept_after)
             _log.info(
-                "log shortened", kept_after=kept_after, removed=kept_after - view.kept_after,
+                "log shortened",
+                kept_after=kept_after,
+                removed=kept_after - view.kept_after,
                 limits=[limit.value for limit in found.limits],
-            )  # fmt: skip
+            )
         bytes_before = self.log_bytes()
         yield
         files, named = 0, None
@@ -267,12 +269,16 @@ class Pruning:
             if name not in self._warned:
                 overrun = name.startswith("overrun")
                 _log.warning(
-                    "worker needs a copy: the log outgrew tx-log-max-bytes" if overrun
+                    "worker needs a copy: the log outgrew tx-log-max-bytes"
+                    if overrun
                     else "worker lags and will need a copy once the log outgrows tx-log-max-bytes",
-                    site=holder.node_id, worker=holder.worker_id or "never reported",
-                    position=holder.position, published=view.published, log_bytes=log_bytes,
+                    site=holder.node_id,
+                    worker=holder.worker_id or "never reported",
+                    position=holder.position,
+                    published=view.published,
+                    log_bytes=log_bytes,
                     limit_bytes=view.limits.size_bytes,
-                )  # fmt: skip
+                )
         # A worker that moved on, or has a copy, may be warned of again.
         overrun_before = {
             f"overrun {h.node_id}" for h in view.holders if h.position < view.kept_after

@@ -83,9 +83,13 @@ class Epochs:
             self.history.take_up(told.view, told.phase)
         level = _log.info if told.phase in (Phase.NORMAL, Phase.WITNESS) else _log.warning
         level(
-            "phase", phase=told.phase.value, epoch=told.view.epoch, lineage=told.view.lineage,
-            members=list(told.view.members), reason=told.reason,
-        )  # fmt: skip
+            "phase",
+            phase=told.phase.value,
+            epoch=told.view.epoch,
+            lineage=told.view.lineage,
+            members=list(told.view.members),
+            reason=told.reason,
+        )
         if told.phase in _DETACHED:
             self._receipts.detach(f"this node is {told.phase.value}: {told.reason}")
 
@@ -295,9 +299,10 @@ class Epochs:
                 for seat in view.roster
             ],
             "begins_after": {
-                "position": view.end.position, "chain_hash": view.end.chain_hash.hex()
+                "position": view.end.position,
+                "chain_hash": view.end.chain_hash.hex(),
             },
-        }  # fmt: skip
+        }
 
     def linked_nodes(self) -> tuple[str, ...]:
         """Return the nodes this one is linked to, for its peers' matrices."""

@@ -115,10 +115,11 @@ class Joining:
         """Return what is on its way, and what could not be compared, for status."""
         progress, uncompared = self.taker.progress, self.uncompared
         return {
-            "taking_snapshot": None if progress is None
+            "taking_snapshot": None
+            if progress is None
             else dict(zip(("peer", "bytes", "of_bytes"), progress, strict=True)),
             "uncompared": None if uncompared is None else asdict(uncompared),
-        }  # fmt: skip
+        }
 
     def awaited(self) -> list[str]:
         """Return the places of the first epoch that neither took this node nor were ever heard."""
@@ -140,8 +141,10 @@ class Joining:
         if self._task is None and order != self._order and (fresh or hello.join_as > self._own):
             _log.warning(
                 "this node joins" if fresh else "this node's disk is an older one: it joins again",
-                lineage=order.lineage, incarnation=order.incarnation, told_by=hello.node_id,
-            )  # fmt: skip
+                lineage=order.lineage,
+                incarnation=order.incarnation,
+                told_by=hello.node_id,
+            )
             others = () if fresh else (become_another(),)
             self._join(order, *others)
 
@@ -282,9 +285,12 @@ class Joining:
         )
         _log.error(
             "the history here could not be compared with that of the snapshot",
-            peer=link.node_id, position=found.position, snapshot=found.snapshot_position,
-            kept=found.kept, quarantine=found.quarantine_id,
-        )  # fmt: skip
+            peer=link.node_id,
+            position=found.position,
+            snapshot=found.snapshot_position,
+            kept=found.kept,
+            quarantine=found.quarantine_id,
+        )
         return keep_uncompared(found)
 
     async def close(self) -> None:

@@ -127,9 +127,11 @@ class Membership(GreetingNode):
             if name.startswith(PEER_INSTANCE)
         }
         return Greeter(
-            speaking(own, base.core.newest, view.version), places_of(config, view.roster), known,
+            speaking(own, base.core.newest, view.version),
+            places_of(config, view.roster),
+            known,
             self,
-        )  # fmt: skip
+        )
 
     # -- what the greeter asks ---------------------------------------------------------------------
 
@@ -201,10 +203,13 @@ class Membership(GreetingNode):
         """Take a decided and durable view into force."""
         links, places = self._base.links, places_of(self._base.config, view.roster)
         self.greeter.enter(
-            places, view.lineage, [lineage for lineage, _ in view.ancestors],
-            epoch=view.epoch, ancestor_epochs=[epoch for _, epoch in view.ancestors],
+            places,
+            view.lineage,
+            [lineage for lineage, _ in view.ancestors],
+            epoch=view.epoch,
+            ancestor_epochs=[epoch for _, epoch in view.ancestors],
             version=view.version,
-        )  # fmt: skip
+        )
         for node_id in [node_id for node_id in links if node_id not in places]:
             _log.warning("peer removed", peer=node_id)
             task = asyncio.create_task(links.pop(node_id).retire())
@@ -315,10 +320,17 @@ class Membership(GreetingNode):
             if link is None:
                 continue
             peer = known.get(seat.node_id) or PeerStatus(
-                peer=seat.node_id, linked=link.up, last_post_at=None, silent=False, round=0,
-                counter=-1, last_seq=0, position=self.positions.get(seat.node_id, 0),
-                busy=False, known_of_me=None,
-            )  # fmt: skip
+                peer=seat.node_id,
+                linked=link.up,
+                last_post_at=None,
+                silent=False,
+                round=0,
+                counter=-1,
+                last_seq=0,
+                position=self.positions.get(seat.node_id, 0),
+                busy=False,
+                known_of_me=None,
+            )
             found.append(self._peer(seat, peer, link, now))
         return found
 

@@ -163,9 +163,11 @@ class ExecutorFetcher(DonorFetcher):
 
 def _tell(done_bytes: int, total_bytes: int) -> None:
     _logger.info(
-        "%s of %s bytes are here", f"{done_bytes:,}", f"{total_bytes:,}",
+        "%s of %s bytes are here",
+        f"{done_bytes:,}",
+        f"{total_bytes:,}",
         extra={"done": done_bytes, "total": total_bytes},
-    )  # fmt: skip
+    )
 
 
 def _run_plans(plans: Iterable[FetchPlan]) -> Iterator[FetchedPart]:

@@ -27,22 +27,21 @@ _ABSOLUTE = re.compile(r"/|[A-Za-z][A-Za-z0-9+.-]*:")
 #: Features that a commit of file actions into another log carries: they concern single files,
 #: rows or columns, and no state of the log they came from.
 CARRIED_BY_COMMIT = frozenset(
-    {
-        "allowColumnDefaults", "appendOnly", "changeDataFeed", "checkConstraints", "columnMapping",
-        "deletionVectors", "generatedColumns", "invariants", "materializePartitionColumns",
-        "timestampNtz", "typeWidening", "typeWidening-preview", "v2Checkpoint",
-        "vacuumProtocolCheck", "variantShredding-preview", "variantType", "variantType-preview",
-    }
-)  # fmt: skip
+    """
+    allowColumnDefaults appendOnly changeDataFeed checkConstraints columnMapping deletionVectors
+    generatedColumns invariants materializePartitionColumns timestampNtz typeWidening
+    typeWidening-preview v2Checkpoint vacuumProtocolCheck variantShredding-preview variantType
+    variantType-preview
+    """.split()
+)
 #: Features that hold only together with their own log: row ids, high-water marks, domains and
 #: commit times count that log's versions.  They are copied with the whole log.
 CARRIED_BY_LOG = frozenset(
-    {
-        "checkpointProtection", "clustering", "domainMetadata", "icebergCompatV1",
-        "icebergCompatV2", "identityColumns", "inCommitTimestamp", "inCommitTimestamp-preview",
-        "rowTracking",
-    }
-)  # fmt: skip
+    """
+    checkpointProtection clustering domainMetadata icebergCompatV1 icebergCompatV2 identityColumns
+    inCommitTimestamp inCommitTimestamp-preview rowTracking
+    """.split()
+)
 _WAY_OUT = (
     "Drop the feature at the donor (ALTER TABLE … DROP FEATURE) or keep the table out of the "
     "log; replaying the log still works."

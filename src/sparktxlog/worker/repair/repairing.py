@@ -176,17 +176,25 @@ class TableRepair:
         examined = self._examined(table)
         position = self._position_of(table)
         found = Diagnosis(
-            table=name, way=RepairWay.RESTORE, reason=table.diverged, position=position,
-            applied=self.state.position, recorded_version=table.version, version=examined.version,
+            table=name,
+            way=RepairWay.RESTORE,
+            reason=table.diverged,
+            position=position,
+            applied=self.state.position,
+            recorded_version=table.version,
+            version=examined.version,
             foreign=examined.foreign,
-        )  # fmt: skip
+        )
         lost = self._lost(table, examined, position)
         if lost:
             found = replace(
-                found, way=RepairWay.REBUILD, reason=table.diverged or lost, recorded_version=-1,
+                found,
+                way=RepairWay.REBUILD,
+                reason=table.diverged or lost,
+                recorded_version=-1,
                 # A table that was never made here is missing nothing from before.
                 position=position if table.version < 0 else 0,
-            )  # fmt: skip
+            )
         elif examined.foreign:
             last = examined.foreign[-1]
             written = f"version {last.version} was written by {last.author} ({last.operation})"
@@ -216,9 +224,13 @@ class TableRepair:
     def _examined(self, table: ReplicaTable) -> Examined:
         name = table.definition.name
         return examine(
-            self.lake / name, table, lineage=self.state.lineage, name=name,
-            copy_id=_repair_id(table), placed=None,
-        )  # fmt: skip
+            self.lake / name,
+            table,
+            lineage=self.state.lineage,
+            name=name,
+            copy_id=_repair_id(table),
+            placed=None,
+        )
 
     def _position_of(self, table: ReplicaTable) -> int:
         """Return the position of the recorded version; 0 = not known, or before everything."""
@@ -274,8 +286,10 @@ class TableRepair:
             raise ExpiredError(
                 f"table {found.table!r}: {found.reason}; to {found.way.value} it the log is "
                 f"replayed after position {found.position}, which it no longer holds",
-                hint=way_out, table=found.table, position=found.position,
-            ) from error  # fmt: skip
+                hint=way_out,
+                table=found.table,
+                position=found.position,
+            ) from error
         if not tail.segments:
             raise TransportError("the node has not published what this replica applied, yet")
 
@@ -326,10 +340,14 @@ class TableRepair:
         self.directory.record_snapshot(self.state.position, self.state.tables)
         self._tell(table)
         return RepairOutcome(
-            found=found, done=True, quarantined=self._kept.rows, path=self._kept.path,
-            version=table.version, rows=table.signature.rows,
+            found=found,
+            done=True,
+            quarantined=self._kept.rows,
+            path=self._kept.path,
+            version=table.version,
+            rows=table.signature.rows,
             replayed=self.state.position - found.position,
-        )  # fmt: skip
+        )
 
     def _save(self, table: ReplicaTable) -> None:
         assert self.directory is not None, "nothing may be changed"
@@ -383,11 +401,19 @@ class TableRepair:
         forget_log(self.session, path)
         recorded = read_log(self.session, path, table.version)
         own = OwnCommit(
-            lineage=self.state.lineage, epoch=self.state.epoch, table=name,
-            first=table.position, last_position=table.position, from_hash="", to_hash="",
-            step=COPY_STEP, last=True, signature=table.signature.to_text(),
-            copy_id=_repair_id(table), donor=self.info.node_id,
-        )  # fmt: skip
+            lineage=self.state.lineage,
+            epoch=self.state.epoch,
+            table=name,
+            first=table.position,
+            last_position=table.position,
+            from_hash="",
+            to_hash="",
+            step=COPY_STEP,
+            last=True,
+            signature=table.signature.to_text(),
+            copy_id=_repair_id(table),
+            donor=self.info.node_id,
+        )
         with tagged(self.session, "restore", name):
             # What the newer protocol has more reads the same.
             return commit_files(
@@ -409,9 +435,10 @@ class TableRepair:
         found = batch_segments(cut_segments(tail.segments, cut), self.info.signature_interval)
         if not found or not found[0].first <= table.position + 1 <= found[0].last:
             raise ApplyError(
-                f"the log has nothing after position {table.position}", table=name,
+                f"the log has nothing after position {table.position}",
+                table=name,
                 hint="Copy the table from another site, or restore an image.",
-            )  # fmt: skip
+            )
         if found[-1].last == end and found[-1].to_hash != self.state.chain_hash:
             raise DivergedError(
                 f"the log has hash {found[-1].to_hash} at position {end}, this replica "
@@ -430,9 +457,11 @@ class TableRepair:
         )
         plan = batch.tables.get(name)
         progress = TableProgress(
-            definition=table.definition, recorded=table.version, version=table.version,
+            definition=table.definition,
+            recorded=table.version,
+            version=table.version,
             signature=table.signature,
-        )  # fmt: skip
+        )
         if plan is not None:
             steps.find_progress(progress, None)
             counted = steps.count_unclaimed(batch, {name: progress})

@@ -277,9 +277,13 @@ class Applier:
             TxLogError: As `TableRepair`.
         """
         repair = TableRepair(
-            session=self._session, source=self.source, lake=self.directory.lake,
-            state=self.state, info=self.info, directory=self.directory,
-        )  # fmt: skip
+            session=self._session,
+            source=self.source,
+            lake=self.directory.lake,
+            state=self.state,
+            info=self.info,
+            directory=self.directory,
+        )
         found = repair.diagnose(name)
         if found.way is RepairWay.NOTHING:
             return RepairOutcome(found=found)
@@ -483,10 +487,13 @@ class Applier:
             self._recounted = asked
             self._tell_recount(
                 recount(
-                    self._session, self.directory.lake, self.state, self.info.node_id,
+                    self._session,
+                    self.directory.lake,
+                    self.state,
+                    self.info.node_id,
                     answer.recount,
                 )
-            )  # fmt: skip
+            )
 
     def _tell_recount(self, found: Recount) -> None:
         self._reporter.answer = self.source.take_recount(found)

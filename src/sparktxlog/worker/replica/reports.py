@@ -103,9 +103,12 @@ class Reporter:
         """
         with self._lock:
             self._latest = report_of(
-                state, self._node_id, irreparable=irreparable, follows=self._follows,
+                state,
+                self._node_id,
+                irreparable=irreparable,
+                follows=self._follows,
                 error=self._error,
-            )  # fmt: skip
+            )
             self._waiting.append(replace(self._latest, pace=pace))
             return self._flush()
 

@@ -221,9 +221,13 @@ class HttpLogSource(Http):
     def maintain_log(self) -> dict[str, Any]:
         """Have the node shorten its log to its limits now; return what it did."""
         return self._call(
-            dict[str, Any], "POST", "/v1/maintenance", body=b"{}", wait_s=_SHORTEN_TIME_S,
+            dict[str, Any],
+            "POST",
+            "/v1/maintenance",
+            body=b"{}",
+            wait_s=_SHORTEN_TIME_S,
             token=self._admin_token,
-        )  # fmt: skip
+        )
 
     def _post(self, kind: type[T], path: str, value: object, *, wait_s: float = 0.0) -> T:
         """Post what only a worker of the node may tell, and show that this is one."""

@@ -97,9 +97,7 @@ class SiteComparison:
 
     def to_document(self, said: list[str]) -> dict[str, Any]:
         """Return it as commands and jobs print it, with what follows from it (`conclusions`)."""
-        return {
-            "equal": self.equal, "complete": self.complete, **asdict(self), "conclusions": said,
-        }  # fmt: skip
+        return {"equal": self.equal, "complete": self.complete, **asdict(self), "conclusions": said}
 
 
 def compare_sites(
@@ -303,8 +301,9 @@ class _Suspects:
         try:
             runs = self._runs(after, until)
             for effect in self._effects(table, after, until):
-                origins = {o for first, last, o in runs
-                           if first <= effect.last and last >= effect.first}  # fmt: skip
+                origins = {
+                    o for first, last, o in runs if first <= effect.last and last >= effect.first
+                }
                 path = effect.files[0].path if effect.files and not effect.inline else ""
                 found.append(
                     Suspect(
@@ -353,9 +352,10 @@ def queue_suspects(queue: Path, table: str, after: int, until: int) -> tuple[Sus
     try:
         batches = local_dataset(queue).to_batches(
             columns=["position", "origin", "transaction_id", "operations"],
-            filter=(pc.field("position") > after) & (pc.field("position") <= until)
+            filter=(pc.field("position") > after)
+            & (pc.field("position") <= until)
             & (pc.field("outcome") == "committed"),
-        )  # fmt: skip
+        )
         found = (
             Suspect(
                 first=row["position"],

@@ -161,10 +161,17 @@ def read_log_table(path: Path, histories: Mapping[str, SiteHistory]) -> None:
         return
     try:
         rows = local_dataset(path).to_table(
-            columns=["position", "chain_hash", "table", "node_id", "signature", "diverged",
-                     "reported_at"],
+            columns=[
+                "position",
+                "chain_hash",
+                "table",
+                "node_id",
+                "signature",
+                "diverged",
+                "reported_at",
+            ],
             filter=pc.field("node_id").isin(list(histories)),
-        )  # fmt: skip
+        )
     except (DeltaError, OSError) as error:
         _logger.warning("%s cannot be read: %s", path, error)
         return

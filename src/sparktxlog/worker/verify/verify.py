@@ -206,8 +206,11 @@ def _recount_table(session: SparkSession, path: Path, table: ReplicaTable) -> Re
     if counted != recorded:
         _logger.error(
             "table %s counts %s, recorded is %s; %s",
-            name, counted or "nothing", recorded, "; ".join(causes) or "all its files are whole",
-        )  # fmt: skip
+            name,
+            counted or "nothing",
+            recorded,
+            "; ".join(causes) or "all its files are whole",
+        )
     return RecountedTable(
         version=table.version, recorded=recorded, counted=counted, cause="; ".join(causes[:3])
     )

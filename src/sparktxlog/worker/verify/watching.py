@@ -58,8 +58,11 @@ def tasks_shown(spark: SparkSession, logger: logging.Logger, what: str) -> Calla
         total = sum(stage.numTasks for stage in stages if stage is not None)
         if total:
             logger.info(
-                "%s: %s of %s tasks", what, f"{done:,}", f"{total:,}",
+                "%s: %s of %s tasks",
+                what,
+                f"{done:,}",
+                f"{total:,}",
                 extra={"done": done, "total": total},
-            )  # fmt: skip
+            )
 
     return look

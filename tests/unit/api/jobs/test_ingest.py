@@ -18,9 +18,7 @@ def said(receipt: Receipt, **change: object) -> str:
 def test_a_batch_is_told_in_a_sentence() -> None:
     wanted = Ingest(table="t", source="in.csv", transaction_column="day")
     runs = [{"level": Level.ORDERED, "position": 7}, {"level": Level.ORDERED, "position": 9}]
-    result = {
-        "transactions": 2_000, "rows": 3_000, "runs": runs, "late": False, "rejections": [1],
-    }  # fmt: skip
+    result = {"transactions": 2_000, "rows": 3_000, "runs": runs, "late": False, "rejections": [1]}
     assert describe(wanted, result) == (
         "append of in.csv to t: 2,000 transactions of 3,000 rows, ordered from position 7 on; "
         "1 rejected"

@@ -50,9 +50,13 @@ def test_a_log_gets_a_line_from_time_to_time_and_the_last_one(
     handler.emit(record("%s of %s rows", 1, 9, done=1, total=9))
     handler.emit(record("%s of %s bytes", 9, 9, done=9, total=9))
     assert out.getvalue().splitlines() == [
-        "INFO 0 of 9 bytes", "INFO 2 of 9 bytes", "INFO 4 of 9 bytes", "INFO another",
-        "INFO 1 of 9 rows", "INFO 9 of 9 bytes",
-    ]  # fmt: skip
+        "INFO 0 of 9 bytes",
+        "INFO 2 of 9 bytes",
+        "INFO 4 of 9 bytes",
+        "INFO another",
+        "INFO 1 of 9 rows",
+        "INFO 9 of 9 bytes",
+    ]
 
 
 def test_a_terminal_shows_a_bar_which_lines_replace(monkeypatch: pytest.MonkeyPatch) -> None:

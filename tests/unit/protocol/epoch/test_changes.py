@@ -71,14 +71,15 @@ def assert_unchanged(node: Lone, view: View, phase: Phase = Phase.NORMAL) -> Non
         ([replace(seat, weight=0) for seat in (A, B, C)], "no node would have a vote"),
         ([], "no node would have a vote"),
         ((A, B, replace(C, weight=-1)), "a weight is negative"),
-        ((A, replace(B, witness=True), C),
-         "b is a member and cannot become a witness before it is removed"),
+        (
+            (A, replace(B, witness=True), C),
+            "b is a member and cannot become a witness before it is removed",
+        ),
         ((D, replace(D, node_id=NodeId("e"))), "no member would be left"),
-        ((A, B, replace(C, incarnation=2)),
-         "the incarnation of c is not an operator's to change"),
+        ((A, B, replace(C, incarnation=2)), "the incarnation of c is not an operator's to change"),
         ((A, B, C), "the roster is so already"),
     ],
-)  # fmt: skip
+)
 def test_a_roster_that_must_not_be_is_refused(roster: Roster, reason: str) -> None:
     node = lone()
     actions = ask(node, tuple(roster))

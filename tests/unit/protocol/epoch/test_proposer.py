@@ -21,16 +21,24 @@ BALLOT = Ballot(number=1, node="a")
 
 def run(origin: str, seq: int, ts: int, epoch: int = 1) -> RunHeader:
     return RunHeader(
-        epoch=epoch, ts=ts, origin=NodeId(origin), incarnation=1, seq=seq, n=1, digest=bytes(32),
+        epoch=epoch,
+        ts=ts,
+        origin=NodeId(origin),
+        incarnation=1,
+        seq=seq,
+        n=1,
+        digest=bytes(32),
         size_bytes=10,
-    )  # fmt: skip
+    )
 
 
 def state(*acquired: RunHeader, **marks: int) -> MemberState:
     return MemberState(
-        base=MergeBase(position=sum(marks.values())), key=(1, 0, "", 0), watermarks=marks,
+        base=MergeBase(position=sum(marks.values())),
+        key=(1, 0, "", 0),
+        watermarks=marks,
         acquired=acquired,
-    )  # fmt: skip
+    )
 
 
 def promise(sender: str, held: MemberState | None) -> Promise:

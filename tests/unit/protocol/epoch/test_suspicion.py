@@ -63,10 +63,14 @@ class Watched:
         """Let `b` complain of a node, which it misses itself."""
         return self.node.hear(
             Probe(
-                lineage=self.node.view.lineage, epoch=1, sender=NodeId("b"), incarnation=1,
-                number=1, suspects=(NodeId(of),),
+                lineage=self.node.view.lineage,
+                epoch=1,
+                sender=NodeId("b"),
+                incarnation=1,
+                number=1,
+                suspects=(NodeId(of),),
             )
-        )  # fmt: skip
+        )
 
     def until(self, after_us: int) -> list[Action]:
         """Wake the core when it wants to be woken, and at `after_us` behind the beginning."""

@@ -218,8 +218,10 @@ def test_a_void_run_takes_no_effect_and_keeps_its_ids() -> None:
     void = replace(lost, n=3, ids=lost.ids[:16] + first.ids + lost.ids[16:], voided=True)
     # A repeat in it stays one of the first, which took effect.
     assert _codes(catalog.fold(2, void)[0]) == [
-        (0, "voided"), (1, "duplicate-transaction"), (2, "voided"),
-    ]  # fmt: skip
+        (0, "voided"),
+        (1, "duplicate-transaction"),
+        (2, "voided"),
+    ]
     again = _facts(1)
     assert _codes(catalog.fold(5, replace(again, ids=lost.ids[:16]))[0]) == [
         (0, "duplicate-transaction")

@@ -228,9 +228,14 @@ def test_a_joiner_that_votes_does_not_stop_being_one() -> None:
 
 @pytest.mark.parametrize(
     ("begin", "phase"),
-    [(normal, Phase.NORMAL), (suspect, Phase.NORMAL), (wedged, Phase.WEDGED),
-     (joining, Phase.JOINING), (witness, Phase.WITNESS)],
-)  # fmt: skip
+    [
+        (normal, Phase.NORMAL),
+        (suspect, Phase.NORMAL),
+        (wedged, Phase.WEDGED),
+        (joining, Phase.JOINING),
+        (witness, Phase.WITNESS),
+    ],
+)
 def test_what_is_durable_says_the_phase_after_a_restart(begin: Begin, phase: Phase) -> None:
     node = begin()
     node.start()

@@ -19,9 +19,10 @@ ID = bytes(range(16))
 
 def submits_of(base: Any, receipts: Any) -> Submits:
     core: Any = SimpleNamespace(
-        cycle=SimpleNamespace(halted=None), executor=SimpleNamespace(disk_full=False),
+        cycle=SimpleNamespace(halted=None),
+        executor=SimpleNamespace(disk_full=False),
         receipts=receipts,
-    )  # fmt: skip
+    )
     joining = SimpleNamespace(settled=asyncio.Event(), proven=True)
     joining.settled.set()
     membership: Any = SimpleNamespace(joining=joining)

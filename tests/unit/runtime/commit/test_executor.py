@@ -30,9 +30,15 @@ from sparktxlog.storage.interfaces import PutRun, PutValue, Write
 
 def header(seq: int, origin: str = "A") -> RunHeader:
     return RunHeader(
-        epoch=1, ts=seq, origin=NodeId(origin), incarnation=1, seq=seq, n=1,
-        digest=bytes([seq]) * 32, size_bytes=3,
-    )  # fmt: skip
+        epoch=1,
+        ts=seq,
+        origin=NodeId(origin),
+        incarnation=1,
+        seq=seq,
+        n=1,
+        digest=bytes([seq]) * 32,
+        size_bytes=3,
+    )
 
 
 def payload(seq: int) -> bytes:
@@ -162,9 +168,9 @@ def test_a_full_disk_delays_and_loses_nothing(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize(
-    ("error", "told"), [(StorageError("I/O error"), StorageError),
-                        (RuntimeError("I/O error"), InternalError)],
-)  # fmt: skip
+    ("error", "told"),
+    [(StorageError("I/O error"), StorageError), (RuntimeError("I/O error"), InternalError)],
+)
 def test_an_unknown_state_of_the_storage_ends_the_executor(
     error: Exception, told: type[TxLogError]
 ) -> None:

@@ -112,8 +112,13 @@ def test_the_core_asks_for_queue_then_view_then_stamps() -> None:
     """What `executor` relies upon when a batch ends in between."""
     kinds = (PersistQueue, PersistView, PersistRestamp)
     names = persisted([a for a in decide(front_of_a_wedged_node()) if isinstance(a, kinds)])
-    assert names == ["PersistQueue", "PersistView", "PersistRestamp", "PersistRestamp",
-                     "PersistRestamp"]  # fmt: skip
+    assert names == [
+        "PersistQueue",
+        "PersistView",
+        "PersistRestamp",
+        "PersistRestamp",
+        "PersistRestamp",
+    ]
 
 
 @pytest.mark.parametrize("killed_after", [0, 1, 2, 3, 4, 5, 6, 100])

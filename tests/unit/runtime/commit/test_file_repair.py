@@ -28,9 +28,10 @@ def look(store: LocalPayloadStore, links: Mapping[str, object]) -> tuple[Event, 
     async def main() -> tuple[Event, Damage]:
         told: asyncio.Queue[Event] = asyncio.Queue()
         base: Any = SimpleNamespace(
-            links=links, payloads=store,
+            links=links,
+            payloads=store,
             run_blocking=lambda work, *args: asyncio.ensure_future(asyncio.to_thread(work, *args)),
-        )  # fmt: skip
+        )
         holdings = Holdings(foreign_limit_bytes=1 << 20, cache_limit_bytes=1 << 20)
         holdings.cache(digest_of(RUN), RUN)
         core: Any = SimpleNamespace(

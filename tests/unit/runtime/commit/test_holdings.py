@@ -12,9 +12,15 @@ from sparktxlog.runtime.commit.holdings import Holdings, OwnRun
 
 def header(seq: int, origin: str = "B", digest: bytes = b"d" * 32) -> RunHeader:
     return RunHeader(
-        epoch=1, ts=seq, origin=NodeId(origin), incarnation=1, seq=seq, n=1, digest=digest,
+        epoch=1,
+        ts=seq,
+        origin=NodeId(origin),
+        incarnation=1,
+        seq=seq,
+        n=1,
+        digest=digest,
         size_bytes=10,
-    )  # fmt: skip
+    )
 
 
 def test_foreign_payloads_are_bounded_but_one_always_fits() -> None:

@@ -30,9 +30,15 @@ def filled(runs: int) -> tuple[TemporaryJournal, list[QueueEntry]]:
         ids = b"".join((2 * number + i + 1).to_bytes(16, "big") for i in range(2))
         payload = encode_payload(RunManifest(n=2, ids=ids, blocks=(), submitted_at=1), [])
         header = RunHeader(
-            epoch=1, ts=number + 1, origin=NodeId("A"), incarnation=1, seq=2 * number + 1, n=2,
-            digest=digest_of(payload), size_bytes=len(payload),
-        )  # fmt: skip
+            epoch=1,
+            ts=number + 1,
+            origin=NodeId("A"),
+            incarnation=1,
+            seq=2 * number + 1,
+            n=2,
+            digest=digest_of(payload),
+            size_bytes=len(payload),
+        )
         chain = bytes([number + 1]) * 32
         entries.append(
             QueueEntry(
@@ -67,10 +73,12 @@ class Link:
 
 def tails_of(front: Any, link: Link, view: View, alarms: list[Alarm]) -> QueueTails:
     base: Any = SimpleNamespace(
-        config=SimpleNamespace(node_id="A"), master=SimpleNamespace(view=view), front=front,
+        config=SimpleNamespace(node_id="A"),
+        master=SimpleNamespace(view=view),
+        front=front,
         links={"B": link},
         run_blocking=lambda work, *args: asyncio.ensure_future(asyncio.to_thread(work, *args)),
-    )  # fmt: skip
+    )
     bell: Any = SimpleNamespace(raise_alarm=alarms.append)
     return QueueTails(base, bell)
 
@@ -126,7 +134,7 @@ def test_what_a_peer_has_of_the_tail_is_not_sent_again() -> None:
     (little,) = deliver(0, bytes(32), ahead=replace(has, room=1))[0]
     assert little.entries == (entries[3],)
     # A tail that is not of this queue, or ends beyond it, counts for nothing.
-    for other in (replace(has, chain_hash=b"x" * 32), replace(has, position=99)):  # fmt: skip
+    for other in (replace(has, chain_hash=b"x" * 32), replace(has, position=99)):
         tails, alarms = deliver(0, bytes(32), ahead=other)
         assert ([tail.entries for tail in tails], alarms) == ([tuple(entries)], [])
 
@@ -180,8 +188,12 @@ def test_of_an_expired_queue_the_run_that_links_or_does_not_is_sent() -> None:
 
 def test_another_history_halts_this_node_and_sends_nothing() -> None:
     _, entries = filled(5)
-    for position, chain_hash in ((4, b"x" * 32), (3, entries[1].chain_hash), (10, b"x" * 32),
-                                 (0, b"x" * 32)):  # fmt: skip
+    for position, chain_hash in (
+        (4, b"x" * 32),
+        (3, entries[1].chain_hash),
+        (10, b"x" * 32),
+        (0, b"x" * 32),
+    ):
         tails, alarms = deliver(position, chain_hash)
         assert tails == []
         assert [(alarm.code, alarm.fatal) for alarm in alarms] == [("diverged", True)]
@@ -191,9 +203,11 @@ def test_another_history_halts_this_node_and_sends_nothing() -> None:
 def test_a_node_that_asks_with_another_history_gets_the_run_that_proves_it() -> None:
     _, entries = filled(5)
     for position, chain_hash, proof in (
-        (4, b"x" * 32, entries[2:3]), (3, entries[1].chain_hash, entries[1:2]),
-        (0, b"x" * 32, entries[:1]), (10, b"x" * 32, []),
-    ):  # fmt: skip
+        (4, b"x" * 32, entries[2:3]),
+        (3, entries[1].chain_hash, entries[1:2]),
+        (0, b"x" * 32, entries[:1]),
+        (10, b"x" * 32, []),
+    ):
         tails, alarms = deliver(position, chain_hash, view=ALONE)
         assert alarms == []
         assert [tail.entries for tail in tails] == [(entry,) for entry in proof]

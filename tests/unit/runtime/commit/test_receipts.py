@@ -28,16 +28,25 @@ IDS = b"".join(bytes([i]) * 16 for i in range(3))
 
 def header(seq: int = 1, n: int = 3) -> RunHeader:
     return RunHeader(
-        epoch=1, ts=5, origin=NodeId("A"), incarnation=1, seq=seq, n=n, digest=b"d" * 32,
+        epoch=1,
+        ts=5,
+        origin=NodeId("A"),
+        incarnation=1,
+        seq=seq,
+        n=n,
+        digest=b"d" * 32,
         size_bytes=1,
-    )  # fmt: skip
+    )
 
 
 def entry(position: int = 11, *rejections: Rejection) -> QueueEntry:
     return QueueEntry(
-        position=position, header=header(), previous_hash=bytes(32), chain_hash=b"h" * 32,
+        position=position,
+        header=header(),
+        previous_hash=bytes(32),
+        chain_hash=b"h" * 32,
         rejections=rejections,
-    )  # fmt: skip
+    )
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
@@ -231,8 +240,10 @@ def test_a_run_that_is_stamped_anew_still_gets_there() -> None:
         receipts.ordered(replace(entry(11), header=restamped()), 99)
         found = [await wait for wait in waits]
         assert [receipt.level for receipt in found] == [
-            Level.ACCEPTED, Level.ACQUIRED, Level.ORDERED,
-        ]  # fmt: skip
+            Level.ACCEPTED,
+            Level.ACQUIRED,
+            Level.ORDERED,
+        ]
         assert {receipt.run for receipt in found} == {found[0].run}
         assert found[2].position == 13
         assert len(receipts) == 0

@@ -73,10 +73,14 @@ def prefetch(store: LocalPayloadStore, origin: Origin) -> Event:
         fetcher = fetcher_of({"B": origin}, store, told, [])
         fetcher.prefetch(
             Announcement(
-                lineage="l", epoch=1, origin=NodeId("B"), digest=digest_of(origin.payload),
-                size_bytes=len(origin.payload), staged_bytes=FILE.size_bytes,
+                lineage="l",
+                epoch=1,
+                origin=NodeId("B"),
+                digest=digest_of(origin.payload),
+                size_bytes=len(origin.payload),
+                staged_bytes=FILE.size_bytes,
             )
-        )  # fmt: skip
+        )
         try:
             return await asyncio.wait_for(told.get(), 10)
         finally:
@@ -153,9 +157,15 @@ def test_a_run_is_missed_when_all_sources_say_that_they_have_it_not(
     tmp_path: Path, answers: list[Exception | bytes], is_missed: bool
 ) -> None:
     header = RunHeader(
-        epoch=1, ts=1, origin=NodeId("B"), incarnation=1, seq=1, n=1, digest=digest_of(PLAIN),
+        epoch=1,
+        ts=1,
+        origin=NodeId("B"),
+        incarnation=1,
+        seq=1,
+        n=1,
+        digest=digest_of(PLAIN),
         size_bytes=len(PLAIN),
-    )  # fmt: skip
+    )
 
     async def main() -> list[RunHeader]:
         missed: list[RunHeader] = []

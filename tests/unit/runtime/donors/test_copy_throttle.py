@@ -24,9 +24,8 @@ from sparktxlog.runtime.donors.copy_throttle import (
 )
 
 HEADER = RunHeader(
-    epoch=1, ts=5, origin=NodeId("A"), incarnation=1, seq=1, n=1, digest=b"d" * 32,
-    size_bytes=1,
-)  # fmt: skip
+    epoch=1, ts=5, origin=NodeId("A"), incarnation=1, seq=1, n=1, digest=b"d" * 32, size_bytes=1
+)
 
 
 class _Timer:

@@ -54,9 +54,12 @@ class World:
 
     def __init__(self, directory: Path, **settings: Any) -> None:
         values = {
-            "node-id": "A", "master-url": "http://127.0.0.1:7070", "data-dir": str(directory),
-            "replication.chunk-bytes": CHUNK, "replication.lease": 60,
-        } | settings  # fmt: skip
+            "node-id": "A",
+            "master-url": "http://127.0.0.1:7070",
+            "data-dir": str(directory),
+            "replication.chunk-bytes": CHUNK,
+            "replication.lease": 60,
+        } | settings
         self.config = load_config(None, values, {})
         self.lake = self.config.lake_dir
         self.now = 1_000.0
@@ -64,10 +67,13 @@ class World:
         self.metrics = Metrics()
         self.replicas = Replicas(
             base_of(
-                "A", lambda position: bytes([position] * 32), position=100, dead_after_us=1,
+                "A",
+                lambda position: bytes([position] * 32),
+                position=100,
+                dead_after_us=1,
                 lineage=self.config.lineage,
             )
-        )  # fmt: skip
+        )
         base: Any = SimpleNamespace(
             config=self.config, metrics=self.metrics, master=SimpleNamespace(catalog=self.tables)
         )
@@ -81,8 +87,13 @@ class World:
     def report_at(
         self, position: int, worker: str = "w", version: int | None = None
     ) -> WorkerReport:
-        status = {"node_id": "A", "lineage": self.config.lineage, "epoch": 1,
-                  "position": position, "chain_hash": bytes([position] * 32).hex()}  # fmt: skip
+        status = {
+            "node_id": "A",
+            "lineage": self.config.lineage,
+            "epoch": 1,
+            "position": position,
+            "chain_hash": bytes([position] * 32).hex(),
+        }
         return report_of(status, self.version if version is None else version, worker)
 
     def take(self, report: WorkerReport) -> None:
@@ -129,8 +140,10 @@ def test_a_grant_says_what_the_newest_report_says(tmp_path: Path) -> None:
             assert len(grant.token) >= 43
             (table,) = grant.tables
             assert (table.definition, table.version, table.signature) == (
-                DEFINITION, here.version, SIGNATURE,
-            )  # fmt: skip
+                DEFINITION,
+                here.version,
+                SIGNATURE,
+            )
             assert [file.path for file in table.files] == sorted(contents(here.lake / "t"))
             other = await here.donor.grant("w of C")
             assert len({grant.token, other.token, grant.lease_id, other.lease_id}) == 4

@@ -17,9 +17,15 @@ def effect(table: str, kind: str, size_bytes: int) -> TableEffect:
 
 def segment(first: int, last: int, *effects: TableEffect) -> Segment:
     return Segment(
-        first=first, last=last, from_hash="", to_hash="", epoch=1, transactions=last - first + 1,
-        rejected=0, effects=effects,
-    )  # fmt: skip
+        first=first,
+        last=last,
+        from_hash="",
+        to_hash="",
+        epoch=1,
+        transactions=last - first + 1,
+        rejected=0,
+        effects=effects,
+    )
 
 
 @dataclass

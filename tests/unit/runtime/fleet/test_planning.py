@@ -38,9 +38,14 @@ def hash_at(position: int) -> bytes | None:
 def report(position: int, node: str = "A", rows: int = 1, **changes: Any) -> WorkerReport:
     tables = {"t": TableState(version=1, signature=TableSignature(rows=rows), schema="s")}
     made = WorkerReport(
-        worker_id=f"w{node}", node_id=node, lineage="l", epoch=1, position=position,
-        chain_hash=(hash_at(position) or b"").hex(), tables=tables if position else {},
-    )  # fmt: skip
+        worker_id=f"w{node}",
+        node_id=node,
+        lineage="l",
+        epoch=1,
+        position=position,
+        chain_hash=(hash_at(position) or b"").hex(),
+        tables=tables if position else {},
+    )
     return replace(made, **changes)
 
 
@@ -96,13 +101,20 @@ class Site:
         self.replicas = Replicas(base_of("A", hash_at, position=END, dead_after_us=DEAD_US))
         base: Any = SimpleNamespace(
             config=SimpleNamespace(
-                node_id="A", replication_max_donors=3, worker_dead_after=DEAD_US / 1e6,
-                signature_interval=10, lake_dir=self.lake,
+                node_id="A",
+                replication_max_donors=3,
+                worker_dead_after=DEAD_US / 1e6,
+                signature_interval=10,
+                lake_dir=self.lake,
             ),
-            settings=self.settings, front=self.front, links=self.links, run_blocking=run_blocking,
-            published=SimpleNamespace(value=END), clock=SimpleNamespace(now=lambda: self.now),
+            settings=self.settings,
+            front=self.front,
+            links=self.links,
+            run_blocking=run_blocking,
+            published=SimpleNamespace(value=END),
+            clock=SimpleNamespace(now=lambda: self.now),
             state=SimpleNamespace(values=self.saved),
-        )  # fmt: skip
+        )
         self.sizes = DonorSizes(base, clock=lambda: self.steady, ask_s=self.ask_s)
         self.planning = Planning(base, self.replicas, self, self.sizes, clock=lambda: self.steady)
 
@@ -256,9 +268,10 @@ def test_names_from_a_donor_never_lead_out_of_the_lake(tmp_path: Path) -> None:
     lake = tmp_path / "lake"
     lake.mkdir()
     size = ReplicaSize(
-        node_id="B", position=1,
+        node_id="B",
+        position=1,
         files={"..": [("secret", 4)], "t": [("../../secret", 4), ("\x00", 1)]},
-    )  # fmt: skip
+    )
     assert missing_bytes(size, lake) == 9
 
 
@@ -383,9 +396,10 @@ def test_foreign_and_ahead_stop_and_unknown_workers_are_named(tmp_path: Path) ->
 def test_the_furthest_ahead_comes_first_and_the_silent_last(tmp_path: Path) -> None:
     async def main() -> None:
         links = {
-            "B": Link("B", round_trip_s=0.5), "C": Link("C", round_trip_s=0.1),
+            "B": Link("B", round_trip_s=0.5),
+            "C": Link("C", round_trip_s=0.1),
             "D": Link("D", size_bytes=None),
-        }  # fmt: skip
+        }
         site = Site(tmp_path, links)
         for node, position in (("B", 900), ("C", 900), ("D", END)):
             site.tell(report(position, node))
@@ -409,10 +423,20 @@ def test_paces_are_learned_from_reports_and_transfers_and_survive_a_restart(
             site.tell(report(END, pace=cost))
         site.tell(report(END, pace=replace(cost, merges=-(10**40))))
         transfer = Transfer(
-            transfer_id="c", worker_id="wA", node_id="A", kind=CatchUpKind.COPY, donors=("B",),
-            from_position=0, to_position=1, started_at=0, finished_at=0, estimated_s=1.0,
-            actual_s=10.0, size_bytes=2 * GIB, reused_bytes=GIB,
-        )  # fmt: skip
+            transfer_id="c",
+            worker_id="wA",
+            node_id="A",
+            kind=CatchUpKind.COPY,
+            donors=("B",),
+            from_position=0,
+            to_position=1,
+            started_at=0,
+            finished_at=0,
+            estimated_s=1.0,
+            actual_s=10.0,
+            size_bytes=2 * GIB,
+            reused_bytes=GIB,
+        )
         site.planning.learn_transfer(replace(transfer, outcome="broken off"))
         assert not site.planning.transfer_pace.transfers
         site.planning.learn_transfer(transfer)

@@ -24,11 +24,16 @@ def replicas(saved: dict[str, bytes] | None = None, position: int = 100_000) -> 
 def report(position: int, node: str = "A", rows: int = 1, diverged: str = "") -> WorkerReport:
     signature = TableSignature(rows=rows)
     return WorkerReport(
-        worker_id=f"w{node}", node_id=node, lineage="l", epoch=1, position=position,
+        worker_id=f"w{node}",
+        node_id=node,
+        lineage="l",
+        epoch=1,
+        position=position,
         chain_hash=(hash_at(position) or b"").hex(),
-        tables={"t": TableState(version=position, signature=signature, schema="s",
-                                diverged=diverged)},
-    )  # fmt: skip
+        tables={
+            "t": TableState(version=position, signature=signature, schema="s", diverged=diverged)
+        },
+    )
 
 
 def test_a_site_with_another_content_than_most_is_diverged() -> None:

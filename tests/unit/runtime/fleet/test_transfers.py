@@ -13,10 +13,21 @@ from sparktxlog.runtime.fleet.transfers import HISTORY, RunningCopy, Transfers, 
 from sparktxlog.storage.interfaces import PutValue
 
 COPY = Transfer(
-    transfer_id="c1", worker_id="w", node_id="A", kind=CatchUpKind.COPY, donors=("B",),
-    from_position=0, to_position=10, started_at=1, finished_at=2_000_001, estimated_s=1.5,
-    actual_s=2.0, size_bytes=100, wire_bytes=40, reused_bytes=10,
-)  # fmt: skip
+    transfer_id="c1",
+    worker_id="w",
+    node_id="A",
+    kind=CatchUpKind.COPY,
+    donors=("B",),
+    from_position=0,
+    to_position=10,
+    started_at=1,
+    finished_at=2_000_001,
+    estimated_s=1.5,
+    actual_s=2.0,
+    size_bytes=100,
+    wire_bytes=40,
+    reused_bytes=10,
+)
 
 
 def running(copy_id: str = "c1", worker_id: str = "w") -> RunningCopy:

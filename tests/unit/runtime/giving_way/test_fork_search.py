@@ -42,8 +42,9 @@ def test_few_questions_find_the_common_position_of_long_queues(tmp_path: Path) -
     node.order([append_run(701 + i) for i in range(300)])
     more = entries_of(
         [append_run(1 + i, origin="A") for i in range(200)],
-        after=700, previous=common[-1].chain_hash,
-    )  # fmt: skip
+        after=700,
+        previous=common[-1].chain_hash,
+    )
     other = OtherNode([*common, *more])
     done = quarantine_node(node.config, other)
     assert (done.common, done.ordered) == (700, 300)
@@ -132,9 +133,12 @@ def test_a_fork_without_a_transaction_of_its_own_gives_way_too(
     node: Node, other: OtherNode, waits: bool
 ) -> None:
     forced = View(
-        lineage="forced by B", epoch=2, roster=(Seat(node_id=NodeId("B")),),
-        members=(NodeId("B"),), ancestors=((LOG, 1),),
-    )  # fmt: skip
+        lineage="forced by B",
+        epoch=2,
+        roster=(Seat(node_id=NodeId("B")),),
+        members=(NodeId("B"),),
+        ancestors=((LOG, 1),),
+    )
     node.write(PutView(view=forced, node_id=NodeId("B"), incarnation=1))
     if waits:
         node.write(append_run(4, epoch=2))

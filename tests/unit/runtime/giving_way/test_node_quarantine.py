@@ -51,9 +51,10 @@ def test_everything_behind_the_last_common_position_is_kept(node: Node, other: O
     foreign = append_run(7, 2, origin="C", ts=80)
     announced = append_run(1_000)
     node.write(
-        waits, foreign,
+        waits,
+        foreign,
         PutAnnouncement(ticket=1, digest=announced.header.digest, payload=announced.payload),
-    )  # fmt: skip
+    )
     other.hold(lost[0])
     told: list[str] = []
     done = quarantine_node(node.config, other, told.append)
@@ -65,8 +66,12 @@ def test_everything_behind_the_last_common_position_is_kept(node: Node, other: O
     rows = node.kept()
     assert [row["position"] for row in rows] == [7, 8, 9, 10, 11, 12, 13]
     assert [row["why"] for row in rows] == [
-        *["ordered"] * 3, "acquired", "acquired", "accepted", "accepted",
-    ]  # fmt: skip
+        *["ordered"] * 3,
+        "acquired",
+        "acquired",
+        "accepted",
+        "accepted",
+    ]
     assert [row["outcome"] for row in rows] == ["committed", "rejected", "committed", *[None] * 4]
     assert [row["sequence"] for row in rows] == [4, 5, 6, 7, 8, 7, None]
     assert [row["survives"] for row in rows] == [True, True, *[False] * 5]
@@ -82,9 +87,14 @@ def test_everything_behind_the_last_common_position_is_kept(node: Node, other: O
     assert rows[3]["chain_hash"] is None
     assert rows[-1]["epoch"] is None
     assert rows[0]["operations"][0] | {"bytes": 0} == {
-        "op": 0, "table": "orders", "kind": "append", "rows": 1, "bytes": 0, "files": None,
+        "op": 0,
+        "table": "orders",
+        "kind": "append",
+        "rows": 1,
+        "bytes": 0,
+        "files": None,
         "predicate": None,
-    }  # fmt: skip
+    }
 
 
 def test_the_node_starts_as_one_that_joins(node: Node, other: OtherNode) -> None:
@@ -96,8 +106,10 @@ def test_the_node_starts_as_one_that_joins(node: Node, other: OtherNode) -> None
     state = fresh.load(1_000)
     fresh.close()
     assert (state.core.base.position, state.core.view, "instance" in state.values) == (
-        0, None, False,
-    )  # fmt: skip
+        0,
+        None,
+        False,
+    )
     assert join_order(state.values) == JoinOrder(lineage="forced", incarnation=2, log=LOG)
     # Nothing was deleted: the old front still has the queue, its table and older ones are beside.
     old = Journal(done.directory)
@@ -144,9 +156,10 @@ def staged_run(seq: int, path: str, content: bytes, **options: Any) -> PutRun:
     file = staged_of(path, content, **options)
     table = "cities" if file.partition else "orders"
     return run_of(
-        seq=seq, origin="B",
+        seq=seq,
+        origin="B",
         blocks=[Block(table=table, kind=OperationKind.APPEND, txs=(0,), files=(file,))],
-    )  # fmt: skip
+    )
 
 
 def test_staged_files_stay_when_the_payload_store_forgets_them(
@@ -170,11 +183,15 @@ def test_staged_files_stay_when_the_payload_store_forgets_them(
         Path(node.payloads.path(name)).unlink()
         assert (Path(row["files_root"]) / name).read_bytes() == content
     assert [row["remark"] for row in rows] == [
-        None, None, "files that are gone: gone/orders/1.parquet",
-    ]  # fmt: skip
+        None,
+        None,
+        "files that are gone: gone/orders/1.parquet",
+    ]
     assert [row["partitions"] for row in rows] == [
-        None, '{"b/orders/1.parquet":{"land":"NO"}}', None,
-    ]  # fmt: skip
+        None,
+        '{"b/orders/1.parquet":{"land":"NO"}}',
+        None,
+    ]
 
 
 def city_run(seq: int) -> PutRun:
@@ -194,9 +211,7 @@ def test_rows_of_partitioned_tables_are_whole(node: Node, other: OtherNode) -> N
 
 def test_what_is_forgotten_is_taken_from_what_was_published(node: Node, other: OtherNode) -> None:
     created = replace(ORDERS, name="more")
-    block = Block(
-        table="more", kind=OperationKind.CREATE_TABLE, txs=(0,), definition=created
-    )  # fmt: skip
+    block = Block(table="more", kind=OperationKind.CREATE_TABLE, txs=(0,), definition=created)
     node.order([append_run(4, 2), city_run(6), run_of(seq=7, origin="B", blocks=[block])])
     node.publish()
     node.write(ForgetPayloads(position=10))
@@ -212,17 +227,15 @@ def test_what_is_forgotten_is_taken_from_what_was_published(node: Node, other: O
 def test_what_is_nowhere_any_more_keeps_header_and_id(node: Node, other: OtherNode) -> None:
     node.order([append_run(4, 2)])
     node.publish()
-    node.write(ForgetPayloads(position=8), ExpireLog(
-        position=8, chain_hash=node.entries[-1].chain_hash
-    ))  # fmt: skip
+    node.write(
+        ForgetPayloads(position=8), ExpireLog(position=8, chain_hash=node.entries[-1].chain_hash)
+    )
     (node.data_dir / "log" / "synchronized_queue").rename(node.data_dir / "elsewhere")
     done = quarantine_node(node.config, other)
     assert (done.ordered, done.incomplete) == (2, 2)
     rows = node.kept()
     assert [row["sequence"] for row in rows] == [4, 5]
-    assert {row["remark"] for row in rows} == {
-        "its payload is gone: only header and id are left"
-    }  # fmt: skip
+    assert {row["remark"] for row in rows} == {"its payload is gone: only header and id are left"}
     assert [row["operations"] for row in rows] == [None, None]
 
 

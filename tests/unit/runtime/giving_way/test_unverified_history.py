@@ -54,9 +54,12 @@ def keep(node: Node, snapshot: QueueSnapshot) -> Uncompared:
     try:
         state = front.load(node.config.id_window)
         base: Any = SimpleNamespace(
-            config=node.config, front=front, payloads=node.payloads, state=state,
+            config=node.config,
+            front=front,
+            payloads=node.payloads,
+            state=state,
             master=SimpleNamespace(view=VIEW),
-        )  # fmt: skip
+        )
         return keep_dropped_runs(base, snapshot, state.incarnation, "A", 17)
     finally:
         front.close()
@@ -66,9 +69,11 @@ def test_what_the_snapshot_drops_is_kept_and_what_stays_is_not(node: Node) -> No
     announced = append_run(1_000)
     node.order([append_run(4)])
     node.write(
-        append_run(5, ts=70), append_run(6, ts=80), append_run(9, 2, origin="C", ts=90),
+        append_run(5, ts=70),
+        append_run(6, ts=80),
+        append_run(9, 2, origin="C", ts=90),
         PutAnnouncement(ticket=1, digest=announced.header.digest, payload=announced.payload),
-    )  # fmt: skip
+    )
     snapshot = snapshot_at(100, 5, append_run(95, origin="A"))
     found = keep(node, snapshot)
     assert (found.position, found.snapshot_position, found.peer, found.at) == (7, 100, "A", 17)
@@ -76,8 +81,11 @@ def test_what_the_snapshot_drops_is_kept_and_what_stays_is_not(node: Node) -> No
     assert {row["quarantine_id"] for row in rows} == {found.quarantine_id}
     # Not published, of a number that the snapshot has, and another origin's.
     assert [(row["why"], row["origin"], row["sequence"]) for row in rows] == [
-        ("ordered", "B", 4), ("accepted", "B", 5), ("acquired", "C", 9), ("acquired", "C", 10),
-    ]  # fmt: skip
+        ("ordered", "B", 4),
+        ("accepted", "B", 5),
+        ("acquired", "C", 9),
+        ("acquired", "C", 10),
+    ]
     assert [row["position"] for row in rows] == [7, 8, 9, 10]
     assert [rows_of(row) for row in rows] == [[4], [5], [9], [10]]
     assert [row["remark"] for row in rows] == [None] * 4

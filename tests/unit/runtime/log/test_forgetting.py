@@ -21,9 +21,11 @@ def view(members: str, epoch: int = 2, incarnation: int = 1) -> View:
     seats = [Seat(node_id=node, incarnation=incarnation) for node in NODES]
     witness = Seat(node_id=NodeId("w"), witness=True)
     return View(
-        lineage="l", epoch=epoch, roster=(*seats, witness),
+        lineage="l",
+        epoch=epoch,
+        roster=(*seats, witness),
         members=tuple(node for node in NODES if node in members),
-    )  # fmt: skip
+    )
 
 
 def ask(

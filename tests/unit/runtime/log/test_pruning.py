@@ -40,9 +40,11 @@ class Bench:
         self.store = LocalPayloadStore(directory / "payloads")
         self.front = TemporaryJournal()
         self.view: dict[str, Any] = {
-            "peers": {}, "holders": (Holder(node_id="a", position=10, known=True),),
-            "limits": Limits(transactions=100, age_us=1 << 60, size_bytes=1 << 50), "now_us": 1,
-        }  # fmt: skip
+            "peers": {},
+            "holders": (Holder(node_id="a", position=10, known=True),),
+            "limits": Limits(transactions=100, age_us=1 << 60, size_bytes=1 << 50),
+            "now_us": 1,
+        }
         self.told: list[str] = []
         self.broken: StorageError | None = None
         runs = [run_of(seq=1 + i) for i in range(10)]
@@ -52,19 +54,31 @@ class Bench:
             path = f"tx{i}/t/part-0.parquet" if i % 2 else f"inline/{i}-{i}/t.parquet"
             self.store.write_file(path, CONTENT)
             effect = TableEffect(
-                table="t", kind="append", first=i, last=i, inline=not i % 2,
+                table="t",
+                kind="append",
+                first=i,
+                last=i,
+                inline=not i % 2,
                 files=(staged_of(path, CONTENT),),
-            )  # fmt: skip
+            )
             segment = Segment(
-                first=i, last=i, from_hash="", to_hash=entry.chain_hash.hex(), epoch=1,
-                transactions=1, rejected=0, effects=(effect,),
-            )  # fmt: skip
+                first=i,
+                last=i,
+                from_hash="",
+                to_hash=entry.chain_hash.hex(),
+                epoch=1,
+                transactions=1,
+                rejected=0,
+                effects=(effect,),
+            )
             writes.append(MarkPublished(position=i, version=1, segment=segment))
         self.front.write(writes)
         base: Any = SimpleNamespace(
-            config=SimpleNamespace(data_dir=directory), front=self.front, payloads=self.store,
+            config=SimpleNamespace(data_dir=directory),
+            front=self.front,
+            payloads=self.store,
             supervisor=Supervisor(),
-        )  # fmt: skip
+        )
         log: Any = self
         self.pruning = Pruning(base, log)
 
@@ -88,8 +102,10 @@ class Bench:
     def limit(self, **fields: int) -> None:
         limits: Limits = self.view["limits"]
         given = {
-            "transactions": limits.transactions, "age_us": 1 << 50, "size_bytes": limits.size_bytes,
-        }  # fmt: skip
+            "transactions": limits.transactions,
+            "age_us": 1 << 50,
+            "size_bytes": limits.size_bytes,
+        }
         self.view["limits"] = Limits(**(given | fields))
 
     def round(self) -> Future[Maintenance]:
@@ -119,8 +135,11 @@ def test_the_order_of_work(bench: Bench) -> None:
     bench.limit(transactions=4)
     done = bench.round().result()
     assert bench.told == [
-        ExpireLog.__name__, DropExpired.__name__, "tables 6", ShrinkJournal.__name__,
-    ]  # fmt: skip
+        ExpireLog.__name__,
+        DropExpired.__name__,
+        "tables 6",
+        ShrinkJournal.__name__,
+    ]
     assert (done.pruned_to, done.transactions, done.files) == (6, 6, 6)
     assert done.limits == ("tx-log-max-size",)
     assert done.log_bytes < done.log_bytes_before - 5 * len(CONTENT)

@@ -72,13 +72,17 @@ class Site:
     def publisher_of(self, node: Any, epochs: EpochHistory | None = None) -> Publisher:
         base: Any = SimpleNamespace(
             config=SimpleNamespace(
-                data_dir=self.directory, lineage="l", publish_interval=0.01,
+                data_dir=self.directory,
+                lineage="l",
+                publish_interval=0.01,
                 signature_interval=1_000,
             ),
-            front=self.front, payloads=LocalPayloadStore(self.directory / "payloads"),
-            state=replace(self.front.load(1_000), values={INSTANCE: b"i"}), order=None,
+            front=self.front,
+            payloads=LocalPayloadStore(self.directory / "payloads"),
+            state=replace(self.front.load(1_000), values={INSTANCE: b"i"}),
+            order=None,
             supervisor=Supervisor(),
-        )  # fmt: skip
+        )
         idle: Any = SimpleNamespace(asked=False, step=lambda *_: False, close=lambda: None)
         history = EpochHistory({}, put=self.put) if epochs is None else epochs
         return Publisher(base, node, history, idle)

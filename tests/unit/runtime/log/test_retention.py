@@ -40,16 +40,22 @@ ALL = (holder("a", 1_000), holder("b", 1_000), holder("c", 1_000))
 
 def view(**fields: Any) -> RetentionView:
     given: dict[str, Any] = {
-        "published": 1_000, "kept_after": 0, "peers": {"b": 1_000, "c": 1_000}, "holders": ALL,
-        "limits": MANY, "now_us": NOW,
-    }  # fmt: skip
+        "published": 1_000,
+        "kept_after": 0,
+        "peers": {"b": 1_000, "c": 1_000},
+        "holders": ALL,
+        "limits": MANY,
+        "now_us": NOW,
+    }
     return RetentionView(**(given | fields))
 
 
 def limits(**fields: int) -> Limits:
     given = {
-        "transactions": MANY.transactions, "age_us": MANY.age_us, "size_bytes": MANY.size_bytes,
-    }  # fmt: skip
+        "transactions": MANY.transactions,
+        "age_us": MANY.age_us,
+        "size_bytes": MANY.size_bytes,
+    }
     return Limits(**(given | fields))
 
 

@@ -49,9 +49,12 @@ class Peer:
             raise TransportError("answered", status=self.status)
         found: list[QueueEntry] = [e for e in self.entries if e.end > position][:1]
         return Tail(
-            lineage="l", epoch=1, sender=NodeId("A"),
-            previous_hash=found[0].previous_hash if found else b"", entries=tuple(found),
-        )  # fmt: skip
+            lineage="l",
+            epoch=1,
+            sender=NodeId("A"),
+            previous_hash=found[0].previous_hash if found else b"",
+            entries=tuple(found),
+        )
 
     def snapshot(self, *, ids: bool = True, view: View | None = None) -> QueueSnapshot:
         last = self.entries[-1]
@@ -96,9 +99,9 @@ def test_another_hash_or_no_run_end_is_another_history() -> None:
     for runs in ([*COMMON, *OTHER], [COMMON[0], run_of(seq=3, n=2)]):
         found = compare(runs, peer, pruned=True, ids=False)
         assert "at position 7" in found.differs or "at position 4" in found.differs
-    assert "its hash at position 7" in compare(
-        [*COMMON, *OTHER], peer, pruned=True, ids=False
-    ).differs  # fmt: skip
+    assert (
+        "its hash at position 7" in compare([*COMMON, *OTHER], peer, pruned=True, ids=False).differs
+    )
 
 
 @pytest.mark.parametrize("status", [404, 410])
@@ -129,9 +132,10 @@ def test_the_end_of_the_epoch_before_refutes() -> None:
     peer = Peer([*COMMON, *LATER], kept=False)
     ends, bare = peer.entries[2], {"ids": False}
     # Behind it stands a run of the former epoch here.
-    assert "went on from 6 as epoch 2" in compare(
-        [*COMMON, LATER[0]], peer, view=view_behind(ends), **bare
-    ).differs  # fmt: skip
+    assert (
+        "went on from 6 as epoch 2"
+        in compare([*COMMON, LATER[0]], peer, view=view_behind(ends), **bare).differs
+    )
     for changed in ({"chain_hash": b"x" * 32}, {"position": 5}):
         found = compare(COMMON, peer, view=view_behind(ends, **changed), **bare)
         assert found.differs

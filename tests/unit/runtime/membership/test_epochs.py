@@ -45,14 +45,17 @@ def epochs_of(
     state = RecoveredState(view=view, ballot=promise if ballot else None)
     settings = {"node-id": own, "master-url": "http://127.0.0.1:7001", "data-dir": "unused"}
     base: Any = SimpleNamespace(
-        config=load_config(None, settings, {}), master=Master(config, state, 0), links={},
-        state=SimpleNamespace(values={}), clock=SimpleNamespace(now=lambda: 0),
-    )  # fmt: skip
+        config=load_config(None, settings, {}),
+        master=Master(config, state, 0),
+        links={},
+        state=SimpleNamespace(values={}),
+        clock=SimpleNamespace(now=lambda: 0),
+    )
     core: Any = SimpleNamespace(
         cycle=SimpleNamespace(halted=None, tell_always=lambda event: None),
         receipts=Receipts(lambda copies: 0) if receipts is None else receipts,
         executor=SimpleNamespace(write_then=lambda writes, then: None),
-    )  # fmt: skip
+    )
     greeter: Any = None
     return Epochs(base, core, greeter)
 
@@ -61,12 +64,20 @@ def epochs_of(
     ("view", "ballot", "phase", "reason"),
     [
         (view_of(1, "AB"), 0, "NORMAL", ""),
-        (view_of(2, "B"), 0, "JOINING",
-         "no member of epoch 2 at the start: waits for B to admit it"),
-        (view_of(3, "AB"), 1, "WEDGED",
-         "promised a ballot before the start: what follows epoch 3 is open"),
+        (
+            view_of(2, "B"),
+            0,
+            "JOINING",
+            "no member of epoch 2 at the start: waits for B to admit it",
+        ),
+        (
+            view_of(3, "AB"),
+            1,
+            "WEDGED",
+            "promised a ballot before the start: what follows epoch 3 is open",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_node_says_why_it_starts_in_its_phase(
     view: View, ballot: int, phase: str, reason: str
 ) -> None:

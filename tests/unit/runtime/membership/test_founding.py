@@ -22,8 +22,10 @@ from sparktxlog.storage.journal.journal import Journal
 
 def config_of(directory: Path, **settings: Any) -> NodeConfig:
     values = {
-        "node-id": "A", "master-url": "http://127.0.0.1:7001", "data-dir": str(directory),
-    } | settings  # fmt: skip
+        "node-id": "A",
+        "master-url": "http://127.0.0.1:7001",
+        "data-dir": str(directory),
+    } | settings
     return load_config(None, values, {})
 
 
@@ -83,8 +85,9 @@ async def _name(config: NodeConfig) -> str:
 def test_nodes_that_begin_a_log_together_have_its_name_before_they_meet(tmp_path: Path) -> None:
     peers = {
         "cluster-secret": "a secret of the test cluster",
-        "peer.1.id": "B", "peer.1.url": "http://127.0.0.1:1",
-    }  # fmt: skip
+        "peer.1.id": "B",
+        "peer.1.url": "http://127.0.0.1:1",
+    }
     config = config_of(tmp_path, **peers)
     assert lineage_of(config) == config.lineage
 

@@ -62,15 +62,21 @@ class Bench:
             config=SimpleNamespace(
                 node_id=NodeId("B"), is_witness=is_witness, data_dir=Path("unused")
             ),
-            core=SimpleNamespace(incarnation=1, epoch=1), order=order, remains=None, links={},
+            core=SimpleNamespace(incarnation=1, epoch=1),
+            order=order,
+            remains=None,
+            links={},
             state=SimpleNamespace(
-                values=values or {},
-                core=SimpleNamespace(base=SimpleNamespace(position=position)),
+                values=values or {}, core=SimpleNamespace(base=SimpleNamespace(position=position))
             ),
-            master=SimpleNamespace(view=SimpleNamespace(epoch=1)), front=None, payloads=None,
-            is_fresh=lambda: self.fresh, fail=self.started.append, supervisor=Supervisor(),
+            master=SimpleNamespace(view=SimpleNamespace(epoch=1)),
+            front=None,
+            payloads=None,
+            is_fresh=lambda: self.fresh,
+            fail=self.started.append,
+            supervisor=Supervisor(),
             bench=self,
-        )  # fmt: skip
+        )
         core: Any = SimpleNamespace(
             executor=self, cycle=SimpleNamespace(raise_alarm=self.alarms.append)
         )
@@ -80,9 +86,13 @@ class Bench:
     def keep(self, snapshot: QueueSnapshot, incarnation: int, peer: str, at: int) -> Uncompared:
         self.kept.append((incarnation, peer))
         return Uncompared(
-            position=4, snapshot_position=snapshot.position, peer=peer, at=at, quarantine_id="q",
+            position=4,
+            snapshot_position=snapshot.position,
+            peer=peer,
+            at=at,
+            quarantine_id="q",
             kept=3,
-        )  # fmt: skip
+        )
 
     async def get_run_behind(self, position: int) -> Any:
         self.looked.append(position)
@@ -112,9 +122,15 @@ class Bench:
 
 def snapshot_at(position: int) -> QueueSnapshot:
     header = RunHeader(
-        epoch=1, ts=1, origin=NodeId("A"), incarnation=1, seq=1, n=position, digest=bytes(32),
+        epoch=1,
+        ts=1,
+        origin=NodeId("A"),
+        incarnation=1,
+        seq=1,
+        n=position,
+        digest=bytes(32),
         size_bytes=1,
-    )  # fmt: skip
+    )
     entry = QueueEntry(position=1, header=header, previous_hash=bytes(32), chain_hash=b"h" * 32)
     return QueueSnapshot(last=StoredEntry(entry=entry, ids=bytes(16 * position), ordered_at=1))
 

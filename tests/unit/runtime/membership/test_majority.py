@@ -64,11 +64,16 @@ class Node:
         """Return whom this node's own worker may copy from, its replica being worth nothing."""
         candidates = [
             Candidate(
-                node_id=s.report.node_id, worker_id=s.report.worker_id, linked=True, alive=True,
-                verdict=s.comparison.verdict, position=s.report.position, contested=s.contested,
+                node_id=s.report.node_id,
+                worker_id=s.report.worker_id,
+                linked=True,
+                alive=True,
+                verdict=s.comparison.verdict,
+                position=s.report.position,
+                contested=s.contested,
             )
             for s in self.replicas.states()
-        ]  # fmt: skip
+        ]
         return choose_donors(self.name, 0, candidates, 3, named)
 
     def reason(self, site: str) -> str:
@@ -263,9 +268,12 @@ def counted(site: str, position: int, rows: int, **changes: Any) -> Recount:
     recorded = told.tables["t"].signature.to_text()
     found = replace(told.tables["t"].signature, rows=rows).to_text()
     return Recount(
-        worker_id=told.worker_id, node_id=site, copied_from=told.copied_from, position=position,
+        worker_id=told.worker_id,
+        node_id=site,
+        copied_from=told.copied_from,
+        position=position,
         tables={"t": RecountedTable(version=position, recorded=recorded, counted=found)},
-    )  # fmt: skip
+    )
 
 
 def test_replicas_that_differ_are_recounted_after_a_while_and_once() -> None:

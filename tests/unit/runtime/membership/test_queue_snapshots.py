@@ -26,9 +26,8 @@ PIECE = bytes(range(256)) * 64
 
 def snapshot_at(position: int, pieces: int = 8) -> QueueSnapshot:
     header = RunHeader(
-        epoch=1, ts=1, origin=NodeId("A"), incarnation=1, seq=1, n=1, digest=bytes(32),
-        size_bytes=1,
-    )  # fmt: skip
+        epoch=1, ts=1, origin=NodeId("A"), incarnation=1, seq=1, n=1, digest=bytes(32), size_bytes=1
+    )
     entry = QueueEntry(
         position=position, header=header, previous_hash=bytes(32), chain_hash=b"h" * 32
     )
@@ -57,10 +56,11 @@ class Way:
 
     def restart(self) -> None:
         base: Any = SimpleNamespace(
-            config=SimpleNamespace(data_dir=self.directory / "giver"), front=self,
+            config=SimpleNamespace(data_dir=self.directory / "giver"),
+            front=self,
             published=self.published,
             run_blocking=lambda work, *args: asyncio.ensure_future(asyncio.to_thread(work, *args)),
-        )  # fmt: skip
+        )
         self.giver = SnapshotGiver(base)
 
     def read_snapshot(self) -> QueueSnapshot:

@@ -15,8 +15,10 @@ def test_the_matrix_has_what_was_told_lately_of_places() -> None:
         "C", (("B", "http://b", True), ("B", "http://b2", True), ("X", "http://x", True)), 7
     )
     reports.note("X", (("B", "http://b", False),), 7)
-    rows = {"A": {"B": {"http://b": True, "http://b2": False}},
-            "C": {"B": {"http://b": True, "http://b2": True}}}  # fmt: skip
+    rows = {
+        "A": {"B": {"http://b": True, "http://b2": False}},
+        "C": {"B": {"http://b": True, "http://b2": True}},
+    }
     assert reports.matrix("A", OWN, ["A", "B", "C"], 7 + HEARD_US) == rows
     assert list(reports.matrix("A", OWN, ["C", "B", "A"], 7)) == ["C", "A"]
     assert list(reports.matrix("A", OWN, ["A", "B", "C"], 8 + HEARD_US)) == ["A"]

@@ -38,9 +38,14 @@ class Site:
         inside = tuple(name for name in names if name in (members or "ABCDE"))
         view = View(lineage="l", epoch=2, roster=roster, members=inside, quorum_rule=rule)
         config = MasterConfig(
-            node_id=names[0], members=inside, quorum=view.quorum, lineage="l", roster=roster,
-            suspect_timeout_us=int(PATIENCE_S * SECOND_US), start_timeout_us=SECOND_US,
-        )  # fmt: skip
+            node_id=names[0],
+            members=inside,
+            quorum=view.quorum,
+            lineage="l",
+            roster=roster,
+            suspect_timeout_us=int(PATIENCE_S * SECOND_US),
+            start_timeout_us=SECOND_US,
+        )
         promise = BallotState(epoch=2, promised=Ballot(number=1, node=names[1]))
         state = RecoveredState(view=view, ballot=promise if wedged else None)
         self.now = 0
@@ -84,8 +89,10 @@ def test_a_node_waits_for_itself_before_it_refuses() -> None:
     assert not site.refuses(Level.ACCEPTED)
     assert not site.refuses(patience_s=0)  # suspect-timeout = 0: it waits for ever
     assert site.restriction.shown() == {
-        "waits_for": ["B", "C"], "since_us": 10_100_000, "levels": ["accepted"]
-    }  # fmt: skip
+        "waits_for": ["B", "C"],
+        "since_us": 10_100_000,
+        "levels": ["accepted"],
+    }
     with pytest.raises(NoQuorumError, match="waits for B, C") as caught:
         site.restriction.check(Level.ORDERED, PATIENCE_S)
     assert caught.value.definite and caught.value.retryable

@@ -44,9 +44,12 @@ class Survivor:
         """Start the node (again) from its disk."""
         self.node.start()
         base: Any = SimpleNamespace(
-            config=CONFIG, master=self.node.master, links={}, state=SimpleNamespace(values={}),
+            config=CONFIG,
+            master=self.node.master,
+            links={},
+            state=SimpleNamespace(values={}),
             clock=SimpleNamespace(now=lambda: self.node.now),
-        )  # fmt: skip
+        )
         core: Any = SimpleNamespace(
             cycle=SimpleNamespace(halted=None, tell_always=self.feed),
             receipts=Receipts(lambda copies: 0),
@@ -109,8 +112,12 @@ def test_what_a_member_posted_and_is_not_held_is_missing() -> None:
         survivor.node.push(run)
     survivor.node.now += 2 * SECOND_US
     assert survivor.losses()["b"] == {
-        "node_id": "b", "last_shown": 9, "held_here": 7, "missing": 2, "unheard_s": 2.0,
-    }  # fmt: skip
+        "node_id": "b",
+        "last_shown": 9,
+        "held_here": 7,
+        "missing": 2,
+        "unheard_s": 2.0,
+    }
     assert numbers(survivor.force()["b"]) == (9, 7, 2)
     assert survivor.queue() == [("b", run.seq) for run in runs[:7]]
 
@@ -141,8 +148,12 @@ def test_what_is_pushed_behind_a_gap_is_missing() -> None:
 def test_a_member_that_was_never_heard_is_unknown() -> None:
     survivor = Survivor()
     assert survivor.losses()["b"] == {
-        "node_id": "b", "last_shown": None, "held_here": 0, "missing": None, "unheard_s": None,
-    }  # fmt: skip
+        "node_id": "b",
+        "last_shown": None,
+        "held_here": 0,
+        "missing": None,
+        "unheard_s": None,
+    }
     survivor.node.push(survivor.node.run_of("b", 1, survivor.node.now))
     assert numbers(survivor.losses()["b"]) == (None, 1, None), "what is held here says not all"
 

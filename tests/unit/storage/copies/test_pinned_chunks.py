@@ -172,10 +172,14 @@ def test_a_changed_file_is_refused(tmp_path: Path, change: str) -> None:
 @pytest.mark.parametrize(
     ("offset", "length", "field"),
     [
-        (1, CHUNK, "offset"), (2 * CHUNK, 1, "offset"), (-CHUNK, 1, "offset"),
-        (0, 0, "length"), (0, CHUNK + 1, "length"), (0, -1, "length"),
+        (1, CHUNK, "offset"),
+        (2 * CHUNK, 1, "offset"),
+        (-CHUNK, 1, "offset"),
+        (0, 0, "length"),
+        (0, CHUNK + 1, "length"),
+        (0, -1, "length"),
     ],
-)  # fmt: skip
+)
 def test_ranges_outside_the_contract_name_field_and_value(
     tmp_path: Path, offset: int, length: int, field: str
 ) -> None:

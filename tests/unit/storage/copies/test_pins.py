@@ -140,8 +140,9 @@ def test_a_missing_table_is_named(lake: Path) -> None:
 def test_live_files_are_those_of_the_version(lake: Path) -> None:
     every = live_files(lake / "t", 2)
     assert len(every) == 3
-    assert live_files(lake / "t", 0) == [every[i] for i in range(3) if every[i] in
-                                         live_files(lake / "t", 0)]  # fmt: skip
+    assert live_files(lake / "t", 0) == [
+        every[i] for i in range(3) if every[i] in live_files(lake / "t", 0)
+    ]
     assert len(live_files(lake / "t", 0)) == 1
     for path, size in every:
         assert (lake / "t" / path).stat().st_size == size

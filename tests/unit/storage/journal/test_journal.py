@@ -155,8 +155,11 @@ def test_a_killed_owner_leaves_no_lock(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     killed = subprocess.run(
         [sys.executable, "-c", program, str(tmp_path)],
-        env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert killed.returncode == -9, killed.stderr
     Journal(tmp_path).close()
 

@@ -53,20 +53,26 @@ def front_with(*paths: str) -> TemporaryJournal:
     front = TemporaryJournal()
     files = [staged_of(path, parquet_bytes()) for path in paths]
     runs = [
-        run_of(seq=1 + i, blocks=[
-            Block(table="t", kind=OperationKind.APPEND, txs=(0,), files=(file,))
-        ])
+        run_of(
+            seq=1 + i, blocks=[Block(table="t", kind=OperationKind.APPEND, txs=(0,), files=(file,))]
+        )
         for i, file in enumerate(files)
-    ]  # fmt: skip
+    ]
     entries = entries_of(runs[:3])
     front.write([*runs, AppendQueue(entries=entries, ordered_at=1)])
     for position, file in enumerate(files[:2], start=1):
         segment = Segment(
-            first=position, last=position, from_hash="", transactions=1, rejected=0, epoch=1,
+            first=position,
+            last=position,
+            from_hash="",
+            transactions=1,
+            rejected=0,
+            epoch=1,
             to_hash=entries[position - 1].chain_hash.hex(),
-            effects=(TableEffect(table="t", kind="append", first=position, last=position,
-                                 files=(file,)),),
-        )  # fmt: skip
+            effects=(
+                TableEffect(table="t", kind="append", first=position, last=position, files=(file,)),
+            ),
+        )
         front.write([MarkPublished(position=position, version=1, segment=segment)])
     front.write([ExpireLog(position=1, chain_hash=entries[0].chain_hash)])
     return front
@@ -200,14 +206,24 @@ def test_a_lost_queue_table_begins_behind_what_is_expired(tmp_path: Path) -> Non
     rows = pa.Table.from_pylist(
         [
             {
-                "position": p, "run_seq": p, "run_n": 1, "epoch": 1, "timestamp": p, "origin": "a",
-                "incarnation": 1, "sequence": p, "transaction_id": str(p), "outcome": "committed",
-                "digest": "", "chain_hash": "", "ordered_at": START,
+                "position": p,
+                "run_seq": p,
+                "run_n": 1,
+                "epoch": 1,
+                "timestamp": p,
+                "origin": "a",
+                "incarnation": 1,
+                "sequence": p,
+                "transaction_id": str(p),
+                "outcome": "committed",
+                "digest": "",
+                "chain_hash": "",
+                "ordered_at": START,
             }
             for p in (41, 42)
         ],
         SYNCHRONIZED_QUEUE,
-    )  # fmt: skip
+    )
     with pytest.raises(InvariantViolation):
         QueueTable(tmp_path / "one", "l").append(rows)
     with pytest.raises(InvariantViolation):

@@ -57,9 +57,17 @@ def staged(tmp_path: Path) -> tuple[LogBuilder, Placer, StagedFile]:
 def place(log: LogBuilder, to: Placer, version: int = 1) -> int:
     files = [file for effect in log.segments[-1].effects for file in effect.files]
     own = OwnCommit(
-        lineage="l", epoch=1, table="t", first=version, last_position=version, step=0, last=True,
-        from_hash="", to_hash="", signature="",
-    )  # fmt: skip
+        lineage="l",
+        epoch=1,
+        table="t",
+        first=version,
+        last_position=version,
+        step=0,
+        last=True,
+        from_hash="",
+        to_hash="",
+        signature="",
+    )
     return to.place(log.tables["t"], files, own)
 
 

@@ -34,9 +34,11 @@ def commit(table: Path, step: int, batch: Batch | None = BATCH) -> None:
         own = OwnCommit.of(batch, "l", "t", number, EMPTY_SIGNATURE)
         carried = {"custom_metadata": {"userMetadata": own.to_text()}}
     write_deltalake(
-        table, pa.table({"n": [step] * 10}), mode="append",
+        table,
+        pa.table({"n": [step] * 10}),
+        mode="append",
         commit_properties=CommitProperties(app_transactions=[Transaction("a", step)], **carried),
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture
@@ -194,8 +196,12 @@ def test_all_that_a_step_wrote_is_synced(table: Path, monkeypatch: pytest.Monkey
     wanted = {
         *(commit_path(table, version) for version in (2, 3, 4)),
         *(added(table, version) for version in (2, 3, 4)),
-        checkpoint, log / "_last_checkpoint", checksum, log, table,
-    }  # fmt: skip
+        checkpoint,
+        log / "_last_checkpoint",
+        checksum,
+        log,
+        table,
+    }
     assert synced == {str(path) for path in wanted}
     synced.clear()
     settle(table, 2, 3)  # of an earlier version no checkpoint is left
@@ -220,6 +226,8 @@ def test_what_is_found_after_a_failure_is_written_once_more(
     assert written == []
     settle(table, 2, 5, found=True)
     assert set(written) == {
-        *(commit_path(table, version) for version in (2, 3, 4)), added(table, 2), added(table, 4),
-    }  # fmt: skip
+        *(commit_path(table, version) for version in (2, 3, 4)),
+        added(table, 2),
+        added(table, 4),
+    }
     assert rows(table) == [0, 1, 2, 3, 4, 9]

@@ -26,9 +26,13 @@ COMPACTED = f"{LOG}{0:020}.{3:020}.compacted.json"
 CHECKSUM = f"{LOG}{4:020}.crc"
 SIDECAR = f"{LOG}_sidecars/1.parquet"
 LOG_FILES = [
-    *(_commit(version) for version in range(7)), _checkpoint(2), *PARTS, COMPACTED, CHECKSUM,
+    *(_commit(version) for version in range(7)),
+    _checkpoint(2),
+    *PARTS,
+    COMPACTED,
+    CHECKSUM,
     SIDECAR,
-]  # fmt: skip
+]
 OTHERS = ["a.parquet", f"{LOG}_last_checkpoint", f"{LOG}_sidecars/.2.parquet", f"{LOG}.x.tmp"]
 
 

@@ -160,8 +160,14 @@ def put_aside(lake: Lake, name: str, copy_id: str, days: int, *, line: bool = Tr
     (directory / "_delta_log" / "0.json").write_bytes(b"12345")
     if line:
         path = str(directory.relative_to(lake.path))
-        told = {"table": name, "copy_id": copy_id, "at": NOW_US - days * DAY_US, "path": path,
-                "reason": "why", "rows": None}  # fmt: skip
+        told = {
+            "table": name,
+            "copy_id": copy_id,
+            "at": NOW_US - days * DAY_US,
+            "path": path,
+            "reason": "why",
+            "rows": None,
+        }
         with open(own / "quarantine.jsonl", "a") as file:
             file.write(json.dumps(told) + "\n")
     return directory

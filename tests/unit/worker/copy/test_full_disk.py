@@ -111,9 +111,9 @@ def stage(tmp_path: Path, room: int, monkeypatch: pytest.MonkeyPatch) -> tuple[C
     """Return the staging of two tables of 600 bytes each, and who fetches."""
     monkeypatch.setattr(staging, "log_files", lambda offered, whole: LOG)
     monkeypatch.setattr(staging, "data_files", lambda offered, log, history: DATA)
-    monkeypatch.setattr(staging, "read_log", lambda *_: LogVersion(
-        version=0, protocol={}, metadata={}, adds=()
-    ))  # fmt: skip
+    monkeypatch.setattr(
+        staging, "read_log", lambda *_: LogVersion(version=0, protocol={}, metadata={}, adds=())
+    )
     for name in ("forget_log", "check_copyable", "_prune"):
         monkeypatch.setattr(staging, name, lambda *_: None)
     tables = tuple(
@@ -123,15 +123,30 @@ def stage(tmp_path: Path, room: int, monkeypatch: pytest.MonkeyPatch) -> tuple[C
         for name in ("one", "two")
     )
     grant = Grant(
-        lease_id="l", token="", node_id="b", url="", lineage="l", epoch=1, position=5,
-        chain_hash="h", chunk_bytes=1, compression="none", lease_s=1.0, tables=tables,
-    )  # fmt: skip
+        lease_id="l",
+        token="",
+        node_id="b",
+        url="",
+        lineage="l",
+        epoch=1,
+        position=5,
+        chain_hash="h",
+        chunk_bytes=1,
+        compression="none",
+        lease_s=1.0,
+        tables=tables,
+    )
     pending = PendingCopy(copy_id="c", started_at=0, forced=True, suspect=True)
     state = ReplicaState(worker_id="w", lineage="l", copying=pending)
     fetcher = Fetcher(tmp_path / "staged", room)
     made = CopyStager(
-        None, tmp_path, state, fetcher, grant, CopyOptions(verify=False)  # type: ignore[arg-type]
-    )  # fmt: skip
+        None,
+        tmp_path,
+        state,
+        fetcher,
+        grant,
+        CopyOptions(verify=False),  # type: ignore[arg-type]
+    )
     return made, fetcher
 
 
@@ -148,10 +163,18 @@ def test_room_for_all_is_asked_for_once(tmp_path: Path, monkeypatch: pytest.Monk
     made, fetcher = stage(tmp_path, 1_200, monkeypatch)
     made.stage_tables()
     assert fetcher.done == [
-        "select one log", "select two log", "room for 20",
-        "fetch log", "select one data", "fetch log", "select two data", "room for 1200",
-        "fetch data", "fetch data",
-    ]  # fmt: skip
+        "select one log",
+        "select two log",
+        "room for 20",
+        "fetch log",
+        "select one data",
+        "fetch log",
+        "select two data",
+        "room for 1200",
+        "fetch data",
+        "fetch data",
+    ]
     assert {name: staged.way for name, staged in made.staged.items()} == {
-        "one": Way.RENAME, "two": Way.RENAME,
-    }  # fmt: skip
+        "one": Way.RENAME,
+        "two": Way.RENAME,
+    }

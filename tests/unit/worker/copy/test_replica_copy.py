@@ -138,10 +138,11 @@ class Site:
             status = commit.stat()
             files = (
                 OfferedFile(
-                    path=f"_delta_log/{commit.name}", size_bytes=status.st_size,
+                    path=f"_delta_log/{commit.name}",
+                    size_bytes=status.st_size,
                     modified_at=status.st_mtime_ns // 1000,
                 ),
-            )  # fmt: skip
+            )
         offered = OfferedTable(
             definition=DEFINITION, version=0, signature=EMPTY_SIGNATURE, files=files
         )
@@ -150,10 +151,19 @@ class Site:
 
     def grant(self, offered: OfferedTable) -> Grant:
         return Grant(
-            lease_id="lease", token="", node_id="b", url="", lineage="l", epoch=1,
-            position=self.position, chain_hash="h", chunk_bytes=1, compression="none", lease_s=1.0,
+            lease_id="lease",
+            token="",
+            node_id="b",
+            url="",
+            lineage="l",
+            epoch=1,
+            position=self.position,
+            chain_hash="h",
+            chunk_bytes=1,
+            compression="none",
+            lease_s=1.0,
             tables=(offered,),
-        )  # fmt: skip
+        )
 
     def lines(self) -> list[dict[str, Any]]:
         path = self.lake / "_sparktxlog" / "quarantine.jsonl"

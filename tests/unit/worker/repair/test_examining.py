@@ -27,9 +27,19 @@ DEFINITION = TableDefinition(name="t", columns=(Column(name="id", type="bigint")
 def swap_of(copy_id: str) -> str:
     """Return the metadata of a copy's commit."""
     return OwnCommit(
-        lineage="l", epoch=1, table="t", first=5, last_position=5, from_hash="h", to_hash="h",
-        step=9, last=True, signature="", copy_id=copy_id, donor="b",
-    ).to_text()  # fmt: skip
+        lineage="l",
+        epoch=1,
+        table="t",
+        first=5,
+        last_position=5,
+        from_hash="h",
+        to_hash="h",
+        step=9,
+        last=True,
+        signature="",
+        copy_id=copy_id,
+        donor="b",
+    ).to_text()
 
 
 def looked_at(table: Path, recorded: int | None, placed: PlacedLog | None = None) -> Examined:
@@ -50,10 +60,11 @@ def offered(table: Path, version: int) -> OfferedTable:
         status = path.stat()
         files.append(
             OfferedFile(
-                path=f"_delta_log/{path.name}", size_bytes=status.st_size,
+                path=f"_delta_log/{path.name}",
+                size_bytes=status.st_size,
                 modified_at=status.st_mtime_ns // 1000,
             )
-        )  # fmt: skip
+        )
     return OfferedTable(
         definition=DEFINITION, version=version, signature=EMPTY_SIGNATURE, files=tuple(files)
     )
@@ -110,8 +121,10 @@ def test_a_directory_that_the_copy_renamed_is_known_by_its_last_commit(tmp_path:
     os.utime(commit_path(tmp_path, 1), ns=(1_000, 1_000))
     found = looked_at(tmp_path, None, placed)
     assert (found.swapped, foreign_in(found)) == (None, [0, 2])
-    assert placed_log(OfferedTable(definition=DEFINITION, version=1, signature=EMPTY_SIGNATURE)) \
-        is None  # fmt: skip
+    assert (
+        placed_log(OfferedTable(definition=DEFINITION, version=1, signature=EMPTY_SIGNATURE))
+        is None
+    )
 
 
 def test_a_table_that_took_the_place_is_told(tmp_path: Path) -> None:

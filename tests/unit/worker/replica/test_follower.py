@@ -105,8 +105,16 @@ def test_an_idle_machine_begins_anew_with_a_report(caplog: pytest.LogCaptureFixt
     replica.errors["full"] = DiskFullError("no space left")
     with caplog.at_level(logging.ERROR):
         assert replica.follow() == [
-            "begin", "report", "idle", "begin", "report", "idle", "begin", "report", "work",
-        ]  # fmt: skip
+            "begin",
+            "report",
+            "idle",
+            "begin",
+            "report",
+            "idle",
+            "begin",
+            "report",
+            "work",
+        ]
     (said,) = [record.getMessage() for record in caplog.records]
     assert "no space left" in said
     # Reports say so until something was done.

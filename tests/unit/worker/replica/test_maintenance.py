@@ -50,9 +50,15 @@ def test_a_lake_without_a_replica_is_refused(tmp_path: Path) -> None:
 
 def test_lines_say_what_was_done_and_what_was_not() -> None:
     done = TableUpkeep(
-        table="t", files_before=1_000, files=2, disk_before=5_000, disk=4_000, optimized=True,
-        vacuumed="full", seconds=1.25,
-    )  # fmt: skip
+        table="t",
+        files_before=1_000,
+        files=2,
+        disk_before=5_000,
+        disk=4_000,
+        optimized=True,
+        vacuumed="full",
+        seconds=1.25,
+    )
     assert describe(done) == (
         "t: compacted, vacuumed (full); files 1,000 to 2, on disk 5,000 to 4,000 bytes, 1.2 s"
     )

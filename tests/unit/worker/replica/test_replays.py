@@ -40,9 +40,15 @@ def tail(age_s: float | None, position: int = 40) -> LogTail:
     """Return a tail whose first segment was ordered so long ago; None = nobody knows."""
     ordered_at = 0 if age_s is None else time_ns() // 1000 - int(age_s * 1e6)
     segment = Segment(
-        first=11, last=20, from_hash="", to_hash="", epoch=1, transactions=10, rejected=0,
+        first=11,
+        last=20,
+        from_hash="",
+        to_hash="",
+        epoch=1,
+        transactions=10,
+        rejected=0,
         ordered_at=ordered_at,
-    )  # fmt: skip
+    )
     return LogTail(position=position, lineage="test", epoch=1, segments=(segment,))
 
 

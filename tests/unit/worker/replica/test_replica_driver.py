@@ -178,9 +178,7 @@ def test_a_failed_chunk_begins_again_with_the_request() -> None:
     replica = Replica()
     replica.failures["fetch"] = [LeaseGoneError("gone")]
     driver(replica).copy("told")
-    assert replica.done == [
-        "back up", "request", "fetch", "fail", "request", "fetch",
-    ]  # fmt: skip
+    assert replica.done == ["back up", "request", "fetch", "fail", "request", "fetch"]
 
 
 def test_a_refused_copy_leaves_the_replica_idle_and_another_driver_goes_on() -> None:

@@ -197,13 +197,21 @@ def test_an_absent_site_is_compared_by_what_it_reported_here(
     states, name = nodes["B"].states, "signatures"
     rows = [
         {
-            "position": state["position"], "chain_hash": state["chain_hash"], "table": table,
-            "node_id": "B", "worker_id": "w", "version": 1, "rows": 1, "signature": text,
-            "schema": "s", "diverged": "", "reported_at": state["position"],
+            "position": state["position"],
+            "chain_hash": state["chain_hash"],
+            "table": table,
+            "node_id": "B",
+            "worker_id": "w",
+            "version": 1,
+            "rows": 1,
+            "signature": text,
+            "schema": "s",
+            "diverged": "",
+            "reported_at": state["position"],
         }
         for state in states
         for table, text in state["tables"].items()
-    ]  # fmt: skip
+    ]
     write_deltalake(tmp_path / name, pa.Table.from_pylist(rows, SIGNATURES))
     nodes["A"].documents["/v1/info"]["log_root"] = str(tmp_path)
     found = compare(nodes, peer_urls={"B": "http://127.0.0.1:9"})

@@ -22,9 +22,9 @@ class Site:
 
     def __init__(self, own: Path, *names: str, interval_h: float = 10) -> None:
         self.state = ReplicaState(
-            worker_id="w", tables={n: ReplicaTable(definition=table(n, "id bigint"), version=1)
-                                   for n in names},
-        )  # fmt: skip
+            worker_id="w",
+            tables={n: ReplicaTable(definition=table(n, "id bigint"), version=1) for n in names},
+        )
         self.now_us = 1_000 * HOUR_US
         self.begun: list[str] = []
         self.let = threading.Event()

@@ -23,13 +23,17 @@ STREAMS = 3
 def _start(donor: StandInDonor, workspace: CopyWorkspace) -> subprocess.Popen[bytes]:
     child = subprocess.Popen(
         [
-            sys.executable, "-m", "tests.unit.worker.copy.fetch.fetching_child",
-            str(workspace.lake), workspace.copy_id, str(STREAMS),
+            sys.executable,
+            "-m",
+            "tests.unit.worker.copy.fetch.fetching_child",
+            str(workspace.lake),
+            workspace.copy_id,
+            str(STREAMS),
         ],
         stdin=subprocess.PIPE,
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"},
-    )  # fmt: skip
+    )
     assert child.stdin is not None
     child.stdin.write(msgspec.json.encode(donor.grant()))
     child.stdin.close()

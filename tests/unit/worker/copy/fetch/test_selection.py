@@ -71,8 +71,10 @@ def test_files_that_only_look_alike_are_fetched(
     (own / "b=1" / "text.parquet").unlink()
     selection = select_all(workspace, grant)
     assert [work.task.path for work in selection.works] == [
-        "a/exact.parquet", "b=1/text.parquet", "big.parquet",
-    ]  # fmt: skip
+        "a/exact.parquet",
+        "b=1/text.parquet",
+        "big.parquet",
+    ]
     missing = sum(work.task.size_bytes for work in selection.works)
     assert (selection.missing_bytes, selection.size_bytes) == (missing, SIZE)
     stats = fetch_files(workspace, [grant], selection)
