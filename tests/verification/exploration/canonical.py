@@ -205,7 +205,7 @@ _RULES: dict[type, dict[str, Rule]] = {
         "watermark": describe,
     },
     Run: {"facts": _holds, "header": describe, "key": _no, "last": _no, "replaced": describe,
-          "seen_at": _no, "settled": describe, "wanted": describe},
+          "seen_at": _no, "settled": describe, "unsure": describe, "wanted": describe},
     Fetching: {
         "_limit": _no, "_retry_us": _no, "_due": _due_fetches, "_count": _no,
         "_failures": describe, "in_flight": _names,

@@ -20,6 +20,7 @@ from sparktxlog.errors import OutdatedError
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.words.actions import (
+    Action,
     Alarm,
     FetchPayload,
     PersistStanding,
@@ -70,6 +71,44 @@ def a_queue_corrects_an_origin(core: type[Master]) -> None:
     node.feed(FetchFailed(digest=wrong.digest, reason="unknown"))
     actions = node.wait(60 * SECOND_US)
     assert not [a for a in actions if isinstance(a, FetchPayload)], "nobody has that one"
+    assert queued(node.push(header))
+
+
+def an_origin_corrects_itself(core: type[Master]) -> None:
+    """P10: of two members one named a run wrongly; it is named again, and comes."""
+    node = Lone(core, votes={"a": 1, "b": 1})
+    header = node.run_of("b", 1, node.now)
+    wrong = replace(header, digest=bytes(31) + b"x")
+
+    def known(actions: list[Action]) -> int:
+        return [a.post.known["b"] for a in actions if isinstance(a, SendPost)][-1]
+
+    actions = node.feed(PostReceived(post=node.post_of("b", node.now, wrong)))
+    assert known(actions + node.wait(SECOND_US)) == 1
+    node.feed(FetchFailed(digest=wrong.digest, reason="unknown"))
+    assert known(node.wait(2 * SECOND_US)) == 0, "b does not name it again"
+    node.feed(FetchFailed(digest=wrong.digest, reason="unknown"))
+    again = node.post_of("b", node.now, header)
+    actions = node.feed(PostReceived(post=again))
+    assert [a.header for a in actions if isinstance(a, FetchPayload)] == [header]
+    assert not [a for a in actions if isinstance(a, TellDoubt)], "one wrong word is corrected"
+    assert [a for a in actions if isinstance(a, Alarm)], "nobody hears of it"
+    assert known(actions) == 1
+    assert queued(node.push(header)), "the order waits no more"
+
+
+def an_origin_does_not_correct_a_queue(core: type[Master]) -> None:
+    """P10, P9: what a queue has stays, also while its payload cannot be had."""
+    node = Lone(core)
+    header = node.run_of("b", 1, node.now)
+    node.feed(tail_of(LINEAGE, entry_of(header, 1, bytes(32))))
+    actions = node.feed(FetchFailed(digest=header.digest, reason="unknown"))
+    actions += node.wait(2 * SECOND_US)
+    told = [a.post.known["b"] for a in actions if isinstance(a, SendPost)]
+    assert set(told) == {1}, "nobody needs to name it again"
+    wrong = replace(header, digest=bytes(31) + b"x")
+    actions = node.feed(PostReceived(post=node.post_of("b", node.now, wrong)))
+    assert [a.peer for a in actions if isinstance(a, TellDoubt)] == ["b"]
     assert queued(node.push(header))
 
 

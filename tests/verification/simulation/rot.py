@@ -76,8 +76,6 @@ _OF_POSTS: dict[str, _Change] = {
 }
 #: With two members one other queue is as many as can agree without the own one.
 _OF_MANY: dict[str, _Change] = {"chain hash": _of_base}
-#: With two members only the liar has the run: the other one asks it for another one, for ever.
-_NOT_OF_TWO = {"header's digest"}
 _OF_PROMISES: dict[str, _Change] = {
     "lineage": _other("lineage", "rotten"),
     "epoch": _moved("epoch"),
@@ -112,9 +110,7 @@ class Rot:
 
     def strike(self, node: str, members: int) -> None:
         """Let the next fitting message of a node be changed."""
-        fields = _OF_POSTS | _OF_MANY
-        if members <= 2:
-            fields = {name: fields[name] for name in _OF_POSTS if name not in _NOT_OF_TWO}
+        fields = _OF_POSTS if members <= 2 else _OF_POSTS | _OF_MANY
         kinds: tuple[tuple[type, dict[str, _Change]], ...] = (
             (Post, fields), (Post, fields), (Promise, _OF_PROMISES), (Standing, _OF_GREETINGS),
         )  # fmt: skip

@@ -138,6 +138,8 @@ class Collecting:
         if header.seq <= stream.known:
             run = stream.get(header.seq)
             if run is not None:
+                if run.unsure:
+                    run = self._name_again(stream, run, header, now)
                 same_run(run.header, header)
             return run
         if (
@@ -154,6 +156,29 @@ class Collecting:
         if header.seq > stream.known + 1 or len(stream.runs) >= config.max_incoming_runs:
             return None
         return self._register(stream, header, now)
+
+    def _name_again(self, stream: Stream, run: Run, header: RunHeader, now: int) -> Run:
+        """Note that a run whose payload nobody gave was named again; return what stands there.
+
+        Nothing rests on the former name as long as the payload did not come (P10).
+        """
+        run.unsure = False
+        self.news = True
+        if run.header == header or not _only_named(run, header):
+            return run
+        text = f"{header.origin} named {header.seq} as another run before"
+        self.warnings.append(("protocol-remote", text))
+        return self._replace(stream, run, header, now)
+
+    def _replace(
+        self, stream: Stream, run: Run, header: RunHeader, now: int, *, fetched: bool = True
+    ) -> Run:
+        """Let another run stand where a run stands."""
+        self._fetching.forget(run)
+        run = stream.replace(header, now)
+        if fetched:
+            self._fetching.want(run, now)
+        return run
 
     def _may_stamp(self, header: RunHeader) -> bool:
         """Return whether the origin of a header, as it is named there, stamps in this epoch."""
@@ -210,10 +235,7 @@ class Collecting:
             if run is None and held.header != header:
                 del stream.early[header.seq]
             elif run is not None and run.header != header:
-                self._fetching.forget(run)
-                run = stream.replace(header, now)
-                if fetched:
-                    self._fetching.want(run, now)
+                run = self._replace(stream, run, header, now, fetched=fetched)
         if run is None:
             run = self._learn_next(stream, header, now, frozen=frozen, fetched=fetched)
         if settled and not run.settled:

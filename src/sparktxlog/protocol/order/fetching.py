@@ -86,6 +86,7 @@ class Fetching:
         run = self.in_flight.pop(digest, None)
         if run is None:
             return False
+        run.unsure = True
         failures = self._failures.get(digest, 0) + 1
         self._failures[digest] = failures
         self.want(run, now + self._retry_us * min(1 << (failures - 1), _MAX_BACKOFF))

@@ -530,7 +530,7 @@ class Ordering:
             base=self._queue.base,
             counter=self._counter.promise(),
             last_seq=self._own.known,
-            known={stream.origin: stream.known for stream in streams},
+            known={stream.origin: stream.sure for stream in streams},
             acquired={stream.origin: stream.acquired for stream in streams},
             held=self._prefetching.held,
             wall=self._counter.clock.wall,

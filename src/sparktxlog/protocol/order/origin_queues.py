@@ -23,7 +23,9 @@ from sparktxlog.protocol.words.messages import RunHeader
 class Run:
     """A run of the incoming queue."""
 
-    __slots__ = ("facts", "header", "key", "last", "replaced", "seen_at", "settled", "wanted")
+    __slots__ = (
+        "facts", "header", "key", "last", "replaced", "seen_at", "settled", "unsure", "wanted",
+    )  # fmt: skip
 
     def __init__(self, header: RunHeader, seen_at: int) -> None:
         self.header = header
@@ -40,6 +42,8 @@ class Run:
         self.settled = False
         #: True: its payload is fetched, or will be.
         self.wanted = False
+        #: True: a fetch of its payload failed; its origin is to name it again (P10).
+        self.unsure = False
 
 
 class Stream:
@@ -93,6 +97,14 @@ class Stream:
         if run.facts is not None:
             self._advance()
         return run
+
+    @property
+    def sure(self) -> int:
+        """Up to where headers need not be sent again; posts tell it as known (P10)."""
+        lacked = self._by_seq.get(self.acquired + 1)
+        if lacked is not None and lacked.unsure and not lacked.settled:
+            return self.acquired
+        return self.known
 
     @property
     def held_to(self) -> int:
