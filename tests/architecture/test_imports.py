@@ -12,6 +12,7 @@ from tests.architecture.source_tree import (
     ROOT,
     Module,
     imports_of,
+    modules_of_tests,
     package_modules,
     script_modules,
 )
@@ -165,6 +166,19 @@ def test_production_never_imports_tests() -> None:
         if item.target.split(".")[0] == "tests"
     ]
     assert found == []
+
+
+def test_what_tests_import_of_each_other_is_there() -> None:
+    """Types of tests are not checked: a helper that moved would be missed only when they run."""
+    lost = [
+        f"{module.path.relative_to(ROOT)}:{item.line} {item.target}"
+        for module in modules_of_tests()
+        for item in imports_of(module)
+        if item.target.startswith("tests.")
+        and not ROOT.joinpath(*item.target.split(".")).is_dir()
+        and not ROOT.joinpath(*item.target.split(".")).with_suffix(".py").is_file()
+    ]
+    assert lost == []
 
 
 def test_importing_the_package_stays_light() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.storage_samples import ORDERS, entries_of, ids_in, ids_of, run_of
+from tests.support.storage_samples import ORDERS, entries_of, ids_in, ids_of, run_of
 
 from sparktxlog.errors import ExpiredError, InvariantViolation
 from sparktxlog.model.ids import NodeId

@@ -8,7 +8,14 @@ from pathlib import Path
 
 import pytest
 from tests.contract.test_journal import Bench, bench, published
-from tests.storage_samples import ORDERS, TemporaryJournal, entries_of, ids_in, ids_of, run_of
+from tests.support.storage_samples import (
+    ORDERS,
+    TemporaryJournal,
+    entries_of,
+    ids_in,
+    ids_of,
+    run_of,
+)
 
 from sparktxlog.codec import wire
 from sparktxlog.codec.payload import read_manifest, void_payload, voided_run

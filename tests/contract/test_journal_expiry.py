@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.contract.test_journal import Bench, bench
-from tests.storage_samples import entries_of, ids_in, run_of
+from tests.support.storage_samples import entries_of, ids_in, run_of
 
 from sparktxlog.errors import ExpiredError, InvariantViolation
 from sparktxlog.model.ids import NodeId

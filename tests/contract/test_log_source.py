@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.worker_log import LogBuilder, table
+from tests.support.worker_log import LogBuilder, table
 
 from sparktxlog.errors import (
     ConfigError,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.storage_samples import parquet_bytes, staged_of
+from tests.support.storage_samples import parquet_bytes, staged_of
 
 from sparktxlog.errors import InvalidNameError, ManifestMismatchError, PayloadStoreError
 from sparktxlog.storage.payloads.local_store import LocalPayloadStore

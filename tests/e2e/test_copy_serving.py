@@ -19,8 +19,8 @@ import msgspec
 import pytest
 import zstandard
 from deltalake import DeltaTable
-from tests.node_processes import TABLE, Cluster, HttpProblem, call, wait_until
-from tests.replica_lakes import (
+from tests.support.node_processes import TABLE, Cluster, HttpProblem, call, wait_until
+from tests.support.replica_lakes import (
     SIGNATURE,
     append_rows,
     as_json,

@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.epoch_views import QUICK, shows
-from tests.node_processes import TABLE, Cluster, HttpProblem, append, wait_until
-from tests.steady_load import SteadyLoad
+from tests.support.epoch_views import QUICK, shows
+from tests.support.node_processes import TABLE, Cluster, HttpProblem, append, wait_until
+from tests.support.steady_load import SteadyLoad
 
 pytestmark = [pytest.mark.e2e, pytest.mark.faults]
 

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.epoch_views import QUICK, all_show, shows
-from tests.node_processes import (
+from tests.support.epoch_views import QUICK, all_show, shows
+from tests.support.node_processes import (
     TABLE,
     call,
     wait_until,
 )
-from tests.site_links import LinkedCluster, SiteLinks, ways_between
-from tests.steady_load import SteadyLoad
+from tests.support.site_links import LinkedCluster, SiteLinks, ways_between
+from tests.support.steady_load import SteadyLoad
 
 pytestmark = [pytest.mark.e2e, pytest.mark.faults]
 

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.epoch_views import QUICK, all_show, shows
-from tests.node_processes import TABLE, wait_until
-from tests.site_namespaces import NamespaceCluster
-from tests.steady_load import SteadyLoad
+from tests.support.epoch_views import QUICK, all_show, shows
+from tests.support.node_processes import TABLE, wait_until
+from tests.support.site_namespaces import NamespaceCluster
+from tests.support.steady_load import SteadyLoad
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.privileged, pytest.mark.timeout(600)]
 

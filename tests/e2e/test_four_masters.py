@@ -6,10 +6,10 @@ import signal
 from pathlib import Path
 
 import pytest
-from tests.epoch_views import QUICK, all_show
-from tests.node_processes import running, wait_until
-from tests.site_links import LinkedCluster, ways_between
-from tests.steady_load import SteadyLoad
+from tests.support.epoch_views import QUICK, all_show
+from tests.support.node_processes import running, wait_until
+from tests.support.site_links import LinkedCluster, ways_between
+from tests.support.steady_load import SteadyLoad
 
 pytestmark = [pytest.mark.e2e, pytest.mark.faults]
 

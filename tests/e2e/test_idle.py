@@ -6,8 +6,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.epoch_views import QUICK, all_show
-from tests.node_processes import Cluster, NodeProcess, append, call, running, wait_until
+from tests.support.epoch_views import QUICK, all_show
+from tests.support.node_processes import Cluster, NodeProcess, append, call, running, wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.faults]
 

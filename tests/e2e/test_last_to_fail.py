@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from tests.epoch_views import QUICK, all_show, told, waits_for
-from tests.node_processes import (
+from tests.support.epoch_views import QUICK, all_show, told, waits_for
+from tests.support.node_processes import (
     Cluster,
     HttpProblem,
     NodeProcess,

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.epoch_views import QUICK
-from tests.node_processes import (
+from tests.support.epoch_views import QUICK
+from tests.support.node_processes import (
     Cluster,
     NodeProcess,
     call,

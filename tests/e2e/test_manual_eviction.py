@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.node_processes import MANUAL, Cluster, append, call, running, wait_until
+from tests.support.node_processes import MANUAL, Cluster, append, call, running, wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.faults]
 

@@ -11,8 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.epoch_views import QUICK, all_show, operate, told, waits_for
-from tests.node_processes import Cluster, NodeProcess, append, call, free_ports, running, wait_until
+from tests.support.epoch_views import QUICK, all_show, operate, told, waits_for
+from tests.support.node_processes import (
+    Cluster,
+    NodeProcess,
+    append,
+    call,
+    free_ports,
+    running,
+    wait_until,
+)
 
 pytestmark = [pytest.mark.e2e, pytest.mark.faults]
 

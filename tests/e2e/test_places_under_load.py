@@ -8,9 +8,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.epoch_views import QUICK, all_show, operate
-from tests.node_processes import Cluster, NodeProcess, free_ports, running, wait_until
-from tests.steady_load import SteadyLoad
+from tests.support.epoch_views import QUICK, all_show, operate
+from tests.support.node_processes import Cluster, NodeProcess, free_ports, running, wait_until
+from tests.support.steady_load import SteadyLoad
 
 pytestmark = [pytest.mark.e2e, pytest.mark.faults]
 

@@ -10,8 +10,8 @@ import msgspec
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
-from tests.node_processes import TABLE, Cluster, NodeProcess, append, call, wait_until
 from tests.service.test_catch_up_routes import ask, tell
+from tests.support.node_processes import TABLE, Cluster, NodeProcess, append, call, wait_until
 
 from sparktxlog.model.copying import CatchUpKind, Transfer
 from sparktxlog.model.report import Recount, RecountedTable, TableState, WorkerReport

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
-from tests.epoch_views import QUICK, shows
-from tests.node_processes import (
+from tests.support.epoch_views import QUICK, shows
+from tests.support.node_processes import (
     TABLE,
     Cluster,
     HttpProblem,

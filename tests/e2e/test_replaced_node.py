@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.node_processes import (
+from tests.support.node_processes import (
     MANUAL,
     Cluster,
     NodeProcess,

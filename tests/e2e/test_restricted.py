@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from tests.epoch_views import QUICK, all_show, told
-from tests.node_processes import Cluster, HttpProblem, append, call, running, wait_until
+from tests.support.epoch_views import QUICK, all_show, told
+from tests.support.node_processes import Cluster, HttpProblem, append, call, running, wait_until
 
 from sparktxlog import Client
 from sparktxlog.errors import NoQuorumError

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
-from tests.node_processes import (
+from tests.support.node_processes import (
     TABLE,
     Cluster,
     HttpProblem,

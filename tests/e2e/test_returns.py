@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from tests.epoch_views import QUICK, all_show
-from tests.node_processes import Cluster, NodeProcess, append, queue_of, running, wait_until
+from tests.support.epoch_views import QUICK, all_show
+from tests.support.node_processes import Cluster, NodeProcess, append, queue_of, running, wait_until
 
 from sparktxlog.codec.assembly import assemble_rows
 from sparktxlog.model.operation import OperationKind

@@ -8,9 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.epoch_views import QUICK, all_show
-from tests.node_processes import Cluster, HttpProblem, NodeProcess, append, running, wait_until
-from tests.steady_load import SteadyLoad
+from tests.support.epoch_views import QUICK, all_show
+from tests.support.node_processes import (
+    Cluster,
+    HttpProblem,
+    NodeProcess,
+    append,
+    running,
+    wait_until,
+)
+from tests.support.steady_load import SteadyLoad
 
 from sparktxlog.config.sources import WIRE_VERSION
 from sparktxlog.protocol.words.versions import NEWEST, OLDEST

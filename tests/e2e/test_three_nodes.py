@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
-from tests.node_processes import (
+from tests.support.node_processes import (
     TABLE,
     Cluster,
     HttpProblem,

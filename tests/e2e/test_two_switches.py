@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.epoch_views import QUICK
-from tests.node_processes import call, running, wait_until
-from tests.site_links import TwoSwitchCluster, ways_between
-from tests.steady_load import SteadyLoad
+from tests.support.epoch_views import QUICK
+from tests.support.node_processes import call, running, wait_until
+from tests.support.site_links import TwoSwitchCluster, ways_between
+from tests.support.steady_load import SteadyLoad
 
 pytestmark = pytest.mark.e2e
 

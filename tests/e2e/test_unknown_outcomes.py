@@ -14,9 +14,17 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from tests.epoch_views import QUICK, all_show
-from tests.node_processes import Cluster, NodeProcess, append, call, committed, running, wait_until
-from tests.site_links import LinkedCluster, ways_between
+from tests.support.epoch_views import QUICK, all_show
+from tests.support.node_processes import (
+    Cluster,
+    NodeProcess,
+    append,
+    call,
+    committed,
+    running,
+    wait_until,
+)
+from tests.support.site_links import LinkedCluster, ways_between
 
 from sparktxlog import Client
 from sparktxlog.errors import CommitStateUnknownError

@@ -13,8 +13,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.epoch_views import QUICK, all_show, operate, told
-from tests.node_processes import (
+from tests.support.epoch_views import QUICK, all_show, operate, told
+from tests.support.node_processes import (
     Cluster,
     HttpProblem,
     NodeProcess,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.storage_samples import TemporaryJournal, entries_of, ids_in, ids_of, run_of
+from tests.support.storage_samples import TemporaryJournal, entries_of, ids_in, ids_of, run_of
 
 from sparktxlog.errors import InvariantViolation, TxLogError
 from sparktxlog.model.ids import NodeId

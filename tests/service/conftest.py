@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.node_processes import NodeProcess, free_ports
+from tests.support.node_processes import NodeProcess, free_ports
 
 from sparktxlog import Client
 

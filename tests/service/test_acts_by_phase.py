@@ -15,8 +15,8 @@ from typing import Any
 
 import aiohttp
 import pytest
-from tests.node_processes import TABLE, append
 from tests.service.local_nodes import cluster, config_of, serving, until
+from tests.support.node_processes import TABLE, append
 
 from sparktxlog.config import NodeConfig
 from sparktxlog.protocol.words.actions import Alarm

@@ -14,9 +14,9 @@ from typing import Any
 
 import aiohttp
 import msgspec
-from tests.replica_lakes import report_of
 from tests.service.local_nodes import cluster, until
 from tests.service.test_replica_routes import create, give_replica
+from tests.support.replica_lakes import report_of
 
 from sparktxlog.service.routes import ROUTES, Route
 

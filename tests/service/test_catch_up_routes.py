@@ -12,7 +12,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
-from tests.node_processes import TABLE, NodeProcess, append, free_ports, wait_until
+from tests.support.node_processes import TABLE, NodeProcess, append, free_ports, wait_until
 
 from sparktxlog.model.copying import CatchUpKind, Transfer
 from sparktxlog.model.report import TableState, WorkerReport

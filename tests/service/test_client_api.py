@@ -19,7 +19,7 @@ from urllib.request import Request, urlopen
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.node_processes import NodeProcess, free_ports, run_payload, wait_until
+from tests.support.node_processes import NodeProcess, free_ports, run_payload, wait_until
 
 from sparktxlog import Client
 from sparktxlog.codec.sections import write_section

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.node_processes import TABLE, Cluster, NodeProcess, append, wait_until
 from tests.service.test_catch_up_routes import report_of, tell
+from tests.support.node_processes import TABLE, Cluster, NodeProcess, append, wait_until
 
 from sparktxlog.model.report import TableState
 from sparktxlog.model.signature import TableSignature

@@ -10,8 +10,8 @@ import aiohttp
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
-from tests.node_processes import HttpProblem, NodeProcess, call, free_ports, wait_until
 from tests.service.local_nodes import cluster, until
+from tests.support.node_processes import HttpProblem, NodeProcess, call, free_ports, wait_until
 
 from sparktxlog.runtime.node import Node
 from sparktxlog.storage.log_tables.log_schemas import EPOCHS

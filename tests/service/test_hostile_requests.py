@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.node_processes import run_payload
 from tests.service.local_nodes import SECRET, config_of, serving
 from tests.service.test_access import greeting_of_b
 from tests.service.test_peer_routes import Stranger
+from tests.support.node_processes import run_payload
 
 from sparktxlog.codec import wire
 from sparktxlog.runtime.node import Node

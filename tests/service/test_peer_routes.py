@@ -14,7 +14,7 @@ from typing import Any, Self
 import aiohttp
 import pytest
 from tests.service.local_nodes import SECRET, cluster, until
-from tests.storage_samples import run_of
+from tests.support.storage_samples import run_of
 
 from sparktxlog.codec import wire
 from sparktxlog.codec.transactions import PreparedOperation, PreparedTransaction

@@ -22,7 +22,8 @@ import pytest
 import zstandard
 from deltalake import DeltaTable
 from structlog.testing import capture_logs
-from tests.replica_lakes import (
+from tests.service.local_nodes import cluster, config_of, serving, until
+from tests.support.replica_lakes import (
     DEFINITION,
     append_rows,
     as_json,
@@ -30,7 +31,6 @@ from tests.replica_lakes import (
     report_of,
     tree_digest,
 )
-from tests.service.local_nodes import cluster, config_of, serving, until
 
 from sparktxlog import Client
 from sparktxlog.cli.root import ExitCode

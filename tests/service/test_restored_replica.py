@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.node_processes import TABLE, NodeProcess, append, free_ports, wait_until
+from tests.support.node_processes import TABLE, NodeProcess, append, free_ports, wait_until
 from tests.unit.worker.backup.test_imaging import Lake
 
 from sparktxlog.worker.backup.image_store import ImageStore

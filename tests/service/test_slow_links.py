@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.service.local_nodes import cluster, until
-from tests.slow_link import SlowLink, slow_link
+from tests.support.slow_link import SlowLink, slow_link
 
 from sparktxlog.errors import RemoteProtocolError, TransportError
 from sparktxlog.runtime.node import Node

@@ -12,7 +12,7 @@ import pytest
 from tests.service.local_nodes import config_of, serving, until
 from tests.service.test_lost_front import FRONT, commit
 from tests.service.test_start_behind_a_snapshot import free_ports
-from tests.slow_link import SlowLink, slow_link
+from tests.support.slow_link import SlowLink, slow_link
 
 from sparktxlog.runtime.membership import queue_snapshots
 from sparktxlog.runtime.membership.join_orders import StartAgainError

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
 from pyspark.sql import SparkSession
-from tests.node_processes import NodeProcess
+from tests.support.node_processes import NodeProcess
 
 from sparktxlog.worker.copy.copy_terms import CopyOptions
 from sparktxlog.worker.replica.applier import Applier, ApplyOutcome

@@ -19,7 +19,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.node_processes import Cluster, HttpProblem, NodeProcess, call, wait_until
+from tests.support.node_processes import Cluster, HttpProblem, NodeProcess, call, wait_until
 
 from sparktxlog.worker.replica.applier import Applier
 from sparktxlog.worker.replica.source import HttpLogSource

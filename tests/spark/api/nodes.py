@@ -12,7 +12,7 @@ import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.node_processes import free_ports
+from tests.support.node_processes import free_ports
 
 _START_S = 60.0
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from tests.epoch_views import QUICK, all_show
-from tests.node_processes import Cluster, queue_of, running
+from tests.support.epoch_views import QUICK, all_show
+from tests.support.node_processes import Cluster, queue_of, running
 
 from sparktxlog import connect
 

@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 from pyspark.sql import SparkSession
-from tests.worker_log import LogBuilder, MemoryLog
+from tests.support.worker_log import LogBuilder, MemoryLog
 
 from sparktxlog.errors import ApplyError
 from sparktxlog.model.copying import (

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 from tests.spark.copying.donor import CopyLog, FolderFetcher, apply_all, grant_of
-from tests.worker_log import LogBuilder, Row, expected, table
+from tests.support.worker_log import LogBuilder, Row, expected, table
 
 from sparktxlog.errors import ApplyError
 from sparktxlog.worker.apply.tables import read_commit

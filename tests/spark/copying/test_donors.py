@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.node_processes import TABLE, Cluster, call, wait_until
+from tests.support.node_processes import TABLE, Cluster, call, wait_until
 
 from sparktxlog.worker.copy.copy_terms import CopyOptions
 from sparktxlog.worker.copy.donor_fetcher import executor_fetcher

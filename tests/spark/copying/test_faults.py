@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
-from tests.node_processes import Cluster, NodeProcess, call, wait_until
+from tests.support.node_processes import Cluster, NodeProcess, call, wait_until
 
 from sparktxlog import connect
 from sparktxlog.cli.demo.relay import RelayNetwork

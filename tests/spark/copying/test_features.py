@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 from tests.spark.copying.donor import CopyLog, FolderFetcher, grant, offer
-from tests.worker_log import LogBuilder, table
+from tests.support.worker_log import LogBuilder, table
 
 from sparktxlog.errors import ApplyError
 from sparktxlog.worker.apply.deltalog import LogVersion

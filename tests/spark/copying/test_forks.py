@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 from tests.e2e.test_quarantine import QUICK, fork, gave_way, kept, shows
-from tests.node_processes import wait_until
 from tests.spark.copying.test_states import Sites
+from tests.support.node_processes import wait_until
 
 from sparktxlog.worker.copy.copy_terms import CopyOptions
 

@@ -25,10 +25,10 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 from pyspark.sql import SparkSession
-from tests.node_processes import call, wait_until
 from tests.spark.copying.test_faults import CHUNK_BYTES, MIDDLE, ROOT, ROWS
 from tests.spark.copying.test_faults import Sites as FaultySites
 from tests.spark.followers import follower
+from tests.support.node_processes import call, wait_until
 
 from sparktxlog.catchup.planner import OUT_OF_SYNC
 from sparktxlog.errors import ApplyError, DiskFullError, TransportError

@@ -16,9 +16,9 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
-from tests.node_processes import TABLE, NodeProcess, append, call, wait_until
-from tests.site_links import LinkedCluster, ways_between
 from tests.spark.followers import follower
+from tests.support.node_processes import TABLE, NodeProcess, append, call, wait_until
+from tests.support.site_links import LinkedCluster, ways_between
 
 from sparktxlog.catchup.planner import OUT_OF_SYNC_FORCED
 from sparktxlog.model.signature import TableSignature

@@ -18,7 +18,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
-from tests.node_processes import (
+from tests.service.test_catch_up_routes import ask
+from tests.support.node_processes import (
     TABLE,
     Cluster,
     NodeProcess,
@@ -27,7 +28,6 @@ from tests.node_processes import (
     free_ports,
     wait_until,
 )
-from tests.service.test_catch_up_routes import ask
 
 from sparktxlog.catchup.planner import (
     CATCH_UP,

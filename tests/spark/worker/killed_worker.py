@@ -14,7 +14,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from tests.worker_log import MemoryLog
+from tests.support.worker_log import MemoryLog
 
 from sparktxlog.api.session import build_session
 from sparktxlog.worker.apply.batches import StepKind

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from deltalake import write_deltalake
 from pyspark.sql import SparkSession
-from tests.worker_log import LogBuilder, MemoryLog, Row, expected, rows_table, table
+from tests.support.worker_log import LogBuilder, MemoryLog, Row, expected, rows_table, table
 
 from sparktxlog.errors import (
     ApplyError,

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
-from tests.worker_log import LogBuilder, MemoryLog, expected, rows_table, table
+from tests.support.worker_log import LogBuilder, MemoryLog, expected, rows_table, table
 
 from sparktxlog.catchup.comparison import LogView, compare
 from sparktxlog.model.report import ReplicaVerdict, WorkerReport

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.worker_log import LogBuilder, MemoryLog, Row, expected, table
+from tests.support.worker_log import LogBuilder, MemoryLog, Row, expected, table
 
 from sparktxlog.worker.apply.signatures import signature_of
 from sparktxlog.worker.replica.applier import Applier

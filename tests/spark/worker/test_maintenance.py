@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.worker_log import LogBuilder, MemoryLog, table
+from tests.support.worker_log import LogBuilder, MemoryLog, table
 
 from sparktxlog.errors import InvalidRequestError
 from sparktxlog.storage.copies.pins import Pins

@@ -13,7 +13,7 @@ import pytest
 from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 from tests.spark.worker.test_apply import ORDERS, apply, check, order, rows_in
-from tests.worker_log import LogBuilder, MemoryLog, expected, rows_table
+from tests.support.worker_log import LogBuilder, MemoryLog, expected, rows_table
 
 from sparktxlog.errors import (
     ExpiredError,

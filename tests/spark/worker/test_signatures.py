@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import Observation, SparkSession
-from tests.worker_log import rows_table, table
+from tests.support.worker_log import rows_table, table
 
 from sparktxlog.model.signature import EMPTY_SIGNATURE
 from sparktxlog.model.table import TableDefinition

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.known_replicas import base_of
 from tests.spark.worker.test_apply import ORDERS, Row, apply, order, rows_in
-from tests.worker_log import LogBuilder, MemoryLog, expected, table
+from tests.support.known_replicas import base_of
+from tests.support.worker_log import LogBuilder, MemoryLog, expected, table
 
 from sparktxlog.api.connect import Snapshot
 from sparktxlog.errors import ApplyError

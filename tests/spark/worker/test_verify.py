@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
-from tests.worker_log import LogBuilder, MemoryLog, Row, rows_table, table
+from tests.support.worker_log import LogBuilder, MemoryLog, Row, rows_table, table
 
 from sparktxlog.errors import NotAppliedError
 from sparktxlog.model.report import RecountedTable

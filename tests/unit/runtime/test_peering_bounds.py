@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from tests.storage_samples import run_of
+from tests.support.storage_samples import run_of
 from tests.verification.mutation.lone import Lone
 
 from sparktxlog.codec.wire import Envelope, encode_pushes

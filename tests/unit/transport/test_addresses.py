@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.greetings import make_greeter
+from tests.support.greetings import make_greeter
 
 from sparktxlog.codec import wire
 from sparktxlog.codec.wire import Hello

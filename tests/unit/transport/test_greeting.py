@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.greetings import make_greeter
+from tests.support.greetings import make_greeter
 
 from sparktxlog.codec.wire import Hello, speaking
 from sparktxlog.config import SETTINGS

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 from typing import Self
 
 import pytest
-from tests.greetings import make_greeter
+from tests.support.greetings import make_greeter
 from tests.unit.transport.test_other_address import hello
 
 from sparktxlog.errors import PeerTimeoutError, TransportError, UnreachableError

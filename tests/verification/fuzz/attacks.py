@@ -13,7 +13,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
-from tests.node_processes import MANUAL, NodeProcess, free_ports
+from tests.support.node_processes import MANUAL, NodeProcess, free_ports
 from tests.verification.fuzz.samples import TABLE
 
 #: Bounds of the figures: seconds to answer, and MiB above the memory before the first attack.

@@ -14,7 +14,7 @@ from typing import Any, NewType, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 import pyarrow as pa
-from tests.node_processes import run_payload
+from tests.support.node_processes import run_payload
 
 from sparktxlog.codec import wire
 from sparktxlog.model.copying import Transfer

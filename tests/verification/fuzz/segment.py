@@ -12,7 +12,7 @@ from pathlib import Path
 from random import Random
 from urllib.parse import quote
 
-from tests.node_processes import MANUAL, SECRET, NodeProcess, call, free_ports
+from tests.support.node_processes import MANUAL, SECRET, NodeProcess, call, free_ports
 from tests.verification.fuzz.mutation import (
     mutated_bytes,
     mutated_json,

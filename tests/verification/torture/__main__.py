@@ -15,7 +15,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from tests.node_processes import TABLE, wait_until
+from tests.support.node_processes import TABLE, wait_until
 from tests.verification.torture.clients import Clients
 from tests.verification.torture.faults import Faults, TorturedCluster
 from tests.verification.torture.history import Act, read_queue, violations

@@ -10,7 +10,7 @@ import time
 import uuid
 from collections.abc import Sequence
 
-from tests.node_processes import HttpProblem, NodeProcess, append, call
+from tests.support.node_processes import HttpProblem, NodeProcess, append, call
 from tests.verification.torture.history import Act
 
 _LEVELS = ("ordered", "ordered", "ordered", "acquired", "accepted")

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from tests.node_processes import NodeProcess
-from tests.site_links import LinkedCluster, ways_between
+from tests.support.node_processes import NodeProcess
+from tests.support.site_links import LinkedCluster, ways_between
 
 _SECOND_US = 1_000_000
 #: Offsets that a clock jumps to, seconds.

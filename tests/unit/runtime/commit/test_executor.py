@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from tests.storage_samples import TemporaryJournal
+from tests.support.storage_samples import TemporaryJournal
 
 from sparktxlog.codec.payload import encode_payload
 from sparktxlog.errors import DiskFullError, InternalError, StorageError, TxLogError

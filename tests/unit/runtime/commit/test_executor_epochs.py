@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.storage_samples import TemporaryJournal, ids_in, run_of
+from tests.support.storage_samples import TemporaryJournal, ids_in, run_of
 
 from sparktxlog.errors import StorageError
 from sparktxlog.model.ids import NodeId

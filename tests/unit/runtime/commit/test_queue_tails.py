@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.storage_samples import TemporaryJournal
+from tests.support.storage_samples import TemporaryJournal
 
 from sparktxlog.codec.payload import digest_of, encode_payload
 from sparktxlog.errors import ExpiredError, InvariantViolation

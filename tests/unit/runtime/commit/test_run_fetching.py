@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.storage_samples import parquet_bytes, staged_of
+from tests.support.storage_samples import parquet_bytes, staged_of
 
 from sparktxlog.codec.payload import digest_of, encode_payload
 from sparktxlog.errors import PeerTimeoutError, TransportError

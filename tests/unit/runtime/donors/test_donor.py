@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
-from tests.known_replicas import base_of
-from tests.replica_lakes import (
+from tests.support.known_replicas import base_of
+from tests.support.replica_lakes import (
     DEFINITION,
     SIGNATURE,
     append_rows,

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
-from tests.known_replicas import base_of
+from tests.support.known_replicas import base_of
 from tests.unit.runtime.fleet.test_backlog import Segments, effect, segment
 
 from sparktxlog.config import load_config

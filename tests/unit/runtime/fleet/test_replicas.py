@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from types import SimpleNamespace
 
-from tests.known_replicas import base_of
+from tests.support.known_replicas import base_of
 
 from sparktxlog.model.report import ReplicaVerdict, TableState, WorkerReport
 from sparktxlog.model.signature import TableSignature

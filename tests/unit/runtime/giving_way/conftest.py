@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.parted_queues import Node, OtherNode, parted
+from tests.support.parted_queues import Node, OtherNode, parted
 
 
 @pytest.fixture

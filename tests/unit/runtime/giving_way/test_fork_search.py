@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.parted_queues import LOG, Node, OtherNode, append_run
-from tests.storage_samples import (
+from tests.support.parted_queues import LOG, Node, OtherNode, append_run
+from tests.support.storage_samples import (
     entries_of,
 )
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.parted_queues import LOG, Node, OtherNode, append_run, rows_of
-from tests.storage_samples import (
+from tests.support.parted_queues import LOG, Node, OtherNode, append_run, rows_of
+from tests.support.storage_samples import (
     ORDERS,
     ids_in,
     inline_block,

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.parted_queues import Node, append_run, parted, rows_of
+from tests.support.parted_queues import Node, append_run, parted, rows_of
 
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.words.messages import QueueEntry

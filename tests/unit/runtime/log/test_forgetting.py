@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from tests.storage_samples import TemporaryJournal, entries_of, run_of
+from tests.support.storage_samples import TemporaryJournal, entries_of, run_of
 
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.words.view import Seat, View

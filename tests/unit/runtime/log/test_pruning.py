@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
-from tests.storage_samples import TemporaryJournal, entries_of, run_of, staged_of
+from tests.support.storage_samples import TemporaryJournal, entries_of, run_of, staged_of
 
 from sparktxlog.errors import StorageError
 from sparktxlog.runtime.log.pruning import Maintenance, Pruning

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder
-from tests.storage_samples import entries_of, run_of
+from tests.support.storage_samples import entries_of, run_of
 
 from sparktxlog.errors import NewerReleaseError, StorageError
 from sparktxlog.model.ids import NodeId

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.storage_samples import TemporaryJournal, entries_of, ids_in, ids_of, run_of
+from tests.support.storage_samples import TemporaryJournal, entries_of, ids_in, ids_of, run_of
 
 from sparktxlog.errors import TransportError
 from sparktxlog.model.ids import NodeId

@@ -10,7 +10,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-from tests.known_replicas import base_of
+from tests.support.known_replicas import base_of
 from tests.unit.runtime.fleet.test_replicas import hash_at, report
 
 from sparktxlog.catchup.comparison import Cause

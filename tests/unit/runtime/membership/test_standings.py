@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.storage_samples import TemporaryJournal, run_of
+from tests.support.storage_samples import TemporaryJournal, run_of
 from tests.verification.mutation.lone import Lone
 
 from sparktxlog.model.ids import NodeId

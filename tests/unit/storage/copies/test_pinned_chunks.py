@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import zstandard
-from tests.replica_lakes import tree_digest
+from tests.support.replica_lakes import tree_digest
 
 from sparktxlog.errors import FileChangedError, InvalidRequestError
 from sparktxlog.storage.copies import pinned_chunks as chunks

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
-from tests.replica_lakes import append_rows, contents
+from tests.support.replica_lakes import append_rows, contents
 
 from sparktxlog.errors import DiskFullError, NotFoundError, StorageError
 from sparktxlog.storage.copies.live_files import live_files

@@ -15,7 +15,7 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
-from tests.storage_samples import entries_of, ids_in, run_of
+from tests.support.storage_samples import entries_of, ids_in, run_of
 
 from sparktxlog.errors import (
     CorruptLogError,

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, QueryBuilder
-from tests.storage_samples import run_of, stored_of
+from tests.support.storage_samples import run_of, stored_of
 
 from sparktxlog.errors import (
     CorruptLogError,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.storage_samples import parquet_bytes, staged_of
+from tests.support.storage_samples import parquet_bytes, staged_of
 
 from sparktxlog.errors import (
     BusyError,

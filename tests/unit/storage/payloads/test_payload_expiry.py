@@ -9,7 +9,13 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from tests.storage_samples import TemporaryJournal, entries_of, parquet_bytes, run_of, staged_of
+from tests.support.storage_samples import (
+    TemporaryJournal,
+    entries_of,
+    parquet_bytes,
+    run_of,
+    staged_of,
+)
 
 from sparktxlog.errors import InvariantViolation
 from sparktxlog.model.operation import Block, OperationKind

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.storage_samples import (
+from tests.support.storage_samples import (
     ORDERS,
     TemporaryStore,
     entries_of,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
-from tests.worker_log import LogBuilder, table
+from tests.support.worker_log import LogBuilder, table
 
 from sparktxlog.errors import ApplyError
 from sparktxlog.model.operation import StagedFile

@@ -15,7 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from tests.worker_log import table
+from tests.support.worker_log import table
 
 from sparktxlog.errors import (
     CorruptLogError,

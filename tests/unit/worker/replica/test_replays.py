@@ -7,7 +7,7 @@ from pathlib import Path
 from time import time_ns
 
 import pytest
-from tests.worker_log import LogBuilder, MemoryLog
+from tests.support.worker_log import LogBuilder, MemoryLog
 
 from sparktxlog.model.copying import CatchUpKind, Decision, Estimate, Transfer
 from sparktxlog.runtime.fleet.transfers import check_transfer

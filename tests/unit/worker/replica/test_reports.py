@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.worker_log import LogBuilder, MemoryLog
+from tests.support.worker_log import LogBuilder, MemoryLog
 
 from sparktxlog.errors import TransportError
 from sparktxlog.worker.replica.reports import Heartbeat, Reporter

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.worker_log import table
+from tests.support.worker_log import table
 
 from sparktxlog.errors import TransportError
 from sparktxlog.model.report import Recount, RecountedTable

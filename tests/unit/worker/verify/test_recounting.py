@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 from pyspark.errors import PySparkException
-from tests.worker_log import table
+from tests.support.worker_log import table
 
 from sparktxlog.model.signature import TableSignature
 from sparktxlog.worker.replica.state import ReplicaState, ReplicaTable

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.stand_in_donor import StandInDonor
+from tests.support.stand_in_donor import StandInDonor
 
 from sparktxlog.model.copying import Grant
 from sparktxlog.worker.copy.fetch.fetch import fetch_files

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 
 import pytest
-from tests.stand_in_donor import StandInDonor
+from tests.support.stand_in_donor import StandInDonor
 from tests.unit.worker.copy.fetch.conftest import CHUNK, FILES, assert_staged
 
 from sparktxlog.errors import TransportError

@@ -11,8 +11,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 import zstandard
-from tests.node_processes import wait_until
-from tests.stand_in_donor import StandInDonor
+from tests.support.node_processes import wait_until
+from tests.support.stand_in_donor import StandInDonor
 from tests.unit.worker.copy.fetch.conftest import CHUNK
 
 from sparktxlog.errors import (

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.stand_in_donor import StandInDonor
+from tests.support.stand_in_donor import StandInDonor
 from tests.unit.worker.copy.fetch.conftest import (
     CHUNK,
     FILES,

@@ -11,7 +11,7 @@ from collections import Counter
 from pathlib import Path
 
 import msgspec
-from tests.stand_in_donor import StandInDonor
+from tests.support.stand_in_donor import StandInDonor
 from tests.unit.worker.copy.fetch.conftest import assert_staged
 
 from sparktxlog.worker.copy.fetch.workspace import CopyWorkspace

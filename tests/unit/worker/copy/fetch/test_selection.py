@@ -10,7 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from tests.stand_in_donor import StandInDonor
+from tests.support.stand_in_donor import StandInDonor
 from tests.unit.worker.copy.fetch.conftest import (
     CHUNK,
     FILES,

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.node_processes import wait_until
-from tests.stand_in_donor import Fault, StandInDonor
+from tests.support.node_processes import wait_until
+from tests.support.stand_in_donor import Fault, StandInDonor
 from tests.unit.worker.copy.fetch.conftest import CHUNK, FILES, assert_staged, fetch_all
 
 from sparktxlog.errors import RemoteProtocolError, TransportError

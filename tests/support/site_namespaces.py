@@ -11,7 +11,7 @@ import subprocess
 import urllib.request
 from typing import Any
 
-from tests.node_processes import Cluster
+from tests.support.node_processes import Cluster
 
 _TOKEN = "the token of the test's clients"
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.node_processes import Cluster, NodeProcess, wait_until
+from tests.support.node_processes import Cluster, NodeProcess, wait_until
 
 #: Ready to go on without a member after two seconds.
 QUICK = ("suspect-timeout = 2", "start-timeout = 4")
@@ -36,7 +36,7 @@ def waits_for(node: NodeProcess) -> list[str]:
 
 def told(node: NodeProcess, *arguments: str) -> tuple[int, str]:
     """Return exit code and what a command says that is asked of a node, errors included."""
-    source = Path(__file__).parents[1] / "src"
+    source = Path(__file__).parents[2] / "src"
     answer = subprocess.run(
         [sys.executable, "-m", "sparktxlog.cli", *arguments, "--url", node.url],
         env={**os.environ, "PYTHONPATH": str(source)},

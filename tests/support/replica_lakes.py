@@ -17,7 +17,7 @@ from sparktxlog.model.report import TableState, WorkerReport
 from sparktxlog.model.signature import TableSignature
 from sparktxlog.model.table import Column, TableDefinition
 
-#: The table of `tests.node_processes.TABLE`.
+#: The table of `tests.support.node_processes.TABLE`.
 DEFINITION = TableDefinition(
     name="t", columns=(Column(name="id", type="bigint"), Column(name="v", type="string"))
 )

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterable
 from functools import partial
 
-from tests.node_processes import Cluster
+from tests.support.node_processes import Cluster
 
 from sparktxlog.cli.demo.relay import RelayNetwork, Way
 

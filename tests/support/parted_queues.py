@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
-from tests.storage_samples import (
+from tests.support.storage_samples import (
     ORDERS,
     entries_of,
     ids_in,

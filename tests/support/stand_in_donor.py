@@ -1,6 +1,6 @@
 """A donor for tests: the routes of `/replica/v1` on threads, with faults at will.
 
-python tests/stand_in_donor.py DIRECTORY [zstd|none] [CHUNK_BYTES]   serves, prints the grant
+python tests/support/stand_in_donor.py DIRECTORY [zstd|none] [CHUNK_BYTES]   serves, prints grant
 """
 
 from __future__ import annotations

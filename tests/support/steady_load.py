@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
-from tests.node_processes import Cluster, HttpProblem, NodeProcess, append, call, wait_until
+from tests.support.node_processes import Cluster, HttpProblem, NodeProcess, append, call, wait_until
 
 _numbers = itertools.count(1_000_000)
 

@@ -180,7 +180,7 @@ class NodeProcess:
         arguments = [*self.prefix, *serve]
         for setting in settings:
             arguments += ["--set", setting]
-        source = Path(__file__).parents[1] / "src"
+        source = Path(__file__).parents[2] / "src"
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 arguments,
